@@ -30,7 +30,7 @@ from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
-from headrace.sources.mysql.segments.transaction_labels import Opened
+from headrace.sources.mysql.segments.transaction_labels import OpenTransaction
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.snapshot.table_scan import scan_table
 
@@ -212,12 +212,12 @@ def parts_of(segment: Segment, cuts: Sequence[int], groups: np.ndarray | None = 
     """The segment cut at the given log offsets; `groups` tell what a part that starts inside one must know of it."""
     bounds = [segment.start, *cuts, segment.end]
     parts = [replace(segment, start=start, end=end) for start, end in pairwise(bounds) if start < end]
-    return [replace(part, opened=_opened(part.start, groups)) for part in parts] if groups is not None else parts
+    return [replace(part, open_transaction=_opened(part.start, groups)) for part in parts] if groups is not None else parts
 
 
-def _opened(offset: int, groups: np.ndarray) -> Opened | None:
+def _opened(offset: int, groups: np.ndarray) -> OpenTransaction | None:
     inside = groups[(groups[:, scan.START] < offset) & (groups[:, scan.END] > offset)]
-    return Opened(int(inside[0, scan.START]), "open", int(inside[0, scan.COMMITTED])) if len(inside) else None
+    return OpenTransaction(int(inside[0, scan.START]), "open", int(inside[0, scan.COMMITTED])) if len(inside) else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
-from headrace.sources.mysql.binlog.batch_planner import Planner, Statement
-from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile
+from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, LoggedStatement
+from headrace.sources.mysql.binlog.relay import Appender, IndexedLog, IndexedLogFile
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
@@ -30,9 +30,9 @@ class Published:
     end: int
     """Where the last whole group ends."""
     fault: DefiniteError | None
-    planner: Planner
+    planner: BatchPlanner
     segments: tuple[Segment, ...]
-    statements: tuple[Statement, ...]
+    statements: tuple[LoggedStatement, ...]
 
 
 class Chain:
@@ -53,7 +53,7 @@ class Chain:
         mirror = _Mirror()
         appender = Appender(mirror.open(self._file, self._path), checksum, in_place=True)
         end, fault = mirror.take(appender, log)
-        planner = Planner(mirror, BatchLimits(), mariadb=self._mariadb)
+        planner = BatchPlanner(mirror, BatchLimits(), mariadb=self._mariadb)
         start, stop = BinlogPosition(self._file, FIRST), BinlogPosition(self._file, end)
         return Published(end, fault, planner, tuple(planner.segments(start, stop)), tuple(planner.statements(start, stop)))
 
@@ -66,13 +66,13 @@ class Chain:
         return blocks
 
 
-class _Mirror(Mirror):
+class _Mirror(IndexedLog):
     """A mirror that is filled by its caller."""
 
     def __init__(self) -> None:
         super().__init__(limit_bytes=1 << 40)
 
-    def open(self, file: str, path: Path) -> MirrorFile:
+    def open(self, file: str, path: Path) -> IndexedLogFile:
         return self._open(file, path, FIRST)
 
     def take(self, appender: Appender, log: bytes | npt.NDArray[np.uint8]) -> tuple[int, DefiniteError | None]:

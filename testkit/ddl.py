@@ -11,11 +11,11 @@ from contextlib import closing
 from dataclasses import replace
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE, QUERY_EVENT, Query, parse_query
 from headrace.sources.mysql.schema.information_schema import capture_schemas
-from headrace.sources.mysql.schema.schema_history import Followed, SchemaHistory
+from headrace.sources.mysql.schema.schema_history import DdlOutcome, SchemaHistory
 from headrace.sources.mysql.server.connection import connect, query
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.binlogs import Logbook, Place
@@ -54,7 +54,7 @@ class Follower:
         self.history = SchemaHistory(wanted or (lambda name: name.database in databases), dialect_of(book))
         self.history.begin(self.captured(), BinlogPosition(self.place.file, self.place.offset))
 
-    def catch_up(self) -> list[Followed]:
+    def catch_up(self) -> list[DdlOutcome]:
         """Follow all that was logged since the last time."""
         end = self.book.place()
         if end.file != self.place.file:
@@ -63,7 +63,7 @@ class Follower:
         self.place = end
         return answers
 
-    def captured(self) -> Catalogue:
+    def captured(self) -> SchemaCatalog:
         """What the server says now."""
         with closing(connect(self.book.address)) as connection:
             schemas = capture_schemas(connection, self.book.address, lambda name: name.database in self.databases)
@@ -73,7 +73,7 @@ class Follower:
                 "SELECT schema_name, default_character_set_name FROM information_schema.schemata WHERE schema_name IN %s",
                 (list(self.databases),),
             )
-        return Catalogue({schema.name: schema for schema in schemas}, dict(charsets))
+        return SchemaCatalog({schema.name: schema for schema in schemas}, dict(charsets))
 
     def differences(self) -> list[str]:
         """What the followed catalogue and the server's own description do not have in common."""

@@ -14,7 +14,7 @@ from typing import Any
 import pymysql
 
 from headrace.model.schema import Kind, TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from testkit.binlogs import Logbook
 from testkit.ddl import Follower
 
@@ -125,7 +125,7 @@ SESSIONS = [
 class Generator:
     """Writes statements over the tables of one database (and a second one to move tables to)."""
 
-    def __init__(self, seed: int, flavour: str, databases: tuple[str, str], catalogue: Callable[[], Catalogue]) -> None:
+    def __init__(self, seed: int, flavour: str, databases: tuple[str, str], catalogue: Callable[[], SchemaCatalog]) -> None:
         self._random = random.Random(seed)
         self._mariadb = flavour == "mariadb"
         self._databases, self._catalogue = databases, catalogue

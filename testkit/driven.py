@@ -29,7 +29,7 @@ from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
 from headrace.sources.mysql.preflight.required import check_server
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.split_reader import LogPlanner
+from headrace.sources.mysql.split_reader import BinlogPlanner
 from headrace.spark.runtime.micro_batch import OnSplitDone
 from headrace.spark.runtime.tasks import SplitGroup, Task
 from testkit.binlogs import Logbook, Place
@@ -104,7 +104,7 @@ class DrivenPipe:
         start = streaming.reached
         log = PlannedLog(self.book, Place(start.file, start.offset), gtid=start.gtid)
         positions = log.positions()
-        planner = LogPlanner(log.mirror, positions[0], BatchLimits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
+        planner = BinlogPlanner(log.mirror, positions[0], BatchLimits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
         log.mirror.start = lambda _: None  # type: ignore[method-assign]
         for begin, end in pairwise(positions):
             self._batch(planner.splits(begin.to_json(), end.to_json()), end)

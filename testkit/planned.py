@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.sources.mysql.binlog.batch_planner import Planner, Statement
-from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile
+from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, LoggedStatement
+from headrace.sources.mysql.binlog.relay import Appender, IndexedLog, IndexedLogFile
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
@@ -24,14 +24,14 @@ class PlannedLog:
     def __init__(self, book: Logbook, start: Place, limits: BatchLimits | None = None, gtid: str = "") -> None:
         self._book = book
         self.start = BinlogPosition(start.file, start.offset, gtid)
-        self.mirror = Mirror(1 << 62)
+        self.mirror = IndexedLog(1 << 62)
         for path in sorted(book.server.binlog_dir.glob("binlog.[0-9]*")):
             if start.file <= path.name <= book.place().file:
                 self._index(path, start.offset if path.name == start.file else 4)
-        self.planner = Planner(self.mirror, limits or BatchLimits(), mariadb=book.server.flavour == "mariadb")
+        self.planner = BatchPlanner(self.mirror, limits or BatchLimits(), mariadb=book.server.flavour == "mariadb")
 
     def _index(self, path: Path, offset: int) -> None:
-        file = MirrorFile(path.name, path, offset)
+        file = IndexedLogFile(path.name, path, offset)
         self.mirror.files.append(file)
         checksum = self._book.fetch("SELECT @@GLOBAL.binlog_checksum")[0][0] != "NONE"
         appender = Appender(file, checksum, in_place=True)
@@ -51,7 +51,7 @@ class PlannedLog:
         pairs = pairwise(self.positions())
         return [Segment.from_json(one.to_json()) for pair in pairs for one in self.planner.segments(*pair) if self.planner.holds_rows(one)]
 
-    def statements(self) -> list[Statement]:
+    def statements(self) -> list[LoggedStatement]:
         return [found for pair in pairwise(self.positions()) for found in self.planner.statements(*pair)]
 
     def blocks(self, *tables: str, options: ReadOptions | None = None) -> list[ChangeBlock]:

@@ -24,7 +24,7 @@ from headrace.pipes.state.resync_requests import ask_for_resync, pending_request
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.snapshot.lock_free import read_chunk_at
-from headrace.sources.mysql.split_reader import LogPlanner
+from headrace.sources.mysql.split_reader import BinlogPlanner
 from headrace.spark.runtime.micro_batch import OnSplitDone
 from headrace.spark.runtime.tasks import SplitGroup, Task
 from testkit.binlogs import Logbook, Place
@@ -238,7 +238,7 @@ class SteeredPipe(DrivenPipe):
         start = self.parts.streaming.reached
         log = PlannedLog(self.book, Place(start.file, start.offset), gtid=start.gtid)
         positions = log.positions()
-        planner = LogPlanner(log.mirror, positions[0], BatchLimits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
+        planner = BinlogPlanner(log.mirror, positions[0], BatchLimits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
         log.mirror.start = lambda _: None  # type: ignore[method-assign]
         for begin, end in islice(pairwise(positions), batches):
             self._batch(planner.splits(begin.to_json(), end.to_json()), end)

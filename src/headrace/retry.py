@@ -4,8 +4,8 @@ Invariant: only a `TransientError` is tried again, and only calls that are safe 
 merge drops what arrived twice). After the deadline the last error leaves unchanged; a definite one leaves at once. A pipe that is asked
 to end waits for nothing any more: the error leaves, and what was not done is done at the next start.
 
-Several pipes may run in one process. Each has `Waits` of its own, found by the context of the thread that asks: a thread that works for a
-pipe is started with `in_context`, so that it waits, and ends, with its pipe.
+Several pipes may run in one process. Each has its own `WaitState`, found by the context of the calling thread. Start every thread that
+works for a pipe with `bind_context`, so that it waits and ends with its pipe.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _HEARD_S = _MOST_WAIT_S + 15.0
 
 
 @dataclass(slots=True)
-class Waits:
+class WaitState:
     """What a pipe, or a process that works for one, waits for; and whether it may."""
 
     ending: bool = False
@@ -64,7 +64,7 @@ class Waits:
         """For how many seconds nothing has failed."""
         return time.monotonic() - self._last
 
-    def over(self) -> None:
+    def clear(self) -> None:
         """Something was done: nothing is waited for."""
         self._heard = -_HEARD_S
 
@@ -74,38 +74,38 @@ class Waits:
         return (self._reason, now - self._since) if now - self._heard < _HEARD_S else None
 
 
-_waits: ContextVar[Waits] = ContextVar("headrace-waits", default=Waits())  # noqa: B039  (one for whoever has none of their own)
+_current: ContextVar[WaitState] = ContextVar("headrace-waits", default=WaitState())  # noqa: B039  (one for whoever has none of their own)
 
 
-_named: dict[str, Waits] = {}
+_by_pipe: dict[str, WaitState] = {}
 
 
-def waits() -> Waits:
+def current_wait() -> WaitState:
     """Those of the pipe that this thread works for."""
-    return _waits.get()
+    return _current.get()
 
 
-def waits_of(pipe: str) -> Waits:
+def wait_state_of(pipe: str) -> WaitState:
     """Those of a pipe that runs in this process; of one that does not, this thread's."""
-    return _named.get(pipe) or waits()
+    return _by_pipe.get(pipe) or current_wait()
 
 
 @contextmanager
-def own_waits(mine: Waits, *, of_run: bool = False) -> Iterator[None]:
-    """Inside, and in threads started from there with `in_context`, these count.
+def use_wait_state(mine: WaitState, *, of_run: bool = False) -> Iterator[None]:
+    """Inside, and in threads started from there with `bind_context`, these count.
 
     `of_run`: they are those of the pipe's run, which from now on hears what other processes wait for on the pipe's behalf.
     """
-    token = _waits.set(mine)
+    token = _current.set(mine)
     if of_run and mine.pipe:
-        _named[mine.pipe] = mine
+        _by_pipe[mine.pipe] = mine
     try:
         yield
     finally:
-        _waits.reset(token)
+        _current.reset(token)
 
 
-def in_context(call: Callable[P, T]) -> Callable[P, T]:
+def bind_context(call: Callable[P, T]) -> Callable[P, T]:
     """The same call, in whichever thread, as part of the work of this thread's pipe."""
     context = copy_context()
     # A context cannot be entered twice at a time: each call gets a copy.
@@ -118,20 +118,20 @@ def log_wait(error: TransientError, attempt: int, wait_s: float) -> None:
     if error.elsewhere:
         log.warning("%s%s; going on at the next host", error.message, where)
         return
-    waits().note(error.message)
+    current_wait().note(error.message)
     log.warning("%s%s%s; try %d, again in %.1f s", WAITING, error.message, where, attempt, wait_s)
 
 
 def pause(seconds: float) -> None:
     """Wait, but not beyond the moment at which the pipe is asked to end."""
     until = time.monotonic() + seconds
-    while not waits().ending and (left := until - time.monotonic()) > 0:
+    while not current_wait().ending and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _SLICE_S))
 
 
 def limited(deadline_s: float) -> float:
     """The deadline, or a short one if the pipe has never reached the server that it waits for."""
-    return min(deadline_s, FIRST_CONTACT_S) if waits().first_contact else deadline_s
+    return min(deadline_s, FIRST_CONTACT_S) if current_wait().first_contact else deadline_s
 
 
 def retrying(
@@ -160,7 +160,7 @@ def retrying(
                 # Half of the wait is random, so that tasks that failed together do not come back together.
                 wait_s = min(most_wait_s, first_wait_s * 2 ** min(rounds, 30)) * (0.5 + jitter() / 2)
                 rounds += 1
-            if waits().ending or (attempts is not None and attempt >= attempts) or clock() - start + wait_s > deadline_s:
+            if current_wait().ending or (attempts is not None and attempt >= attempts) or clock() - start + wait_s > deadline_s:
                 raise
             on_wait(error, attempt, wait_s)
             sleep(wait_s)

@@ -187,7 +187,7 @@ class MariaDbToServer(TableRoute):
             return assert_equal(client, self.peers.database_server(self.flavour), self.database, TABLES, KEYS)
 
 
-class LogFiles(EmbeddedRoute):
+class DirectoryLog(EmbeddedRoute):
     """From copied log files. More of the log is copied before each start."""
 
     title, flavour = "Log files of MariaDB to embedded ClickHouse", "mariadb"
@@ -383,7 +383,7 @@ ROUTES: tuple[type[KillRoute], ...] = (
     CountingEngines,
     MariaDbToServer,
     DebeziumTopics,
-    LogFiles,
+    DirectoryLog,
     MySqlToEmbedded,
     ScyllaToCql,
     MariaDbToAvro,

@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.state.event_skips import Skips, halted_at, note_halt, request_skip
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
@@ -57,7 +57,7 @@ def write_state(path: Path) -> None:
     directory = StateDirectory(path).acquire()
     directory.begin(state)
     history = SchemaHistory(lambda _: True, Dialect.of("9.7.0"), directory.history)
-    history.begin(Catalogue({NAME: SCHEMA}, {"shop": "utf8mb4"}), START)
+    history.begin(SchemaCatalog({NAME: SCHEMA}, {"shop": "utf8mb4"}), START)
     directory.save(state)
     history.follow(Query("shop", "ALTER TABLE orders ADD COLUMN more INT"), LATER)
     snapshots = SnapshotLog(directory)

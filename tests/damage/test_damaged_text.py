@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.statement_effects import interpret
@@ -51,8 +51,8 @@ SCHEMA = TableSchema(NAME, (Column("a", Kind.INT32, False, source_type="int"), C
 AT = BinlogPosition("binlog.000001", 100)
 
 
-def catalogue() -> Catalogue:
-    return Catalogue({NAME: SCHEMA}, {"shop": "utf8mb4"})
+def catalogue() -> SchemaCatalog:
+    return SchemaCatalog({NAME: SCHEMA}, {"shop": "utf8mb4"})
 
 
 def test_no_statement_is_an_unexpected_error() -> None:

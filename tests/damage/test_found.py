@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.statement_effects import interpret
 from headrace.sources.mysql.events.event_types import Query, parse_rotate
@@ -96,5 +96,5 @@ def test_null_bits_and_bytes_that_cannot_be() -> None:
 
 
 def test_a_key_with_a_prefix_that_is_no_number() -> None:
-    found = interpret(Query("shop", "CREATE TABLE t (a INT, KEY k (a (65,30)))"), Catalogue({}, {}), Dialect.of("9.7.0"))
+    found = interpret(Query("shop", "CREATE TABLE t (a INT, KEY k (a (65,30)))"), SchemaCatalog({}, {}), Dialect.of("9.7.0"))
     assert found.unknown

@@ -20,7 +20,7 @@ from headrace.model.version import pack_version
 from headrace.pipes.lifecycle import tombstone_purger
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.tombstone_purger import TombstonePurger
-from headrace.retry import Waits
+from headrace.retry import WaitState
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -82,7 +82,7 @@ class Scene:
 @pytest.fixture
 def scene(clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Scene]:
     monkeypatch.setattr(tombstone_purger, "LOOK_EVERY_S", 0.0)
-    monkeypatch.setattr(tombstone_purger, "waits", Waits)
+    monkeypatch.setattr(tombstone_purger, "current_wait", WaitState)
     more = getattr(request, "param", ())
     chosen = ClickHouseOptions(all_tables=(("cleanup_hours", 0.0001), ("on_refused_row", OnRefusedRow.DEAD_LETTER), *more))
     target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
@@ -141,13 +141,13 @@ def test_nothing_is_purged_while_rows_are_read_or_wait_or_the_sink_was_away(scen
     scene.clean()
     assert scene.ask("SELECT count() FROM THIS WHERE _deleted") == [[2]]
     scene.settled = True
-    away = Waits()
+    away = WaitState()
     away.note("the sink was away")
-    away.over()
-    monkeypatch.setattr(tombstone_purger, "waits", lambda: away)
+    away.clear()
+    monkeypatch.setattr(tombstone_purger, "current_wait", lambda: away)
     scene.clean()
     assert scene.ask("SELECT count() FROM THIS WHERE _deleted") == [[2]]
-    monkeypatch.setattr(tombstone_purger, "waits", Waits)
+    monkeypatch.setattr(tombstone_purger, "current_wait", WaitState)
     # A row that waits would come back if the deletion that follows it were gone.
     scene.ask("ALTER TABLE THIS ADD CONSTRAINT c CHECK id != 9")
     scene.write((Op.INSERT, 9), first=200)

@@ -19,7 +19,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.retry import Waits, own_waits, retrying, waits
+from headrace.retry import WaitState, current_wait, retrying, use_wait_state
 from headrace.sinks.clickhouse.maintenance.replicas import check_same, check_shared
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target, same_sink
@@ -232,7 +232,7 @@ def test_a_server_that_says_not_now_is_waited_for_and_told_of(
         retrying(write, deadline_s=30)
     assert f"waiting: ClickHouse error {code}" in caplog.text
     assert "try 2, again in" in caplog.text
-    assert waits().current() is not None
+    assert current_wait().current() is not None
     assert [one for one in ids_at(sink.target) if one] == [1, 2, 3]
 
 
@@ -243,10 +243,10 @@ def test_a_process_that_is_asked_to_end_does_not_wait() -> None:
         calls.append(time.monotonic())
         raise TransientError("away")
 
-    begun, mine = time.monotonic(), Waits()
+    begun, mine = time.monotonic(), WaitState()
     timer = threading.Timer(0.5, lambda: setattr(mine, "ending", True))
     timer.start()
-    with own_waits(mine), pytest.raises(TransientError):
+    with use_wait_state(mine), pytest.raises(TransientError):
         retrying(call, first_wait_s=60, most_wait_s=60)
     timer.join()
     assert len(calls) == 2

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pytest
 
 from headrace.demo.private_server import PrivateServer
-from headrace.sources.mysql.binlog.batch_planner import Planner
+from headrace.sources.mysql.binlog.batch_planner import BatchPlanner
 from headrace.sources.mysql.binlog.relay import Relay
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
@@ -67,7 +67,7 @@ def test_a_transaction_of_five_million_rows(server: PrivateServer, database: str
         target, catalog = book.place(), book.catalog("t", options=ReadOptions(transactions=True))
         address = MySQLAddress("127.0.0.1", server.port, replica_account.user, replica_account.password)
         relay = Relay(address, tmp_path / "relay", 64 << 20, print)
-        planner = Planner(relay, BatchLimits(flush_seconds=0), mariadb=server.flavour == "mariadb")
+        planner = BatchPlanner(relay, BatchLimits(flush_seconds=0), mariadb=server.flavour == "mariadb")
         position, rows, keys, segments, names = BinlogPosition(start.file, start.offset), 0, 0, 0, set()
         before = anonymous_bytes()
         with watched_memory() as peak:

@@ -16,7 +16,7 @@ from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog import relay
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.segments import event_expander
-from headrace.sources.mysql.segments.event_expander import Expander
+from headrace.sources.mysql.segments.event_expander import EventExpander
 from headrace.sources.mysql.segments.segment_reader import read_segment
 from testkit.binlogs import Logbook, Place, images_of, kinds_of, open_logbook, quoted, scan_log
 from testkit.planned import PlannedLog, replayed
@@ -151,7 +151,7 @@ def refused(start: int, data: bytes, tmp_path: Path) -> bool:
     with path.open("wb") as file:
         file.seek(start)
         file.write(data)
-    expander = Expander(str(path), "binlog.000001", start, start + len(data), True, 0)
+    expander = EventExpander(str(path), "binlog.000001", start, start + len(data), True, 0)
     try:
         for _ in expander.pieces():
             pass

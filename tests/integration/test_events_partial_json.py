@@ -12,7 +12,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
 from headrace.sources.mysql.rows.jsonb_tree import apply_change, parse_document, parse_path, write_document
-from headrace.sources.mysql.segments.event_expander import Expander
+from headrace.sources.mysql.segments.event_expander import EventExpander
 from testkit.binlogs import Logbook, Place, images_of, kinds_of, open_logbook
 from testkit.planned import PlannedLog, replayed
 
@@ -142,7 +142,7 @@ def test_damaged_changes_are_definite_errors(book: Logbook, tmp_path: Path) -> N
             file.seek(segment.start)
             file.write(broken)
         try:
-            list(Expander(str(path), segment.file, segment.start, segment.end, True, 0).pieces())
+            list(EventExpander(str(path), segment.file, segment.start, segment.end, True, 0).pieces())
             outcomes["rows"] += 1
         except DefiniteError:
             outcomes["error"] += 1

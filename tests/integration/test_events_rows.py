@@ -182,7 +182,7 @@ def test_transactions_and_statements_are_named(book: Logbook, monkeypatch: pytes
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 300)
     monkeypatch.setattr(relay_module, "SPLIT_BYTES", 1)
     cut = PlannedLog(book, start, BatchLimits(parallelism=8))
-    assert any(segment.opened for segment in cut.segments())
+    assert any(segment.open_transaction for segment in cut.segments())
     assert labelled(cut.blocks("t", options=options)) == whole
 
 

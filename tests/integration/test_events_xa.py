@@ -17,7 +17,7 @@ from headrace.model.change_block import Op
 from headrace.model.version import unpack_version
 from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog import relay as relay_module
-from headrace.sources.mysql.binlog.batch_planner import Planner
+from headrace.sources.mysql.binlog.batch_planner import BatchPlanner
 from headrace.sources.mysql.binlog.relay import Relay
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
@@ -172,7 +172,7 @@ def test_a_relay_keeps_what_is_prepared_and_fetches_it_after_a_restart(
     for statement in ("INSERT INTO t VALUES (22, 'x')", "XA COMMIT 'a'", "INSERT INTO t VALUES (23, 'x')"):
         # Each round is a run of its own, which starts from the checkpoint with an empty directory.
         relay = Relay(address, tmp_path / "relay", 1 << 30, print)
-        planner = Planner(relay, BatchLimits(flush_seconds=0), mariadb=book.server.flavour == "mariadb")
+        planner = BatchPlanner(relay, BatchLimits(flush_seconds=0), mariadb=book.server.flavour == "mariadb")
         relay.start(position)
         try:
             (other if statement.startswith("XA") else book).run(statement)

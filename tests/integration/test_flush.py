@@ -10,7 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from headrace.demo.private_server import PrivateServer
-from headrace.sources.mysql.binlog.batch_planner import Planner
+from headrace.sources.mysql.binlog.batch_planner import BatchPlanner
 from headrace.sources.mysql.binlog.relay import Relay
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.segments.segment_reader import read_segment
@@ -39,7 +39,7 @@ def test_a_batch_gathers_for_as_long_as_it_may(server: PrivateServer, database: 
         here = BinlogPosition(start.file, start.offset)
         mariadb = server.flavour == "mariadb"
         with relayed(book, replica_account, start, tmp_path / "relay") as relay:
-            gathering = Planner(relay, BatchLimits(flush_seconds=20.0, flush_bytes=4000), mariadb=mariadb)
+            gathering = BatchPlanner(relay, BatchLimits(flush_seconds=20.0, flush_bytes=4000), mariadb=mariadb)
             ends: list[BinlogPosition] = []
             thread = threading.Thread(target=lambda: ends.append(gathering.plan(here)))
             thread.start()
@@ -55,13 +55,13 @@ def test_a_batch_gathers_for_as_long_as_it_may(server: PrivateServer, database: 
             assert first.offset < end.offset <= start.offset + 4000
             assert end.offset > start.offset + 3000
             # Nothing more comes: what is there is a batch as soon as the time has passed.
-            short = Planner(relay, BatchLimits(flush_seconds=0.2), mariadb=mariadb)
+            short = BatchPlanner(relay, BatchLimits(flush_seconds=0.2), mariadb=mariadb)
             began = time.monotonic()
             last = book.place()
             while short.plan(here).offset < last.offset:
                 assert time.monotonic() - began < 20
             assert time.monotonic() - began >= 0.2
-            at_once = Planner(relay, BatchLimits(flush_seconds=0.0, flush_bytes=1), mariadb=mariadb)
+            at_once = BatchPlanner(relay, BatchLimits(flush_seconds=0.0, flush_bytes=1), mariadb=mariadb)
             assert at_once.plan(here).offset == first.offset
 
 

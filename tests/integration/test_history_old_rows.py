@@ -10,7 +10,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName
 from headrace.sources.mysql.schema.catalog_capture import capture_catalogue, read_dialect
-from headrace.sources.mysql.schema.schema_history import Outcome, SchemaHistory
+from headrace.sources.mysql.schema.schema_history import OutcomeKind, SchemaHistory
 from headrace.sources.mysql.segments.segment_reader import Catalog, read_segment
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
@@ -47,7 +47,7 @@ def test_old_rows_are_read_by_their_own_schema(fresh_server: Callable[..., Priva
             # The newest row has the highest id; before the first ALTER all rows are new.
             expected += rows[-1:] if insert else rows
         answers = [history.follow(*found) for found in logged(book, start)]
-        assert [answer.outcome for answer in answers] == [Outcome.CHANGED] * 4 + [Outcome.RESYNC] * 2
+        assert [answer.outcome for answer in answers] == [OutcomeKind.CHANGED] * 4 + [OutcomeKind.RESYNC] * 2
         assert _read_late(book, history, start) == expected
 
 

@@ -22,7 +22,7 @@ from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
-from headrace.sources.mysql.split_reader import LogPlanner
+from headrace.sources.mysql.split_reader import BinlogPlanner
 from testkit.binlogs import Image, Logbook, images_of, open_logbook
 
 SMALL = BatchLimits(flush_bytes=20_000, flush_seconds=0)
@@ -63,7 +63,7 @@ def catalog_of(book: Logbook) -> Catalog:
     return book.catalog("t", "u", "packed")
 
 
-def read_from(planner: LogPlanner, at: BinlogPosition, catalog: Catalog, done: Callable[[BinlogPosition], bool]) -> Iterator[Image]:
+def read_from(planner: BinlogPlanner, at: BinlogPosition, catalog: Catalog, done: Callable[[BinlogPosition], bool]) -> Iterator[Image]:
     """Images batch by batch, as Spark would have them read."""
     deadline = time.monotonic() + 30
     while not done(at):

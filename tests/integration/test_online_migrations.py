@@ -12,7 +12,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName
 from headrace.model.schema_change import RenameTable
-from headrace.sources.mysql.schema.schema_history import Followed, Outcome
+from headrace.sources.mysql.schema.schema_history import DdlOutcome, OutcomeKind
 from headrace.sources.mysql.segments.segment_reader import Catalog, read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.binlogs import Logbook, Place, images_of, open_logbook, parts_of
@@ -105,8 +105,8 @@ def test_only_the_swap_is_seen(book: Logbook, migrate: Callable[[Logbook], None]
     start = follower.place
     migrate(book)
     answers = follower.catch_up()
-    [swap] = [answer for answer in answers if answer.outcome is not Outcome.NOTHING]
-    assert (swap.outcome, swap.arrived, swap.gone, swap.recapture) == (Outcome.RESYNC, {table}, frozenset(), frozenset())
+    [swap] = [answer for answer in answers if answer.outcome is not OutcomeKind.NOTHING]
+    assert (swap.outcome, swap.arrived, swap.gone, swap.recapture) == (OutcomeKind.RESYNC, {table}, frozenset(), frozenset())
     assert [type(change) for change in swap.changes] == [RenameTable, RenameTable]
     assert follower.differences() == []
     assert _inserted(book, follower, start) == [("4", "during"), ("5", "after", "8")]
@@ -119,13 +119,13 @@ def test_where_ghost_tables_are_replicated_too_the_rows_move_along(book: Logbook
     migrate(book)
     answers = follower.catch_up()
     [swap] = [answer for answer in answers if answer.moved]
-    assert (swap.outcome, swap.arrived) == (Outcome.CHANGED, frozenset())
+    assert (swap.outcome, swap.arrived) == (OutcomeKind.CHANGED, frozenset())
     assert swap.moved[TableName(book.database, "t")].table in ("_t_gho", "_t_new")
-    assert _kinds(answers) == {Outcome.NOTHING, Outcome.CHANGED} or _kinds(answers) == {Outcome.CHANGED}
+    assert _kinds(answers) == {OutcomeKind.NOTHING, OutcomeKind.CHANGED} or _kinds(answers) == {OutcomeKind.CHANGED}
     assert follower.differences() == []
 
 
-def _kinds(answers: list[Followed]) -> set[Outcome]:
+def _kinds(answers: list[DdlOutcome]) -> set[OutcomeKind]:
     return {answer.outcome for answer in answers}
 
 

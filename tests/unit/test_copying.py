@@ -10,16 +10,16 @@ import pytest
 
 from headrace.model.schema import TableName
 from headrace.pipes.mysql.snapshot_runner import Interrupted, SnapshotRunner
-from headrace.retry import Waits, own_waits
+from headrace.retry import WaitState, use_wait_state
 from headrace.sources.mysql.snapshot.lock_free import Chunk
 
 
 def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> None:
     """A chunk may wait for a slot of Spark's that another pipe's task holds, whose server is away: nobody tells this pipe of it."""
-    asked, nothing, pipe = [False], None, Waits()
+    asked, nothing, pipe = [False], None, WaitState()
     unused: list[Any] = [nothing] * 9
     stop = SnapshotRunner(*unused, stopping=lambda: asked[0])._stopper()
-    with own_waits(pipe), mock.patch("headrace.pipes.mysql.snapshot_runner.time.monotonic") as clock:
+    with use_wait_state(pipe), mock.patch("headrace.pipes.mysql.snapshot_runner.time.monotonic") as clock:
         clock.return_value = 100.0
         stop()
         asked[0] = True
@@ -33,8 +33,8 @@ def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> 
 
 def test_a_copy_whose_server_is_away_ends_at_once() -> None:
     unused: list[Any] = [None] * 9
-    stop, pipe = SnapshotRunner(*unused, stopping=lambda: True)._stopper(), Waits()
-    with own_waits(pipe):
+    stop, pipe = SnapshotRunner(*unused, stopping=lambda: True)._stopper(), WaitState()
+    with use_wait_state(pipe):
         stop()
         pipe.note("the source does not answer")
         with pytest.raises(Interrupted):

@@ -8,7 +8,6 @@ from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.model.schema_change import (
     FIRST,
     AddColumn,
-    Catalogue,
     ChangeIndexes,
     ChangePrimaryKey,
     DropColumn,
@@ -16,6 +15,7 @@ from headrace.model.schema_change import (
     ModifyColumn,
     RenameColumn,
     RenameTable,
+    SchemaCatalog,
     TruncateTable,
     apply_all,
 )
@@ -28,7 +28,7 @@ from headrace.sources.mysql.events.query_session import Session
 MYSQL, MARIADB = Dialect.of("9.7.0"), Dialect.of("5.5.5-10.11.6-MariaDB-log")
 ORDERS, OTHER = TableName("shop", "orders"), TableName("shop", "other")
 ID, NAME = Column("id", Kind.INT32, False, source_type="int"), Column("name", Kind.STRING, source_type="varchar(9)", charset="utf8mb4")
-KNOWN = Catalogue(
+KNOWN = SchemaCatalog(
     {
         ORDERS: TableSchema(ORDERS, (ID, NAME), ("id",), (Index("n", ("name",), False),), "utf8mb4"),
         OTHER: TableSchema(OTHER, (ID,), (), (), "utf8mb4"),

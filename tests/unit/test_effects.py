@@ -9,7 +9,7 @@ import pytest
 
 from headrace.model.alter_effects import Effect, Filled, Kept, Shortened, Untold
 from headrace.model.schema import Column, Kind, TableName
-from headrace.model.schema_change import AddColumn, Catalogue, ModifyColumn, apply_all
+from headrace.model.schema_change import AddColumn, ModifyColumn, SchemaCatalog, apply_all
 from headrace.sources.mysql.ddl.dialect import PAD_CHAR_TO_FULL_LENGTH, STRICT, Dialect
 from headrace.sources.mysql.ddl.statement_effects import interpret
 from headrace.sources.mysql.events.event_types import Query
@@ -24,7 +24,7 @@ K, U = Kept(), "untold"
 def altered(dialect: Dialect, before: str, after: str, *, strict: bool = True) -> Effect:
     """The effect of MODIFY c from one definition to another."""
     session = Session(sql_mode=STRICT if strict else 0, server_charset="utf8mb4")
-    catalogue = Catalogue()
+    catalogue = SchemaCatalog()
     for statement in (f"CREATE TABLE shop.t (id INT PRIMARY KEY, c {before})", f"ALTER TABLE shop.t MODIFY c {after}"):
         meaning = interpret(Query("shop", statement, session), catalogue, dialect)
         assert not meaning.unknown, meaning.why
@@ -200,7 +200,7 @@ ADDED: list[tuple[str, object]] = [
 @pytest.mark.parametrize(("definition", "value"), ADDED, ids=lambda value: str(value)[:40])
 def test_added_columns(definition: str, value: object) -> None:
     for dialect in SERVERS:
-        catalogue = Catalogue()
+        catalogue = SchemaCatalog()
         session = Session(sql_mode=STRICT, server_charset="utf8mb4")
         for statement in ("CREATE TABLE shop.t (id INT)", f"ALTER TABLE shop.t ADD COLUMN c {definition}"):
             meaning = interpret(Query("shop", statement, session), catalogue, dialect)
@@ -220,7 +220,7 @@ def test_a_session_is_strict_by_either_mode() -> None:
 
 
 def test_rows_that_an_alteration_may_throw_away_are_disturbed() -> None:
-    catalogue = Catalogue()
+    catalogue = SchemaCatalog()
     for statement in ("CREATE TABLE shop.t (id INT)", "ALTER IGNORE TABLE shop.t ADD UNIQUE (id)"):
         meaning = interpret(Query("shop", statement), catalogue, SERVERS[1])
         catalogue = apply_all(meaning.changes, catalogue)
@@ -232,7 +232,7 @@ def test_rows_that_an_alteration_may_throw_away_are_disturbed() -> None:
 @pytest.mark.parametrize(("charset", "told"), [("utf8mb4", True), ("utf8mb3", True), ("latin1", False)])
 def test_defaults_that_the_connection_converts(definition: str, charset: str, *, told: bool) -> None:
     session = Session(STRICT, "utf8mb4", charset, "utf8mb4")
-    catalogue = Catalogue()
+    catalogue = SchemaCatalog()
     for statement in ("CREATE TABLE shop.t (id INT)", f"ALTER TABLE shop.t ADD c {definition}"):
         meaning = interpret(Query("shop", statement, session), catalogue, SERVERS[0])
         catalogue = apply_all(meaning.changes, catalogue)
@@ -260,25 +260,25 @@ def test_rows_that_a_foreign_key_may_change_are_disturbed(statement: str, action
     """The key may be gone, by the advice of an error or not, when its statement is read."""
     servers = {SERVERS[1]: True, Dialect(mariadb=False, version=80400): "FOREIGN" in statement, SERVERS[0]: False}
     for dialect, lost in servers.items():
-        known = apply_all(interpret(Query("shop", CHILD), Catalogue(), dialect).changes, Catalogue())
+        known = apply_all(interpret(Query("shop", CHILD), SchemaCatalog(), dialect).changes, SchemaCatalog())
         assert (T in interpret(Query("shop", f"{statement} {action}"), known, dialect).disturbed) == lost
         assert not interpret(Query("shop", f"{statement} ON DELETE RESTRICT"), known, dialect).disturbed
 
 
 def test_a_table_is_made_with_a_foreign_key_that_may_change_its_rows() -> None:
     statement = "CREATE TABLE shop.t (id INT, p INT, FOREIGN KEY (p) REFERENCES parent (id) ON DELETE CASCADE)"
-    assert interpret(Query("shop", statement), Catalogue(), SERVERS[1]).filled == (T,)
-    assert not interpret(Query("shop", statement), Catalogue(), SERVERS[0]).filled
+    assert interpret(Query("shop", statement), SchemaCatalog(), SERVERS[1]).filled == (T,)
+    assert not interpret(Query("shop", statement), SchemaCatalog(), SERVERS[0]).filled
 
 
 def test_an_engine_that_keeps_no_rows_disturbs_them() -> None:
-    known = apply_all(interpret(Query("shop", CHILD), Catalogue(), SERVERS[0]).changes, Catalogue())
+    known = apply_all(interpret(Query("shop", CHILD), SchemaCatalog(), SERVERS[0]).changes, SchemaCatalog())
     assert interpret(Query("shop", "ALTER TABLE t ENGINE = Blackhole"), known, SERVERS[0]).disturbed == (T,)
     assert not interpret(Query("shop", "ALTER TABLE t ENGINE 'MyISAM'"), known, SERVERS[0]).disturbed
 
 
 def test_a_temporary_table_that_hides_a_known_one() -> None:
-    known = apply_all(interpret(Query("shop", CHILD), Catalogue(), SERVERS[0]).changes, Catalogue())
+    known = apply_all(interpret(Query("shop", CHILD), SchemaCatalog(), SERVERS[0]).changes, SchemaCatalog())
     assert interpret(Query("shop", "CREATE TEMPORARY TABLE IF NOT EXISTS t (id INT)"), known, SERVERS[0]).unknown
     assert not interpret(Query("shop", "CREATE TEMPORARY TABLE other SELECT 1"), known, SERVERS[0]).unknown
 
@@ -287,7 +287,9 @@ def test_a_temporary_table_that_hides_a_known_one() -> None:
 def test_timestamps_that_mysql_copies_by_local_time(zone: str, moved: bool) -> None:
     session = Session(STRICT, time_zone=zone)
     for dialect in SERVERS:
-        known = apply_all(interpret(Query("shop", "CREATE TABLE t (id INT, c TIMESTAMP NULL)"), Catalogue(), dialect).changes, Catalogue())
+        known = apply_all(
+            interpret(Query("shop", "CREATE TABLE t (id INT, c TIMESTAMP NULL)"), SchemaCatalog(), dialect).changes, SchemaCatalog()
+        )
         found = interpret(Query("shop", "ALTER TABLE t MODIFY id BIGINT", session), known, dialect)
         assert bool(found.disturbed) == (moved and not dialect.mariadb)
         utc = interpret(Query("shop", "ALTER TABLE t MODIFY id BIGINT", session), known, replace(dialect, in_utc=True))
@@ -297,7 +299,7 @@ def test_timestamps_that_mysql_copies_by_local_time(zone: str, moved: bool) -> N
 @pytest.mark.parametrize("clause", ["MODIFY c ENUM('a','A') COLLATE utf8mb4_general_ci", "CONVERT TO CHARACTER SET utf8mb4"])
 def test_names_that_a_collation_takes_for_one(clause: str) -> None:
     create = "CREATE TABLE t (id INT, c ENUM('a','A') COLLATE utf8mb4_bin)"
-    known = apply_all(interpret(Query("shop", create), Catalogue(), SERVERS[1]).changes, Catalogue())
+    known = apply_all(interpret(Query("shop", create), SchemaCatalog(), SERVERS[1]).changes, SchemaCatalog())
     assert interpret(Query("shop", f"ALTER TABLE t {clause}"), known, SERVERS[1]).disturbed
     assert not interpret(Query("shop", f"ALTER TABLE t {clause}", Session(STRICT)), known, SERVERS[1]).disturbed
     assert not interpret(Query("shop", "ALTER TABLE t MODIFY id BIGINT"), known, SERVERS[1]).disturbed

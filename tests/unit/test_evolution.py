@@ -12,7 +12,6 @@ from headrace.model.schema_change import (
     FIRST,
     AddColumn,
     AlterDatabase,
-    Catalogue,
     ChangeIndexes,
     ChangeOptions,
     ChangePrimaryKey,
@@ -24,6 +23,7 @@ from headrace.model.schema_change import (
     ModifyColumn,
     RenameColumn,
     RenameTable,
+    SchemaCatalog,
     SchemaChange,
     TruncateTable,
     apply,
@@ -36,7 +36,7 @@ from headrace.model.schema_change import (
 T, U, V = (TableName("shop", name) for name in "tuv")
 A, B, C = (Column(name, Kind.INT32, source_type="int") for name in "abc")
 TABLE = TableSchema(T, (A, B, C), ("a",), (Index("ab", ("a", "b"), True), Index("c", ("c",), False)), "utf8mb4", "x")
-SHOP = Catalogue({T: TABLE}, {"shop": "utf8mb4"})
+SHOP = SchemaCatalog({T: TABLE}, {"shop": "utf8mb4"})
 
 
 def after(*changes: SchemaChange) -> TableSchema:
@@ -85,7 +85,7 @@ def test_tables_swap_by_way_of_a_third_name() -> None:
 def test_tables_and_databases_go() -> None:
     assert apply(DropTable(T), SHOP).tables == {}
     assert apply(TruncateTable(T), SHOP) == SHOP
-    assert apply(DropDatabase("shop"), SHOP) == Catalogue()
+    assert apply(DropDatabase("shop"), SHOP) == SchemaCatalog()
     catalogue = apply_all([CreateDatabase("x", "latin1"), AlterDatabase("shop", "ascii")], SHOP)
     assert catalogue.charsets == {"shop": "ascii", "x": "latin1"}
 

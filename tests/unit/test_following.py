@@ -11,7 +11,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.model.table_selection import Selection
 from headrace.pipes.commands.ddl_dry_run import ImaginedTables
 from headrace.pipes.lifecycle.progress_view import LogView
@@ -112,7 +112,7 @@ class Pipe:
         self.directory = StateDirectory(path)
         self.state = PipeState("s", "i", "k", WANTED.to_json(), at(4).to_json(), 0, {}, {T: TableState(SCHEMA, at(100).to_json())})
         history = SchemaHistory(WANTED, Dialect(mariadb=False, version=90700))
-        history.begin(Catalogue({T: SCHEMA}, {"shop": "utf8mb4"}), at(100))
+        history.begin(SchemaCatalog({T: SCHEMA}, {"shop": "utf8mb4"}), at(100))
         self.sink, self.snapshots = Sink([SCHEMA]), SnapshotLog(self.directory)
         self.done: list[tuple[Any, ...]] = []
         self.executor = IntentExecutor(

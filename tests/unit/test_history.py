@@ -8,10 +8,10 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.model.schema_change import Catalogue, DropTable, RenameTable
+from headrace.model.schema_change import DropTable, RenameTable, SchemaCatalog
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
-from headrace.sources.mysql.schema.schema_history import Followed, Outcome, SchemaHistory
+from headrace.sources.mysql.schema.schema_history import DdlOutcome, OutcomeKind, SchemaHistory
 from headrace.sources.mysql.server.position import BinlogPosition
 
 MYSQL = Dialect.of("9.7.0")
@@ -29,7 +29,7 @@ def at(offset: int, file: int = 1) -> BinlogPosition:
     return BinlogPosition(f"binlog.{file:06}", offset)
 
 
-CAPTURED = Catalogue({name("t"): table("t", "a"), name("u"): table("u", "x"), name("aside"): table("aside", "z")}, {"shop": "utf8mb4"})
+CAPTURED = SchemaCatalog({name("t"): table("t", "a"), name("u"): table("u", "x"), name("aside"): table("aside", "z")}, {"shop": "utf8mb4"})
 
 
 def wanted(one: TableName) -> bool:
@@ -43,11 +43,11 @@ def history(path: Path | None = None) -> SchemaHistory:
     return made
 
 
-def follow(one: SchemaHistory, statement: str, offset: int, database: str = "shop") -> Followed:
+def follow(one: SchemaHistory, statement: str, offset: int, database: str = "shop") -> DdlOutcome:
     return one.follow(Query(database, statement), at(offset))
 
 
-def columns(catalogue: Catalogue, of: str = "t") -> str:
+def columns(catalogue: SchemaCatalog, of: str = "t") -> str:
     return " ".join(column.name for column in catalogue.tables[name(of)].columns)
 
 
@@ -73,8 +73,8 @@ def test_a_table_that_is_made_later_is_not_there_before() -> None:
 def test_what_was_captured_already_is_not_applied_twice() -> None:
     one = history()
     one.learn([table("t", "a", "b")], at(300))
-    assert follow(one, "ALTER TABLE t ADD b INT", 200).outcome is Outcome.NOTHING
-    assert follow(one, "ALTER TABLE t ADD c INT", 301).outcome is Outcome.CHANGED
+    assert follow(one, "ALTER TABLE t ADD b INT", 200).outcome is OutcomeKind.NOTHING
+    assert follow(one, "ALTER TABLE t ADD c INT", 301).outcome is OutcomeKind.CHANGED
     assert columns(one.catalogue) == "a b c"
     assert (one.captured_at(name("t")), one.captured_at(name("u"))) == (at(300), at(100))
 
@@ -84,7 +84,7 @@ def test_tables_that_trade_places_when_one_was_captured_since(tmp_path: Path) ->
     one = history(tmp_path / "schemas.jsonl")
     one.learn([table("t", "a", "b")], at(300))
     found = follow(one, "RENAME TABLE t TO x, u TO t, x TO u", 200)
-    assert (found.outcome, found.recapture) == (Outcome.RECAPTURE, {name("u")})
+    assert (found.outcome, found.recapture) == (OutcomeKind.RECAPTURE, {name("u")})
     assert (columns(one.catalogue), name("u") in one.catalogue.tables, name("x") in one.catalogue.tables) == ("a b", False, False)
     assert sorted(map(str, history(tmp_path / "schemas.jsonl").catalogue.tables)) == ["shop.aside", "shop.t"]
 
@@ -154,7 +154,7 @@ def test_compaction_keeps_what_later_readers_need(tmp_path: Path) -> None:
         ]
         assert name("v") not in again.as_of(at(300)).tables
         assert columns(again.catalogue, "u") == "x y"
-        assert follow(again, "ALTER TABLE u ADD y INT", 440).outcome is Outcome.NOTHING
+        assert follow(again, "ALTER TABLE u ADD y INT", 440).outcome is OutcomeKind.NOTHING
 
 
 def test_nothing() -> None:
@@ -166,14 +166,14 @@ def test_nothing() -> None:
         "INSERT INTO aside VALUES (1)",
         "FROB aside",
     ):
-        assert follow(one, statement, 200).outcome is Outcome.NOTHING
-    assert follow(one, "ALTER TABLE t ENGINE = InnoDB", 300) == Followed(Query("shop", "ALTER TABLE t ENGINE = InnoDB"), at(300))
+        assert follow(one, statement, 200).outcome is OutcomeKind.NOTHING
+    assert follow(one, "ALTER TABLE t ENGINE = InnoDB", 300) == DdlOutcome(Query("shop", "ALTER TABLE t ENGINE = InnoDB"), at(300))
 
 
 def test_rows_that_are_gone() -> None:
     assert follow(history(), "TRUNCATE t", 200).emptied == {name("t")}
     dropped = follow(history(), "DROP TABLE t, aside", 200)
-    assert (dropped.outcome, dropped.gone, dropped.changes) == (Outcome.CHANGED, {name("t")}, (DropTable(name("t")),))
+    assert (dropped.outcome, dropped.gone, dropped.changes) == (OutcomeKind.CHANGED, {name("t")}, (DropTable(name("t")),))
     assert follow(history(), "DROP DATABASE shop", 200).gone == {name("t"), name("u")}
     one = history()
     follow(one, "DROP TABLE t", 200)
@@ -182,24 +182,34 @@ def test_rows_that_are_gone() -> None:
 
 def test_a_selected_table_that_moves_among_selected_names_takes_its_rows_along() -> None:
     moved = follow(history(), "RENAME TABLE t TO v", 200)
-    assert (moved.outcome, moved.moved, moved.gone, moved.arrived) == (Outcome.CHANGED, {name("v"): name("t")}, {name("t")}, frozenset())
+    assert (moved.outcome, moved.moved, moved.gone, moved.arrived) == (
+        OutcomeKind.CHANGED,
+        {name("v"): name("t")},
+        {name("t")},
+        frozenset(),
+    )
     swapped = follow(history(), "RENAME TABLE t TO tmp, u TO t, tmp TO u", 200)
     assert (swapped.moved, swapped.gone) == ({name("t"): name("u"), name("u"): name("t")}, frozenset())
 
 
 def test_a_table_that_comes_to_a_selected_name_brings_rows_that_nobody_has() -> None:
     arrived = follow(history(), "RENAME TABLE t TO old, aside TO t", 200)
-    assert (arrived.outcome, arrived.arrived, arrived.gone, arrived.recapture) == (Outcome.RESYNC, {name("t")}, frozenset(), frozenset())
+    assert (arrived.outcome, arrived.arrived, arrived.gone, arrived.recapture) == (
+        OutcomeKind.RESYNC,
+        {name("t")},
+        frozenset(),
+        frozenset(),
+    )
     assert arrived.changes == (RenameTable(name("t"), name("old")), RenameTable(name("aside"), name("t")))
     unknown = follow(history(), "RENAME TABLE elsewhere.x TO v", 200)
-    assert (unknown.outcome, unknown.arrived, unknown.recapture) == (Outcome.RECAPTURE, {name("v")}, {name("v")})
+    assert (unknown.outcome, unknown.arrived, unknown.recapture) == (OutcomeKind.RECAPTURE, {name("v")}, {name("v")})
     left = follow(history(), "RENAME TABLE t TO archive", 200)
-    assert (left.outcome, left.gone, left.arrived) == (Outcome.CHANGED, {name("t")}, frozenset())
+    assert (left.outcome, left.gone, left.arrived) == (OutcomeKind.CHANGED, {name("t")}, frozenset())
 
 
 def test_rows_that_change_without_row_events() -> None:
     disturbed = follow(history(), "ALTER TABLE aside EXCHANGE PARTITION p WITH TABLE t", 200)
-    assert (disturbed.outcome, disturbed.disturbed) == (Outcome.RESYNC, {name("t")})
+    assert (disturbed.outcome, disturbed.disturbed) == (OutcomeKind.RESYNC, {name("t")})
 
 
 def test_what_cannot_be_passed_over_is_an_error_that_names_the_statement() -> None:
@@ -220,8 +230,8 @@ def test_what_cannot_be_passed_over_is_an_error_that_names_the_statement() -> No
 def test_what_no_text_tells_is_captured_again() -> None:
     one = history()
     followed = follow(one, "CREATE TABLE v SELECT * FROM t", 200)
-    assert (followed.outcome, followed.recapture, followed.why != "") == (Outcome.RECAPTURE, {name("v")}, True)
+    assert (followed.outcome, followed.recapture, followed.why != "") == (OutcomeKind.RECAPTURE, {name("v")}, True)
     assert name("v") not in one.catalogue.tables
     one.learn([table("v", "a")], at(250))
-    assert follow(one, "ALTER TABLE v ADD b INT", 300).outcome is Outcome.CHANGED
+    assert follow(one, "ALTER TABLE v ADD b INT", 300).outcome is OutcomeKind.CHANGED
     assert columns(one.catalogue, "v") == "a b"

@@ -13,7 +13,7 @@ from py4j.protocol import Py4JJavaError, Py4JNetworkError
 from pyspark import SparkContext
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.retry import Waits, own_waits
+from headrace.retry import WaitState, use_wait_state
 from headrace.spark.session import session_provider
 from headrace.spark.session.session_provider import SharedSessionProvider
 
@@ -106,7 +106,7 @@ def test_what_started_once_and_does_not_now_is_tried_again(shared: SharedSession
 
 def test_who_is_asked_to_end_does_not_wait_until_another_has_started_it(shared: SharedSessionProvider) -> None:
     shared._lock.acquire()
-    with own_waits(Waits(ending=True)), pytest.raises(TransientError, match="asked to end"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
+    with use_wait_state(WaitState(ending=True)), pytest.raises(TransientError, match="asked to end"), shared.session("", Path(), **HERE):  # type: ignore[arg-type]
         pass
     shared._lock.release()
 

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.binlog import batch_planner as planner_module
-from headrace.sources.mysql.binlog.batch_planner import Planner
-from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile, Relay
+from headrace.sources.mysql.binlog.batch_planner import BatchPlanner
+from headrace.sources.mysql.binlog.relay import Appender, IndexedLog, IndexedLogFile, Relay
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.limits import BatchLimits
@@ -76,7 +76,7 @@ def write_log(transactions: list[Transaction]) -> Log:
     return log
 
 
-def mirror_of(log: Log, name: str, directory: Path, split_bytes: int = 1) -> MirrorFile:
+def mirror_of(log: Log, name: str, directory: Path, split_bytes: int = 1) -> IndexedLogFile:
     path = directory / name
     path.write_bytes(log.data)
     buf = np.frombuffer(bytes(log.data[START:]), dtype=np.uint8).copy()
@@ -85,20 +85,20 @@ def mirror_of(log: Log, name: str, directory: Path, split_bytes: int = 1) -> Mir
     assert scan.scan_groups(buf, len(buf), START, False, split_bytes, groups, splits, state) == scan.OK
     found = groups[: state[scan.GROUPS]].copy()
     assert found[:, scan.END].tolist() == log.group_ends
-    return MirrorFile(name, path, START, False, found, splits[: state[scan.SPLITS]].copy(), len(log.data))
+    return IndexedLogFile(name, path, START, False, found, splits[: state[scan.SPLITS]].copy(), len(log.data))
 
 
-def planner_over(mirrors: list[MirrorFile], directory: Path, limits: BatchLimits) -> Planner:
+def planner_over(mirrors: list[IndexedLogFile], directory: Path, limits: BatchLimits) -> BatchPlanner:
     relay = Relay(MySQLAddress("127.0.0.1", 1, "nobody", ""), directory / "relay", 1 << 30, print)
     relay.files = mirrors
-    return Planner(relay, limits, mariadb=True)
+    return BatchPlanner(relay, limits, mariadb=True)
 
 
 def at(name: str, offset: int) -> BinlogPosition:
     return BinlogPosition(name, offset)
 
 
-def batches_of(planner: Planner, start: BinlogPosition) -> list[BinlogPosition]:
+def batches_of(planner: BatchPlanner, start: BinlogPosition) -> list[BinlogPosition]:
     """All batch ends until nothing is left."""
     ends = [start]
     while True:
@@ -257,7 +257,7 @@ def test_harmless_events_after_the_last_group_are_reached_at_once(tmp_path: Path
     log.event(161, struct.pack("<I", 10) + b"log.000001")
     path = tmp_path / "log.000001"
     path.write_bytes(log.data)
-    mirror = Mirror(1 << 30)
+    mirror = IndexedLog(1 << 30)
     start = log.group_ends[0]
     file = mirror._open("log.000001", path, start)
     mirror._append(Appender(file, checksum=False, in_place=True), np.frombuffer(bytearray(log.data[start:]), dtype=np.uint8))

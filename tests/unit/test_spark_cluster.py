@@ -20,7 +20,7 @@ from headrace.cli.flags import spark_settings
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.factory import PipeSpec, check_reach
-from headrace.retry import Waits, own_waits
+from headrace.retry import WaitState, use_wait_state
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.spark.runtime import remote_tasks
 from headrace.spark.runtime.cluster import (
@@ -200,7 +200,7 @@ def test_who_is_asked_to_end_does_not_wait_for_executors() -> None:
     tracker = SimpleNamespace(getExecutorInfos=lambda: ["the driver's own"])
     java = SimpleNamespace(sc=lambda: SimpleNamespace(statusTracker=lambda: tracker))
     session = SimpleNamespace(sparkContext=SimpleNamespace(_jsc=java, master="spark://h:7077"))
-    with own_waits(Waits(ending=True)), pytest.raises(TransientError, match="asked to end"):
+    with use_wait_state(WaitState(ending=True)), pytest.raises(TransientError, match="asked to end"):
         await_executors(session, 300.0)  # type: ignore[arg-type]
 
 

@@ -23,7 +23,7 @@ from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.progress_view import ProgressView, Written
 from headrace.pipes.state.event_skips import Skips, skipped_events
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.retry import Waits, own_waits, waits
+from headrace.retry import WaitState, current_wait, use_wait_state
 from headrace.service import pipe_runner as part_module
 from headrace.service import supervisor as supervisor_module
 from headrace.service import verify_jobs
@@ -64,7 +64,7 @@ class ToldPipe(Pipe):
         story = self._story
         act = story.acts[min(story.runs, len(story.acts) - 1)]
         story.runs += 1
-        story.seen.append(waits().pipe)
+        story.seen.append(current_wait().pipe)
         if isinstance(act, Exception):
             raise act
         self._view.tables({"shop.orders": "shop.orders"})
@@ -74,8 +74,8 @@ class ToldPipe(Pipe):
             return
         while not self._stop.wait(0.02):
             if story.waited:
-                waits().note(story.waited)
-            self._view.waiting(waits().current())
+                current_wait().note(story.waited)
+            self._view.waiting(current_wait().current())
 
     @property
     def _books(self) -> ProgressStore:
@@ -312,7 +312,7 @@ def test_what_processes_of_a_pipe_wait_for_is_told_to_its_run_whoever_else_works
     stories = {"p": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
         until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
-        with own_waits(Waits(pipe="p")):
+        with use_wait_state(WaitState(pipe="p")):
             # A comparison, say.
             pass
         assert log_marked_line("headrace-log WARNING p/ waiting: the server is away; try 1\n")

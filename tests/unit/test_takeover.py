@@ -7,7 +7,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.mysql.failover import reached, rewind
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
@@ -33,7 +33,9 @@ def columns_at(history: SchemaHistory, position: BinlogPosition) -> list[str]:
 def test_the_history_rewinds_until_a_batch_of_the_new_epoch_is_committed(tmp_path: Path) -> None:
     history = SchemaHistory(lambda name: name == NAME, Dialect.of("9.7.0"))
     start, left, later = (BinlogPosition("binlog.000001", offset) for offset in (4, 500, 900))
-    history.begin(Catalogue({NAME: TableSchema(NAME, (Column("id", Kind.INT32, nullable=False),), ("id",))}, {"shop": "utf8mb4"}), start)
+    history.begin(
+        SchemaCatalog({NAME: TableSchema(NAME, (Column("id", Kind.INT32, nullable=False),), ("id",))}, {"shop": "utf8mb4"}), start
+    )
     history.follow(ADD, later)
     assert columns_at(history, later) == ["id", "more"]
     directory = committed_at(tmp_path, left)

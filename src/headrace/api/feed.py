@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar
 
-from headrace.api.relay_session import Mirror
+from headrace.api.relay_session import RelaySession
 from headrace.api.start_position import Place, is_position, resolve_place, resolve_stop
 from headrace.api.tracked_tables import KnownTables, News, Statement, TableRules
 from headrace.api.transaction_groups import Transaction, group_by_transaction, slice_block
@@ -27,7 +27,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema, ZeroDates
 from headrace.model.table_selection import Selection
-from headrace.retry import Waits, own_waits, retrying
+from headrace.retry import WaitState, retrying, use_wait_state
 from headrace.sources.base import Offset
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import check_server, check_tables
@@ -118,7 +118,7 @@ class Feed(Generic[T]):
         """What was handed out last; it counts as seen as soon as it is set, and nothing can come between."""
         self._chunks: list[Chunk] = []
         # A position that was handed out says that the server was reached before; else its address may be wrong.
-        with own_waits(Waits(first_contact=not is_position(request.start))):
+        with use_wait_state(WaitState(first_contact=not is_position(request.start))):
             place = retrying(self._open, deadline_s=_CONNECT_PATIENCE_S)
         self._offset: Offset = place.position.to_json()
         """Where the batch under way begins."""
@@ -126,7 +126,7 @@ class Feed(Generic[T]):
         """Where it ends; None if none is under way."""
         self._seen = place.seen
         """Per table, the last version handed out of it."""
-        self._mirror = Mirror(request.address, self._server, place.position, request.relay_bytes, _LIMITS)
+        self._mirror = RelaySession(request.address, self._server, place.position, request.relay_bytes, _LIMITS)
         self._mirror.stop = self._stop
         self._items: Generator[T, None, None] = self._run()
 

@@ -13,10 +13,10 @@ from headrace.sources.mysql.preflight.required import ServerIdentity
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
-from headrace.sources.mysql.split_reader import LogPlanner
+from headrace.sources.mysql.split_reader import BinlogPlanner
 
 
-class Mirror:
+class RelaySession:
     """Batches of a log, up to a stop if there is one. Nothing remains after `close`, nor when it is forgotten or the process ends."""
 
     def __init__(
@@ -47,7 +47,7 @@ class Mirror:
         self._planner.commit(end)
 
 
-def _free(planner: LogPlanner, directory: tempfile.TemporaryDirectory[str]) -> None:
+def _free(planner: BinlogPlanner, directory: tempfile.TemporaryDirectory[str]) -> None:
     planner.stop()
     directory.cleanup()
     shutdown.keep_on_exit(directory.name)

@@ -19,7 +19,7 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema, ZeroDates
-from headrace.model.schema_change import Catalogue, CreateTable, tables_of
+from headrace.model.schema_change import CreateTable, SchemaCatalog, tables_of
 from headrace.model.table_selection import Selection
 from headrace.retry import retrying
 from headrace.sources.base import Split
@@ -28,7 +28,7 @@ from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.preflight.required import ServerIdentity
 from headrace.sources.mysql.schema.catalog_capture import describe_around
 from headrace.sources.mysql.schema.information_schema import capture_schemas
-from headrace.sources.mysql.schema.schema_history import Followed, SchemaHistory
+from headrace.sources.mysql.schema.schema_history import DdlOutcome, SchemaHistory
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, query
 from headrace.sources.mysql.server.position import BinlogPosition
 
@@ -110,7 +110,7 @@ class KnownTables:
         self._rules = rules
         server = rules.server
         self._history = SchemaHistory(rules.selection, Dialect.of(server.version, folds_case=server.folds_case, in_utc=server.in_utc))
-        self._history.begin(Catalogue({schema.name: schema for schema in schemas}, charsets), position)
+        self._history.begin(SchemaCatalog({schema.name: schema for schema in schemas}, charsets), position)
         self.gone: frozenset[TableName] = frozenset()
 
     @property
@@ -140,7 +140,7 @@ class KnownTables:
             log.warning("table %s, which came at %s, is gone already; its changes are left out", name, position)
 
 
-def news_of(followed: Followed) -> dict[TableName, News]:
+def news_of(followed: DdlOutcome) -> dict[TableName, News]:
     """Each wanted table's gravest news."""
     found = {name: News.DEFINED for change in followed.changes for name in tables_of(change)}
     found |= dict.fromkeys(followed.recapture, News.DEFINED)

@@ -19,7 +19,7 @@ FIRST: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class SchemaCatalog:
     """The tables that are known, and the character set of each database's new tables."""
 
     tables: Mapping[TableName, TableSchema] = field(default_factory=dict)
@@ -153,14 +153,14 @@ SchemaChange: TypeAlias = (
 )
 
 
-def apply(change: SchemaChange, catalogue: Catalogue) -> Catalogue:
+def apply(change: SchemaChange, catalogue: SchemaCatalog) -> SchemaCatalog:
     """The catalogue after a change. A change that does not fit the catalogue is a definite error."""
     match change:
         case CreateDatabase(database, charset) | AlterDatabase(database, charset):
             return replace(catalogue, charsets={**catalogue.charsets, database: charset})
         case DropDatabase(database):
             tables = {name: schema for name, schema in catalogue.tables.items() if name.database != database}
-            return Catalogue(tables, {name: charset for name, charset in catalogue.charsets.items() if name != database})
+            return SchemaCatalog(tables, {name: charset for name, charset in catalogue.charsets.items() if name != database})
         case CreateTable(schema):
             return _with(catalogue, schema)
         case DropTable(table):
@@ -174,7 +174,7 @@ def apply(change: SchemaChange, catalogue: Catalogue) -> Catalogue:
             return _with(catalogue, alter(change, _known(catalogue, change.table)))
 
 
-def apply_all(changes: Iterable[SchemaChange], catalogue: Catalogue) -> Catalogue:
+def apply_all(changes: Iterable[SchemaChange], catalogue: SchemaCatalog) -> SchemaCatalog:
     """The catalogue after several changes, one after the other."""
     for change in changes:
         catalogue = apply(change, catalogue)
@@ -270,18 +270,18 @@ def _index_of(schema: TableSchema, name: str) -> int:
     return at
 
 
-def _known(catalogue: Catalogue, name: TableName) -> TableSchema:
+def _known(catalogue: SchemaCatalog, name: TableName) -> TableSchema:
     schema = catalogue.tables.get(name)
     if schema is None:
         raise _misfit(name, "it is not known")
     return schema
 
 
-def _with(catalogue: Catalogue, schema: TableSchema) -> Catalogue:
+def _with(catalogue: SchemaCatalog, schema: TableSchema) -> SchemaCatalog:
     return replace(catalogue, tables={**catalogue.tables, schema.name: schema})
 
 
-def _without(catalogue: Catalogue, name: TableName) -> Catalogue:
+def _without(catalogue: SchemaCatalog, name: TableName) -> SchemaCatalog:
     return replace(catalogue, tables={other: schema for other, schema in catalogue.tables.items() if other != name})
 
 

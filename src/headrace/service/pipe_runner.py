@@ -30,7 +30,7 @@ from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.state.event_skips import skipped_events
 from headrace.pipes.state.json_file import replace_json
-from headrace.retry import Waits, own_waits
+from headrace.retry import WaitState, use_wait_state
 from headrace.service.logging.formatters import masked
 from headrace.service.samples import History
 from headrace.service.status import PipeStage, PipeStatus, Sample, Trouble
@@ -252,7 +252,7 @@ class Part:
 
     def _work(self) -> None:
         # Lines that are logged between runs are about this part, too.
-        with own_waits(Waits(pipe=self.name)):
+        with use_wait_state(WaitState(pipe=self.name)):
             while self._await_turn():
                 self._run_once()
 

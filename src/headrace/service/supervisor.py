@@ -26,7 +26,7 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.state.event_skips import request_skip
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
-from headrace.retry import Waits, own_waits
+from headrace.retry import WaitState, use_wait_state
 from headrace.service.embedded_servers import SCHEME, Warehouses
 from headrace.service.merge_tables import MergeGauge
 from headrace.service.pipe_groups import merged, merged_history
@@ -67,7 +67,7 @@ class Supervisor:
         self._asked_to_end = False
         self._ended = threading.Event()
         self._usage, self._usage_due, self._asked_at = usage(os.getpid()), 0.0, 0.0
-        self._comparing: dict[str, Waits] = {}
+        self._comparing: dict[str, WaitState] = {}
         self._begin_comparing = threading.Lock()
         self._beside = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-verify")
         self._looking = Looking([*gauges_of(list(self.parts.values()), self._warehouses), *self._merging()] if spark is None else [])
@@ -166,7 +166,7 @@ class Supervisor:
                 if part.name in self._comparing:
                     raise DefiniteError("its tables are being compared already", place=f"pipe {part.name}", hint="wait for the result")
             for part in parts:
-                self._comparing[part.name] = Waits(pipe=part.name)
+                self._comparing[part.name] = WaitState(pipe=part.name)
                 self._beside.submit(self._compare, part, tuple(tables))
 
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
@@ -203,7 +203,7 @@ class Supervisor:
     def _compare(self, part: Part, tables: Sequence[str]) -> None:
         """Compare tables and tell the status, each as soon as it is sure."""
         began, mine = time.time(), self._comparing[part.name]
-        with own_waits(mine):
+        with use_wait_state(mine):
             asked = Selection(tuple(tables) or ("*",))
             todo = {name for name in part.view.targets() if asked(TableName(*name.split(".", 1)))}
             for name in todo:

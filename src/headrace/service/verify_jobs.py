@@ -14,7 +14,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.factory import OFFLINE, PipeSpec
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
-from headrace.retry import waits
+from headrace.retry import current_wait
 from headrace.service.embedded_servers import SCHEME
 from headrace.service.status import VerifyResult
 from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
@@ -31,7 +31,7 @@ class _EndingView(LineView):
 
     def advanced(self, table: str, rows: int) -> None:
         super().advanced(table, rows)
-        if waits().ending:
+        if current_wait().ending:
             raise TransientError("the process ends before the comparison does", hint="begin it again")
 
 

@@ -19,7 +19,7 @@ from headrace.model.schema import Kind, TableSchema
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress
-from headrace.sources.mysql.snapshot.chunk_planner import Cuts, compare_key, plan_cuts
+from headrace.sources.mysql.snapshot.chunk_planner import ChunkBounds, compare_key, plan_bounds
 from headrace.sources.mysql.snapshot.lock_free import estimate_rows
 from headrace.sources.mysql.snapshot.row_digests import in_buckets, sampled
 from headrace.verify.table_spec import TableComparison
@@ -86,7 +86,7 @@ def plan_regions(
         chunk_rows = min(max(int(rows * share / _SAMPLE_CHUNKS), _LEAST_SAMPLE_CHUNK), chunk_rows)
     if not table.keeps_key:
         return _by_prefix(sink, table, rows)
-    cuts = plan_cuts(connection, address, table.source or table.schema, rows, chunk_rows)
+    cuts = plan_bounds(connection, address, table.source or table.schema, rows, chunk_rows)
     ranges = _ranges(sink, table.schema, cuts)
     if sample is not None and share < 1.0:
         if len(ranges) > 1:
@@ -106,7 +106,7 @@ def _whole(sink: ClickHouseSink, table: TableComparison, rows: int, wheres: tupl
     return Region(wheres, "1", max(rows, 1), tuple(parts))
 
 
-def _ranges(sink: ClickHouseSink, schema: TableSchema, cuts: Cuts) -> list[Region]:
+def _ranges(sink: ClickHouseSink, schema: TableSchema, cuts: ChunkBounds) -> list[Region]:
     """A region for each chunk, cut at the columns of the key that both sides order alike."""
     width = 0
     if cuts.bounds and sink.digests().is_sorted_by(schema):

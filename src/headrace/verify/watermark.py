@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from headrace.model.version import unpack_version
-from headrace.retry import waits
+from headrace.retry import current_wait
 from headrace.sinks.base import Progress
 from headrace.sources.mysql.server.position import BinlogPosition
 
@@ -62,7 +62,7 @@ class Watermark(Generic[P]):
         deadline = time.monotonic() + self.wait_s
         while True:
             found = self.ask()
-            if has_reached(found, wanted) or not found.is_running or waits().ending or time.monotonic() > deadline:
+            if has_reached(found, wanted) or not found.is_running or current_wait().ending or time.monotonic() > deadline:
                 return found
             time.sleep(_POLL_S)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.model.schema_change import Catalogue, apply_all
+from headrace.model.schema_change import SchemaCatalog, apply_all
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
@@ -33,7 +33,7 @@ from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
 from headrace.sources.mysql.ddl.statement_effects import Meaning, interpret
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.events.query_session import Session
-from headrace.sources.mysql.schema.ddl_outcome import Followed, Outcome, assess
+from headrace.sources.mysql.schema.ddl_outcome import DdlOutcome, OutcomeKind, assess
 from headrace.sources.mysql.server.position import BinlogPosition
 
 _BEFORE, _AT = BinlogPosition("binlog.000001", 4), BinlogPosition("binlog.000001", 1000)
@@ -75,7 +75,7 @@ class ImaginedTables:
 class DdlDryRun:
     """Tables of a source, and what was chosen for a pipe."""
 
-    catalogue: Catalogue
+    catalogue: SchemaCatalog
     dialect: Dialect
     settings: PipeSettings
     sink: ClickHouseSink
@@ -119,13 +119,13 @@ class DdlDryRun:
             return list(ChangeKind)
         return [kind for kind in ChangeKind if kind in words]
 
-    def _follow(self, query: Query) -> tuple[Followed, Catalogue]:
+    def _follow(self, query: Query) -> tuple[DdlOutcome, SchemaCatalog]:
         meaning = interpret(query, self.catalogue, self.dialect)
         followed = assess(query, _AT, meaning, self.catalogue, self.settings.selection, folds_case=self.dialect.folds_case)
-        if followed.outcome is Outcome.NOTHING and meaning.unknown:
+        if followed.outcome is OutcomeKind.NOTHING and meaning.unknown:
             raise DefiniteError(f"the statement is not understood: {meaning.why}", place=query.statement, hint="is it complete?")
         after = apply_all(meaning.changes, self.catalogue)
-        return followed, Catalogue({name: one for name, one in after.tables.items() if name not in meaning.opaque}, after.charsets)
+        return followed, SchemaCatalog({name: one for name, one in after.tables.items() if name not in meaning.opaque}, after.charsets)
 
     def _state(self) -> PipeState:
         hidden = self.hidden or {}
@@ -147,9 +147,9 @@ class DdlDryRun:
         return ClickHouseSchemaApplier(scope, ImaginedTables(layouts))
 
 
-def describe(statements: Iterable[str], database: str, dialect: Dialect) -> Catalogue:
+def describe(statements: Iterable[str], database: str, dialect: Dialect) -> SchemaCatalog:
     """The tables that statements make, one after the other."""
-    catalogue = Catalogue()
+    catalogue = SchemaCatalog()
     for statement in statements:
         meaning = interpret(strict_query(statement, database), catalogue, dialect)
         _check(statement, meaning)

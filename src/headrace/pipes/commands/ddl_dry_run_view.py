@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.model.table_selection import Selection
 from headrace.pipes.commands.ddl_dry_run import DdlDryRun, DryRunResult, describe, read_statements, strict_query
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
@@ -80,7 +80,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
         yield from _others(results)
 
 
-def _tables(asked: Asked) -> tuple[Catalogue, Dialect, str, PipeState | None]:
+def _tables(asked: Asked) -> tuple[SchemaCatalog, Dialect, str, PipeState | None]:
     """The tables before the statement, the server's dialect, the database that is meant, and the pipe's state if there is one."""
     given = [bool(asked.source), bool(asked.schema), bool(asked.state)]
     if sum(given) != 1:
@@ -106,7 +106,7 @@ def _tables(asked: Asked) -> tuple[Catalogue, Dialect, str, PipeState | None]:
         raise DefiniteError("there is no pipe here", place=asked.state, hint="give the --state of a pipe that was started before")
     tables = {name: table.schema for name, table in state.tables.items()}
     databases = {name.database for name in tables}
-    return Catalogue(tables), dialect, asked.database or (databases.pop() if len(databases) == 1 else ""), state
+    return SchemaCatalog(tables), dialect, asked.database or (databases.pop() if len(databases) == 1 else ""), state
 
 
 def _told(found: Iterable[DryRunResult]) -> Iterator[str]:

@@ -20,7 +20,7 @@ from headrace.api.tracked_tables import Statement, news_of
 from headrace.api.transaction_groups import Transaction, group_by_transaction
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema, ZeroDates
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.model.table_selection import Selection
 from headrace.sinks.schema_changes import LedgerEntry
 from headrace.sinks.stdout.batches import LineOptions
@@ -37,7 +37,7 @@ from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
-from headrace.sources.mysql.split_reader import LogPlanner, MySQLReader
+from headrace.sources.mysql.split_reader import BinlogPlanner, MySQLReader
 
 log = logging.getLogger("headrace")
 
@@ -130,7 +130,7 @@ class DirectoryTail:
         finally:
             planner.stop()
 
-    def _batch(self, planner: LogPlanner, at: BinlogPosition, end: BinlogPosition) -> Generator[Texts, None, None]:
+    def _batch(self, planner: BinlogPlanner, at: BinlogPosition, end: BinlogPosition) -> Generator[Texts, None, None]:
         splits, reader = planner.splits(at.to_json(), end.to_json()), self._reader(at)
         shown = end > self._from
         rows = [{**split, "news": []} for split in splits if split["kind"] == "rows" and shown]
@@ -161,7 +161,7 @@ class DirectoryTail:
 
 def _learn(log: OfflineLog, wanted: Callable[[TableName], bool], history: SchemaHistory) -> None:
     """Begin with the tables that the files describe, each from its first table map on."""
-    history.begin(Catalogue(), log.start)
+    history.begin(SchemaCatalog(), log.start)
     places: dict[TableName, BinlogPosition] = {}
 
     def describe(body: bytes, place: str) -> TableSchema | None:

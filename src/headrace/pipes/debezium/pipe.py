@@ -35,7 +35,7 @@ from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
-from headrace.retry import pause, retrying, waits
+from headrace.retry import current_wait, pause, retrying
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.server.url import same_sink
@@ -246,7 +246,7 @@ class DebeziumPipe(ChangeBlockPipe):
                 if failures > _MOST_FAILURES:
                     raise
                 log.warning("waiting: %s", error)
-                waits().note(error.message)
+                current_wait().note(error.message)
                 check_offsets(batches.reached, self._standing(self._settings.patience_s), batches.notes.topics, self._address)
                 pause(min(failures, 10))
 
@@ -257,7 +257,7 @@ class DebeziumPipe(ChangeBlockPipe):
         try:
             with batches.reporter.beating():
                 while not stream.wait(LOOP_S) and not ended():
-                    self._view.waiting(waits().current())
+                    self._view.waiting(current_wait().current())
                     self._view.pending(batches.backlog.pending())
         finally:
             stream.stop()
@@ -421,7 +421,7 @@ class Batches:
         written = [report for report in reports if report.kind == CHANGES]
         newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
         self.reporter.batch(self.reached, changes, newest)
-        waits().over()
+        current_wait().clear()
         self.view.written(written_in(written))
         pending = self.backlog.pending()
         self.view.pending(pending)

@@ -23,7 +23,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.pipes.debezium.kafka_cluster import quiet_settings
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.lifecycle.lag import Pending
-from headrace.retry import in_context
+from headrace.retry import bind_context
 
 log = logging.getLogger("headrace")
 
@@ -49,7 +49,7 @@ class TopicBacklog:
     def watched(self) -> Iterator[None]:
         """Look at the topics meanwhile."""
         ended = threading.Event()
-        thread = threading.Thread(target=in_context(self._watch), args=(ended,), name="headrace-lag", daemon=True)
+        thread = threading.Thread(target=bind_context(self._watch), args=(ended,), name="headrace-lag", daemon=True)
         thread.start()
         try:
             yield

@@ -26,7 +26,7 @@ from headrace.pipes.state.pipe_registry import entry_of, register
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import pending_requests, with_state
 from headrace.pipes.state.sink_record import Told, ask_witness
-from headrace.retry import Waits, own_waits, retrying
+from headrace.retry import WaitState, retrying, use_wait_state
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.shortage import shortages_at
 from headrace.sinks.base import ProgressStore, Sink
@@ -47,14 +47,14 @@ class Pipe(ABC):
 
     def __init__(self, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         self._sink_name, self._settings, self._view = sink_name, settings, view
-        self._stop, self._waits = threading.Event(), Waits(pipe=settings.name)
+        self._stop, self._waits = threading.Event(), WaitState(pipe=settings.name)
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the pipe is past its checks, its tables are there and its state is saved."""
         self.spark: SessionProvider = DedicatedSessionProvider()
         """Where the pipe gets its Spark session from."""
 
     @property
-    def waits(self) -> Waits:
+    def waits(self) -> WaitState:
         """What it waits for."""
         return self._waits
 
@@ -65,7 +65,7 @@ class Pipe(ABC):
 
     def run(self) -> None:
         """Replicate until caught up (`once`) or asked to stop."""
-        with own_waits(self._waits, of_run=True), shortages_at(self._settings.state):
+        with use_wait_state(self._waits, of_run=True), shortages_at(self._settings.state):
             directory = StateDirectory(self._settings.state).acquire()
             try:
                 self._run_noting_halts(directory)

@@ -19,7 +19,7 @@ from headrace.errors import TransientError
 from headrace.pipes.lifecycle.lag import Backlog
 from headrace.pipes.lifecycle.progress_view import Written
 from headrace.pipes.state.seal import StateSeal
-from headrace.retry import in_context, retrying
+from headrace.retry import bind_context, retrying
 from headrace.sinks.base import Progress, ProgressStore
 from headrace.spark.runtime.tasks import Report
 
@@ -109,7 +109,7 @@ class Reporter:
     def beating(self) -> Iterator[None]:
         """Meanwhile the sink is told now and then that the pipe runs."""
         ended, self._stopped = threading.Event(), False
-        thread = threading.Thread(target=in_context(self._beat), args=(ended,), name="headrace-beat", daemon=True)
+        thread = threading.Thread(target=bind_context(self._beat), args=(ended,), name="headrace-beat", daemon=True)
         thread.start()
         try:
             yield

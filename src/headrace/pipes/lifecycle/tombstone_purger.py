@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from headrace.errors import HeadraceError
 from headrace.model.schema import TableSchema
 from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.retry import in_context, retrying, waits
+from headrace.retry import bind_context, current_wait, retrying
 from headrace.sinks.clickhouse.bookkeeping.own_tables import instant_us
 from headrace.sinks.clickhouse.dead_letters.dead_letters import count_waiting
 from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import CLEANUPS, Cleanup, Pause, deletion_column, last_cleanups, note_cleanup
@@ -55,7 +55,7 @@ class TombstonePurger:
         self._next_look = time.monotonic() + LOOK_EVERY_S
         wanted = [(schema, hours) for schema in self.tables() if (hours := self._hours(schema)) > 0]
         if wanted and self._may_clean():
-            self._thread = threading.Thread(target=in_context(self._run), args=(wanted, pause), name="headrace-cleaning", daemon=True)
+            self._thread = threading.Thread(target=bind_context(self._run), args=(wanted, pause), name="headrace-cleaning", daemon=True)
             self._thread.start()
 
     def wait(self) -> None:
@@ -73,7 +73,7 @@ class TombstonePurger:
         return self._sink.choices.of(schema.name).cleanup_hours
 
     def _may_clean(self) -> bool:
-        return self.is_settled() and waits().quiet_s() > QUIET_S and not waits().ending
+        return self.is_settled() and current_wait().quiet_s() > QUIET_S and not current_wait().ending
 
     def _run(self, wanted: list[tuple[TableSchema, float]], pause: Pause) -> None:
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.base import SchemaFollowingPipe
 from headrace.pipes.lifecycle.column_settings import take_column_settings
 from headrace.pipes.lifecycle.progress_reporter import Reporter
@@ -127,7 +127,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
 
     def _learn(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
         """Begin with the tables that the files describe, each from its first table map on."""
-        history.begin(Catalogue(), log.start)
+        history.begin(SchemaCatalog(), log.start)
         places: dict[TableName, BinlogPosition] = {}
 
         def describe(body: bytes, place: str) -> TableSchema | None:

@@ -15,7 +15,7 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.sources.mysql.binlog.log_comparison import LogPurged
 from headrace.sources.mysql.failover import check_same_log, continue_on, joined
@@ -119,7 +119,7 @@ def begin_new_log(
     state: PipeState,
     server: ServerIdentity,
     wanted: Callable[[TableName], bool],
-) -> Catalogue:
+) -> SchemaCatalog:
     """Let the state begin at the end of the log that the server writes now, under a new epoch; the tables as they are there.
 
     Nothing of the former log counts any more. Every table must be read again: the caller leaves the request for that where it is until all

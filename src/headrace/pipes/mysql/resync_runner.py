@@ -24,7 +24,7 @@ from headrace.pipes.mysql.snapshot_runner import Interrupted, Pause, SnapshotRun
 from headrace.pipes.mysql.startup import PipeStartup, selection_of
 from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import ResyncRequest, pending_requests
-from headrace.retry import in_context, retrying
+from headrace.retry import bind_context, retrying
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sources.mysql.preflight.required import check_tables
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
@@ -70,7 +70,7 @@ class ResyncRunner:
         request = next(pending_requests(self.copier.directory), None)
         if request is not None and time.monotonic() >= self._not_before:
             self._thread = threading.Thread(
-                target=in_context(self._run), args=(session, request, pause), name="headrace-resync", daemon=True
+                target=bind_context(self._run), args=(session, request, pause), name="headrace-resync", daemon=True
             )
             self._thread.start()
 

@@ -15,7 +15,6 @@ from headrace.model.alter_effects import Alteration, Fate, Kept, alteration
 from headrace.model.schema import Column, TableName, TableSchema
 from headrace.model.schema_change import (
     AddColumn,
-    Catalogue,
     ChangeIndexes,
     ChangeOptions,
     ChangePrimaryKey,
@@ -24,6 +23,7 @@ from headrace.model.schema_change import (
     DropTable,
     ModifyColumn,
     RenameColumn,
+    SchemaCatalog,
     tables_of,
 )
 from headrace.model.table_selection import Selection
@@ -34,7 +34,7 @@ from headrace.retry import retrying
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, SchemaApplier, TargetNameTaken, renamed_from
 from headrace.sources.mysql.schema.alter_effects import effect_of
-from headrace.sources.mysql.schema.schema_history import Followed
+from headrace.sources.mysql.schema.schema_history import DdlOutcome
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
 
 _ALTERATIONS = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, ChangeIndexes, ChangeOptions)
@@ -47,8 +47,8 @@ APPLIED, IGNORED, KEPT, READ_AGAIN = "applied", "ignored", "kept", "read again"
 class SchemaChangePlanner:
     """About one statement."""
 
-    followed: Followed
-    after: Catalogue
+    followed: DdlOutcome
+    after: SchemaCatalog
     """All tables as they are after the statement."""
     wanted: Callable[[TableName], bool]
     executor: IntentExecutor

@@ -19,7 +19,7 @@ from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.mysql.schema_change_planner import SchemaChangePlanner
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.sources.mysql.events.event_types import Query
-from headrace.sources.mysql.schema.schema_history import Followed, Outcome, SchemaHistory
+from headrace.sources.mysql.schema.schema_history import DdlOutcome, OutcomeKind, SchemaHistory
 from headrace.sources.mysql.server.position import BinlogPosition
 
 log = logging.getLogger("headrace")
@@ -52,7 +52,7 @@ class SchemaChangeFollower:
         followed = self.history.follow(query, position)
         if left_out is not None and self.wanted(left_out):
             made = frozenset({left_out})
-            followed = replace(followed, outcome=Outcome.RESYNC, arrived=followed.arrived | made, emptied=followed.emptied - made)
+            followed = replace(followed, outcome=OutcomeKind.RESYNC, arrived=followed.arrived | made, emptied=followed.emptied - made)
         self._do(followed)
         if self.check is not None and "references" in query.statement.lower():
             # A foreign key may change rows of its table behind the log's back.
@@ -66,9 +66,9 @@ class SchemaChangeFollower:
             # Nobody can say what it did: what follows in the log is read as if it had done nothing.
             log.warning("a statement that is left out is not understood: %s", error.message)
 
-    def _do(self, followed: Followed) -> None:
+    def _do(self, followed: DdlOutcome) -> None:
         query, position = followed.query, followed.position
-        if followed.outcome is Outcome.NOTHING:
+        if followed.outcome is OutcomeKind.NOTHING:
             log.debug("passing over a statement at %s: %s", position, query.statement)
             return
         if followed.mentioned and not any(self.executor.is_news(name, position) for name in followed.mentioned):
@@ -86,7 +86,7 @@ class SchemaChangeFollower:
         for note in decision.notes:
             self.view.note(f"{note}: {shortened(query.statement)}")
 
-    def _check_start(self, followed: Followed) -> None:
+    def _check_start(self, followed: DdlOutcome) -> None:
         """Reading began before the tables were looked at: what changed them in between was not there when their rows were written."""
         looked = self.executor.state.looked_at
         if looked is None or followed.position > BinlogPosition.from_json(looked):

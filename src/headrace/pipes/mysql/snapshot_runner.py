@@ -34,7 +34,7 @@ from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.failover import forget_seen, note_seen
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
 from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
-from headrace.retry import in_context, retrying, waits
+from headrace.retry import bind_context, current_wait, retrying
 from headrace.settings.pipe_settings import RESHAPED, PipeSettings, SnapshotMode
 from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sources.base import Split
@@ -42,7 +42,7 @@ from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
-from headrace.sources.mysql.snapshot.locking import ConsistentSnapshot, Moment, Rendezvous
+from headrace.sources.mysql.snapshot.locking import ConsistentSnapshot, Rendezvous, SnapshotPoint
 from headrace.spark.runtime.micro_batch import STOP_TIMEOUT_S, OnSplitDone, run_groups
 from headrace.spark.runtime.tasks import Report, SplitGroup, Task
 
@@ -397,7 +397,7 @@ class SnapshotRunner:
         def stop_if_waiting() -> None:
             if self.stopping():
                 asked.append(time.monotonic())
-                if waits().current() is not None or asked[-1] - asked[0] > STOP_TIMEOUT_S:
+                if current_wait().current() is not None or asked[-1] - asked[0] > STOP_TIMEOUT_S:
                     raise Interrupted
 
         return stop_if_waiting
@@ -414,7 +414,7 @@ class SnapshotRunner:
         ]
         tables = sorted({chunk.name for chunk in pending})
         with self._only_moment(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
-            taken = beside.submit(in_context(self._take_moment), rendezvous, tables)
+            taken = beside.submit(bind_context(self._take_moment), rendezvous, tables)
             groups = [SplitGroup(self.task(set(tables)), [split]) for split in splits]
             run_groups(session, groups, readers, on_done, self._stopper())
             moment = taken.result()
@@ -430,7 +430,7 @@ class SnapshotRunner:
         finally:
             _MOMENTS.release()
 
-    def _take_moment(self, rendezvous: Rendezvous, tables: Sequence[TableName]) -> Moment:
+    def _take_moment(self, rendezvous: Rendezvous, tables: Sequence[TableName]) -> SnapshotPoint:
         with ConsistentSnapshot(self.address, rendezvous, tables, self.state.epoch) as snapshot:
             return snapshot.take(lambda: not self.stopping())
 

@@ -16,7 +16,7 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.column_settings import take_column_settings
 from headrace.pipes.lifecycle.sink_factory import same_sink
@@ -99,7 +99,7 @@ class PipeStartup:
         check_tables(self.connection, self.address, state.tables)
         return StartedPipe(state, history, log_end(self.connection, self.address, state.epoch), new)
 
-    def _take_over(self, state: PipeState, server: ServerIdentity) -> Catalogue | None:
+    def _take_over(self, state: PipeState, server: ServerIdentity) -> SchemaCatalog | None:
         """Go on in the server's log; if the user asked for a new log, begin in it, with the tables as they are there."""
         if any(request.new_log for request in pending_requests(self.directory)):
             wanted = functools.partial(is_wanted, state, self.settings.selection)

@@ -12,7 +12,7 @@ from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
 from headrace.pipes.lifecycle.progress_view import ProgressView
@@ -22,7 +22,7 @@ from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.mysql.startup import selection_of
 from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
-from headrace.retry import retrying, waits
+from headrace.retry import current_wait, retrying
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import BatchCommit
 from headrace.sources.base import Source
@@ -85,7 +85,7 @@ class StreamRunner:
             with self.reporter.beating():
                 while not stream.wait(LOOP_S) and not ended():
                     meanwhile(stream)
-                    self.view.waiting(waits().current())
+                    self.view.waiting(current_wait().current())
                     self.view.pending(self.pending())
         finally:
             stream.stop()
@@ -123,7 +123,7 @@ class StreamRunner:
         except DefiniteError as error:
             raise DefiniteError(error.message, place=error.place, hint=error.hint, event=error.event or place) from error
 
-    def _defined(self, name: TableName, defined: Catalogue) -> TableSchema:
+    def _defined(self, name: TableName, defined: SchemaCatalog) -> TableSchema:
         table = self.state.tables[name]
         looked_at_later = BinlogPosition.from_json(table.captured_at) > self.reached
         return table.schema if looked_at_later or name not in defined.tables else defined.tables[name]
@@ -186,7 +186,7 @@ class StreamRunner:
             self.view.pending(self.pending())
         changes = sum(report.changes for report in reports)
         self.reporter.batch(self.reached, changes, newest)
-        waits().over()
+        current_wait().clear()
         self.view.written(written_in(reports))
         pending = self.pending()
         self.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))

@@ -39,7 +39,7 @@ from headrace.pipes.scylla.start_position import StartPosition, parse_start
 from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
-from headrace.retry import pause, retrying, waits
+from headrace.retry import current_wait, pause, retrying
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
@@ -330,7 +330,7 @@ class ScyllaPipe(Pipe):
                         break
                     # One task at least is left to the log.
                     batches.copier.poll(spark, max(slots - 1, 1))
-                    self._view.waiting(waits().current())
+                    self._view.waiting(current_wait().current())
                     self._view.pending(batches.pending())
         finally:
             stream.stop()
@@ -405,7 +405,7 @@ class Batches:
         written = [report for report in reports if report.kind == "changes"]
         newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
         self.reporter.batch(self.reached, changes, newest)
-        waits().over()
+        current_wait().clear()
         self.view.written(written_in(written))
         pending = self.pending()
         self.view.pending(pending)

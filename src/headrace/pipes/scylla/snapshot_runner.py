@@ -22,7 +22,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.scylla.snapshot_progress import Copies, TableCopy
-from headrace.retry import in_context, pause, retrying
+from headrace.retry import bind_context, pause, retrying
 from headrace.sources.base import Split
 from headrace.sources.scylla.snapshot.base_rows import Telling
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
@@ -97,7 +97,9 @@ class TableCopier:
             if self._failure is not None:
                 raise self._failure
         if not self.is_complete and not self.stopping():
-            self._thread = threading.Thread(target=in_context(self._run), args=(session, parallelism), name="headrace-copies", daemon=True)
+            self._thread = threading.Thread(
+                target=bind_context(self._run), args=(session, parallelism), name="headrace-copies", daemon=True
+            )
             self._thread.start()
 
     def wait(self) -> None:

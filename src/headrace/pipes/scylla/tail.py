@@ -24,7 +24,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.scylla.start_position import NOW, OLDEST, StartPosition
-from headrace.retry import Waits, own_waits, retrying
+from headrace.retry import WaitState, retrying, use_wait_state
 from headrace.settings.settings_file import Chosen, parse_set
 from headrace.shutdown import temporary_directory
 from headrace.sinks.kafka.scylla.log_documents import log_documents
@@ -75,7 +75,7 @@ class Tail:
     def documents(self, stop: threading.Event) -> Iterator[bytes]:
         """A document for each row of the log, as JSON."""
         self.choices.check()
-        with own_waits(Waits(first_contact=True)):
+        with use_wait_state(WaitState(first_contact=True)):
             session = retrying(lambda: shared_session(self.address), deadline_s=_PATIENCE_S)
         catalog = ServerCatalog(session, self.choices)
         logs = self._logs(session)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 
-from headrace.retry import waits
+from headrace.retry import current_wait
 from headrace.service.logging.formatters import TextLines
 
 
@@ -13,7 +13,7 @@ class NamesPipe(logging.Filter):
     """Gives every record its pipe (`pipe`; empty: the process) and the same as a prefix of text lines (`of_pipe`)."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        pipe = waits().pipe
+        pipe = current_wait().pipe
         record.__dict__.update(pipe=pipe, of_pipe=f"{pipe}: " if pipe else "")
         return True
 

@@ -17,16 +17,16 @@ import numpy as np
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.mysql.binlog.binlog_directory import LogFiles, find_files, last_position, read_head, whole_until
+from headrace.sources.mysql.binlog.binlog_directory import DirectoryLog, find_files, last_position, read_head, whole_until
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
 from headrace.sources.mysql.events.event_types import HEADER_SIZE, MAGIC, truncated
 from headrace.sources.mysql.events.table_map import parse_table_name
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.segments.event_expander import Piece
+from headrace.sources.mysql.segments.event_expander import EventBuffer
 from headrace.sources.mysql.segments.segment_reader import Segment
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
-from headrace.sources.mysql.split_reader import LogPlanner
+from headrace.sources.mysql.split_reader import BinlogPlanner
 
 SCHEME: Final = "binlog:"
 _AHEAD_BYTES: Final = 256 << 20
@@ -68,10 +68,12 @@ def open_directory(path: Path, start_at: str = "oldest", epoch: int = 0) -> Offl
     return OfflineLog(directory, heads[0].server_version, heads[0].mariadb, identity, _resolve(start_at.strip(), files, end), end)
 
 
-def directory_planner(path: Path, start: BinlogPosition, limits: BatchLimits, *, mariadb: bool, backlog: Path | None = None) -> LogPlanner:
+def directory_planner(
+    path: Path, start: BinlogPosition, limits: BatchLimits, *, mariadb: bool, backlog: Path | None = None
+) -> BinlogPlanner:
     """Return a planner over the log files in a directory."""
-    files = LogFiles(path, _AHEAD_BYTES, None if backlog is None else BacklogWriter(backlog))
-    return LogPlanner(files, start, limits, partial(last_position, path), mariadb=mariadb)
+    files = DirectoryLog(path, _AHEAD_BYTES, None if backlog is None else BacklogWriter(backlog))
+    return BinlogPlanner(files, start, limits, partial(last_position, path), mariadb=mariadb)
 
 
 def find_schemas(
@@ -108,7 +110,7 @@ def _segments(log: OfflineLog) -> Iterator[Segment]:
         planner.stop()
 
 
-def _table_maps(piece: Piece, file: str) -> list[tuple[int, bytes]]:
+def _table_maps(piece: EventBuffer, file: str) -> list[tuple[int, bytes]]:
     """The distinct table maps of a piece of log, in order, with their offsets in the file."""
     events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
     maps, ids = np.zeros((_MAX_MAPS, 2), dtype=np.int64), np.zeros((_ID_SLOTS, 2), dtype=np.int64)

@@ -16,7 +16,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 
 if TYPE_CHECKING:
-    from headrace.sources.mysql.split_reader import LogPlanner
+    from headrace.sources.mysql.split_reader import BinlogPlanner
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class MySQLSource:
     backlog: Path | None = None
     """The file to which the relay writes the commit times it has received, if the driver reports lag (see `commit_times`)."""
 
-    def planner(self) -> LogPlanner:
+    def planner(self) -> BinlogPlanner:
         from headrace.sources.mysql.split_reader import MySQLPlanner, open_relay
 
         relay = open_relay(self.address, self.relay_dir, self.relay_bytes, self.identity, self.backlog)
@@ -53,7 +53,7 @@ class BinlogDirectory:
     backlog: Path | None = None
     """See `MySQLSource.backlog`."""
 
-    def planner(self) -> LogPlanner:
+    def planner(self) -> BinlogPlanner:
         from headrace.sources.mysql.offline_source import directory_planner
 
         return directory_planner(self.path, self.start, self.limits, mariadb=self.mariadb, backlog=self.backlog)

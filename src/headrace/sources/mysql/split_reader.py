@@ -18,15 +18,15 @@ from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
 from headrace.sources.base import Offset, Split
-from headrace.sources.mysql.binlog.batch_planner import Planner, lost_log
+from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, lost_log
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
-from headrace.sources.mysql.binlog.relay import Mirror, Relay
+from headrace.sources.mysql.binlog.relay import IndexedLog, Relay
 from headrace.sources.mysql.binlog.segment_fetch import open_segment, with_checksum
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_access import SegmentAccess
 from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
-from headrace.sources.mysql.segments.skipped_events import Skipping
+from headrace.sources.mysql.segments.skipped_events import SkippedEvents
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
@@ -38,15 +38,15 @@ log = logging.getLogger("headrace.mysql")
 _LOOK_S: Final = 2.0
 
 
-class LogPlanner:
+class BinlogPlanner:
     """The planning side: owns a mirror of a log and its thread."""
 
     def __init__(
-        self, mirror: Mirror, start: BinlogPosition, limits: BatchLimits, log_end: Callable[[], BinlogPosition | None], *, mariadb: bool
+        self, mirror: IndexedLog, start: BinlogPosition, limits: BatchLimits, log_end: Callable[[], BinlogPosition | None], *, mariadb: bool
     ) -> None:
         """`log_end` tells where the log ends now, None if nobody can say."""
         self._relay, self._start, self._log_end = mirror, start, log_end
-        self._planner = Planner(mirror, limits, mariadb=mariadb)
+        self._planner = BatchPlanner(mirror, limits, mariadb=mariadb)
 
     def initial(self) -> Offset:
         return self._start.to_json()
@@ -110,7 +110,7 @@ class LogPlanner:
         return position
 
 
-class MySQLPlanner(LogPlanner):
+class MySQLPlanner(BinlogPlanner):
     """Plans splits of a server's log, which a relay copies."""
 
     def __init__(self, relay: Relay, start: BinlogPosition, limits: BatchLimits, *, mariadb: bool, access: SegmentAccess) -> None:
@@ -175,24 +175,24 @@ class MySQLReader:
         if split["kind"] == "consistent":
             return (yield from self._read_together(split))
         news = {TableName(*name) for name in split.get("news", ())}
-        skipping = Skipping(self.skips, self.epoch) if self.skips else None
+        skipped = SkippedEvents(self.skips, self.epoch) if self.skips else None
         if self.ordered and "ordered" in split:
-            yield from self._read_ordered(split["ordered"], news, skipping)
-        catalog = self._catalog(lambda name: name not in self.ordered and name not in news, skipping)
+            yield from self._read_ordered(split["ordered"], news, skipped)
+        catalog = self._catalog(lambda name: name not in self.ordered and name not in news, skipped)
         with open_segment(Segment.from_split(split), self.address) as segment:
             yield from read_segment(segment, catalog)
-        return {**split["until"], "skipped": skipping.told()} if skipping is not None and skipping.found else None
+        return {**split["until"], "skipped": skipped.told()} if skipped is not None and skipped.found else None
 
-    def _catalog(self, chosen: Callable[[TableName], bool], skipping: Skipping | None) -> Catalog:
-        return Catalog(self.schemas, self.keys, lambda name: chosen(name) and self._wants(name), self.options, self.since, skipping)
+    def _catalog(self, chosen: Callable[[TableName], bool], skipped: SkippedEvents | None) -> Catalog:
+        return Catalog(self.schemas, self.keys, lambda name: chosen(name) and self._wants(name), self.options, self.since, skipped)
 
-    def _read_ordered(self, split: Split, news: Set[TableName], skipping: Skipping | None) -> Iterator[ChangeBlock]:
+    def _read_ordered(self, split: Split, news: Set[TableName], skipped: SkippedEvents | None) -> Iterator[ChangeBlock]:
         """The whole batch's changes of this task's share of the ordered tables. (A table's blocks are the same whoever's share it is.)"""
         mine = {name for name in self.ordered - news if zlib.crc32(str(name).encode()) % split["of"] == split["share"]}
         if mine:
             for segment in split["segments"]:
                 with open_segment(Segment.from_json(segment), self.address) as found:
-                    yield from read_segment(found, self._catalog(mine.__contains__, skipping))
+                    yield from read_segment(found, self._catalog(mine.__contains__, skipped))
 
     def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Split]:
         if chunk.name not in self.schemas:

@@ -22,7 +22,7 @@ from pymysql.connections import Connection
 from headrace.errors import DefiniteError
 from headrace.shutdown import temporary_directory
 from headrace.sources.mysql.binlog.log_comparison import identify_head
-from headrace.sources.mysql.binlog.relay import Appender, MirrorFile, punch_hole
+from headrace.sources.mysql.binlog.relay import Appender, IndexedLogFile, punch_hole
 from headrace.sources.mysql.binlog.replication_client import NewFile, NewFormat, ReplicationStream
 from headrace.sources.mysql.events.event_types import MAGIC
 from headrace.sources.mysql.kernels import scan
@@ -189,12 +189,12 @@ def identify_start(address: MySQLAddress, position: BinlogPosition, *, mariadb: 
     return replace(position, identity=identity)
 
 
-def read_groups(address: MySQLAddress, file: str, end: int | None = None) -> Iterator[tuple[MirrorFile, npt.NDArray[np.int64]]]:
+def read_groups(address: MySQLAddress, file: str, end: int | None = None) -> Iterator[tuple[IndexedLogFile, npt.NDArray[np.int64]]]:
     """The groups of a log file up to an offset, or all that it has now, each with a copy of the file that holds them for the moment."""
     fed = len(MAGIC)
     beginning = BinlogPosition(file, len(MAGIC))
     with temporary_directory("headrace-") as scratch, closing(ReplicationStream(address, beginning, blocking=False)) as stream:
-        mirror = MirrorFile(file, Path(scratch) / "log", len(MAGIC))
+        mirror = IndexedLogFile(file, Path(scratch) / "log", len(MAGIC))
         mirror.path.touch(mode=0o600)
         with closing(Appender(mirror, checksum=False)) as appender:
             for piece in stream.pieces():
@@ -221,7 +221,7 @@ def _groups_before(address: MySQLAddress, position: BinlogPosition) -> Iterator[
     """The groups of the position's file up to it, which must be the end of one of them (or lie between two)."""
     if position.offset == len(MAGIC):
         return
-    copies: list[MirrorFile] = []
+    copies: list[IndexedLogFile] = []
     for mirror, groups in read_groups(address, position.file, position.offset):
         copies = [mirror]
         yield groups

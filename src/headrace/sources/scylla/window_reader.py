@@ -31,7 +31,7 @@ from headrace.cql.timeuuid import bulk_micros, greatest
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.retry import pause, retrying, waits
+from headrace.retry import current_wait, pause, retrying
 from headrace.sources.base import Split
 from headrace.sources.scylla.batch_assembler import Assembler, Gathering, check_operations
 from headrace.sources.scylla.generations import shares
@@ -255,7 +255,7 @@ class WindowReading:
         deadline = time.monotonic() + _END_PATIENCE_S
         while self._broken:
             broken, self._broken = self._broken, {}
-            if time.monotonic() > deadline or waits().ending:
+            if time.monotonic() > deadline or current_wait().ending:
                 raise self._endless(broken)
             log.info("%s: %d streams have a batch without its end; asking again", self._place, len(broken))
             pause(_END_WAIT_S)

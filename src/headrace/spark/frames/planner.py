@@ -13,7 +13,7 @@ from functools import partial
 
 from pyspark.sql.types import StructType
 
-from headrace.api.relay_session import Mirror
+from headrace.api.relay_session import RelaySession
 from headrace.api.start_position import resolve_place
 from headrace.api.tracked_tables import KnownTables, News, TableRules
 from headrace.errors import DefiniteError
@@ -38,7 +38,7 @@ class TablePlanner:
             check_tables(connection, request.address, [request.table])
             self._rules = TableRules(request.address, self._server, Selection((request.pattern,)), request.zero_dates)
             self._charsets = self._rules.charsets(connection)
-        self._made: Mirror | None = None
+        self._made: RelaySession | None = None
         self._stop: BinlogPosition | None = None
 
     def initial(self) -> Offset:
@@ -86,11 +86,11 @@ class TablePlanner:
         if self._made is not None:
             self._made.close()
 
-    def _mirror(self, start: Offset) -> Mirror:
+    def _mirror(self, start: Offset) -> RelaySession:
         if self._made is None:
             request = self._request
             position = BinlogPosition.from_json(start)
-            self._made = Mirror(request.address, self._server, position, request.relay_bytes, BatchLimits(), request.relay_directory)
+            self._made = RelaySession(request.address, self._server, position, request.relay_bytes, BatchLimits(), request.relay_directory)
         self._made.stop = self._stop
         return self._made
 

@@ -24,7 +24,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.retry import waits
+from headrace.retry import current_wait
 from headrace.sinks.base import Writer, WriterFactory
 from headrace.sources.base import Offset
 from headrace.sources.debezium.events.records import Decoded, Records
@@ -79,7 +79,7 @@ def load_kafka_frame(session: SparkSession, subscription: Subscription) -> DataF
         "subscribePattern": subscription.pattern,
         "failOnDataLoss": "true",
     }
-    if waits().pipe:
+    if current_wait().pipe:
         # Spark asks Kafka again and again whether there is more: among many pipes not a hundred times a second each.
         session.conf.set("spark.sql.streaming.pollingDelay", "100ms")
     if subscription.max_offsets:

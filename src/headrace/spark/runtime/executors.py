@@ -26,7 +26,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.retry import WAITING, pause, waits
+from headrace.retry import WAITING, current_wait, pause
 from headrace.spark.runtime.cluster import HeadraceSparkSettings, is_local
 
 log = logging.getLogger("headrace")
@@ -79,7 +79,7 @@ def await_executors(session: SparkSession, within_s: float) -> int:
     """Wait until a cluster has given us executors and no more are coming; how many there are."""
     begun = told = time.monotonic()
     since, count = begun, 0
-    while not waits().ending:
+    while not current_wait().ending:
         now, found = time.monotonic(), _count(session)
         if found != count:
             since, count = now, found
@@ -94,7 +94,7 @@ def await_executors(session: SparkSession, within_s: float) -> int:
         if not count and now - told > _TELL_EVERY_S:
             told = now
             reason = "the Spark master has given us no executor yet"
-            waits().note(reason)
+            current_wait().note(reason)
             log.warning("%s%s (%.0f s so far)", WAITING, reason, now - begun)
         pause(_POLL_S)
     if not count:

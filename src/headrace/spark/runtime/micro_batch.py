@@ -27,7 +27,7 @@ from pyspark.sql.functions import array, explode, lit
 from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.retry import in_context, waits
+from headrace.retry import bind_context, current_wait
 from headrace.shortage import shortage_in
 from headrace.shutdown import finishing, is_requested
 from headrace.sources.base import Source, Split
@@ -96,7 +96,7 @@ class BatchStream:
         use_scheduler_pool(self._context)
         try:
             self._query: StreamingQuery = (
-                frame.writeStream.foreachBatch(in_context(self._batch))
+                frame.writeStream.foreachBatch(bind_context(self._batch))
                 # On a cluster, a path alone may mean a file system that all share.
                 .option("checkpointLocation", f"file://{checkpoint.resolve()}")
                 .trigger(processingTime="0 seconds")
@@ -127,7 +127,7 @@ class BatchStream:
         self._stopping = True
         begun = time.monotonic()
         while not self._working.acquire(timeout=0.2):
-            if waits().current() is not None or time.monotonic() - begun > STOP_TIMEOUT_S:
+            if current_wait().current() is not None or time.monotonic() - begun > STOP_TIMEOUT_S:
                 # A batch that is not done is done again, by the same bytes, at the next start.
                 self._cancel()
         self._working.release()
@@ -194,7 +194,7 @@ class SplitStream(BatchStream):
 
     def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: Callable[[RunTask, int], None]) -> None:
         try:
-            session.dataSource.register(make_split_format(source, waits().pipe))
+            session.dataSource.register(make_split_format(source, current_wait().pipe))
             addresses = session.readStream.format(FORMAT).load()
         except (PySparkException, *GONE_ERRORS) as error:
             raise translate_spark_error(error) from error
@@ -246,7 +246,7 @@ def run_groups(
             raise translate_spark_error(error) from error
         return run_task(frame, group.job)
 
-    run_in_context = in_context(run)
+    run_in_context = bind_context(run)
     with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
         waiting = {pool.submit(run_in_context, group): group for group in groups}
         try:
@@ -283,7 +283,7 @@ class _TaskOfPipe:
 
 def use_scheduler_pool(context: SparkContext) -> None:
     """Let jobs of this thread, and of a stream that it starts, take turns with those of other pipes."""
-    pipe = waits().pipe
+    pipe = current_wait().pipe
     if pipe:
         try:
             context.setLocalProperty(_POOL, pipe)
@@ -294,7 +294,7 @@ def use_scheduler_pool(context: SparkContext) -> None:
 def run_task(frame: DataFrame, task: TaskFunction) -> list[Report]:
     """Run a task over the rows of a batch; what went wrong in it is an error of ours."""
     try:
-        job = wrap_for_executors(frame.sparkSession, _TaskOfPipe(task, waits().pipe))
+        job = wrap_for_executors(frame.sparkSession, _TaskOfPipe(task, current_wait().pipe))
         rows = frame.mapInArrow(job, REPORT_SCHEMA).collect()
     except (PySparkException, *GONE_ERRORS) as error:
         raise translate_spark_error(error) from error

@@ -16,7 +16,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from headrace.log_text import record_text
-from headrace.retry import GOING_ON, WAITING, in_context, own_waits, waits, waits_of
+from headrace.retry import GOING_ON, WAITING, bind_context, current_wait, use_wait_state, wait_state_of
 from headrace.terminal_text import escape_text
 
 _MARK: Final = "headrace-log "
@@ -56,7 +56,7 @@ class ProcessOutput:
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         reading, self.writing = os.pipe()
         """What a process is given as its standard output and error; closed here with `close_write_end`."""
-        self._thread = threading.Thread(target=in_context(self._read_lines), args=(reading,), name="headrace-log", daemon=True)
+        self._thread = threading.Thread(target=bind_context(self._read_lines), args=(reading,), name="headrace-log", daemon=True)
         self._thread.start()
 
     def close_write_end(self) -> None:
@@ -81,11 +81,11 @@ def log_marked_line(line: str) -> bool:
     if not line.startswith(_MARK):
         return False
     level, pipe, message = line.removeprefix(_MARK).rstrip("\n").split(" ", 2)
-    with own_waits(waits_of(unquote(pipe.removesuffix("/")))):
+    with use_wait_state(wait_state_of(unquote(pipe.removesuffix("/")))):
         if message.startswith(WAITING):
-            waits().note(message.removeprefix(WAITING))
+            current_wait().note(message.removeprefix(WAITING))
         elif message.startswith(GOING_ON):
-            waits().over()
+            current_wait().clear()
         log.log(logging.getLevelNamesMapping().get(level, logging.WARNING), message)
     return True
 

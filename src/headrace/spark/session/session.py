@@ -20,7 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.retry import WAITING, in_context, waits
+from headrace.retry import WAITING, bind_context, current_wait
 from headrace.shortage import SPARK_FILES, check_file_limit
 from headrace.shutdown import abandonable
 from headrace.spark.runtime import java_process
@@ -103,7 +103,7 @@ def _start_with_retries(master: str, settings: Mapping[str, str], *, spark_log: 
         try:
             with abandonable(), ThreadPoolExecutor(1, "headrace-spark") as starter:
                 # In another thread, because Spark replaces the handler of SIGINT when it is started in the main one.
-                return _await_start(starter.submit(in_context(_started), master, settings, ear))
+                return _await_start(starter.submit(bind_context(_started), master, settings, ear))
         except (RuntimeError, *GONE_ERRORS) as error:
             # Java itself is asked for the words of its errors, so before it goes.
             reason = java_process.describe_start_error(error)
@@ -111,7 +111,7 @@ def _start_with_retries(master: str, settings: Mapping[str, str], *, spark_log: 
                 java_process.reset_gateway()
             said = () if runs_already else ear.last_lines()
             failure = java_process.explain_start_failure(reason, said, settings.get("spark.jars.packages", ""))
-            if not isinstance(failure, SparkLost) or runs_already or attempt == _STARTS or waits().ending:
+            if not isinstance(failure, SparkLost) or runs_already or attempt == _STARTS or current_wait().ending:
                 raise failure from error
             log.warning("%s; starting it again", failure.message)
     raise AssertionError("unreachable")
@@ -128,7 +128,7 @@ def _await_start(starting: Future[SparkSession]) -> SparkSession:
                 raise
             waited_s = time.monotonic() - begun
             log.warning("%sSpark's Java process has been starting for %.0f s; the machine is very busy", WAITING, waited_s)
-            if waited_s > _START_S or waits().ending:
+            if waited_s > _START_S or current_wait().ending:
                 java_process.kill()
 
 

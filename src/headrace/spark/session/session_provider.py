@@ -19,7 +19,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.retry import waits
+from headrace.retry import current_wait
 from headrace.spark.runtime import java_process
 from headrace.spark.runtime.cluster import SPARK_SUBMIT_VARIABLE, effective_master, is_local, submitted_settings
 from headrace.spark.runtime.executors import is_stopped
@@ -88,14 +88,14 @@ class SharedSessionProvider:
     ) -> Iterator[SparkSession]:
         del master, directory, spark_log, more
         with self._turn():
-            session = self._session_of(waits().pipe, self._running(preload))
+            session = self._session_of(current_wait().pipe, self._running(preload))
         yield session
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
         """Another pipe may be starting Spark, for minutes where a cluster gives no executor: who is asked to end does not wait for it."""
         while not self._lock.acquire(timeout=_TURN_S):
-            if waits().ending:
+            if current_wait().ending:
                 raise TransientError("asked to end while Spark was being started")
         try:
             yield

@@ -4,7 +4,7 @@ A batch ends on a group bound: at the last one within `flush_bytes` and `flush_r
 after a statement that is not a change of rows, because such a statement is a barrier. Segments split a batch among tasks, on group bounds
 and, inside a large transaction, on statement bounds. Given the same start and end, the segments cover the same bytes with the same
 addresses, whatever the cuts between them. What does not count where it lies (prepared XA transactions, groups that were applied before) is
-left out by `course`, here and nowhere else.
+left out by `addresses`, here and nowhere else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from headrace.errors import DefiniteError
-from headrace.sources.mysql.binlog.relay import Mirror, MirrorFile
+from headrace.sources.mysql.binlog.relay import IndexedLog, IndexedLogFile
 from headrace.sources.mysql.events.compressed_event import plain_event
 from headrace.sources.mysql.events.event_types import (
     CHECKSUM_SIZE,
@@ -33,10 +33,10 @@ from headrace.sources.mysql.events.event_types import (
 )
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.segments.group_addresses import LEFT_OUT, Course, follow
+from headrace.sources.mysql.segments.group_addresses import LEFT_OUT, GroupAddresses, assign_addresses
 from headrace.sources.mysql.segments.row_counter import groups_within
 from headrace.sources.mysql.segments.segment_reader import Segment
-from headrace.sources.mysql.segments.transaction_labels import Opened, name_group
+from headrace.sources.mysql.segments.transaction_labels import OpenTransaction, name_group
 from headrace.sources.mysql.server.gtid import parse_gtid_set
 from headrace.sources.mysql.server.log_identity import LogIdentity, describe_transaction, identify
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition, file_number
@@ -57,7 +57,7 @@ _STATEMENTS: Final = frozenset({QUERY_EVENT, QUERY_COMPRESSED_EVENT, EXECUTE_LOA
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class LoggedStatement:
     """A statement in the log that is not a change of rows, and where it ends."""
 
     query: Query
@@ -75,10 +75,10 @@ class Statement:
         return (first or "", second) if second is not None else (self.query.database, first or "")
 
 
-class Planner:
+class BatchPlanner:
     """Plans batches over one relay."""
 
-    def __init__(self, relay: Mirror, limits: BatchLimits, *, mariadb: bool) -> None:
+    def __init__(self, relay: IndexedLog, limits: BatchLimits, *, mariadb: bool) -> None:
         self._relay, self._limits, self._mariadb = relay, limits, mariadb
 
     def plan(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
@@ -146,16 +146,16 @@ class Planner:
         counting = groups[first:last][~np.isin(groups[first:last, scan.KIND], LEFT_OUT)]
         return bool(counting[:, scan.ROWS].any())
 
-    def statements(self, start: BinlogPosition, end: BinlogPosition) -> list[Statement]:
+    def statements(self, start: BinlogPosition, end: BinlogPosition) -> list[LoggedStatement]:
         """The statements in [start, end) that are not changes of rows, in order."""
-        found: list[Statement] = []
+        found: list[LoggedStatement] = []
         for stretch in self._stretches(start, end):
             mirror, groups = stretch.mirror, stretch.groups
             for g in np.flatnonzero(_barriers(groups)).tolist():
-                offset, shift = int(groups[g, scan.END]), int(stretch.course.shifts[g] + groups[g, scan.GROWTH])
+                offset, shift = int(groups[g, scan.END]), int(stretch.addresses.shifts[g] + groups[g, scan.GROWTH])
                 position = BinlogPosition(mirror.name, offset, epoch=start.epoch, shift=shift)
                 with_rows = bool(groups[g, scan.ROWS])
-                found.extend(Statement(query, position, with_rows) for query in _queries(mirror, int(groups[g, scan.START]), offset))
+                found.extend(LoggedStatement(query, position, with_rows) for query in _queries(mirror, int(groups[g, scan.START]), offset))
         return found
 
     def _stretches(self, start: BinlogPosition, end: BinlogPosition) -> list[_Stretch]:
@@ -169,9 +169,9 @@ class Planner:
                 continue
             ends = groups[:, scan.END]
             inside = groups[np.searchsorted(ends, begin, side="right") : np.searchsorted(ends, stop, side="right")]
-            course = follow(mirror, inside, shift if mirror.name == start.file else 0, prepared)
-            prepared = course.prepared
-            found.append(_Stretch(mirror, begin, stop, inside, splits, course))
+            addresses = assign_addresses(mirror, inside, shift if mirror.name == start.file else 0, prepared)
+            prepared = addresses.prepared
+            found.append(_Stretch(mirror, begin, stop, inside, splits, addresses))
         return found
 
     def _split(self, stretch: _Stretch, share: int, epoch: int) -> Iterator[Segment]:
@@ -216,16 +216,18 @@ class Planner:
             if not complete and not len(taken):
                 break
             offset = max(min(mirror.safe_end, last), begin) if complete else int(taken[-1, scan.END])
-            course = follow(mirror, taken, before.shift, before.prepared)
+            addresses = assign_addresses(mirror, taken, before.shift, before.prepared)
             known = UNKNOWN_GTID if gtid is None else str(gtid)
             identity = self._identity_at(mirror, taken, offset, end)
-            end = BinlogPosition(mirror.name, offset, known, start.epoch, start.ahead, course.shift, course.prepared, identity)
+            end = BinlogPosition(mirror.name, offset, known, start.epoch, start.ahead, addresses.shift, addresses.prepared, identity)
             room, rows_room = room - (offset - begin), rows_room - rows
             if not complete or room <= 0 or (self._limits.flush_rows and rows_room <= 0):
                 break
         return end
 
-    def _identity_at(self, mirror: MirrorFile, groups: npt.NDArray[np.int64], offset: int, before: BinlogPosition) -> LogIdentity | None:
+    def _identity_at(
+        self, mirror: IndexedLogFile, groups: npt.NDArray[np.int64], offset: int, before: BinlogPosition
+    ) -> LogIdentity | None:
         """The identity of the log after these groups, which follow the position `before`."""
         last = None if before.identity is None else before.identity.transaction
         named = groups[groups[:, scan.GTID2] != 0]
@@ -234,7 +236,7 @@ class Planner:
         return identify(mirror, groups, offset, before.identity if before.file == mirror.name else None, last)
 
     def _take(
-        self, mirror: MirrorFile, before: BinlogPosition, last: int, room: int, rows_room: int, at_least: int
+        self, mirror: IndexedLogFile, before: BinlogPosition, last: int, room: int, rows_room: int, at_least: int
     ) -> tuple[npt.NDArray[np.int64], bool, int]:
         """The groups of one file that a batch takes, whether the batch may go on after them, and their changes (if those are counted)."""
         begin = before.offset
@@ -254,12 +256,12 @@ class Planner:
         complete = len(taken) == len(groups) and not (len(barriers) and len(taken) == fitting)
         return taken, complete, rows
 
-    def _count(self, mirror: MirrorFile, before: BinlogPosition, groups: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
+    def _count(self, mirror: IndexedLogFile, before: BinlogPosition, groups: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
         """How many of the groups that follow a position hold at most `most` changes together, and how many they hold."""
         if not len(groups):
             return 0, 0
         begin, stop = before.offset, int(groups[-1, scan.END])
-        stretch = _Stretch(mirror, begin, stop, groups, mirror.splits, follow(mirror, groups, before.shift, before.prepared))
+        stretch = _Stretch(mirror, begin, stop, groups, mirror.splits, assign_addresses(mirror, groups, before.shift, before.prepared))
         segment = stretch.described(Segment(str(mirror.path), mirror.name, begin, stop, 0, mirror.checksum), mariadb=self._mariadb)
         return groups_within(segment.pieces(), groups[:, scan.END], most, f"{mirror.path}:{begin}")
 
@@ -273,7 +275,7 @@ def lost_log(end: BinlogPosition, found: str) -> DefiniteError:
     )
 
 
-def _range(mirror: MirrorFile, start: BinlogPosition, end: BinlogPosition) -> tuple[int, int]:
+def _range(mirror: IndexedLogFile, start: BinlogPosition, end: BinlogPosition) -> tuple[int, int]:
     """The part of a mirror file that lies in [start, end)."""
     number = file_number(mirror.name)
     begin = start.offset if mirror.name == start.file else mirror.start
@@ -294,12 +296,12 @@ def _barriers(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 class _Stretch:
     """Bytes [begin, stop) of one file, the groups that end in them, and what becomes of those."""
 
-    mirror: MirrorFile
+    mirror: IndexedLogFile
     begin: int
     stop: int
     groups: npt.NDArray[np.int64]
     splits: npt.NDArray[np.int64]
-    course: Course
+    addresses: GroupAddresses
 
     @property
     def bounds(self) -> npt.NDArray[np.int64]:
@@ -316,17 +318,19 @@ class _Stretch:
         """A segment of this stretch with all that its reader must know of the groups in it."""
         ends = self.groups[:, scan.END]
         first, last = int(np.searchsorted(ends, segment.start, side="right")), int(np.searchsorted(ends, segment.end))
-        course = self.course
-        skips = tuple(skip for skip in course.skips if segment.start <= skip.start < segment.end)
-        inserts = tuple(insert for insert in course.inserts if segment.start <= insert.at < segment.end)
+        addresses = self.addresses
+        skips = tuple(skip for skip in addresses.skips if segment.start <= skip.start < segment.end)
+        inserts = tuple(insert for insert in addresses.inserts if segment.start <= insert.at < segment.end)
         packed = bool(self.groups[first : last + 1, scan.PACKED].any() or skips or inserts)
-        shift, opened = (int(course.shifts[first]) if first < len(ends) else course.shift), None
+        shift, open_transaction = (int(addresses.shifts[first]) if first < len(ends) else addresses.shift), None
         if first < len(ends) and segment.start > self.groups[first, scan.START] and self.groups[first, scan.ROWS]:
             group = self.groups[first]
-            opened = Opened(int(group[scan.START]) + shift, name_group(group, segment.file, mariadb=mariadb), int(group[scan.COMMITTED]))
+            open_transaction = OpenTransaction(
+                int(group[scan.START]) + shift, name_group(group, segment.file, mariadb=mariadb), int(group[scan.COMMITTED])
+            )
             at = int(np.searchsorted(self.splits[:, scan.SPLIT_AT], segment.start))
             shift += int(self.splits[at, scan.SPLIT_GROWTH])
-        return replace(segment, shift=shift, packed=packed, skips=skips, inserts=inserts, opened=opened)
+        return replace(segment, shift=shift, packed=packed, skips=skips, inserts=inserts, open_transaction=open_transaction)
 
 
 def _unquoted(name: str) -> str:
@@ -339,7 +343,7 @@ def _nearest(bounds: npt.NDArray[np.int64], wanted: int, stop: int) -> int:
     return min(near, key=lambda bound: abs(bound - wanted), default=stop)
 
 
-def _queries(mirror: MirrorFile, begin: int, stop: int) -> Iterator[Query]:
+def _queries(mirror: IndexedLogFile, begin: int, stop: int) -> Iterator[Query]:
     """The statements of one group that do more than bound a transaction."""
     tail = CHECKSUM_SIZE if mirror.checksum else 0
     with mirror.path.open("rb") as file:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
-from headrace.sources.mysql.binlog.relay import Appender, Mirror, MirrorFile
+from headrace.sources.mysql.binlog.relay import Appender, IndexedLog, IndexedLogFile
 from headrace.sources.mysql.events.event_types import FORMAT_DESCRIPTION_EVENT, HEADER_SIZE, MAGIC, parse_format_description
 from headrace.sources.mysql.server.log_identity import LogReplaced, created_at, digest_of
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
@@ -97,7 +97,7 @@ def last_position(directory: Path, epoch: int = 0) -> BinlogPosition:
 
 def whole_until(path: Path, end: int | None = None) -> int:
     """Where the last whole group of a file (or of its bytes up to `end`) ends."""
-    appender = Appender(MirrorFile(path.name, path, len(MAGIC)), read_head(path).checksum, in_place=True)
+    appender = Appender(IndexedLogFile(path.name, path, len(MAGIC)), read_head(path).checksum, in_place=True)
     for piece in _pieces(path, len(MAGIC), end):
         appender.append(piece)
         if appender.fault is not None:
@@ -122,7 +122,7 @@ def check_file(directory: Path, position: BinlogPosition) -> None:
         )
 
 
-class LogFiles(Mirror):
+class DirectoryLog(IndexedLog):
     """Indexes a directory's files from a position on, and what is added to them later."""
 
     def __init__(self, directory: Path, limit_bytes: int, backlog: BacklogWriter | None = None) -> None:
@@ -162,7 +162,7 @@ class LogFiles(Mirror):
         head, mirror = read_head(path), self._open(path.name, path, offset)
         mirror.checksum, mirror.created = head.checksum, head.created
 
-    def _index(self, mirror: MirrorFile) -> None:
+    def _index(self, mirror: IndexedLogFile) -> None:
         """Index one file until another follows it."""
         appender = Appender(mirror, mirror.checksum, in_place=True)
         at = max(mirror.safe_end, mirror.start)
@@ -194,7 +194,7 @@ class LogFiles(Mirror):
             with self.changed:
                 self.changed.wait_for(lambda: self._stopping, _POLL_S)
 
-    def _follower(self, mirror: MirrorFile) -> Path | None:
+    def _follower(self, mirror: IndexedLogFile) -> Path | None:
         number = file_number(mirror.name)
         return next((path for path in find_files(self._directory) if file_number(path.name) == number + 1), None)
 

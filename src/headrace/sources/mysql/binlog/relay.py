@@ -54,7 +54,7 @@ _PUNCH_HOLE_KEEP_SIZE: Final = 3
 
 
 @dataclass(slots=True)
-class MirrorFile:
+class IndexedLogFile:
     """One mirrored log file and what is known of it."""
 
     name: str
@@ -75,7 +75,7 @@ class MirrorFile:
         return max(self.safe_end, self.start)
 
 
-class Mirror:
+class IndexedLog:
     """Log files and the index of their groups, as a planner sees them. `files` and `failure` are read under `changed`.
 
     Whoever fills it waits while more than `limit_bytes` are published and not committed.
@@ -84,12 +84,12 @@ class Mirror:
     def __init__(self, limit_bytes: int, backlog: BacklogWriter | None = None) -> None:
         self.changed = threading.Condition()
         self.backlog = backlog
-        self.files: list[MirrorFile] = []
+        self.files: list[IndexedLogFile] = []
         self.failure: HeadraceError | None = None
         self.epoch = 0
         self._limit = limit_bytes
         self._applied: AppliedGroups | None = None
-        self._kept: list[MirrorFile] = []
+        self._kept: list[IndexedLogFile] = []
         """Files behind the last commit with bytes of prepared XA transactions."""
         self._committed = 0
         self._received = 0
@@ -165,13 +165,13 @@ class Mirror:
     def _wake(self) -> None:
         """Interrupt what the thread may be waiting for."""
 
-    def _drop(self, mirror: MirrorFile) -> None:
+    def _drop(self, mirror: IndexedLogFile) -> None:
         """A file of which nothing is needed any more."""
 
-    def _clear(self, mirror: MirrorFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
+    def _clear(self, mirror: IndexedLogFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
         """Give back the disk space of what lies before an offset, except what is prepared."""
 
-    def _free(self, mirror: MirrorFile, offset: int) -> None:
+    def _free(self, mirror: IndexedLogFile, offset: int) -> None:
         if offset > mirror.start:
             self._committed += offset - mirror.start
             mirror.start = offset
@@ -181,8 +181,8 @@ class Mirror:
             self.failure = error
             self.changed.notify_all()
 
-    def _open(self, name: str, path: Path, offset: int) -> MirrorFile:
-        mirror = MirrorFile(name, path, offset)
+    def _open(self, name: str, path: Path, offset: int) -> IndexedLogFile:
+        mirror = IndexedLogFile(name, path, offset)
         with self.changed:
             self.files.append(mirror)
             self.changed.notify_all()
@@ -215,7 +215,7 @@ class Mirror:
             raise appender.fault
 
 
-class Relay(Mirror):
+class Relay(IndexedLog):
     """Follows a server's log into a directory."""
 
     def __init__(
@@ -251,10 +251,10 @@ class Relay(Mirror):
         if self._stream is not None:
             self._stream.close()
 
-    def _drop(self, mirror: MirrorFile) -> None:
+    def _drop(self, mirror: IndexedLogFile) -> None:
         mirror.path.unlink(missing_ok=True)
 
-    def _clear(self, mirror: MirrorFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
+    def _clear(self, mirror: IndexedLogFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
         at = mirror.start
         for one in sorted((one for one in prepared if one.file == mirror.name), key=lambda one: one.start):
             punch_hole(mirror.path, at, min(one.start, offset))
@@ -351,9 +351,9 @@ class Relay(Mirror):
         if at != one.end and not self._stopping:
             raise TransientError(f"the source did not send its log up to {one.file}:{one.end}", place=str(self.address))
         if all(mirror.name != one.file for mirror in (*self.files, *self._kept)):
-            self._kept.append(MirrorFile(one.file, path, one.end))
+            self._kept.append(IndexedLogFile(one.file, path, one.end))
 
-    def _file(self, news: NewFile, resume: BinlogPosition) -> MirrorFile:
+    def _file(self, news: NewFile, resume: BinlogPosition) -> IndexedLogFile:
         current = self.files[-1]
         if news.name == current.name:
             return current
@@ -364,7 +364,7 @@ class Relay(Mirror):
             self._watch.check(self._newest_identity())
         return self._open_mirror(news.name, news.offset)
 
-    def _open_mirror(self, name: str, offset: int) -> MirrorFile:
+    def _open_mirror(self, name: str, offset: int) -> IndexedLogFile:
         path = self._directory / Path(name).name
         path.touch(mode=0o600)
         return self._open(name, path, offset)
@@ -373,7 +373,7 @@ class Relay(Mirror):
 class Appender:
     """Appends a connection's bytes to one mirror file and scans them; only scans what is the file already (`in_place`)."""
 
-    def __init__(self, mirror: MirrorFile, checksum: bool, *, in_place: bool = False) -> None:
+    def __init__(self, mirror: IndexedLogFile, checksum: bool, *, in_place: bool = False) -> None:
         self.mirror = mirror
         mirror.checksum = checksum
         self._file = None if in_place else mirror.path.open("r+b", buffering=0)

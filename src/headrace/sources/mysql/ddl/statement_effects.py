@@ -13,12 +13,12 @@ from typing import Final
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import (
     AlterDatabase,
-    Catalogue,
     CreateDatabase,
     CreateTable,
     DropDatabase,
     DropTable,
     RenameTable,
+    SchemaCatalog,
     SchemaChange,
     TruncateTable,
     apply,
@@ -79,7 +79,7 @@ class Meaning:
     why: str = ""
 
 
-def interpret(query: Query, catalogue: Catalogue, dialect: Dialect) -> Meaning:
+def interpret(query: Query, catalogue: SchemaCatalog, dialect: Dialect) -> Meaning:
     """What the statement of a QUERY event does. It never fails: what is not understood is said to be unknown."""
     session = query.session
     if session.is_void_alter:
@@ -95,7 +95,7 @@ def interpret(query: Query, catalogue: Catalogue, dialect: Dialect) -> Meaning:
 
 @dataclass(slots=True)
 class _Interpreter:
-    catalogue: Catalogue
+    catalogue: SchemaCatalog
     setting: Setting
     database: str
     session: Session

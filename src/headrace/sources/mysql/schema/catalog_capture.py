@@ -14,7 +14,7 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName, TableSchema
-from headrace.model.schema_change import Catalogue
+from headrace.model.schema_change import SchemaCatalog
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import MySQLAddress, query
@@ -39,7 +39,7 @@ def read_dialect(connection: Connection[Any], address: MySQLAddress) -> Dialect:
 
 def capture_catalogue(
     connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool], epoch: int
-) -> tuple[Catalogue, BinlogPosition]:
+) -> tuple[SchemaCatalog, BinlogPosition]:
     """The tables of all databases that hold wanted ones, and the position at which they are so.
 
     A wanted table that cannot be replicated is an error; another one is left out, as if it were not known.
@@ -68,12 +68,12 @@ def visible_position(connection: Connection[Any], address: MySQLAddress, epoch: 
     return position
 
 
-def _describe(connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool]) -> Catalogue:
+def _describe(connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool]) -> SchemaCatalog:
     names = [TableName(*row) for row in query(connection, address, _NAMES)]
     databases = {name.database for name in names if wanted(name)}
     schemas = capture_schemas(connection, address, wanted)
     schemas += _describe_others(connection, address, {name for name in names if name.database in databases and not wanted(name)})
-    return Catalogue({schema.name: schema for schema in schemas}, dict(query(connection, address, _CHARSETS)))
+    return SchemaCatalog({schema.name: schema for schema in schemas}, dict(query(connection, address, _CHARSETS)))
 
 
 def _describe_others(connection: Connection[Any], address: MySQLAddress, names: set[TableName]) -> list[TableSchema]:

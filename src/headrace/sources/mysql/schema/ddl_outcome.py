@@ -11,15 +11,15 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.model.schema_change import Catalogue, CreateTable, DropTable, RenameTable, SchemaChange, TruncateTable, tables_of
+from headrace.model.schema_change import CreateTable, DropTable, RenameTable, SchemaCatalog, SchemaChange, TruncateTable, tables_of
 from headrace.sources.mysql.ddl.statement_effects import Meaning
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.server.position import BinlogPosition
 
-Selection = Callable[[TableName], bool]
+TablePredicate = Callable[[TableName], bool]
 
 
-class Outcome(Enum):
+class OutcomeKind(Enum):
     """What a statement means for the selected tables, the gravest thing of all if it means several."""
 
     NOTHING = auto()
@@ -37,12 +37,12 @@ class Outcome(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Followed:
+class DdlOutcome:
     """What one statement did."""
 
     query: Query
     position: BinlogPosition
-    outcome: Outcome = Outcome.NOTHING
+    outcome: OutcomeKind = OutcomeKind.NOTHING
     changes: tuple[SchemaChange, ...] = ()
     """What the sink has to do, in order: the changes that name a selected table. Renames out of the selection and into it are here too."""
     emptied: frozenset[TableName] = frozenset()
@@ -68,13 +68,13 @@ class Followed:
 
     def check(self) -> None:
         """Raise the error that DML and UNKNOWN are."""
-        if self.outcome is Outcome.DML:
+        if self.outcome is OutcomeKind.DML:
             raise DefiniteError(
                 f"a change of rows of {self._named} was logged as a statement: {self.query.statement}",
                 place=str(self.position),
                 hint="SET GLOBAL binlog_format = ROW on the source, for its sessions too; then headrace resync the tables it changed",
             )
-        if self.outcome is Outcome.UNKNOWN:
+        if self.outcome is OutcomeKind.UNKNOWN:
             raise DefiniteError(
                 f"a statement that may have changed {self._named} was not understood ({self.why}): {self.query.statement}",
                 place=str(self.position),
@@ -83,36 +83,36 @@ class Followed:
 
 
 def assess(
-    query: Query, position: BinlogPosition, meaning: Meaning, known: Catalogue, wanted: Selection, *, folds_case: bool = False
-) -> Followed:
+    query: Query, position: BinlogPosition, meaning: Meaning, known: SchemaCatalog, wanted: TablePredicate, *, folds_case: bool = False
+) -> DdlOutcome:
     """A statement's meaning for the tables that are wanted; `known` is the catalogue before it."""
     if meaning.rows or meaning.unknown:
         # Rows of a table that it makes and nobody knows will be an error when they come.
         mentioned = frozenset(name for name in _mentioned(query, folds_case=folds_case) if wanted(name) and name in known.tables)
         if not mentioned:
-            return Followed(query, position)
-        outcome = Outcome.DML if meaning.rows else Outcome.UNKNOWN
-        return Followed(query, position, outcome, mentioned=mentioned, why=meaning.why)
-    fates = _Fates(known, wanted)
+            return DdlOutcome(query, position)
+        outcome = OutcomeKind.DML if meaning.rows else OutcomeKind.UNKNOWN
+        return DdlOutcome(query, position, outcome, mentioned=mentioned, why=meaning.why)
+    outcomes = _TableOutcomes(known, wanted)
     for change in meaning.changes:
-        fates.take(change)
-    arrived = {name for name in (*fates.arrived, *meaning.filled) if wanted(name)}
+        outcomes.take(change)
+    arrived = {name for name in (*outcomes.arrived, *meaning.filled) if wanted(name)}
     disturbed = frozenset(name for name in meaning.disturbed if wanted(name))
     recapture = frozenset(name for name in meaning.opaque if wanted(name))
     changes = tuple(change for change in meaning.changes if any(map(wanted, tables_of(change))) or not tables_of(change))
-    outcome = Outcome.CHANGED if any(tables_of(change) for change in changes) else Outcome.NOTHING
+    outcome = OutcomeKind.CHANGED if any(tables_of(change) for change in changes) else OutcomeKind.NOTHING
     if arrived or disturbed:
-        outcome = Outcome.RESYNC
+        outcome = OutcomeKind.RESYNC
     if recapture:
-        outcome = Outcome.RECAPTURE
-    return Followed(
+        outcome = OutcomeKind.RECAPTURE
+    return DdlOutcome(
         query,
         position,
         outcome,
         changes,
-        frozenset(fates.emptied) - arrived,
-        frozenset(fates.gone) - arrived - recapture,
-        {new: old for new, old in fates.moved.items() if new not in arrived},
+        frozenset(outcomes.emptied) - arrived,
+        frozenset(outcomes.gone) - arrived - recapture,
+        {new: old for new, old in outcomes.moved.items() if new not in arrived},
         frozenset(arrived),
         disturbed,
         recapture,
@@ -120,10 +120,10 @@ def assess(
     )
 
 
-class _Fates:
+class _TableOutcomes:
     """What becomes of the rows under each selected name, change by change."""
 
-    def __init__(self, known: Catalogue, wanted: Selection) -> None:
+    def __init__(self, known: SchemaCatalog, wanted: TablePredicate) -> None:
         self._known, self._wanted = known, wanted
         self._source: dict[TableName, TableName | None] = {}
         """The name whose rows a name has now, for names that were touched; None: rows made by this statement, or no table."""

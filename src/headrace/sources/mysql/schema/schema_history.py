@@ -20,14 +20,23 @@ from typing import Any, Final
 from headrace.errors import DefiniteError
 from headrace.jsonl import MISSHAPEN, Journal
 from headrace.model.schema import TableName, TableSchema
-from headrace.model.schema_change import Catalogue, DropTable, RenameTable, SchemaChange, apply, change_from_json, change_to_json, tables_of
+from headrace.model.schema_change import (
+    DropTable,
+    RenameTable,
+    SchemaCatalog,
+    SchemaChange,
+    apply,
+    change_from_json,
+    change_to_json,
+    tables_of,
+)
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.statement_effects import Meaning, interpret
 from headrace.sources.mysql.events.event_types import Query
-from headrace.sources.mysql.schema.ddl_outcome import Followed, Outcome, assess
+from headrace.sources.mysql.schema.ddl_outcome import DdlOutcome, OutcomeKind, assess
 from headrace.sources.mysql.server.position import BinlogPosition
 
-__all__ = ["Followed", "Outcome", "SchemaHistory"]
+__all__ = ["DdlOutcome", "OutcomeKind", "SchemaHistory"]
 
 log = logging.getLogger("headrace")
 
@@ -63,11 +72,11 @@ class SchemaHistory:
         return self._reached
 
     @property
-    def catalogue(self) -> Catalogue:
+    def catalogue(self) -> SchemaCatalog:
         """What is defined at the newest position."""
-        return Catalogue(self._tables, self._charsets)
+        return SchemaCatalog(self._tables, self._charsets)
 
-    def begin(self, captured: Catalogue, position: BinlogPosition) -> None:
+    def begin(self, captured: SchemaCatalog, position: BinlogPosition) -> None:
         """Start over from what the server said at `position`."""
         if self._journal is not None:
             self._journal.rewrite([_captured_entry(captured, position)])
@@ -80,7 +89,7 @@ class SchemaHistory:
         self._append({"position": position.to_json(), "learned": [schema.to_json() for schema in schemas]})
         self._learn(schemas, position)
 
-    def follow(self, query: Query, position: BinlogPosition) -> Followed:
+    def follow(self, query: Query, position: BinlogPosition) -> DdlOutcome:
         """Take in a statement that ends at `position`; durable when it returns.
 
         A statement that was followed before gives the same answer again and is not taken in twice, so that whoever crashed before acting
@@ -99,30 +108,30 @@ class SchemaHistory:
             }
             self._append(entry)
             self._take(query.statement, meaning.changes, meaning.opaque, position)
-        if followed.outcome is Outcome.NOTHING:
+        if followed.outcome is OutcomeKind.NOTHING:
             log.debug("a statement at %s touches no replicated table: %s", position, query.statement)
         return followed
 
-    def as_of(self, position: BinlogPosition) -> Catalogue:
+    def as_of(self, position: BinlogPosition) -> SchemaCatalog:
         """What was defined for events that lie behind `position`: statements that end at or before it have taken effect.
 
         A table is as it was captured for all positions before its capture, because nothing older is known of it.
         """
         if self._newest is not None and position >= self._newest:
-            return Catalogue(dict(self._tables), self._charsets_at(position, bisect_right))
+            return SchemaCatalog(dict(self._tables), self._charsets_at(position, bisect_right))
         return self._at(position, bisect_right)
 
-    def _before(self, position: BinlogPosition) -> Catalogue:
+    def _before(self, position: BinlogPosition) -> SchemaCatalog:
         return self._at(position, bisect_left)
 
-    def _at(self, position: BinlogPosition, bisect: Callable[..., int]) -> Catalogue:
+    def _at(self, position: BinlogPosition, bisect: Callable[..., int]) -> SchemaCatalog:
         tables = {}
         for name, versions in self._versions.items():
             at = bisect(versions, position, key=lambda version: version[0])
             schema = versions[max(at - 1, 0)][1]
             if schema is not None and (at or name in self._first):
                 tables[name] = schema
-        return Catalogue(tables, self._charsets_at(position, bisect))
+        return SchemaCatalog(tables, self._charsets_at(position, bisect))
 
     def _charsets_at(self, position: BinlogPosition, bisect: Callable[..., int]) -> dict[str, str]:
         """The character sets of databases, which decide how a CREATE TABLE behind `position` is understood when it is followed again."""
@@ -159,7 +168,7 @@ class SchemaHistory:
         self._newest: BinlogPosition | None = None
         self._last = ""
 
-    def _begin(self, captured: Catalogue, position: BinlogPosition) -> None:
+    def _begin(self, captured: SchemaCatalog, position: BinlogPosition) -> None:
         self._charsets = dict(captured.charsets)
         self._charset_versions.append((position, self._charsets))
         self._learn(captured.tables.values(), position)
@@ -187,7 +196,7 @@ class SchemaHistory:
 
     def _take(self, statement: str, changes: Iterable[SchemaChange], opaque: Iterable[TableName], position: BinlogPosition) -> None:
         before = self.catalogue
-        after = Catalogue(dict(self._tables), dict(self._charsets))
+        after = SchemaCatalog(dict(self._tables), dict(self._charsets))
         touched: set[TableName] = set(opaque)
         for change in changes:
             after = apply(change, after)
@@ -248,7 +257,7 @@ class SchemaHistory:
         position = BinlogPosition.from_json(entry["position"])
         if "captured" in entry:
             schemas = [TableSchema.from_json(raw) for raw in entry["captured"]]
-            self._begin(Catalogue({schema.name: schema for schema in schemas}, entry["charsets"]), position)
+            self._begin(SchemaCatalog({schema.name: schema for schema in schemas}, entry["charsets"]), position)
             for database, table, seen in entry.get("seen", ()):
                 self._captured[TableName(database, table)] = BinlogPosition.from_json(seen)
         elif "learned" in entry:
@@ -258,7 +267,7 @@ class SchemaHistory:
             self._take(entry["statement"], changes, [TableName(*name) for name in entry["lost"]], position)
 
 
-def _captured_entry(captured: Catalogue, position: BinlogPosition) -> dict[str, Any]:
+def _captured_entry(captured: SchemaCatalog, position: BinlogPosition) -> dict[str, Any]:
     return {
         "position": position.to_json(),
         "captured": [captured.tables[name].to_json() for name in sorted(captured.tables)],

@@ -49,7 +49,7 @@ _SAVEPOINT, _ROLLBACK_TO = "SAVEPOINT ", "ROLLBACK TO "
 
 
 @dataclass(frozen=True, slots=True)
-class Skip:
+class SkippedRange:
     """Events inside a segment that are left out: bytes [start, end), which would grow by `growth` (-1: to be found out)."""
 
     start: int
@@ -58,7 +58,7 @@ class Skip:
 
 
 @dataclass(frozen=True, slots=True)
-class Insert:
+class InsertedRange:
     """Bytes [start, end) of another place, whose events count where the event at `at` lies."""
 
     at: int
@@ -72,7 +72,7 @@ class Insert:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class EventBuffer:
     """Plain events in buf[start:end)."""
 
     buf: npt.NDArray[np.uint8]
@@ -94,7 +94,7 @@ class Piece:
         return self.addresses[at], self.places[at]
 
 
-def map_plain(path: str, name: str, start: int, end: int, checksum: bool, shift: int) -> Piece:
+def map_plain(path: str, name: str, start: int, end: int, checksum: bool, shift: int) -> EventBuffer:
     """A range of a file as one piece; nothing is copied. `shift`: how far its addresses are from its offsets."""
     base = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     with Path(path).open("rb") as file:
@@ -104,10 +104,10 @@ def map_plain(path: str, name: str, start: int, end: int, checksum: bool, shift:
         # A private mapping is writable for numpy's sake; nothing writes to it.
         mapped = mmap.mmap(file.fileno(), end - base, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=base)
     shifts = np.array([shift], dtype=np.int64)
-    return Piece(np.frombuffer(mapped, dtype=np.uint8), start - base, end - base, checksum, None, shifts, shifts, base)
+    return EventBuffer(np.frombuffer(mapped, dtype=np.uint8), start - base, end - base, checksum, None, shifts, shifts, base)
 
 
-class Expander:
+class EventExpander:
     """One pass over bytes [start, end) of a log file."""
 
     def __init__(self, path: str, name: str, start: int, end: int, checksum: bool, shift: int) -> None:
@@ -116,7 +116,7 @@ class Expander:
         self._maps: dict[bytes, tuple[bytes, int, int]] = {}
         self._clear()
 
-    def pieces(self, skips: tuple[Skip, ...] = (), inserts: tuple[Insert, ...] = ()) -> Iterator[Piece]:
+    def pieces(self, skips: tuple[SkippedRange, ...] = (), inserts: tuple[InsertedRange, ...] = ()) -> Iterator[EventBuffer]:
         """The plain events, with skips left out and inserts put in."""
         left_out = {skip.start: skip for skip in skips}
         put_in = {insert.at: insert for insert in inserts}
@@ -137,7 +137,7 @@ class Expander:
         if self._out:
             yield self._piece()
 
-    def _put_in(self, insert: Insert) -> Iterator[Piece]:
+    def _put_in(self, insert: InsertedRange) -> Iterator[EventBuffer]:
         view = self._view(insert.path, insert.start, insert.end, insert.checksum)
         origin = self._shift
         at = 0
@@ -152,7 +152,7 @@ class Expander:
             at += size
         self._shift = origin + insert.end - insert.start + insert.growth
 
-    def _growth(self, view: memoryview, skip: Skip) -> int:
+    def _growth(self, view: memoryview, skip: SkippedRange) -> int:
         """By how much what is left out would grow."""
         if skip.growth >= 0:
             return skip.growth
@@ -165,7 +165,7 @@ class Expander:
             at += len(event)
         return growth
 
-    def _plain(self, event: memoryview, address: int, place: int, size: int) -> Iterator[Piece]:
+    def _plain(self, event: memoryview, address: int, place: int, size: int) -> Iterator[EventBuffer]:
         """Add an event, given without checksum, that occupies `size` bytes of the log; what is full by then."""
         kind = event[4]
         where = f"{self._name}:{place}"
@@ -205,7 +205,7 @@ class Expander:
                     hint="SET GLOBAL binlog_transaction_compression = OFF on the source and report it with the server's version",
                 )
 
-    def _add(self, event: bytes, address: int, place: int) -> Iterator[Piece]:
+    def _add(self, event: bytes, address: int, place: int) -> Iterator[EventBuffer]:
         kind = event[4]
         if kind == TABLE_MAP_EVENT:
             self._maps[event[HEADER_SIZE : HEADER_SIZE + 6]] = event, address, place
@@ -223,11 +223,11 @@ class Expander:
         self._places.append(place)
         self._out += event
 
-    def _piece(self) -> Piece:
+    def _piece(self) -> EventBuffer:
         positions, addresses, places = (np.array(found, dtype=np.int64) for found in (self._positions, self._addresses, self._places))
         buf = np.frombuffer(self._out, dtype=np.uint8)
         self._clear()
-        return Piece(buf, 0, len(buf), False, positions, addresses, places)
+        return EventBuffer(buf, 0, len(buf), False, positions, addresses, places)
 
     def _clear(self) -> None:
         self._out = bytearray()
@@ -250,13 +250,13 @@ def _tail(checksum: bool) -> int:
     return CHECKSUM_SIZE if checksum else 0
 
 
-def find_undone(view: memoryview, base: int, checksum: bool, place: str) -> tuple[Skip, ...]:
+def find_undone(view: memoryview, base: int, checksum: bool, place: str) -> tuple[SkippedRange, ...]:
     """What a transaction took back: the events between each savepoint and the last return to it. `base` is the offset of view[0].
 
     MariaDB logs them, with the return, when a transaction cannot be cut short in its cache.
     """
     savepoints: dict[str, int] = {}
-    undone: list[Skip] = []
+    undone: list[SkippedRange] = []
     at = 0
     while at + HEADER_SIZE <= len(view):
         size = event_size(view, at)
@@ -271,7 +271,7 @@ def find_undone(view: memoryview, base: int, checksum: bool, place: str) -> tupl
                 if start is None:
                     raise DefiniteError(f"{statement} returns to a savepoint that is not in its transaction", place=place)
                 # What was undone within is undone again with the rest.
-                undone = [skip for skip in undone if skip.start < start] + [Skip(start, base + at)]
+                undone = [skip for skip in undone if skip.start < start] + [SkippedRange(start, base + at)]
         at += size
     return tuple(skip for skip in undone if skip.start < skip.end)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE, parse_query
 from headrace.sources.mysql.kernels import scan
-from headrace.sources.mysql.segments.event_expander import Insert, Skip, find_undone, map_plain
+from headrace.sources.mysql.segments.event_expander import InsertedRange, SkippedRange, find_undone, map_plain
 from headrace.sources.mysql.segments.group_gtids import named_xid, prepared_in
 from headrace.sources.mysql.server.position import Prepared
 
@@ -41,7 +41,7 @@ class LogFile(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Course:
+class GroupAddresses:
     """What comes of a run of groups of one file."""
 
     shifts: npt.NDArray[np.int64]
@@ -49,21 +49,21 @@ class Course:
     shift: int
     """The same after the last one."""
     prepared: tuple[Prepared, ...]
-    skips: tuple[Skip, ...] = ()
-    inserts: tuple[Insert, ...] = ()
+    skips: tuple[SkippedRange, ...] = ()
+    inserts: tuple[InsertedRange, ...] = ()
 
 
-def follow(file: LogFile, groups: npt.NDArray[np.int64], shift: int, prepared: tuple[Prepared, ...]) -> Course:
+def assign_addresses(file: LogFile, groups: npt.NDArray[np.int64], shift: int, prepared: tuple[Prepared, ...]) -> GroupAddresses:
     """The course of groups that start with this shift and these prepared transactions."""
     growths = groups[:, scan.GROWTH].copy()
     waiting = {one.xid: one for one in prepared}
-    skips: list[Skip] = []
-    inserts: list[Insert] = []
+    skips: list[SkippedRange] = []
+    inserts: list[InsertedRange] = []
     for g in np.flatnonzero(np.isin(groups[:, scan.KIND], _SPECIAL) | (groups[:, scan.UNDONE] != 0)).tolist():
         start, end, last, kind, growth = groups[g, [scan.START, scan.END, scan.LAST_AT, scan.KIND, scan.GROWTH]].tolist()
         place = f"{file.name}:{last}"
         if kind in LEFT_OUT:
-            skips.append(Skip(start, end, growth))
+            skips.append(SkippedRange(start, end, growth))
         elif groups[g, scan.UNDONE]:
             piece = map_plain(str(file.path), file.name, start, end, file.checksum, 0)
             skips += find_undone(piece.buf.data[piece.start : piece.end], start, file.checksum, place)
@@ -79,10 +79,10 @@ def follow(file: LogFile, groups: npt.NDArray[np.int64], shift: int, prepared: t
                     raise _unknown(statement, place)
                 growths[g] += found.size
                 path = str(file.path.with_name(found.file))
-                inserts.append(Insert(last, path, found.start, found.end, found.growth, found.checksum))
+                inserts.append(InsertedRange(last, path, found.start, found.end, found.growth, found.checksum))
     sums = shift + np.cumsum(growths)
     shifts = np.concatenate((np.array([shift], dtype=np.int64), sums[:-1]))[: len(groups)]
-    return Course(shifts, int(sums[-1]) if len(sums) else shift, tuple(waiting.values()), tuple(skips), tuple(inserts))
+    return GroupAddresses(shifts, int(sums[-1]) if len(sums) else shift, tuple(waiting.values()), tuple(skips), tuple(inserts))
 
 
 def _event(file: LogFile, at: int) -> memoryview:

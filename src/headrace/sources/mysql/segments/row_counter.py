@@ -16,14 +16,14 @@ from headrace.errors import DefiniteError
 from headrace.sources.mysql.events.table_map import parse_table_map
 from headrace.sources.mysql.kernels import row_images, scan
 from headrace.sources.mysql.rows.column_layout import describe_storage
-from headrace.sources.mysql.segments.event_expander import Piece
+from headrace.sources.mysql.segments.event_expander import EventBuffer
 
 _WINDOW_EVENTS: Final = 4_096
 _MAX_MAPS: Final = 4_096
 _ID_SLOTS: Final = 16_384
 
 
-def groups_within(pieces: Iterator[Piece], ends: npt.NDArray[np.int64], most: int, place: str) -> tuple[int, int]:
+def groups_within(pieces: Iterator[EventBuffer], ends: npt.NDArray[np.int64], most: int, place: str) -> tuple[int, int]:
     """How many of the groups that lie in `pieces` and end at `ends` hold at most `most` changes together, and how many they hold."""
     if not len(ends):
         return 0, 0
@@ -44,7 +44,7 @@ def groups_within(pieces: Iterator[Piece], ends: npt.NDArray[np.int64], most: in
 class _Counter:
     """One pass over a piece of log, a window of events at a time."""
 
-    def __init__(self, piece: Piece, place: str) -> None:
+    def __init__(self, piece: EventBuffer, place: str) -> None:
         self._piece, self._buf, self._place = piece, piece.buf, place
         self._events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
         self._maps = np.zeros((_MAX_MAPS, 2), dtype=np.int64)

@@ -23,9 +23,9 @@ from headrace.sources.mysql.events.event_types import truncated
 from headrace.sources.mysql.events.table_map import TableMap, parse_table_map, parse_table_name
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.rows.row_decoder import ReadOptions, RowDecoder
-from headrace.sources.mysql.segments.event_expander import Expander, Insert, Piece, Skip, map_plain
-from headrace.sources.mysql.segments.skipped_events import Skipping, event_place
-from headrace.sources.mysql.segments.transaction_labels import Labels, Opened
+from headrace.sources.mysql.segments.event_expander import EventBuffer, EventExpander, InsertedRange, SkippedRange, map_plain
+from headrace.sources.mysql.segments.skipped_events import SkippedEvents, event_place
+from headrace.sources.mysql.segments.transaction_labels import OpenTransaction, TransactionLabels
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
 
 _WINDOW_EVENTS: Final = 262_144
@@ -54,9 +54,9 @@ class Segment:
     """How far the addresses at its start are from the offsets (see `expand`)."""
     packed: bool = False
     """Whether events of it must be expanded, left out or put in."""
-    skips: tuple[Skip, ...] = ()
-    inserts: tuple[Insert, ...] = ()
-    opened: Opened | None = None
+    skips: tuple[SkippedRange, ...] = ()
+    inserts: tuple[InsertedRange, ...] = ()
+    open_transaction: OpenTransaction | None = None
     """The transaction in whose middle it starts, if it does."""
     crc: str = ""
     """The CRC-32 of its bytes, for tasks that may run elsewhere (see `fetching`); `path` may be empty then."""
@@ -70,9 +70,9 @@ class Segment:
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> Segment:
         parts: dict[str, Any] = {
-            "skips": tuple(Skip(**skip) for skip in raw.get("skips", ())),
-            "inserts": tuple(Insert(**insert) for insert in raw.get("inserts", ())),
-            "opened": Opened(**raw["opened"]) if raw.get("opened") else None,
+            "skips": tuple(SkippedRange(**skip) for skip in raw.get("skips", ())),
+            "inserts": tuple(InsertedRange(**insert) for insert in raw.get("inserts", ())),
+            "open_transaction": OpenTransaction(**raw["open_transaction"]) if raw.get("open_transaction") else None,
         }
         return cls(**{**raw, **parts})
 
@@ -81,10 +81,10 @@ class Segment:
         """The segment that a piece of work is about."""
         return cls.from_json({name: value for name, value in split.items() if name not in _ABOUT_WORK})
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[EventBuffer]:
         """Its events, plain."""
         if self.packed:
-            expander = Expander(self.path, self.file, self.start, self.end, self.checksum, self.shift)
+            expander = EventExpander(self.path, self.file, self.start, self.end, self.checksum, self.shift)
             yield from expander.pieces(self.skips, self.inserts)
         else:
             yield map_plain(self.path, self.file, self.start, self.end, self.checksum, self.shift)
@@ -100,7 +100,7 @@ class Catalog:
     options: ReadOptions = field(default_factory=ReadOptions)
     since: Mapping[TableName, BinlogPosition] = field(default_factory=dict)
     """Tables whose events before a position are left out."""
-    skipping: Skipping | None = None
+    skipping: SkippedEvents | None = None
     """Single events and rows that are left out."""
 
 
@@ -121,14 +121,14 @@ class _Walk:
         self._version_base = pack_version(segment.epoch, file_number(segment.file), 0)
         self._by_map: dict[TableMap, RowDecoder] = {}
         self._state = np.zeros(scan.INDEX_CELLS, dtype=np.int64)
-        self._state[scan.I_COMMITTED] = segment.opened.committed if segment.opened else 0
+        self._state[scan.I_COMMITTED] = segment.open_transaction.committed if segment.open_transaction else 0
         self._events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
-        opened = segment.opened or Opened(segment.start + segment.shift, f"{segment.file}:{segment.start}", 0)
+        open_transaction = segment.open_transaction or OpenTransaction(segment.start + segment.shift, f"{segment.file}:{segment.start}", 0)
         transactions, queries = catalog.options.transactions, catalog.options.queries
         asked = transactions or queries
-        self._labels = Labels(segment.file, opened, transactions=transactions, queries=queries) if asked else None
+        self._labels = TransactionLabels(segment.file, open_transaction, transactions=transactions, queries=queries) if asked else None
 
-    def blocks(self, piece: Piece) -> Iterator[ChangeBlock]:
+    def blocks(self, piece: EventBuffer) -> Iterator[ChangeBlock]:
         self._piece = piece
         self._maps = np.zeros((_MAX_MAPS, 2), dtype=np.int64)
         self._ids = np.zeros((_ID_SLOTS, 2), dtype=np.int64)

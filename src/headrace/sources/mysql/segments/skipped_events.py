@@ -55,7 +55,7 @@ def is_passed(place: str, reached: BinlogPosition) -> bool:
 
 
 @dataclass(slots=True)
-class Skipping:
+class SkippedEvents:
     """What one task leaves out, and what it left out."""
 
     places: Iterable[str]

@@ -27,7 +27,7 @@ from headrace.sources.mysql.events.event_types import (
     ROWS_QUERY_EVENT,
 )
 from headrace.sources.mysql.kernels import scan
-from headrace.sources.mysql.segments.event_expander import Piece
+from headrace.sources.mysql.segments.event_expander import EventBuffer
 from headrace.sources.mysql.segments.group_gtids import parse_tagged_gtid
 from headrace.sources.mysql.server.gtid import source_name
 
@@ -36,7 +36,7 @@ _FIRST_ROOM: Final = 4_096
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenTransaction:
     """The transaction in whose middle a segment starts."""
 
     address: int
@@ -46,24 +46,24 @@ class Opened:
 
 
 def name_group(group: npt.NDArray[np.int64], file: str, *, mariadb: bool) -> str:
-    """A group's transaction as `Labels` names it: its GTID, else where it starts."""
+    """A group's transaction as `TransactionLabels` names it: its GTID, else where it starts."""
     first, second, number, tag = group[scan.GTID].tolist()
     if not number:
         return f"{file}:{int(group[scan.START])}"
     return f"{first}-{second}-{number}" if mariadb else f"{source_name(first, second, tag)}:{number}"
 
 
-class Labels:
+class TransactionLabels:
     """The transactions and statements of one pass over a segment, as far as it has come."""
 
-    def __init__(self, file: str, opened: Opened, *, transactions: bool, queries: bool) -> None:
+    def __init__(self, file: str, open_transaction: OpenTransaction, *, transactions: bool, queries: bool) -> None:
         self._file, self._transactions, self._queries = file, transactions, queries
-        self._starts, self._names = [opened.address], [opened.name]
-        self._text_starts: list[int] = [opened.address]
+        self._starts, self._names = [open_transaction.address], [open_transaction.name]
+        self._text_starts: list[int] = [open_transaction.address]
         self._texts: list[str | None] = [None]
         self._marks = np.empty((_FIRST_ROOM, scan.MARK_COLUMNS), dtype=np.int64)
 
-    def note(self, piece: Piece, start: int, end: int) -> None:
+    def note(self, piece: EventBuffer, start: int, end: int) -> None:
         """Take in what names the changes of the events in [start, end) of a piece."""
         for known in (self._starts, self._names, self._text_starts, self._texts):
             del known[:-1]
@@ -96,7 +96,7 @@ class Labels:
             block = replace(block, query=_dictionary(at, self._texts))
         return block
 
-    def _list(self, piece: Piece, start: int, end: int) -> npt.NDArray[np.int64]:
+    def _list(self, piece: EventBuffer, start: int, end: int) -> npt.NDArray[np.int64]:
         while True:
             found = int(scan.list_marks(piece.buf, start, end, piece.checksum, self._marks))
             if found >= 0:

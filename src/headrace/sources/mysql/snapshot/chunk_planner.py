@@ -39,7 +39,7 @@ class KeyRange:
 
 
 @dataclass(frozen=True, slots=True)
-class Cuts:
+class ChunkBounds:
     """Where a table is cut: the keys up to which each chunk but the last goes, and about how many rows each chunk has."""
 
     columns: tuple[KeyColumn, ...]
@@ -59,12 +59,12 @@ class Cuts:
 
 def plan_ranges(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> list[KeyRange]:
     """Conditions that cut the table into chunks of about `chunk_rows` rows; one without a condition if it has no key to cut by."""
-    return plan_cuts(connection, address, schema, rows, chunk_rows).ranges
+    return plan_bounds(connection, address, schema, rows, chunk_rows).ranges
 
 
-def plan_cuts(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> Cuts:
+def plan_bounds(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> ChunkBounds:
     """Where to cut the table into chunks of about `chunk_rows` rows; nowhere if it has no key to cut by."""
-    whole = Cuts((), (), (max(rows, 1),))
+    whole = ChunkBounds((), (), (max(rows, 1),))
     if rows <= chunk_rows:
         return whole
     index = find_index(connection, address, schema)
@@ -220,7 +220,7 @@ def compare_key(columns: Sequence[KeyColumn], key: Key, strict: str, last: str) 
     return terms[0] if len(terms) == 1 else "(" + " OR ".join(f"({term})" for term in terms) + ")"
 
 
-def _join(columns: tuple[KeyColumn, ...], parts: list[_Part], chunk_rows: int) -> Cuts:
+def _join(columns: tuple[KeyColumn, ...], parts: list[_Part], chunk_rows: int) -> ChunkBounds:
     """Neighbours put together until they make a chunk, cut at the last key of each."""
     groups: list[tuple[Key, int]] = []
     held = 0
@@ -231,4 +231,4 @@ def _join(columns: tuple[KeyColumn, ...], parts: list[_Part], chunk_rows: int) -
         if following and abs(chunk_rows - held) <= abs(held + following - chunk_rows):
             groups.append((part.high, held))
             held = 0
-    return Cuts(columns, tuple(high for high, _ in groups), (*(size for _, size in groups), held))
+    return ChunkBounds(columns, tuple(high for high, _ in groups), (*(size for _, size in groups), held))

@@ -87,7 +87,7 @@ class ReadSpan:
         return cls(BinlogPosition.from_json(raw["position"]), BinlogPosition.from_json(raw["until"]))
 
 
-Chunked = Generator[ChangeBlock, None, ReadSpan]
+ChunkBlocks = Generator[ChangeBlock, None, ReadSpan]
 """The blocks of a chunk; at the end, when they were read."""
 
 
@@ -107,7 +107,7 @@ def read_chunk(
     reached: BinlogPosition | None = None,
     *,
     exact: bool = False,
-) -> Chunked:
+) -> ChunkBlocks:
     """The rows of a chunk as blocks; all of them again, with a later position, when the server went away in the middle.
 
     `reached`: how far a stream is that has written to the same tables. `exact`: the rows are those of their position, none comes twice.
@@ -137,7 +137,7 @@ def read_chunk(
 
 def _read_exactly(
     address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
-) -> Chunked:
+) -> ChunkBlocks:
     with exact_table_snapshot(address, schema.name, epoch) as reader:
         if reached is not None and reader.position < reached:
             # What is in the log may not be visible yet; what was written of it would be neither in the rows nor come again.
@@ -149,7 +149,7 @@ def _read_exactly(
 
 def _read_chunk(
     address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
-) -> Chunked:
+) -> ChunkBlocks:
     with closing(connect(address)) as connection:
         position = note_position(connection, address, epoch).behind(reached)
         yield from read_chunk_at(connection, address, schema, chunk, position, options)

@@ -68,7 +68,7 @@ class Rendezvous:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class SnapshotPoint:
     """The one place of the log that all readers see, and the tables as they were there."""
 
     position: BinlogPosition
@@ -94,7 +94,7 @@ class ConsistentSnapshot:
         if self._connection.open:
             self._connection.close()
 
-    def take(self, keep_waiting: Callable[[], bool] = lambda: True) -> Moment:
+    def take(self, keep_waiting: Callable[[], bool] = lambda: True) -> SnapshotPoint:
         """Gather the readers, lock, let them begin, unlock. `keep_waiting` may end it early, if readers cannot come any more."""
         meeting, readers = self._rendezvous, range(self._rendezvous.readers)
         self._await(self._all_said("ready"), meeting.gather_s, "not all readers of the snapshot have come", keep_waiting)
@@ -122,7 +122,7 @@ class ConsistentSnapshot:
         self._say("go")
         unsaid = self._all_said("ready", said=False)
         self._await(unsaid, meeting.gather_s, "a reader of the snapshot was lost", keep_waiting)
-        return Moment(position, definitions, locked_s)
+        return SnapshotPoint(position, definitions, locked_s)
 
     def _definition(self, name: TableName) -> str:
         sql = f"SHOW CREATE TABLE {quote_name(name.database)}.{quote_name(name.table)}"

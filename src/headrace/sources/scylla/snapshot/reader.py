@@ -24,7 +24,7 @@ from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import micros
 from headrace.model.schema import TableName
-from headrace.retry import pause, retrying, waits
+from headrace.retry import current_wait, pause, retrying
 from headrace.sources.base import Split
 from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
@@ -90,7 +90,7 @@ class SnapshotReader:
 def read_chunk(session: CqlSession, query: RowQuery, chunk: Chunk, choices: ScyllaChoices) -> Generator[RowBlock, None, ChunkDone]:
     """The rows of a chunk as blocks."""
     as_of = server_time(session) - choices.confidence_us
-    while query.leaves_out and as_of < chunk.since and not waits().ending:
+    while query.leaves_out and as_of < chunk.since and not current_wait().ending:
         # Else what was written to a list before its table had a log would be in neither.
         pause((chunk.since - as_of) / 1e6)
         as_of = server_time(session) - choices.confidence_us
