@@ -19,7 +19,8 @@ import contextlib, os, resource, signal, sys, threading, time
 from pathlib import Path
 from headrace.errors import HeadraceError
 from headrace.service.logging.pipe_context import name_pipes
-from headrace.spark import java_process, session
+from headrace.spark.runtime import java_process
+from headrace.spark.session import session
 from headrace.spark.runtime.micro_batch import translate_spark_error
 
 name_pipes()

@@ -140,7 +140,7 @@ _RAW_PRINTS = {
     "cli/control.py": {"json.dumps(found.to_json(), indent=2)", "f'headrace: {failure}'"},
     "cli/help/command.py": {"SHELLS[arguments.shell](words(build_parser()))", "man_page(known)", "found.parser.format_help()"},
     "cli/run.py": {"f'headrace: pipe {escape_text(part.name)} failed: {text}'"},
-    "cli/scylla.py": {"commands.log_schema(arguments.source, arguments.tables, cassandra=arguments.cassandra)"},
+    "cli/scylla.py": {"log_schema_command.log_schema(arguments.source, arguments.tables, cassandra=arguments.cassandra)"},
     "cli/sinks.py": {
         "found[arguments.field]",
         "named.sink.reader().text(query)",

@@ -11,8 +11,8 @@ from headrace.transforms import duckdb_engine
 
 CODE = """
 import subprocess, threading
-from headrace.transforms import engine
-engine.syntax_of("SELECT 1")
+from headrace.transforms import duckdb_engine
+duckdb_engine.syntax_of("SELECT 1")
 ended = []
 def start():
     ended.append(subprocess.run(["true"], preexec_fn=lambda: None, check=False).returncode)
