@@ -22,14 +22,14 @@ PIPE = """
 import os, signal, sys
 from pathlib import Path
 from headrace.errors import DefiniteError, TransientError
-from headrace.pipes.lifecycle.keeper_link import held_line
+from headrace.pipes.lifecycle.keeper_link import open_keeper_link
 from headrace.pipes.state.pipe_state import StateDirectory
 
 directory = Path(sys.argv[sys.argv.index("--state") + 1])
 ended, end = os.pipe()
 signal.signal(signal.SIGTERM, lambda *_: os.write(end, b"!"))
 owner = StateDirectory(directory).acquire()
-with held_line(int(sys.argv[sys.argv.index("--keeper-fd") + 1])) as line:
+with open_keeper_link(int(sys.argv[sys.argv.index("--keeper-fd") + 1])) as line:
     runs = directory / "runs"
     with runs.open("a") as file:
         file.write(f"{os.getpid()} {os.environ['HEADRACE_SOURCE_PASSWORD']}\\n")
