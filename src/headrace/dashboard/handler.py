@@ -10,15 +10,13 @@ import time
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 from urllib.parse import urlsplit
 
 from headrace.dashboard import health, metrics, routes
 from headrace.dashboard.responses import Answer, Refused, refusal
+from headrace.dashboard.site import ConnectionTracker, Site
 from headrace.embedded.http.timed_stream import TimedSocket
-
-if TYPE_CHECKING:
-    from headrace.dashboard.server import Listener, Site
 
 log = logging.getLogger(__name__)
 
@@ -87,8 +85,8 @@ class Handler(BaseHTTPRequestHandler):
         super().handle_one_request()
 
     @property
-    def _listener(self) -> Listener:
-        return cast("Listener", self.server)
+    def _listener(self) -> ConnectionTracker:
+        return cast("ConnectionTracker", self.server)
 
     def parse_request(self) -> bool:
         if not super().parse_request():

@@ -18,13 +18,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
 
 from headrace.dashboard.auth import Address, Gate, check_reach, parse_listen
 from headrace.dashboard.event_stream import Pulse
 from headrace.dashboard.handler import Handler
+from headrace.dashboard.site import Site
 from headrace.dashboard.static_files import Asset, load_assets
 from headrace.errors import DefiniteError
 from headrace.service.control import Control
@@ -35,16 +35,6 @@ MOST_CONNECTIONS: Final = 128
 MOST_RESERVED: Final = 16
 _POLL_S, _GRACE_S = 0.1, 3.0
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
-
-
-@dataclass(frozen=True, slots=True)
-class Site:
-    """What a handler serves."""
-
-    control: Control
-    gate: Gate
-    pulse: Pulse
-    assets: Callable[[], Mapping[str, Asset]]
 
 
 def serve(
