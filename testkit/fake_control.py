@@ -16,13 +16,13 @@ from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.service.status import (
+    ErrorStatus,
+    MetricSample,
     PipeStage,
     PipeStatus,
-    Sample,
-    SchemaChangeSeen,
+    SchemaChangeStatus,
     ServiceStatus,
     TableStatus,
-    Trouble,
     VerifyResult,
 )
 
@@ -72,12 +72,12 @@ class FakeControl:
         with self._lock:
             return self._told(self._find(name), self._clock())
 
-    def history(self, name: str) -> Sequence[Sample]:
+    def history(self, name: str) -> Sequence[MetricSample]:
         with self._lock:
             pipe, now = self._find(name), self._clock()
             runs = pipe.made.stage in RUNNING
             return [
-                Sample(at, self._rate(pipe, at) if runs else 0.0, self._lag_s(pipe, at), self._lag_bytes(pipe, at))
+                MetricSample(at, self._rate(pipe, at) if runs else 0.0, self._lag_s(pipe, at), self._lag_bytes(pipe, at))
                 for at in (now - 2.0 * step for step in range(1800, -1, -1))
             ]
 
@@ -215,14 +215,14 @@ class FakeControl:
 
 def _made_up(now: float) -> list[_Pipe]:
     shop, sink = "mysql://repl@db1:3306/shop", "clickhouse://default@ch1:8123/shop"
-    poison = Trouble(
+    poison = ErrorStatus(
         "the value '0000-00-00' of column placed is no date",
         place=POISON,
         remedy="correct it at the source, choose zero_dates = 'null', or skip this one event: headrace skip events",
         at=now - 40,
         skippable=POISON,
     )
-    away = Trouble(
+    away = ErrorStatus(
         "cannot connect to the sink: connection refused", "clickhouse://default@ch2:8123/billing", "start it", transient=True, at=now - 9
     )
 
@@ -241,10 +241,10 @@ def _made_up(now: float) -> list[_Pipe]:
         TableStatus(HOSTILE, "shop.odd", rows=1),
     ]
     altered = (
-        SchemaChangeSeen(
+        SchemaChangeStatus(
             now - 300, "shop.orders", "ALTER TABLE orders ADD COLUMN note TEXT", "applied: ADD COLUMN `note` Nullable(String)"
         ),
-        SchemaChangeSeen(now - 900, "shop.tmp", "DROP TABLE tmp", "kept, as the settings say"),
+        SchemaChangeStatus(now - 900, "shop.tmp", "DROP TABLE tmp", "kept, as the settings say"),
     )
     parts = [TableStatus("orders.lines", "orders.lines", rows=500)]
     return [

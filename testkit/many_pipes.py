@@ -7,7 +7,16 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 
-from headrace.service.status import PipeStage, PipeStatus, Sample, SchemaChangeSeen, ServiceStatus, TableStatus, Trouble, VerifyResult
+from headrace.service.status import (
+    ErrorStatus,
+    MetricSample,
+    PipeStage,
+    PipeStatus,
+    SchemaChangeStatus,
+    ServiceStatus,
+    TableStatus,
+    VerifyResult,
+)
 from testkit.fake_control import FakeControl
 
 HOSTILE_NAMES = (
@@ -28,9 +37,11 @@ HOSTILE_NAMES = (
 class _OwnPipes(FakeControl):
     """Its pipes are not the ones that it was made with."""
 
-    def history(self, name: str) -> Sequence[Sample]:
+    def history(self, name: str) -> Sequence[MetricSample]:
         seed, now = sum(name.encode()), time.time()
-        return [Sample(at, 1000.0 + 500 * math.sin(at / 3 + seed), 0.5, 1000) for at in (now - 2.0 * step for step in range(1800, -1, -1))]
+        return [
+            MetricSample(at, 1000.0 + 500 * math.sin(at / 3 + seed), 0.5, 1000) for at in (now - 2.0 * step for step in range(1800, -1, -1))
+        ]
 
 
 class ManyPipes(_OwnPipes):
@@ -93,7 +104,7 @@ def _pipe(name: str, now: float, tables: int, seed: int) -> PipeStatus:
 
 
 def _hostile(name: str) -> PipeStatus:
-    trouble = Trouble(name, place=name, remedy=name, at=time.time() - 5, skippable=name)
+    trouble = ErrorStatus(name, place=name, remedy=name, at=time.time() - 5, skippable=name)
     return PipeStatus(
         name=name,
         group=name,
@@ -105,5 +116,5 @@ def _hostile(name: str) -> PipeStatus:
         error=trouble,
         recent_errors=(trouble,),
         tables=tuple(TableStatus(other, other, rows=1) for other in HOSTILE_NAMES),
-        schema_changes=(SchemaChangeSeen(time.time() - 7, name, name, name),),
+        schema_changes=(SchemaChangeStatus(time.time() - 7, name, name, name),),
     )

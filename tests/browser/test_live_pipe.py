@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 from headrace.demo.private_server import PrivateServer
 from headrace.demo.shop import Workload, create_shop
 from headrace.embedded.engine.directory_lock import read_holder
-from headrace.service.client.control_file import CONTROL_FILE, Contact, find
+from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, read_endpoint
 from testkit.accounts import create_replica_account
 from testkit.browser import Pages, keep, settle
 from testkit.pipeline import Run
@@ -85,13 +85,13 @@ def trading(source: PrivateServer) -> Iterator[Workload]:
 
 
 @contextmanager
-def running(source: PrivateServer, home: Path) -> Iterator[tuple[Run, Contact]]:
+def running(source: PrivateServer, home: Path) -> Iterator[tuple[Run, ControlEndpoint]]:
     account = create_replica_account(source)
     (home / "headrace.toml").write_text(FILE.format(shop=account.url("shop"), crm=account.url("crm")))
     run = Run(["run", str(home / "headrace.toml")], home / "run.log")
     try:
         run.until((home / "state" / CONTROL_FILE).exists)
-        yield run, find(home / "state")
+        yield run, read_endpoint(home / "state")
     finally:
         run.kill()
 

@@ -23,9 +23,9 @@ from headrace import cli
 from headrace.cli import status_view
 from headrace.dashboard.server import serve
 from headrace.errors import DefiniteError, TransientError
-from headrace.service.client.control_file import CONTROL_FILE, Contact, find, new_token, published
-from headrace.service.client.discovery import locate, state_of
-from headrace.service.client.http_control import Remote, read_status
+from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, new_token, publish_endpoint, read_endpoint
+from headrace.service.client.discovery import find_process, read_state_directory
+from headrace.service.client.http_control import HttpControl, read_status
 from headrace.service.status import PipeStage
 from testkit.fake_control import HOSTILE, POISON, FakeControl
 
@@ -40,7 +40,7 @@ def control(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCon
     monkeypatch.delenv("HEADRACE_TOKEN", raising=False)
     Path("headrace.toml").write_text(FILE)
     fake, token = FakeControl(), new_token()
-    with serve(fake, "127.0.0.1:0", token) as server, published(tmp_path / "kept/here", server.url, token):
+    with serve(fake, "127.0.0.1:0", token) as server, publish_endpoint(tmp_path / "kept/here", server.url, token):
         yield fake
 
 
@@ -131,7 +131,7 @@ def test_comparing_in_the_process(control: FakeControl, capsys: pytest.CaptureFi
 def test_finding_the_process(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "kept/here" / CONTROL_FILE
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    contact = find(path.parent)
+    contact = read_endpoint(path.parent)
     assert contact.token not in repr(contact)
     assert said(capsys, "dashboard") == f"{contact.url}/#token={contact.token}\n"
     # By its address: without the token it can be looked at.
@@ -149,9 +149,9 @@ def test_finding_the_process(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     assert said(capsys, "dashboard", "../headrace.toml").startswith(contact.url)
     monkeypatch.setenv("KEPT", "here")
     (tmp_path / "other.toml").write_text('[headrace]\nstate = "kept/${KEPT}"\n')
-    assert locate("../other.toml") == contact
+    assert find_process("../other.toml") == contact
     (tmp_path / "application.conf").write_text("mypipe {}")
-    assert state_of(tmp_path / "application.conf") == tmp_path / "headrace-state"
+    assert read_state_directory(tmp_path / "application.conf") == tmp_path / "headrace-state"
 
 
 @pytest.mark.usefixtures("control")
@@ -176,18 +176,18 @@ def test_no_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_its_place_is_left_when_it_ends(tmp_path: Path) -> None:
-    with published(tmp_path, "http://x", "old"):
+    with publish_endpoint(tmp_path, "http://x", "old"):
         # Another took over.
         (tmp_path / CONTROL_FILE).write_text(json.dumps({"url": "http://y", "token": "new", "pid": os.getppid()}))
-    assert find(tmp_path) == Contact("http://y", "new", os.getppid())
-    with published(tmp_path, "http://x", "old"):
-        assert find(tmp_path).url == "http://x"
+    assert read_endpoint(tmp_path) == ControlEndpoint("http://y", "new", os.getppid())
+    with publish_endpoint(tmp_path, "http://x", "old"):
+        assert read_endpoint(tmp_path).url == "http://x"
     with pytest.raises(DefiniteError, match="no process runs"):
-        find(tmp_path)
+        read_endpoint(tmp_path)
 
 
 def test_the_client_is_a_control(control: FakeControl) -> None:
-    remote = Remote(locate())
+    remote = HttpControl(find_process())
     frozen = control.status()
     assert read_status(json.loads(json.dumps(frozen.to_json()))) == frozen
     # A newer process tells more.

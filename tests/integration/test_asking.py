@@ -8,15 +8,15 @@ from pathlib import Path
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.service.embedded_servers import Warehouses
-from headrace.service.readonly_query import MOST_ROWS, ask
+from headrace.service.embedded_servers import EmbeddedServers
+from headrace.service.readonly_query import MAX_ROWS, run_readonly_query
 
 
 @pytest.fixture(scope="module")
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     found = f"chdb:{tmp_path_factory.mktemp('asked') / 'warehouse'}"
-    with Warehouses() as warehouses:
-        warehouses.ensure(found)
+    with EmbeddedServers() as embedded_servers:
+        embedded_servers.ensure(found)
         yield found
 
 
@@ -31,9 +31,9 @@ def test_what_reads_is_answered(sink: str) -> None:
         ("DESCRIBE TABLE system.one", [["dummy", "UInt8", "", "", "", "", ""]]),
         ("SHOW TABLES FROM default", []),
     ):
-        assert ask(sink, sql)[1] == rows
-    assert ask(sink, "EXPLAIN SELECT 1")[1]
-    assert len(ask(sink, "SELECT * FROM numbers(100000)")[1]) == MOST_ROWS
+        assert run_readonly_query(sink, sql)[1] == rows
+    assert run_readonly_query(sink, "EXPLAIN SELECT 1")[1]
+    assert len(run_readonly_query(sink, "SELECT * FROM numbers(100000)")[1]) == MAX_ROWS
 
 
 @pytest.mark.parametrize(
@@ -59,6 +59,6 @@ def test_what_reads_is_answered(sink: str) -> None:
 def test_nothing_else_is_done_and_no_file_is_read(sink: str, tmp_path: Path, sql: str) -> None:
     (tmp_path / "secret").write_text("hunter2")
     with pytest.raises(DefiniteError) as caught:
-        ask(sink, sql.format(secret=tmp_path / "secret", there=tmp_path / "there.csv"))
+        run_readonly_query(sink, sql.format(secret=tmp_path / "secret", there=tmp_path / "there.csv"))
     assert "hunter2" not in str(caught.value)
     assert not (tmp_path / "there.csv").exists()

@@ -26,7 +26,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle import progress_view
 from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, TerminalView
 from headrace.pipes.mysql.pipe import MySQLPipe
-from headrace.service.logging.formatters import TextLines
+from headrace.service.logging.formatters import TextFormatter
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.quoting import quote_name
@@ -153,7 +153,7 @@ def test_names_cannot_steer_a_terminal_or_forge_a_line(
     without_spark(monkeypatch)
     logged, screen = io.StringIO(), io.StringIO()
     handler = logging.StreamHandler(logged)
-    handler.setFormatter(TextLines("%(asctime)s %(levelname)s %(message)s"))
+    handler.setFormatter(TextFormatter("%(asctime)s %(levelname)s %(message)s"))
     monkeypatch.setattr(logging.getLogger("headrace"), "handlers", [handler])
     monkeypatch.setattr(logging.getLogger("headrace"), "level", logging.DEBUG)
     monkeypatch.setattr(progress_view, "Console", lambda **_: Console(file=screen, width=10_000, force_terminal=False))

@@ -19,8 +19,8 @@ from headrace.demo.private_server import PrivateServer
 from headrace.kafka.address import parse_kafka_url
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.topic_backlog import TopicBacklog
-from headrace.service.client.control_file import CONTROL_FILE, Contact, find
-from headrace.service.client.http_control import Remote
+from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, read_endpoint
+from headrace.service.client.http_control import HttpControl
 from headrace.service.status import PipeStage
 from testkit.accounts import create_replica_account
 from testkit.broker import PrivateBroker
@@ -92,7 +92,7 @@ class Watcher:
     """Holds every figure against the markers."""
 
     markers: Markers
-    contact: Contact
+    contact: ControlEndpoint
     shown: list[dict[str, float]] = field(default_factory=list)
 
     def watch(self, what: str, seconds: float, **lags: Callable[[], float | None]) -> None:
@@ -121,11 +121,11 @@ class Watcher:
                 yield fault
 
     def visible(self) -> int:
-        [[count]] = Remote(self.contact).query("shop", f"SELECT toUInt32(count()) FROM {self.markers.database}.markers FINAL")[1]
+        [[count]] = HttpControl(self.contact).query("shop", f"SELECT toUInt32(count()) FROM {self.markers.database}.markers FINAL")[1]
         return int(count)
 
     def status(self) -> float | None:
-        return Remote(self.contact).pipe("shop").lag_s
+        return HttpControl(self.contact).pipe("shop").lag_s
 
     def metrics(self) -> float | None:
         connection = http.client.HTTPConnection(self.contact.url.removeprefix("http://"), timeout=60)
@@ -138,7 +138,7 @@ class Watcher:
         return next((sample.value for sample in samples if sample.name == "headrace_pipe_lag_seconds"), None)
 
     def sql(self) -> float | None:
-        [[lag]] = Remote(self.contact).query("shop", "SELECT lag_seconds FROM headrace.lag WHERE pipe = 'shop'")[1]
+        [[lag]] = HttpControl(self.contact).query("shop", "SELECT lag_seconds FROM headrace.lag WHERE pipe = 'shop'")[1]
         return float(lag)
 
 
@@ -164,8 +164,8 @@ def test_every_place_shows_the_lag_that_marker_rows_have(markers: Markers, url: 
     rows = ", ".join(["(REPEAT('x', 200))"] * 500)
     try:
         run.until((tmp_path / "state" / CONTROL_FILE).exists)
-        watcher = Watcher(markers, find(tmp_path / "state"))
-        remote = Remote(watcher.contact)
+        watcher = Watcher(markers, read_endpoint(tmp_path / "state"))
+        remote = HttpControl(watcher.contact)
         run.until(lambda: remote.pipe("shop").stage is PipeStage.STREAMING)
         markers.write()
         run.until(lambda: watcher.visible() == 1 and remote.pipe("shop").lag_s == 0)

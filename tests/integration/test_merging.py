@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from typing import Any
 
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
-from headrace.service.embedded_servers import Warehouses
-from headrace.service.merge_tables import MergeGauge
-from headrace.service.status_collector import Collected
+from headrace.service.embedded_servers import EmbeddedServers
+from headrace.service.merge_tables import MergeTableProbe
+from headrace.service.status_collector import StatusCollector
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 
@@ -18,13 +18,13 @@ def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path
     sink, failed = f"chdb:{tmp_path / 'warehouse'}", list[Any]()
 
     def part(name: str, *targets: str) -> Any:
-        view = Collected()
+        view = StatusCollector()
         view.tables({target: target for target in targets})
         spec = SimpleNamespace(sink=sink, chosen=SimpleNamespace(sink=ClickHouseOptions()))
         return SimpleNamespace(name=name, view=view, spec=spec, fail=failed.append)
 
-    with Warehouses() as warehouses:
-        warehouses.ensure(sink)
+    with EmbeddedServers() as embedded_servers:
+        embedded_servers.ensure(sink)
         with open_clickhouse_sink(sink) as named:
             client = connect(named.sink.target).client
             for name in ("east_orders", "west_orders"):
@@ -32,7 +32,7 @@ def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path
                 client.command(f"INSERT INTO default.{name} VALUES (1, 1), (1, 2)")
             # A target is told before its table is there.
             parts = [part("shop/east", "default.east_orders", "default.east_later"), part("shop/west")]
-            gauge = MergeGauge("{source}_", parts, warehouses)
+            gauge = MergeTableProbe("{source}_", parts, embedded_servers)
             gauge.close()
             shown = "SELECT _table, id FROM default.orders FINAL ORDER BY _table"
             assert client.query(shown).result_rows == [("east_orders", 1), ("west_orders", 1)]

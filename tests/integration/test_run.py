@@ -15,8 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import cli
 from headrace.demo.private_server import PrivateServer
-from headrace.service.client.control_file import CONTROL_FILE, Contact, find
-from headrace.service.client.http_control import Remote
+from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, read_endpoint
+from headrace.service.client.http_control import HttpControl
 from headrace.service.status import PipeStage
 from testkit.accounts import create_replica_account
 from testkit.pipeline import Run
@@ -75,8 +75,8 @@ def test_a_process_is_seen_and_steered(shop: Callable[[str], None], tmp_path: Pa
 
     try:
         run.until((state / CONTROL_FILE).exists)
-        contact = find(state)
-        remote = Remote(contact)
+        contact = read_endpoint(state)
+        remote = HttpControl(contact)
         run.until(lambda: remote.pipe("shop").stage is PipeStage.STREAMING)
         # None of the commands has the password that the process runs with.
         assert re.search(r"│ shop +│ streaming", said("status", file))
@@ -124,7 +124,7 @@ def _check_log(text: str, token: str) -> None:
         assert secret not in text
 
 
-def _get(contact: Contact, path: str) -> tuple[int, bytes]:
+def _get(contact: ControlEndpoint, path: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection(contact.url.removeprefix("http://"), timeout=60)
     try:
         connection.request("GET", path)
@@ -134,6 +134,6 @@ def _get(contact: Contact, path: str) -> tuple[int, bytes]:
         connection.close()
 
 
-def _figures(contact: Contact) -> dict[str, Any]:
+def _figures(contact: ControlEndpoint) -> dict[str, Any]:
     _, text = _get(contact, "/metrics")
     return {sample.name: sample.value for family in text_string_to_metric_families(text.decode()) for sample in family.samples}

@@ -25,7 +25,7 @@ from headrace.pipes.scylla.snapshot_progress import Copies
 from headrace.pipes.scylla.tail import Tail
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
-from headrace.service.status_collector import Collected
+from headrace.service.status_collector import StatusCollector
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.settings.settings_file import Chosen
 from headrace.sinks.clickhouse.cells.sink import CellSink
@@ -68,7 +68,7 @@ class Source:
     keyspace: str
     sink: CellSink
     state: Path
-    view: Collected = field(default_factory=Collected)
+    view: StatusCollector = field(default_factory=StatusCollector)
 
     def __post_init__(self) -> None:
         create_tables(self.session, self.keyspace)
@@ -161,7 +161,7 @@ def test_reading_from_the_beginning_starts_at_the_first_row_whatever_the_ttl(sou
     assert sorted(keys) == list(range(16)), "headrace tail --from-beginning shows each of them once"
     # A second run has nothing to report: all of them were read.
     source.pipe(once=True).run()
-    assert source.view.figures().late_rows == 0
+    assert source.view.progress().late_rows == 0
 
 
 def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source: Source) -> None:
@@ -176,10 +176,10 @@ def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source
         until(lambda: len(source.rows()) == 3)
         # Beyond it: counted and located.
         source.insert(4, 3600)
-        until(lambda: source.view.figures().late_rows == 1)
+        until(lambda: source.view.progress().late_rows == 1)
         assert len(source.rows()) == 3
         [(state, place, reason)] = source.letters()
-        assert (state, place) == ("late", source.view.figures().late_place)
+        assert (state, place) == ("late", source.view.progress().late_place)
         assert place.startswith(f"log of {source.name}, stream 0x")
         assert re.search(r" 3(59|60)\d s later than their timestamps say", reason)
         # resync copies the table again, and the audits since do not count what it has copied.
@@ -187,13 +187,13 @@ def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source
         until(lambda: len(source.rows()) == 4)
         source.assert_equal()
         time.sleep(5)
-        assert source.view.figures().late_rows == 0
+        assert source.view.progress().late_rows == 0
         assert [state for state, _, _ in source.letters()] == ["superseded"]
     # A restart finds what arrived while the pipe was stopped, also what is older than the log's TTL.
-    source.view = Collected()
+    source.view = StatusCollector()
     source.insert(5, 2 * DAY)
     with source.running():
-        until(lambda: source.view.figures().late_rows == 1)
+        until(lambda: source.view.progress().late_rows == 1)
 
 
 def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
@@ -207,7 +207,7 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
         source.captured.execute(
             f"UPDATE {source.keyspace}.t USING TIMESTAMP {time.time_ns() // 1000 - 1800 * S} SET v = 'x' WHERE p = 3 AND c = 3"
         )
-        until(lambda: source.view.figures().late_rows == 3)
+        until(lambda: source.view.progress().late_rows == 3)
         pipe = source.pipe(once=True)._settings.pipe_name
 
         def stand() -> Standing[int]:
@@ -226,7 +226,7 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
         assert (found.verdict, found.repaired) == (Verdict.EQUAL, 2)
         source.assert_equal()
         assert {state for state, _, _ in source.letters()} == {"done"}
-        until(lambda: source.view.figures().late_rows == 0)
+        until(lambda: source.view.progress().late_rows == 0)
 
 
 def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> None:
@@ -286,7 +286,7 @@ def test_targets_outside_of_clickhouse_get_late_rows_too(
             source.insert(late[number], age_s)
         source.insert(outside, 3600)
         until(lambda: len(set(keys())) == total)
-        until(lambda: source.view.figures().late_rows == counted)
+        until(lambda: source.view.progress().late_rows == counted)
 
     with open_log_target(address, Chosen(), source.state, "127.0.0.1") as target:
         source.insert(1)
@@ -294,7 +294,7 @@ def test_targets_outside_of_clickhouse_get_late_rows_too(
             until(lambda: keys() == [1])
             check((2, 3), 3, outside=4, counted=1)
         # What a restart reads again is there already, and what was too late before it still counts.
-        source.view = Collected()
+        source.view = StatusCollector()
         with source.running(target=target):
             source.insert(5)
             until(lambda: 5 in keys())

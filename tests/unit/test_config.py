@@ -16,7 +16,7 @@ from headrace.config.target_overlaps import overlap
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, ZeroDates
 from headrace.pipes.factory import shown_sink
-from headrace.service.logging.formatters import masked
+from headrace.service.logging.formatters import mask_secrets
 from headrace.settings.pipe_settings import SnapshotMode
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.server.options import TargetEngine
@@ -52,13 +52,13 @@ def test_a_whole_file_becomes_pipes(tmp_path: Path) -> None:
     assert (process.state, process.listen, process.log, process.master) == (tmp_path / "progress", "", LogFormat.JSON, "local[2]")
     assert process.spark == {"spark.executor.memory": "4g", "spark.cores.max": "8"}
     orders, to_kafka, events, notes = configuration.pipes
-    assert [(pipe.name, pipe.enabled, len(pipe.parts)) for pipe in configuration.pipes] == [
+    assert [(pipe.name, pipe.enabled, len(pipe.specs)) for pipe in configuration.pipes] == [
         ("orders", True, 1),
         ("orders-to-kafka", False, 1),
         ("events", True, 1),
         ("notes", True, 1),
     ]
-    (part,) = orders.parts
+    (part,) = orders.specs
     assert part.source == "mysql://repl:p%40ss%2Fw%3Ard%25@db:3307/shop?tls=required"
     assert part.sink == "clickhouse://default:a%20b%26c@ch:8123/"
     settings = part.settings
@@ -75,13 +75,13 @@ def test_a_whole_file_becomes_pipes(tmp_path: Path) -> None:
     assert (chosen.engine, chosen.sort_key, chosen.view, chosen.row_policy) == (TargetEngine.HISTORY, ("tenant", "id"), True, True)
     assert settings.choices == part.chosen.plain
 
-    (part,) = to_kafka.parts
+    (part,) = to_kafka.specs
     assert part.settings.selection.include == ("shop.orders",)
     assert (part.chosen.kafka.format, part.chosen.kafka.topic) == (MessageFormat.DEBEZIUM, "${db}.${table}.test")
-    (part,) = events.parts
+    (part,) = events.specs
     assert (part.source, part.topics.globs, part.topics.start) == ("kafka://k1:9092,k2:9092", ("shop.inventory.*",), "latest")
     assert part.chosen.debezium.topics == (("shop.inventory.o", "inventory.orders"),)
-    (part,) = notes.parts
+    (part,) = notes.specs
     assert part.source == "scylla://reader:s%C3%A9same@s1,s2:9043/app"
     assert part.chosen.scylla.confidence == 5
 
@@ -166,15 +166,15 @@ def test_no_password_is_in_any_message(tmp_path: Path, monkeypatch: pytest.Monke
 def test_sources_of_one_pipe_are_parts_with_names_and_targets_of_their_own(tmp_path: Path) -> None:
     assert "shop/east and shop/west may both write to the table shop.*" in refused(tmp_path, several())
     (pipe,) = loaded(tmp_path, several(more='prefix = "{source}_"')).pipes
-    assert [part.name for part in pipe.parts] == ["shop/east", "shop/west"]
-    assert [part.settings.state.relative_to(tmp_path) for part in pipe.parts] == [
+    assert [part.name for part in pipe.specs] == ["shop/east", "shop/west"]
+    assert [part.settings.state.relative_to(tmp_path) for part in pipe.specs] == [
         Path("headrace-state/shop/east"),
         Path("headrace-state/shop/west"),
     ]
-    assert [part.chosen.sink.of(TableName("shop", "orders")).target for part in pipe.parts] == ["east_{table}", "west_{table}"]
+    assert [part.chosen.sink.of(TableName("shop", "orders")).target for part in pipe.specs] == ["east_{table}", "west_{table}"]
     by_database = several(more='tables."*.*" = { database = "{source}" }')
     (pipe,) = loaded(tmp_path, by_database).pipes
-    assert [part.chosen.sink.of(TableName("shop", "orders")).database for part in pipe.parts] == ["east", "west"]
+    assert [part.chosen.sink.of(TableName("shop", "orders")).database for part in pipe.specs] == ["east", "west"]
     (pipe,) = loaded(tmp_path, several(more="merge = true")).pipes
     assert (pipe.merged, pipe.prefix) == (True, "{source}_")
     other = '[pipes.all]\nsource = "east"\nsink = "ch"\ninclude = ["orders"]'
@@ -185,11 +185,11 @@ def test_sources_of_one_pipe_are_parts_with_names_and_targets_of_their_own(tmp_p
 def test_several_sources_share_topics_only_on_purpose(tmp_path: Path) -> None:
     assert "may both write to the topic shop_*_generic" in refused(tmp_path, several("bus"))
     (pipe,) = loaded(tmp_path, several("bus", 'prefix = "{source}."')).pipes
-    assert [part.chosen.kafka.topic for part in pipe.parts] == ["east.${db}_${table}_generic", "west.${db}_${table}_generic"]
+    assert [part.chosen.kafka.topic for part in pipe.specs] == ["east.${db}_${table}_generic", "west.${db}_${table}_generic"]
     (pipe,) = loaded(tmp_path, several("bus", "merge = true")).pipes
-    assert [part.chosen.kafka.topic for part in pipe.parts] == ["", ""]
+    assert [part.chosen.kafka.topic for part in pipe.specs] == ["", ""]
     # Merged sources are not second pipes to each other.
-    assert all(part.settings.shared_target for part in pipe.parts)
+    assert all(part.settings.shared_target for part in pipe.specs)
 
 
 def test_pipes_share_a_target_only_on_purpose(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_pipes_share_a_target_only_on_purpose(tmp_path: Path) -> None:
     merged = several(more=f"merge = true\n{other}")
     assert "or allow it: shared_target = true" in refused(tmp_path, merged)
     shop, shared = loaded(tmp_path, f"{merged}\nshared_target = true").pipes
-    assert [part.settings.shared_target for part in (*shop.parts, *shared.parts)] == [False, False, True]
+    assert [part.settings.shared_target for part in (*shop.specs, *shared.specs)] == [False, False, True]
 
 
 def test_a_pipe_that_becomes_several_does_not_leave_its_progress_behind(tmp_path: Path) -> None:
@@ -245,7 +245,7 @@ hash_salt = "env:SALT"
 sort_key = ["day", "id"]
 """
     text = f"{_ENDS}{tables}"
-    (part,) = loaded(tmp_path, text).pipes[0].parts
+    (part,) = loaded(tmp_path, text).pipes[0].specs
     name = TableName("shop", "orders")
     choices = part.settings.transforms.of(name)
     assert (choices.filter, dict(choices.computed), choices.hash_salt) == (
@@ -275,9 +275,9 @@ sink = "c"
 def test_the_standard_output_and_classes_of_ones_own_are_sinks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KEY", "k&y")
     text = base().replace('url = "chdb:data"', 'url = "stdout:"\nformat = "json"\ncolour = "never"')
-    assert loaded(tmp_path, text).pipes[0].parts[0].sink == "stdout:?format=json&colour=never"
+    assert loaded(tmp_path, text).pipes[0].specs[0].sink == "stdout:?format=json&colour=never"
     own = 'class = "my.sinks:Mine"\nurl = "https://host"\nlevels = [1, 2]\napi_token = "${KEY}"'
-    (part,) = loaded(tmp_path, base().replace('url = "chdb:data"', own)).pipes[0].parts
+    (part,) = loaded(tmp_path, base().replace('url = "chdb:data"', own)).pipes[0].specs
     assert part.sink == "class:my.sinks:Mine?api_token=k%26y"
     assert part.chosen.producer == {"url": "https://host", "levels": [1, 2]}
     assert "k&y" not in repr(part.settings)
@@ -294,30 +294,30 @@ def test_folders_are_seen_from_the_file(tmp_path: Path) -> None:
     (tmp_path / "schemas").mkdir()
     sink = 'url = "kafka://k:9092"\nformat = "specific"\nregistry = "{}"'
     for registry, seen in (("schemas", str(tmp_path / "schemas")), ("memory", "memory"), ("http://r:8081", "http://r:8081")):
-        (part,) = loaded(tmp_path, base().replace('url = "chdb:data"', sink.format(registry))).pipes[0].parts
+        (part,) = loaded(tmp_path, base().replace('url = "chdb:data"', sink.format(registry))).pipes[0].specs
         assert part.chosen.kafka.registry == seen
     for relay, seen in (("mirrors", str(tmp_path / "mirrors")), ("/shared", "/shared")):
-        (part,) = loaded(tmp_path, base(source=f'relay = "{relay}"')).pipes[0].parts
+        (part,) = loaded(tmp_path, base(source=f'relay = "{relay}"')).pipes[0].specs
         assert part.settings.relay == seen
-    assert loaded(tmp_path, base()).pipes[0].parts[0].sink == f"chdb:{tmp_path}/data"
+    assert loaded(tmp_path, base()).pipes[0].specs[0].sink == f"chdb:{tmp_path}/data"
 
 
 def test_settings_of_a_producer_are_shown_nowhere_and_masked_in_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = 'class = "my.module:Sink"\npassword = "hunter2&co"\ncolour = "red"'
     configuration = loaded(tmp_path, base().replace('url = "chdb:data"', sink))
-    [spec] = configuration.pipes[0].parts
+    [spec] = configuration.pipes[0].specs
     assert "hunter2" in spec.sink
     assert shown_sink(spec.sink) == "class:my.module:Sink"
-    assert "hunter2" not in masked(f"it cannot be reached: {spec.sink}")
+    assert "hunter2" not in mask_secrets(f"it cannot be reached: {spec.sink}")
     monkeypatch.setenv("SOME_KEY", "hunter3")
     more = 'class = "my.module:Sink"\npassphrase = "hunter2"\napi_key = "hunter4"\nother = "x${SOME_KEY}"\ncolour = "red"'
-    [spec] = loaded(tmp_path, base().replace('url = "chdb:data"', more)).pipes[0].parts
+    [spec] = loaded(tmp_path, base().replace('url = "chdb:data"', more)).pipes[0].specs
     assert spec.settings.lasting["settings"] == {"producer": {"colour": "red"}}
     settings = json.loads(parse_producer(spec.sink, spec.chosen.producer).settings)
     assert settings == {"passphrase": "hunter2", "api_key": "hunter4", "other": "xhunter3", "colour": "red"}
     kafka = 'url = "kafka://k:9092?sasl.password=s3cr%2Ft"'
-    [spec] = loaded(tmp_path, base().replace('url = "chdb:data"', kafka)).pipes[0].parts
-    assert "s3cr" not in masked(f"it cannot be reached: {spec.sink}")
+    [spec] = loaded(tmp_path, base().replace('url = "chdb:data"', kafka)).pipes[0].specs
+    assert "s3cr" not in mask_secrets(f"it cannot be reached: {spec.sink}")
 
 
 def test_what_runs_is_not_said_among_the_lines_of_a_pipe_that_prints(tmp_path: Path) -> None:

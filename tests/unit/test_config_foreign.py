@@ -110,10 +110,10 @@ def test_mypipes_sample_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     configuration = load(path)
     stdout, kafka = configuration.pipes
     assert [(pipe.name, pipe.enabled) for pipe in configuration.pipes] == [("stdout", True), ("kafka-generic", True)]
-    (part,) = stdout.parts
+    (part,) = stdout.specs
     assert (part.source, part.sink) == ("mysql://mypipe:mypipe@localhost:3306", "stdout:")
     assert (part.settings.start_at, part.settings.selection.include) == ("now", ("*.*",))
-    (part,) = kafka.parts
+    (part,) = kafka.specs
     assert (part.sink, part.chosen.kafka.format, part.chosen.kafka.key_changes) == (
         "kafka://localhost:9092",
         MessageFormat.GENERIC,
@@ -154,12 +154,12 @@ def test_mypipes_consumers_conditions_and_positions(tmp_path: Path, monkeypatch:
     path = put(tmp_path, "application.conf", MYPIPE % (tmp_path / "data"))
     configuration = load(path)
     both, one = configuration.pipes
-    assert (both.enabled, both.merged, [part.name for part in both.parts]) == (False, True, ["both/east", "both/east-2", "both/west"])
-    assert both.parts[0].source == "mysql://repl:a%3Ab%24%7Bc@east:3306"
-    assert both.parts[0].settings.selection.include == ("shop.orders", "shop.users")
-    assert (both.parts[0].sink, both.parts[0].chosen.kafka.topic) == ("kafka://k1:9092,k2:9092", "${db}.${table}")
-    assert both.parts[2].settings.start_at == "now"
-    (part,) = one.parts
+    assert (both.enabled, both.merged, [part.name for part in both.specs]) == (False, True, ["both/east", "both/east-2", "both/west"])
+    assert both.specs[0].source == "mysql://repl:a%3Ab%24%7Bc@east:3306"
+    assert both.specs[0].settings.selection.include == ("shop.orders", "shop.users")
+    assert (both.specs[0].sink, both.specs[0].chosen.kafka.topic) == ("kafka://k1:9092,k2:9092", "${db}.${table}")
+    assert both.specs[2].settings.start_at == "now"
+    (part,) = one.specs
     assert (part.source, part.sink, part.settings.start_at) == ("mysql://repl@west:3306", "kafka://k3:9092", "binlog.000007:4711")
     assert converted(path, monkeypatch) == configuration
 
@@ -239,7 +239,7 @@ def test_altinitys_connector_by_itself(tmp_path: Path, monkeypatch: pytest.Monke
     path = put(tmp_path, "config.yml", STANDALONE)
     configuration = load(path)
     (pipe,) = configuration.pipes
-    (part,) = pipe.parts
+    (part,) = pipe.specs
     assert (pipe.name, pipe.enabled) == ("company-1", False)
     assert part.source == "mysql://root:r%27%27t@mysql-master:3306?tls=verify-ca"
     assert part.sink == "clickhouse://root:it%27s@clickhouse:8123/"
@@ -299,7 +299,7 @@ def test_altinitys_connector_behind_kafka(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("KAFKA_BROKERS", "k1:9092,k2:9092")
     configuration = load(path)
     (pipe,) = configuration.pipes
-    (part,) = pipe.parts
+    (part,) = pipe.specs
     assert (part.source, part.sink) == ("kafka://k1:9092,k2:9092", "clickhouses://root:s3@clickhouse:8443/test")
     assert part.topics.globs == ("SERVER5432.test.users", "SERVER5432.sbtest.sbtest1")
     assert (part.chosen.debezium.format, part.chosen.debezium.registry) == ("avro", "http://registry:8081")
@@ -329,7 +329,7 @@ def test_debezium_to_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     path = put(tmp_path, "application.properties", DEBEZIUM)
     configuration = load(path)
     (pipe,) = configuration.pipes
-    (part,) = pipe.parts
+    (part,) = pipe.specs
     assert (pipe.name, part.source, part.sink) == ("shop", "mysql://repl:secret@db:3306", "kafka://k:9092")
     assert part.settings.selection.include == ("inventory.orders", "inventory.users", "inventory.items_*")
     assert (part.settings.projection.exclude, part.settings.start_at) == (("inventory.users.secret",), "now")

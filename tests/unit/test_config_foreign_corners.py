@@ -94,7 +94,7 @@ def test_passwords_of_any_form_leave_the_file(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setenv("DB_1_PASSWORD", "one${x")
     monkeypatch.setenv("DB_1_PASSWORD_2", "two")
     first, second = load(tmp_path / "headrace.toml").pipes
-    assert (first.parts[0].source, second.parts[0].source) == ("mysql://u:one%24%7Bx@h1:3306", "mysql://u:two@h2:3306")
+    assert (first.specs[0].source, second.specs[0].source) == ("mysql://u:one%24%7Bx@h1:3306", "mysql://u:two@h2:3306")
     assert (first.enabled, second.enabled) == (True, False)
 
 

@@ -11,8 +11,8 @@ import pytest
 from headrace import cli
 from headrace.errors import DefiniteError
 from headrace.service.logging import formatters
-from headrace.service.logging.formatters import JsonLines, TextLines, masked
-from headrace.service.logging.pipe_context import name_pipes
+from headrace.service.logging.formatters import JsonFormatter, TextFormatter, mask_secrets
+from headrace.service.logging.pipe_context import configure_pipe_logging
 from headrace.spark.runtime.worker_logs import mark_log_lines
 
 SECRET = "s3cr3t!Pass"
@@ -30,7 +30,7 @@ def test_what_libraries_say_has_the_same_form_and_no_secrets(capfd: pytest.Captu
     root = logging.getLogger()
     before = root.handlers[:]
     try:
-        name_pipes(JsonLines())
+        configure_pipe_logging(JsonFormatter())
         logging.getLogger("some.library").warning("cannot reach mysql://u:%s@db", SECRET)
     finally:
         added = next(one for one in root.handlers if one not in before)
@@ -59,22 +59,22 @@ def test_what_another_process_says_in_several_lines_is_one(capsys: pytest.Captur
 
 
 def test_an_object_a_line() -> None:
-    said = json.loads(line(JsonLines(), "waiting: %s,\n%d", 'a "peer"', 7, pipe="shop/east"))
+    said = json.loads(line(JsonFormatter(), "waiting: %s,\n%d", 'a "peer"', 7, pipe="shop/east"))
     assert datetime.fromisoformat(said.pop("ts")).tzinfo is not None
     assert said == {"level": "warning", "logger": "headrace.x", "message": 'waiting: a "peer",\n7', "pipe": "shop/east"}
-    assert "\n" not in line(JsonLines(), "two\nlines")
+    assert "\n" not in line(JsonFormatter(), "two\nlines")
     # An error of ours: what happened, where, and what to do, each by itself.
     error = DefiniteError("no such table", place="binlog.1:4", hint="make it")
-    said = json.loads(line(JsonLines(), "failed: %s", error))
+    said = json.loads(line(JsonFormatter(), "failed: %s", error))
     assert (said["message"], said["place"], said["remedy"]) == ("failed: no such table", "binlog.1:4", "make it")
     assert "exception" not in said
-    said = json.loads(line(JsonLines(), "it failed", error=error))
+    said = json.loads(line(JsonFormatter(), "it failed", error=error))
     assert (said["place"], "exception" in said) == ("binlog.1:4", False)
     # One that nobody foresaw: all of it.
     try:
         raise ValueError("odd")
     except ValueError as raised:
-        said = json.loads(line(JsonLines(), "it failed", error=raised))
+        said = json.loads(line(JsonFormatter(), "it failed", error=raised))
     assert said["exception"].endswith("ValueError: odd")
     assert "test_an_object_a_line" in said["exception"]
 
@@ -108,15 +108,15 @@ def test_an_object_a_line() -> None:
 )
 def test_what_looks_like_a_secret_is_masked(text: str) -> None:
     hidden = SECRET.replace("!", "-") if "Bearer" in text else SECRET
-    for shown in (masked(text), line(TextLines("%(message)s"), "%s", text), line(JsonLines(), "%s", text)):
+    for shown in (mask_secrets(text), line(TextFormatter("%(message)s"), "%s", text), line(JsonFormatter(), "%s", text)):
         assert hidden not in shown
         assert formatters.MASK in shown
     # Also in what was raised, and in an error's place.
     with pytest.raises(ConnectionError) as caught:
         raise ConnectionError(text)
-    assert hidden not in line(TextLines("%(message)s"), "it failed", error=caught.value)
-    assert hidden not in line(JsonLines(), "it failed", error=caught.value)
-    assert hidden not in line(JsonLines(), "%s", DefiniteError(text, place=text, hint=text))
+    assert hidden not in line(TextFormatter("%(message)s"), "it failed", error=caught.value)
+    assert hidden not in line(JsonFormatter(), "it failed", error=caught.value)
+    assert hidden not in line(JsonFormatter(), "%s", DefiniteError(text, place=text, hint=text))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
     ],
 )
 def test_other_words_stay(text: str) -> None:
-    assert masked(text) == text
+    assert mask_secrets(text) == text
 
 
 @pytest.mark.parametrize("password", ["shop", "orders", "a", "mysql", "db.example", "3306", "%40", "sh%6Fp"])
@@ -142,8 +142,8 @@ def test_a_password_is_masked_where_it_stands_and_nowhere_else(password: str) ->
     rest = f"table shop.orders of db.example:3306: {password} is a name; mysql://db.example:3306/{password}"
     text = f"mysql://repl:{password}@db.example:3306/shop failed, password={password}, IDENTIFIED BY '{password}': {rest}"
     said = "mysql://repl:***@db.example:3306/shop failed, password=***, IDENTIFIED BY '***': " + rest
-    assert line(TextLines("%(message)s"), "%s", text) == said
-    assert json.loads(line(JsonLines(), "%s", text))["message"] == said
+    assert line(TextFormatter("%(message)s"), "%s", text) == said
+    assert json.loads(line(JsonFormatter(), "%s", text))["message"] == said
 
 
 def test_errors_of_commands_as_json(capsys: pytest.CaptureFixture[str]) -> None:

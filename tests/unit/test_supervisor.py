@@ -24,15 +24,15 @@ from headrace.pipes.lifecycle.progress_view import ProgressView, Written
 from headrace.pipes.state.event_skips import Skips, skipped_events
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import WaitState, current_wait, use_wait_state
-from headrace.service import pipe_runner as part_module
+from headrace.service import pipe_runner as runner_module
 from headrace.service import supervisor as supervisor_module
 from headrace.service import verify_jobs
-from headrace.service.merge_tables import merged_tables
-from headrace.service.pipe_groups import merged_history
-from headrace.service.process_stats import usage
-from headrace.service.samples import History
-from headrace.service.status import PipeStage, PipeStatus, Sample
-from headrace.service.status_collector import Collected
+from headrace.service.merge_tables import plan_merge_tables
+from headrace.service.pipe_groups import merge_history
+from headrace.service.process_stats import measure_usage
+from headrace.service.samples import SampleHistory
+from headrace.service.status import MetricSample, PipeStage, PipeStatus
+from headrace.service.status_collector import StatusCollector
 from headrace.service.supervisor import Supervisor, _shared_spark
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import ProgressStore
@@ -161,7 +161,7 @@ def test_the_event_that_a_pipe_halts_at_is_skipped_and_nothing_else(tmp_path: Pa
 
 
 def test_a_passing_error_is_tried_again_after_ever_longer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_module, "MOST_WAIT_S", 0.4)
+    monkeypatch.setattr(runner_module, "MAX_RETRY_WAIT_S", 0.4)
     away = TransientError("the server is away", place="db:3306")
     stories = {"p": Story(away, away, away, away, "run")}
     begun = time.monotonic()
@@ -195,7 +195,7 @@ def test_a_clock_that_is_set_back_does_not_delay_the_next_try(tmp_path: Path, mo
     real = time.time
     with supervised(asked, stories) as supervisor:
         until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
-        monkeypatch.setattr(part_module, "time", SimpleNamespace(time=lambda: real() - 3600, monotonic=time.monotonic))
+        monkeypatch.setattr(runner_module, "time", SimpleNamespace(time=lambda: real() - 3600, monotonic=time.monotonic))
         assert supervisor.pipe("p").next_try == pytest.approx(real() - 3600 + 1, abs=5), "it is shown by the clock as it is now"
         until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
 
@@ -328,10 +328,10 @@ def test_a_comparison_ends_with_the_process_and_what_nobody_foresaw_is_told(tmp_
         begun.set()
         while True:
             time.sleep(0.01)
-            verify_jobs._EndingView().advanced("shop.orders", 1)
+            verify_jobs._StoppableView().advanced("shop.orders", 1)
         yield tables
 
-    monkeypatch.setattr(supervisor_module, "compare", compare)
+    monkeypatch.setattr(supervisor_module, "verify_pipe", compare)
     stories = {"p": Story("run"), "odd": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",)), ("odd", ("odd",))), stories) as supervisor:
         until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in stories))
@@ -361,16 +361,16 @@ def test_what_is_wrong_with_the_figures_of_one_pipe_leaves_the_others_theirs(tmp
 
 def test_merged_tables_keep_the_rows_of_all_sources_whatever_they_do() -> None:
     def part(name: str, *targets: str) -> Any:
-        view = Collected()
+        view = StatusCollector()
         view.tables({f"shop.{number}": target for number, target in enumerate(targets)})
         return SimpleNamespace(name=name, view=view)
 
     both = [part("shop/east", "shop.east_orders", "shop.east_notes"), part("shop/west", "shop.west_orders")]
     all_of_them = {"shop.orders": ("east_orders", "west_orders"), "shop.notes": ("east_notes", "west_notes")}
-    assert merged_tables("{source}_", both) == all_of_them
-    assert merged_tables("{source}_", [both[0], part("shop/west")]) == all_of_them
-    assert merged_tables("{source}_", [part("shop/east"), both[1]]) == {"shop.orders": ("east_orders", "west_orders")}
-    assert merged_tables("{source}_", [part("shop/east", "shop.other", "shop.east_"), part("shop/west", "")]) == {}
+    assert plan_merge_tables("{source}_", both) == all_of_them
+    assert plan_merge_tables("{source}_", [both[0], part("shop/west")]) == all_of_them
+    assert plan_merge_tables("{source}_", [part("shop/east"), both[1]]) == {"shop.orders": ("east_orders", "west_orders")}
+    assert plan_merge_tables("{source}_", [part("shop/east", "shop.other", "shop.east_"), part("shop/west", "")]) == {}
 
 
 def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
@@ -393,7 +393,7 @@ def test_usage_does_not_mind_what_processes_are_called() -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as named:
         assert named.stdout is not None
         assert named.stdout.readline() == b"named\n"
-        assert usage(os.getpid())[0] > 0
+        assert measure_usage(os.getpid())[0] > 0
         named.communicate(b"\n")
 
 
@@ -405,12 +405,12 @@ def test_skips_are_read_back_whatever_the_events_held(tmp_path: Path) -> None:
 
 
 def test_history_is_a_ring_and_parts_of_a_pipe_add_up() -> None:
-    history = History(3)
+    history = SampleHistory(3)
     for second in range(5):
-        history.add(Sample(float(second), second * 1.0, None if second == 3 else 0.5, second))
-    assert history.samples() == [Sample(2.0, 2.0, 0.5, 2), Sample(3.0, 3.0, None, 3), Sample(4.0, 4.0, 0.5, 4)]
-    other = [Sample(3.0, 10.0, 2.0, None)]
-    assert merged_history([history.samples(), other])[1] == Sample(3.0, 13.0, 2.0, 3)
+        history.add(MetricSample(float(second), second * 1.0, None if second == 3 else 0.5, second))
+    assert history.samples() == [MetricSample(2.0, 2.0, 0.5, 2), MetricSample(3.0, 3.0, None, 3), MetricSample(4.0, 4.0, 0.5, 4)]
+    other = [MetricSample(3.0, 10.0, 2.0, None)]
+    assert merge_history([history.samples(), other])[1] == MetricSample(3.0, 13.0, 2.0, 3)
 
 
 def test_pipes_of_one_process_have_one_connector_for_kafka_beside_jars_of_ones_own(tmp_path: Path) -> None:

@@ -18,8 +18,8 @@ from headrace.errors import DefiniteError
 from headrace.pipes.commands import preflight_view
 from headrace.pipes.lifecycle import progress_view
 from headrace.pipes.lifecycle.progress_view import LogView, TerminalView
-from headrace.service.logging.formatters import JsonLines, TextLines
-from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, Trouble
+from headrace.service.logging.formatters import JsonFormatter, TextFormatter
+from headrace.service.status import ErrorStatus, PipeStage, PipeStatus, ServiceStatus, TableStatus
 from headrace.sources.preflight import Finding, Level
 from headrace.spark.runtime.worker_logs import _MarkedLineHandler
 from headrace.terminal_text import escape_text
@@ -61,7 +61,7 @@ def test_an_error_has_the_lines_of_its_own_only() -> None:
 
 
 def test_log_lines_for_people_are_escaped_and_those_for_programs_are_not() -> None:
-    text = TextLines("%(levelname)s %(message)s")
+    text = TextFormatter("%(levelname)s %(message)s")
     assert lines_of(text.format(record(HOSTILE))) == [f"WARNING {SHOWN}"]
     assert lines_of(text.format(record("%s: %d of %.1f", HOSTILE, 1, 2.0))) == [f"WARNING {SHOWN}: 1 of 2.0"]
     assert lines_of(text.format(record("%(a)s", {"a": HOSTILE}))) == [f"WARNING {SHOWN}"]
@@ -76,15 +76,15 @@ def test_log_lines_for_people_are_escaped_and_those_for_programs_are_not() -> No
     # What one handler shows does not change the record for the next.
     one = record("%s", HOSTILE)
     text.format(one)
-    assert json.loads(JsonLines().format(one))["message"] == HOSTILE
-    assert json.loads(JsonLines().format(record("%s", "\udcff")))["message"] == "\\udcff"
+    assert json.loads(JsonFormatter().format(one))["message"] == HOSTILE
+    assert json.loads(JsonFormatter().format(record("%s", "\udcff")))["message"] == "\\udcff"
     assert lines_of(_MarkedLineHandler(io.StringIO()).format(record("%s", HOSTILE))) == [f"headrace-log WARNING / {SHOWN}"]
 
 
 def test_the_progress_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
     log, said = logging.getLogger("headrace"), io.StringIO()
     handler = logging.StreamHandler(said)
-    handler.setFormatter(TextLines("%(levelname)s %(message)s"))
+    handler.setFormatter(TextFormatter("%(levelname)s %(message)s"))
     monkeypatch.setattr(log, "handlers", [handler])
     monkeypatch.setattr(log, "level", logging.INFO)
     screen = io.StringIO()
@@ -116,7 +116,7 @@ def test_the_progress_of_a_comparison(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_findings_and_status(capsys: pytest.CaptureFixture[str]) -> None:
     preflight_view.print_findings([Finding(HOSTILE, Level.ERROR, HOSTILE, HOSTILE, HOSTILE)])
     assert capsys.readouterr().out.count(SHOWN) == 4
-    error = Trouble(HOSTILE, HOSTILE, HOSTILE, False, 1.0, "")
+    error = ErrorStatus(HOSTILE, HOSTILE, HOSTILE, False, 1.0, "")
     table = TableStatus(HOSTILE, HOSTILE)
     pipes = [PipeStatus("p", "p", "s", "t", stage, 1.0, error=error, tables=(table,), waiting=HOSTILE) for stage in PipeStage]
     status = ServiceStatus("1", 1, 1.0, "f", pipes=tuple(pipes))

@@ -16,7 +16,7 @@ from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
 from headrace.cli.help import command
 from headrace.cli.help.manual import INTRODUCTION, Parser, describe
 from headrace.errors import HeadraceError, TransientError
-from headrace.service.logging.formatters import JsonLines, TextLines, masked
+from headrace.service.logging.formatters import JsonFormatter, TextFormatter, mask_secrets
 from headrace.shortage import shortages_at
 
 _GROUPS = (replicate, run, control, config, verify, tables, tail, sinks, demo, scylla, command)
@@ -29,8 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Done already by the entry point, unless a program calls this directly.
         hide_passwords()
     arguments = build_parser().parse_args(argv)
-    text = TextLines("%(asctime)s %(levelname)s %(message)s")
-    _set_up_log(arguments.verbose, JsonLines() if arguments.log_format == "json" else text)
+    text = TextFormatter("%(asctime)s %(levelname)s %(message)s")
+    _set_up_log(arguments.verbose, JsonFormatter() if arguments.log_format == "json" else text)
     try:
         return _run(arguments)
     except HeadraceError as error:
@@ -40,10 +40,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             return OK
         # The file may have chosen what the command line did not.
         log = logging.getLogger("headrace")
-        if any(isinstance(handler.formatter, JsonLines) for handler in log.handlers):
+        if any(isinstance(handler.formatter, JsonFormatter) for handler in log.handlers):
             log.error("%s", error)
         else:
-            print(f"headrace: {masked(str(error))}", file=sys.stderr)
+            print(f"headrace: {mask_secrets(str(error))}", file=sys.stderr)
         return FAILED
 
 

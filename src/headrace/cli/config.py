@@ -49,7 +49,7 @@ def check(arguments: argparse.Namespace) -> int:
     if configuration.process.listen:
         check_reach(parse_listen(configuration.process.listen), configuration.process.hosts)
     for pipe in configuration.pipes:
-        for spec in pipe.parts if pipe.enabled else ():
+        for spec in pipe.specs if pipe.enabled else ():
             check_here(spec)
     print(summary(configuration))
     count = len(configuration.pipes)

@@ -19,7 +19,7 @@ from headrace.shutdown import stop_on_signal
 from headrace.terminal_text import escape_text, print_line
 
 if TYPE_CHECKING:
-    from headrace.service.client.http_control import Remote
+    from headrace.service.client.http_control import HttpControl
     from headrace.service.control import Control
 
 _POLL_S: Final = 0.5
@@ -79,12 +79,12 @@ def add_running(command: argparse.ArgumentParser) -> None:
     group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (what its state says)")
 
 
-def reach(arguments: argparse.Namespace) -> Remote:
+def reach(arguments: argparse.Namespace) -> HttpControl:
     """The process that is meant."""
-    from headrace.service.client.discovery import locate
-    from headrace.service.client.http_control import Remote
+    from headrace.service.client.discovery import find_process
+    from headrace.service.client.http_control import HttpControl
 
-    return Remote(locate(arguments.file, arguments.state, arguments.url))
+    return HttpControl(find_process(arguments.file, arguments.state, arguments.url))
 
 
 def status(arguments: argparse.Namespace) -> int:
@@ -233,7 +233,7 @@ def _skip_without_a_process(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _halted(remote: Remote, name: str) -> PipeStatus:
+def _halted(remote: HttpControl, name: str) -> PipeStatus:
     """The pipe; of one with several parts, the one that halts."""
     found = remote.status().pipes
     _check_known([known for pipe in found for known in (pipe.group, pipe.name)], [name])
@@ -250,11 +250,11 @@ def _confirm(question: str) -> None:
 
 def dashboard(arguments: argparse.Namespace) -> int:
     """Print the dashboard's address, with what it takes to press its buttons."""
-    from headrace.service.client.discovery import locate
-    from headrace.service.client.http_control import Remote
+    from headrace.service.client.discovery import find_process
+    from headrace.service.client.http_control import HttpControl
 
-    contact = locate(arguments.file, arguments.state, arguments.url)
-    Remote(contact).status()
+    contact = find_process(arguments.file, arguments.state, arguments.url)
+    HttpControl(contact).status()
     # Behind the #: browsers send it to nobody.
     print_line(f"{contact.url}/#token={contact.token}" if contact.token else f"{contact.url}/")
     return OK
@@ -297,7 +297,7 @@ def verify_running(arguments: argparse.Namespace) -> int:
     return OK if set(verdicts.values()) <= {"equal"} else UNDECIDED
 
 
-def _tables(remote: Remote, name: str) -> list[tuple[str, TableStatus]]:
+def _tables(remote: HttpControl, name: str) -> list[tuple[str, TableStatus]]:
     return [(pipe.name, table) for pipe in remote.status().pipes if name in (pipe.name, pipe.group) for table in pipe.tables]
 
 

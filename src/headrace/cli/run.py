@@ -40,10 +40,10 @@ def run(arguments: argparse.Namespace) -> int:
     from headrace.config.load import load
     from headrace.dashboard.server import serve
     from headrace.kernels.compile import ensure_compiled
-    from headrace.service.client.control_file import new_token, published
-    from headrace.service.instance_lock import alone
-    from headrace.service.logging.formatters import JsonLines
-    from headrace.service.logging.pipe_context import name_pipes
+    from headrace.service.client.control_file import new_token, publish_endpoint
+    from headrace.service.instance_lock import hold_instance_lock
+    from headrace.service.logging.formatters import JsonFormatter
+    from headrace.service.logging.pipe_context import configure_pipe_logging
     from headrace.service.supervisor import Supervisor
 
     # Once, before several pipes would begin with it at the same time.
@@ -54,15 +54,15 @@ def run(arguments: argparse.Namespace) -> int:
     os.umask(0o077)
     process = configuration.process
     as_json = (arguments.log_format or process.log) == LogFormat.JSON
-    name_pipes(JsonLines() if as_json else None)
+    configure_pipe_logging(JsonFormatter() if as_json else None)
     with ExitStack() as stack:
-        stack.enter_context(alone(process.state))
+        stack.enter_context(hold_instance_lock(process.state))
         supervisor = Supervisor(configuration)
         if process.listen:
             # Before any pipe begins: an address that is taken is known at once.
             token = new_token()
             server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
-            stack.enter_context(published(process.state, server.url, token))
+            stack.enter_context(publish_endpoint(process.state, server.url, token))
             told = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
             print_line(told, file=_told_to(configuration))
         _tell(configuration)
@@ -83,7 +83,7 @@ def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> C
     pipes = configuration.pipes
     if arguments.once:
         pipes = tuple(
-            replace(pipe, parts=tuple(replace(part, settings=replace(part.settings, once=True)) for part in pipe.parts)) for pipe in pipes
+            replace(pipe, specs=tuple(replace(part, settings=replace(part.settings, once=True)) for part in pipe.specs)) for pipe in pipes
         )
     return replace(configuration, process=process, pipes=pipes)
 
@@ -98,25 +98,25 @@ def _tell(configuration: Configuration) -> None:
 
     out = _told_to(configuration)
     for pipe in configuration.pipes:
-        for part in pipe.parts:
+        for part in pipe.specs:
             off = "" if pipe.enabled else " (disabled)"
             print_line(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {shown_sink(part.sink)}{off}", file=out)
 
 
 def _told_to(configuration: Configuration) -> TextIO:
     """Where it is said what runs: not among the lines of a pipe that prints."""
-    printing = any(pipe.enabled and is_stdout(part.sink) for pipe in configuration.pipes for part in pipe.parts)
+    printing = any(pipe.enabled and is_stdout(part.sink) for pipe in configuration.pipes for part in pipe.specs)
     return sys.stderr if printing else sys.stdout
 
 
 def _conclude(supervisor: Supervisor, well: bool, *, told: bool) -> int:
     """Say what failed, unless the log has told it in a form that leaves no room for this; asked to end, a process ends well while some of
     its pipes ran."""
-    failed = [part for part in supervisor.parts.values() if part.has_failed and not told]
+    failed = [part for part in supervisor.runners.values() if part.has_failed and not told]
     for part in failed:
         error = part.error
         assert error is not None
         text = str(DefiniteError(error.message, place=error.place, hint=error.remedy))
         print(f"headrace: pipe {escape_text(part.name)} failed: {text}", file=sys.stderr)
-    is_over = all(part.is_over for part in supervisor.parts.values())
+    is_over = all(part.is_over for part in supervisor.runners.values())
     return FAILED if not well and is_over else OK

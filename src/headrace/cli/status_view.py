@@ -10,7 +10,7 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, Trouble
+from headrace.service.status import ErrorStatus, PipeStage, PipeStatus, ServiceStatus, TableStatus
 from headrace.terminal_text import escape_text
 
 _STYLES: Final = {
@@ -137,7 +137,7 @@ def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
             )
 
 
-def trouble(name: str, error: Trouble, now: float) -> Iterator[Text]:
+def trouble(name: str, error: ErrorStatus, now: float) -> Iterator[Text]:
     """An error, with what to do about it."""
     where = f" (at {escape_text(error.place)})" if error.place else ""
     when = f", {duration(now - error.at)} ago" if error.at else ""

@@ -47,7 +47,7 @@ class ConfiguredPipe:
     """One pipe of the file: its sources' parts into one sink. A part's `settings.name` is `NAME`, or `NAME/SOURCE` if there are several."""
 
     name: str
-    parts: tuple[PipeSpec, ...]
+    specs: tuple[PipeSpec, ...]
     enabled: bool = True
     merged: bool = False
     """Whether the sources' rows are seen together: in tables over the parts' own ones, or in the same topics."""

@@ -19,7 +19,7 @@ from headrace.sources.preflight import Finding, failure, ok, warning
 def ask_servers(configuration: Configuration) -> Iterator[tuple[str, Sequence[Finding]]]:
     """What was found at each server of the pipes that are run, with its address."""
     asked: set[object] = set()
-    for part in (part for pipe in configuration.pipes if pipe.enabled for part in pipe.parts):
+    for part in (part for pipe in configuration.pipes if pipe.enabled for part in pipe.specs):
         for address, subject, ask in (
             (part.source, (part.source, str(part.settings.selection)), _source),
             (part.sink, part.sink, _sink),

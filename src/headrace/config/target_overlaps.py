@@ -42,7 +42,7 @@ class _Target:
 
 def check_apart(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
     """Raise `DefiniteError` if two parts of pipes that are run may write to the same table or topic."""
-    parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in (*pipe.parts, *_merged(pipe))]
+    parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in (*pipe.specs, *_merged(pipe))]
     for (one, first), (other, second) in combinations(parts, 2):
         # In one pipe, merged topics are shared on purpose, and merged tables are known by their engine when they are made.
         is_allowed = (one is other and one.merged) or first.settings.shared_target or second.settings.shared_target
@@ -63,8 +63,8 @@ def check_apart(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
 
 def _merged(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
     """The tables over those of a pipe's sources, as if there were a part that wrote them."""
-    if pipe.merged and pipe.parts and not is_kafka(pipe.parts[0].sink):
-        part = pipe.parts[0]
+    if pipe.merged and pipe.specs and not is_kafka(pipe.specs[0].sink):
+        part = pipe.specs[0]
         tables = {name: value for name, value in part.chosen.plain.get(SINK, {}).items() if name != "target"}
         settings = replace(part.settings, name=pipe.name)
         yield replace(part, settings=settings, chosen=Chosen({**part.chosen.plain, SINK: tables}))

@@ -1,1 +1,1 @@
-"""Pipes as a service: several in one process, each on its own feet, seen and steered from outside."""
+"""Runs several isolated pipes in one process and lets clients observe and control them."""

@@ -1,41 +1,41 @@
-"""What may be asked of a running process: the port between whoever asks (HTTP, tests) and the supervisor that runs the pipes."""
+"""The control interface of a running process, between its clients (HTTP, tests) and the supervisor that runs the pipes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from headrace.service.status import PipeStatus, Sample, ServiceStatus
+from headrace.service.status import MetricSample, PipeStatus, ServiceStatus
 
 
 class Control(Protocol):
-    """Safe for threads. What cannot be done is a `DefiniteError` with its remedy; an unknown pipe is one, too."""
+    """Thread-safe. An operation that is not possible, or an unknown pipe, raises `DefiniteError` with a remedy."""
 
     def status(self) -> ServiceStatus: ...
 
     def pipe(self, name: str) -> PipeStatus:
-        """A pipe, or one source's part of it (`NAME/SOURCE`)."""
+        """Return the status of a pipe, or of one of its sources (`NAME/SOURCE`)."""
 
-    def history(self, name: str) -> Sequence[Sample]:
-        """The last hour or so, oldest first."""
+    def history(self, name: str) -> Sequence[MetricSample]:
+        """Return the samples of the last hour, oldest first."""
 
     def pause(self, name: str) -> None:
-        """End after the batch under way, and stay so, over restarts of the process too, until `resume`."""
+        """Stop after the current batch until `resume`, also across restarts of the process."""
 
     def resume(self, name: str) -> None:
-        """Go on: a paused pipe, a stopped one, or one that failed (at once, whenever it would be tried again)."""
+        """Start a paused, stopped or failed pipe now; a pipe that waits for a retry does not wait longer."""
 
     def stop(self, name: str) -> None:
-        """End after the batch under way, until `resume` or the next start of the process."""
+        """Stop after the current batch until `resume` or the next start of the process."""
 
     def resync(self, name: str, tables: Sequence[str]) -> None:
-        """Have tables read again."""
+        """Request a new snapshot of tables."""
 
     def skip(self, name: str, place: str) -> str:
-        """Leave out the one event that the pipe halts at, record it, and go on; what was recorded. `place` must be the error's own."""
+        """Skip and record the event at the error's `place`, and resume the pipe; return what was recorded."""
 
     def verify(self, name: str, tables: Sequence[str] = ()) -> None:
-        """Begin to compare tables with their source; results come in the status, table by table."""
+        """Start to compare tables with their source; results appear in the status, table by table."""
 
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
-        """A read-only query of the pipe's sink: column names and rows, bounded in time and number."""
+        """Run a read-only query on the pipe's sink, limited in time and rows; return column names and rows."""

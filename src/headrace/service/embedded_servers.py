@@ -1,6 +1,6 @@
-"""Embedded ClickHouse servers that several pipes of a process fill: each directory is served for as long as the process lives.
+"""Embedded ClickHouse servers shared by the pipes of a process; each runs as long as the process.
 
-A pipe that opened one for itself would take it away from the others when it ends.
+If a pipe started its own server, the end of that pipe would stop the server for the others.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from headrace.embedded.process import EmbeddedServer
 SCHEME: Final = "chdb:"
 
 
-class Warehouses:
-    """Started with the first need, again when they have died. Safe for threads."""
+class EmbeddedServers:
+    """Starts servers on first use and restarts servers that died. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -24,7 +24,7 @@ class Warehouses:
         self._closed = False
 
     def ensure(self, sink: str) -> None:
-        """See to it that an embedded sink is served; does nothing for others."""
+        """Start the server of an embedded sink if it does not run; do nothing for other sinks."""
         if not sink.startswith(SCHEME):
             return
         path = Path(sink.removeprefix(SCHEME)).resolve()
@@ -36,8 +36,8 @@ class Warehouses:
                 dead.stop()
             self._servers[path] = EmbeddedServer.connect_or_start(path)
 
-    def is_lost(self, sink: str) -> bool:
-        """Whether an embedded sink is served by nobody now."""
+    def is_down(self, sink: str) -> bool:
+        """Return whether the sink's embedded server has exited."""
         return sink.startswith(SCHEME) and read_holder(Path(sink.removeprefix(SCHEME)).resolve()) is None
 
     def close(self) -> None:
@@ -47,7 +47,7 @@ class Warehouses:
                 server.stop()
             self._servers.clear()
 
-    def __enter__(self) -> Warehouses:
+    def __enter__(self) -> EmbeddedServers:
         return self
 
     def __exit__(self, *_: object) -> None:

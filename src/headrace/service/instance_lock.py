@@ -1,4 +1,4 @@
-"""One process at a time runs on a state directory: a lock says so, and the kernel drops it when the process dies, however it dies."""
+"""A file lock that allows one process per state directory; the kernel releases it when the process dies."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _LOCK: Final = "run.lock"
 
 
 @contextmanager
-def alone(directory: Path) -> Iterator[None]:
-    """Be the process that runs on the directory, which is made if need be, and which only its owner may look into."""
-    _make(directory)
+def hold_instance_lock(directory: Path) -> Iterator[None]:
+    """Hold the lock of a state directory; create the directory with owner-only access if it does not exist."""
+    _create_directory(directory)
     with (directory / _LOCK).open("a") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -29,12 +29,12 @@ def alone(directory: Path) -> Iterator[None]:
         yield
 
 
-def _make(directory: Path) -> None:
+def _create_directory(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         hint = 'choose another: state = "DIR" under [headrace]'
         raise DefiniteError(f"the state directory cannot be made: {error}", place=str(directory), hint=hint) from error
-    # One that is another user's cannot be closed to others; what is inside of it is.
+    # chmod fails on a directory of another user; the files inside are owner-only anyway.
     with suppress(PermissionError):
         directory.chmod(0o700)

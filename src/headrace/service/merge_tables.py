@@ -1,7 +1,7 @@
-"""Tables that show the rows of several sources together: over each source's own table, one without the prefix that tells them apart.
+"""`Merge` tables over the target tables of several sources: `orders` shows `east_orders` and `west_orders`.
 
-It is a `Merge` table of ClickHouse's: it holds nothing, `FINAL` and conditions reach the tables under it, and `_table` says where a row is
-from. Invariant: only such a table is ever made anew; whatever else has the name is left alone, and that is said.
+ClickHouse's `Merge` engine stores no rows, passes `FINAL` and conditions to the underlying tables, and has `_table` as the origin of a row.
+Invariant: only a `Merge` table is ever replaced; a table of another engine with the same name is left alone and reported.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Final
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
-from headrace.service.embedded_servers import Warehouses
-from headrace.service.pipe_runner import Part
+from headrace.service.embedded_servers import EmbeddedServers
+from headrace.service.pipe_runner import PipeRunner
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
@@ -27,63 +27,62 @@ _ENGINE: Final = "Merge"
 SOURCE: Final = "{source}"
 
 
-class MergeGauge:
-    """Keeps the merged tables of one pipe as its parts' tables are."""
+class MergeTableProbe:
+    """Creates the `Merge` tables of one pipe, and recreates them when the underlying columns change."""
 
     every_s = _EVERY_S
 
-    def __init__(self, prefix: str, parts: Sequence[Part], warehouses: Warehouses) -> None:
-        self._prefix, self._parts, self._warehouses = prefix, parts, warehouses
+    def __init__(self, prefix: str, runners: Sequence[PipeRunner], embedded_servers: EmbeddedServers) -> None:
+        self._prefix, self._runners, self._embedded_servers = prefix, runners, embedded_servers
         self._made: dict[str, object] = {}
 
-    def look(self) -> None:
-        wanted = merged_tables(self._prefix, self._parts)
-        if not wanted or self._warehouses.is_lost(self._parts[0].spec.sink):
+    def run(self) -> None:
+        wanted = plan_merge_tables(self._prefix, self._runners)
+        if not wanted or self._embedded_servers.is_down(self._runners[0].spec.sink):
             return
-        with open_clickhouse_sink(self._parts[0].spec.sink, choices=self._parts[0].spec.chosen.sink) as named:
-            there = columns_of(named.sink, wanted)
+        with open_clickhouse_sink(self._runners[0].spec.sink, choices=self._runners[0].spec.chosen.sink) as named:
+            there = column_digests(named.sink, wanted)
             for name, below in wanted.items():
-                # What became of the columns of a table below shows above when the table is made anew.
+                # A Merge table takes its columns from the underlying tables only when it is created.
                 found = {table: columns for table in below if (columns := there.get((name.partition(".")[0], table)))}
                 if found and self._made.get(name) != (below, found):
                     self._make(named.sink, name, below)
                     self._made[name] = below, found
 
     def close(self) -> None:
-        """The tables stay. Those that are not made yet are made now: pipes may have ended between two looks."""
-        if merged_tables(self._prefix, self._parts).keys() - self._made.keys():
+        """Create tables that are still missing: pipes may have ended between two runs of the probe."""
+        if plan_merge_tables(self._prefix, self._runners).keys() - self._made.keys():
             try:
-                self.look()
+                self.run()
             except HeadraceError as error:
                 log.warning("merged tables are not made: %s", error)
 
     def _make(self, sink: ClickHouseSink, name: str, below: Sequence[str]) -> None:
         try:
-            make_merged(sink, name, below)
+            create_merge_table(sink, name, below)
         except DefiniteError as error:
             log.error("%s", error)
-            self._parts[0].fail(error)
+            self._runners[0].add_error(error)
 
 
-def merged_tables(prefix: str, parts: Sequence[Part]) -> dict[str, tuple[str, ...]]:
-    """The merged tables (`database.table`) that are known now, and those below them: one of each part, whether it is there or not.
+def plan_merge_tables(prefix: str, runners: Sequence[PipeRunner]) -> dict[str, tuple[str, ...]]:
+    """Return the `Merge` tables (`database.table`), each with one underlying table per source, whether that table exists or not.
 
-    A part that has not begun in this process (it is paused, or its source is away), or that reads a table again, may have filled it
-    before: whoever looks at the merged table must not miss those rows.
+    A source that has not started in this process, or that resyncs a table, may have filled its table before; its rows must stay visible.
     """
-    before = {part.name: prefix.replace(SOURCE, part.name.rpartition("/")[2]) for part in parts}
+    before = {runner.name: prefix.replace(SOURCE, runner.name.rpartition("/")[2]) for runner in runners}
     found: dict[str, tuple[str, ...]] = {}
-    for part in parts:
-        for target in filter(None, part.view.targets().values()):
+    for runner in runners:
+        for target in filter(None, runner.view.targets().values()):
             database, _, table = target.partition(".")
-            name = table.removeprefix(before[part.name])
+            name = table.removeprefix(before[runner.name])
             if name and name != table:
                 found[f"{database}.{name}"] = tuple(sorted(f"{one}{name}" for one in before.values()))
     return found
 
 
-def columns_of(sink: ClickHouseSink, merged: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
-    """What tells whether the columns of the tables below merged ones have changed; of those that are there."""
+def column_digests(sink: ClickHouseSink, merged: Mapping[str, Sequence[str]]) -> dict[tuple[str, str], str]:
+    """Return a digest of the columns of each existing underlying table, by (database, table)."""
     listed = ", ".join(f"({quote_text(name.partition('.')[0])}, {quote_text(table)})" for name, below in merged.items() for table in below)
     sql = (
         "SELECT database, table, toString(sum(cityHash64(name, type, position))) FROM system.columns "
@@ -92,8 +91,8 @@ def columns_of(sink: ClickHouseSink, merged: Mapping[str, Sequence[str]]) -> dic
     return {(database, table): columns for database, table, columns in sink.reader().query(sql)[1]}
 
 
-def make_merged(sink: ClickHouseSink, name: str, below: Sequence[str]) -> None:
-    """Make a table that shows the rows of those below it, or make it anew."""
+def create_merge_table(sink: ClickHouseSink, name: str, below: Sequence[str]) -> None:
+    """Create or replace a `Merge` table over the underlying tables."""
     database, _, table = name.partition(".")
     condition = f"database = {quote_text(database)} AND name = {quote_text(table)}"
     there = sink.reader().query(f"SELECT engine FROM system.tables WHERE {condition}")[1]

@@ -1,4 +1,4 @@
-"""A pipe of several sources seen as one: its parts' figures together."""
+"""Merges the statuses and histories of a pipe's sources into one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from headrace.service.status import PipeStage, PipeStatus, Sample
+from headrace.service.status import MetricSample, PipeStage, PipeStatus
 
 _WORST_FIRST: Final = (
     PipeStage.FAILED,
@@ -22,8 +22,8 @@ _WORST_FIRST: Final = (
 )
 
 
-def merged(name: str, parts: Sequence[PipeStatus]) -> PipeStatus:
-    """The pipe: the stage of the part that needs attention most, sums of what can be summed, the largest lag."""
+def merge_status(name: str, parts: Sequence[PipeStatus]) -> PipeStatus:
+    """Return the pipe's status: the most urgent stage, sums of the counters, and the largest lag."""
     if len(parts) == 1:
         return parts[0]
     first = min(parts, key=lambda part: _WORST_FIRST.index(part.stage))
@@ -57,18 +57,18 @@ def merged(name: str, parts: Sequence[PipeStatus]) -> PipeStatus:
     )
 
 
-def merged_history(parts: Sequence[Sequence[Sample]]) -> list[Sample]:
-    """Samples of the same second together, oldest first."""
+def merge_history(parts: Sequence[Sequence[MetricSample]]) -> list[MetricSample]:
+    """Merge samples of the same second, oldest first."""
     if len(parts) == 1:
         return list(parts[0])
-    seconds: dict[int, list[Sample]] = {}
+    seconds: dict[int, list[MetricSample]] = {}
     for samples in parts:
         for sample in samples:
             seconds.setdefault(round(sample.at), []).append(sample)
-    return [_together(found) for _, found in sorted(seconds.items())]
+    return [_merge_samples(found) for _, found in sorted(seconds.items())]
 
 
-def _together(samples: Sequence[Sample]) -> Sample:
+def _merge_samples(samples: Sequence[MetricSample]) -> MetricSample:
     lags = [one.lag_s for one in samples if one.lag_s is not None]
     sizes = [one.lag_bytes for one in samples if one.lag_bytes is not None]
-    return Sample(samples[0].at, sum(one.rate for one in samples), max(lags, default=None), sum(sizes) if sizes else None)
+    return MetricSample(samples[0].at, sum(one.rate for one in samples), max(lags, default=None), sum(sizes) if sizes else None)

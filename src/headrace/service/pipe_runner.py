@@ -1,12 +1,12 @@
-"""One source's part of a pipe: a thread that runs it, starts it again, and does what it is asked.
+"""Runs one source of a pipe in a thread: starts it, restarts it after transient errors, and executes control requests.
 
     starting -> snapshot -> streaming <-> waiting          (the pipe runs)
-    any of them -> retrying -> starting                    (a passing error; the wait doubles, up to five minutes)
-    any of them -> failed                                  (an error that a person has to see to)
-    any of them -> stopping -> paused | stopped            (asked for; `resume` starts it again)
+    any of them -> retrying -> starting                    (a transient error; the wait doubles, up to five minutes)
+    any of them -> failed                                  (an error that needs a person)
+    any of them -> stopping -> paused | stopped            (requested; `resume` starts it again)
 
-Invariant: at most one run at a time, and whatever ends one, its thread stays and its error is kept. Nothing that happens here reaches
-another part. A pause is written to the state directory before it is answered, so it outlives the process.
+Invariant: at most one run at a time. Whatever ends a run, its thread stays alive and its error is kept. A failure never affects another
+runner. A pause is written to the state directory before the request returns, so it survives a restart of the process.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.state.event_skips import skipped_events
 from headrace.pipes.state.json_file import replace_json
 from headrace.retry import WaitState, use_wait_state
-from headrace.service.logging.formatters import masked
-from headrace.service.samples import History
-from headrace.service.status import PipeStage, PipeStatus, Sample, Trouble
-from headrace.service.status_collector import Collected
+from headrace.service.logging.formatters import mask_secrets
+from headrace.service.samples import SampleHistory
+from headrace.service.status import ErrorStatus, MetricSample, PipeStage, PipeStatus
+from headrace.service.status_collector import StatusCollector
 from headrace.shortage import shortage_of
 from headrace.spark.runtime.java_process import lost_process_error
 from headrace.spark.runtime.micro_batch import is_java_process_gone
@@ -42,126 +42,126 @@ from headrace.spark.session.session_provider import SessionProvider
 
 log = logging.getLogger("headrace")
 
-Build = Callable[[PipeSpec, ProgressView], AbstractContextManager[BuiltPipe]]
-MOST_WAIT_S: Final = 300.0
-_LEAST_WAIT_S: Final = 0.05
-GOOD_RUN_S: Final = 60.0
-"""After a run of this length the next failure is a first one again."""
-_TASK_PATIENCE_S: Final = 15.0
-"""A task that waits for its sink holds one of the slots that all pipes share: it gives up soon, and the part waits instead."""
-_ERRORS_KEPT: Final = 10
-_PAUSED: Final = "paused.json"
+PipeOpener = Callable[[PipeSpec, ProgressView], AbstractContextManager[BuiltPipe]]
+MAX_RETRY_WAIT_S: Final = 300.0
+_MIN_RETRY_WAIT_S: Final = 0.05
+STABLE_RUN_S: Final = 60.0
+"""A run of this length resets the retry wait."""
+_TASK_RETRY_TIMEOUT_S: Final = 15.0
+"""A task that waits for its sink holds a slot that all pipes share: it gives up soon, and the runner waits instead."""
+_MAX_RECENT_ERRORS: Final = 10
+_PAUSE_FILE: Final = "paused.json"
 
 
-class Wish(StrEnum):
-    """What was asked for last."""
+class RequestedState(StrEnum):
+    """The state that was requested last."""
 
     RUN = "run"
     PAUSE = "pause"
     STOP = "stop"
     END = "end"
-    """The process ends."""
+    """Stop for good: the process ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Addresses:
-    """What a part is called, for people."""
+class DisplayNames:
+    """The pipe's name and its endpoints without secrets, for display."""
 
     group: str
     source: str
     sink: str
 
 
-class Part:
-    """Runs one `PipeSpec`. Safe for threads."""
+class PipeRunner:
+    """Runs one `PipeSpec`. Thread-safe."""
 
     def __init__(
         self,
         spec: PipeSpec,
-        shown: Addresses,
+        shown: DisplayNames,
         spark: SessionProvider,
-        build: Build,
+        build: PipeOpener,
         *,
         enabled: bool = True,
         retry_s: float = 5.0,
     ) -> None:
-        patience_s = min(spec.settings.patience_s, _TASK_PATIENCE_S) if spark.is_shared else spec.settings.patience_s
+        patience_s = min(spec.settings.patience_s, _TASK_RETRY_TIMEOUT_S) if spark.is_shared else spec.settings.patience_s
         self.spec = replace(spec, settings=replace(spec.settings, patience_s=patience_s))
-        self.shown, self.view, self.history = shown, Collected(), History()
+        self.shown, self.view, self.history = shown, StatusCollector(), SampleHistory()
         self._spark, self._build, self._retry_s = spark, build, retry_s
         self._changed = threading.Condition()
-        self._enabled, self._wish = enabled, Wish.RUN
+        self._enabled, self._requested = enabled, RequestedState.RUN
         self._stage = PipeStage.STARTING if enabled else PipeStage.DISABLED
         self._seen = self._stage, time.time()
         self._pipe: Pipe | None = None
         self._is_sink_lost: Callable[[], bool] = lambda: False
-        self._error: Trouble | None = None
-        self._errors: deque[Trouble] = deque(maxlen=_ERRORS_KEPT)
-        self._error_count = self._retries = self._in_a_row = 0
+        self._error: ErrorStatus | None = None
+        self._errors: deque[ErrorStatus] = deque(maxlen=_MAX_RECENT_ERRORS)
+        self._error_count = self._retries = self._failures_in_a_row = 0
         self._next_try = 0.0
-        """By the monotonic clock: the system's clock may be set back, and the pipe must not wait until it has caught up."""
-        self._done = self._was_asked = False
-        """Whether there is nothing left to do; whether the run under way was asked to end."""
-        self._why_ended: HeadraceError | None = None
+        """By the monotonic clock: if the system clock is set back, the pipe must not wait longer."""
+        self._done = self._stop_requested = False
+        """Whether nothing is left to do; whether the current run was requested to stop."""
+        self._forced_error: HeadraceError | None = None
         self._thread: threading.Thread | None = None
         self.dead_letters = self.skipped = self.relay_bytes = 0
-        if enabled and (spec.settings.state / _PAUSED).exists():
-            self._wish, self._stage = Wish.PAUSE, PipeStage.PAUSED
+        if enabled and (spec.settings.state / _PAUSE_FILE).exists():
+            self._requested, self._stage = RequestedState.PAUSE, PipeStage.PAUSED
 
     @property
     def name(self) -> str:
         return self.spec.name
 
-    # -- what is asked of it
+    # -- control requests
 
     def start(self) -> None:
-        """Begin, unless it is disabled."""
+        """Start the thread, unless the pipe is disabled."""
         if self._enabled:
-            self._thread = threading.Thread(target=self._work, name=f"headrace-{self.name}", daemon=True)
+            self._thread = threading.Thread(target=self._run_loop, name=f"headrace-{self.name}", daemon=True)
             self._thread.start()
 
     def pause(self) -> None:
         self.check_enabled()
         state = self.spec.settings.state
         state.mkdir(parents=True, exist_ok=True, mode=0o700)
-        replace_json(state / _PAUSED, {"since": time.time()})
-        self._ask(Wish.PAUSE)
+        replace_json(state / _PAUSE_FILE, {"since": time.time()})
+        self._request(RequestedState.PAUSE)
 
     def stop(self) -> None:
         self.check_enabled()
-        self._ask(Wish.STOP)
+        self._request(RequestedState.STOP)
 
     def resume(self) -> None:
         self.check_enabled()
-        (self.spec.settings.state / _PAUSED).unlink(missing_ok=True)
+        (self.spec.settings.state / _PAUSE_FILE).unlink(missing_ok=True)
         with self._changed:
             if self._stage is PipeStage.FAILED:
-                self._in_a_row = 0
+                self._failures_in_a_row = 0
             self._done, self._next_try = False, 0.0
-        self._ask(Wish.RUN)
+        self._request(RequestedState.RUN)
 
     def end(self) -> None:
-        """The process ends: finish the batch under way, and no more."""
-        self._ask(Wish.END)
+        """Stop after the current batch: the process ends."""
+        self._request(RequestedState.END)
 
     def join(self, timeout_s: float | None = None) -> None:
         if self._thread is not None:
             self._thread.join(timeout_s)
 
     def end_run(self, error: HeadraceError) -> None:
-        """End the run under way as if it had failed by this."""
+        """Stop the current run and treat it as failed with this error."""
         with self._changed:
-            pipe, self._why_ended = self._pipe, error
+            pipe, self._forced_error = self._pipe, error
         if pipe is not None:
             pipe.stop()
 
-    def fail(self, error: HeadraceError) -> None:
-        """Note an error that something beside the run came to."""
+    def add_error(self, error: HeadraceError) -> None:
+        """Record an error from outside the run, such as a verification."""
         with self._changed:
-            self._errors.appendleft(_trouble(error))
+            self._errors.appendleft(_error_status(error))
             self._error_count += 1
 
-    # -- what is known of it
+    # -- status
 
     @property
     def stage(self) -> PipeStage:
@@ -173,7 +173,7 @@ class Part:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more happens unless somebody asks for it."""
+        """Return whether nothing more happens without a control request."""
         with self._changed:
             if self.spec.settings.once and self._stage in (PipeStage.PAUSED, PipeStage.STOPPED):
                 return True
@@ -184,7 +184,7 @@ class Part:
         return self._stage is PipeStage.FAILED
 
     @property
-    def error(self) -> Trouble | None:
+    def error(self) -> ErrorStatus | None:
         return self._error
 
     def status(self) -> PipeStatus:
@@ -194,11 +194,11 @@ class Part:
             errors, counts = tuple(self._errors), (self._error_count, self._retries)
             next_try = time.time() + self._next_try - time.monotonic() if stage is PipeStage.RETRYING else 0.0
             error = self._error
-        figures = self.view.figures()
+        figures = self.view.progress()
         if stage is PipeStage.STARTING and pipe is not None:
-            stage = _refined(figures.copying, figures.following, wait is not None)
+            stage = _running_stage(figures.copying, figures.following, wait is not None)
         if stage in (PipeStage.SNAPSHOT, PipeStage.STREAMING):
-            # What it ended by last is over.
+            # It runs again: the last error no longer applies.
             error = None
         since = self._seen_since(stage)
         return PipeStatus(
@@ -238,43 +238,43 @@ class Part:
             return self._seen[1]
 
     def sample(self) -> None:
-        """Add a point to the history."""
+        """Add a sample to the history."""
         self.skipped = skipped_events(self.spec.settings.state)
         status = self.status()
-        self.history.add(Sample(time.time(), status.rate, status.lag_s, status.lag_bytes))
+        self.history.add(MetricSample(time.time(), status.rate, status.lag_s, status.lag_bytes))
 
-    def look_after(self) -> None:
-        """End a run whose sink is gone for good: the next one finds another."""
+    def check_sink(self) -> None:
+        """Stop the run if its embedded server has died; the next run starts another."""
         if self.is_running and self._is_sink_lost():
             self.end_run(TransientError("the embedded ClickHouse has ended", place=self.shown.sink, hint="it is started again"))
 
     # -- the thread
 
-    def _work(self) -> None:
-        # Lines that are logged between runs are about this part, too.
+    def _run_loop(self) -> None:
+        # Log lines between runs belong to this pipe, too.
         with use_wait_state(WaitState(pipe=self.name)):
-            while self._await_turn():
+            while self._wait_until_runnable():
                 self._run_once()
 
-    def _await_turn(self) -> bool:
-        """Wait until there is something to run; False if the process ends."""
+    def _wait_until_runnable(self) -> bool:
+        """Wait until the pipe should run; return False if the process ends."""
         with self._changed:
             while True:
-                if self._wish is Wish.END:
+                if self._requested is RequestedState.END:
                     if self._stage not in (PipeStage.FAILED, PipeStage.PAUSED):
                         self._enter(PipeStage.STOPPED)
                     return False
                 left_s = self._next_try - time.monotonic()
-                if self._wish is Wish.RUN and not self._done and self._stage is not PipeStage.FAILED and left_s <= 0:
+                if self._requested is RequestedState.RUN and not self._done and self._stage is not PipeStage.FAILED and left_s <= 0:
                     self._enter(PipeStage.STARTING)
-                    # Whatever the last run was asked is over, also if this one does not get as far as to begin.
-                    self._was_asked, self._why_ended = False, None
+                    # Requests to the last run no longer apply, even if this run fails before it starts.
+                    self._stop_requested, self._forced_error = False, None
                     return True
-                if self._wish is Wish.PAUSE:
+                if self._requested is RequestedState.PAUSE:
                     self._enter(PipeStage.PAUSED)
-                elif self._wish is Wish.STOP:
+                elif self._requested is RequestedState.STOP:
                     self._enter(PipeStage.STOPPED)
-                waits_for_retry = self._wish is Wish.RUN and self._stage is PipeStage.RETRYING
+                waits_for_retry = self._requested is RequestedState.RUN and self._stage is PipeStage.RETRYING
                 self._changed.wait(min(left_s, 60.0) if waits_for_retry else None)
 
     def _run_once(self) -> None:
@@ -292,39 +292,39 @@ class Part:
                         self._pipe = None
         except HeadraceError as caught:
             error = caught
-        # The part's last resort: an error that nobody foresaw ends this part, is told in full, and leaves the others alone.
+        # Last resort: an unexpected error ends this pipe only, and is logged with its traceback.
         except Exception as caught:  # noqa: BLE001
-            error = _unforeseen(caught, self.spec.settings.state)
-        self._conclude(error, time.monotonic() - begun)
+            error = _unexpected_error(caught, self.spec.settings.state)
+        self._finish_run(error, time.monotonic() - begun)
 
     def _begin(self, ready: BuiltPipe) -> bool:
         with self._changed:
-            if self._wish is not Wish.RUN:
+            if self._requested is not RequestedState.RUN:
                 return False
-            self._pipe, self._is_sink_lost, self._why_ended, self._was_asked = ready.pipe, ready.is_lost, None, False
+            self._pipe, self._is_sink_lost, self._forced_error, self._stop_requested = ready.pipe, ready.is_lost, None, False
             return True
 
-    def _conclude(self, error: HeadraceError | None, lasted_s: float) -> None:
+    def _finish_run(self, error: HeadraceError | None, lasted_s: float) -> None:
         with self._changed:
-            if self._why_ended is not None:
-                error, self._why_ended = self._why_ended, None
-            if lasted_s >= GOOD_RUN_S:
-                self._in_a_row = 0
+            if self._forced_error is not None:
+                error, self._forced_error = self._forced_error, None
+            if lasted_s >= STABLE_RUN_S:
+                self._failures_in_a_row = 0
             if error is None:
-                # What ends by itself has nothing left to do, unless it was asked to end.
-                self._done = not self._was_asked
+                # A run that ends by itself has nothing left to do.
+                self._done = not self._stop_requested
                 self._error = None
                 if self._done:
                     self._enter(PipeStage.STOPPED)
-            elif isinstance(error, TransientError) and self._was_asked:
-                # Whoever ends while something is away ends by that.
+            elif isinstance(error, TransientError) and self._stop_requested:
+                # A run that is stopped while a peer is away ends with the peer's error.
                 log.debug("ended while: %s", error)
             else:
-                self._note(error)
+                self._record_error(error)
 
-    def _note(self, error: HeadraceError) -> None:
+    def _record_error(self, error: HeadraceError) -> None:
         error.hint = in_file_words(error.hint)
-        trouble = _trouble(error)
+        trouble = _error_status(error)
         self._error = trouble
         self._errors.appendleft(trouble)
         self._error_count += 1
@@ -332,34 +332,34 @@ class Part:
             self._enter(PipeStage.FAILED)
             log.error("failed: %s", error)
             return
-        wait_s = min(max(self._retry_s, _LEAST_WAIT_S) * math.pow(2, min(self._in_a_row, 30)), MOST_WAIT_S)
-        self._in_a_row += 1
+        wait_s = min(max(self._retry_s, _MIN_RETRY_WAIT_S) * math.pow(2, min(self._failures_in_a_row, 30)), MAX_RETRY_WAIT_S)
+        self._failures_in_a_row += 1
         self._retries += 1
         self._next_try = time.monotonic() + wait_s
         self._enter(PipeStage.RETRYING)
         log.warning("ended, and is started again in %.0f s: %s", wait_s, error)
 
-    # -- within the lock
+    # -- state changes, under the lock
 
-    def _ask(self, wish: Wish) -> None:
+    def _request(self, wish: RequestedState) -> None:
         with self._changed:
-            if self._wish is not Wish.END:
-                self._wish = wish
-            if wish is Wish.RUN and self._stage in (PipeStage.FAILED, PipeStage.STOPPED, PipeStage.PAUSED):
+            if self._requested is not RequestedState.END:
+                self._requested = wish
+            if wish is RequestedState.RUN and self._stage in (PipeStage.FAILED, PipeStage.STOPPED, PipeStage.PAUSED):
                 self._enter(PipeStage.STARTING)
             pipe = self._pipe
-            self._was_asked |= wish is not Wish.RUN
-            if wish is not Wish.RUN and (pipe is not None or self._stage is PipeStage.STARTING):
+            self._stop_requested |= wish is not RequestedState.RUN
+            if wish is not RequestedState.RUN and (pipe is not None or self._stage is PipeStage.STARTING):
                 self._enter(PipeStage.STOPPING)
             self._changed.notify_all()
-        if pipe is not None and wish is not Wish.RUN:
+        if pipe is not None and wish is not RequestedState.RUN:
             pipe.stop()
 
     def _enter(self, stage: PipeStage) -> None:
         self._stage = stage
 
     def check_enabled(self) -> None:
-        """Raise `DefiniteError` if it is not to run at all."""
+        """Raise `DefiniteError` if the pipe is disabled."""
         if not self._enabled:
             raise DefiniteError(
                 f"the pipe {self.name} is disabled",
@@ -368,8 +368,8 @@ class Part:
             )
 
 
-def _refined(copying: bool, following: bool, waiting: bool) -> PipeStage:
-    """What a running pipe does."""
+def _running_stage(copying: bool, following: bool, waiting: bool) -> PipeStage:
+    """Return the stage of a running pipe."""
     if waiting:
         return PipeStage.WAITING
     if copying:
@@ -377,16 +377,18 @@ def _refined(copying: bool, following: bool, waiting: bool) -> PipeStage:
     return PipeStage.STREAMING if following else PipeStage.STARTING
 
 
-def _unforeseen(error: Exception, state: Path) -> HeadraceError:
+def _unexpected_error(error: Exception, state: Path) -> HeadraceError:
     if is_java_process_gone(error):
         return lost_process_error()
     short = shortage_of(error, state)
     if short is not None:
         return short
-    log.exception("the pipe ended by an error that nobody foresaw")
+    log.exception("an unexpected error ended the pipe")
     return DefiniteError(f"{type(error).__name__}: {error}", hint="this is a defect of Headrace; please report it with the log")
 
 
-def _trouble(error: HeadraceError) -> Trouble:
+def _error_status(error: HeadraceError) -> ErrorStatus:
     is_passing = isinstance(error, TransientError)
-    return Trouble(masked(error.message), masked(error.place), masked(error.hint), is_passing, time.time(), error.event)
+    return ErrorStatus(
+        mask_secrets(error.message), mask_secrets(error.place), mask_secrets(error.hint), is_passing, time.time(), error.event
+    )

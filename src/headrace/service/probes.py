@@ -1,8 +1,8 @@
-"""What is asked of sources and sinks now and then, so that the status tells what the pipes themselves cannot: where a log ends, how many
-rows a table has, which rows wait in the dead letters.
+"""Probes: periodic queries to sources and sinks for status values that pipes do not know, such as the end of a log, row counts and dead
+letters.
 
-Invariant: asking is cheap and shared. Each server is asked once for all pipes that read it, by one connection; each sink once for all pipes
-that fill it. A peer that does not answer leaves the figures as they were; the pipes themselves say that it is away.
+Invariant: probes are cheap and shared. One probe per server serves all pipes that read it, one per sink all pipes that write to it. If a
+peer does not answer, the values stay as they were; the pipes themselves report that it is away.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.pipes.factory import OFFLINE
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.service.embedded_servers import SCHEME, Warehouses
-from headrace.service.pipe_runner import Part
-from headrace.service.status import PipeStage, SchemaChangeSeen
+from headrace.service.embedded_servers import SCHEME, EmbeddedServers
+from headrace.service.pipe_runner import PipeRunner
+from headrace.service.status import PipeStage, SchemaChangeStatus
 from headrace.sinks.clickhouse.bookkeeping.ledger import LEDGER
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS, WAITING
@@ -42,43 +42,43 @@ from headrace.spark.runtime.checkpoint import committed_offset
 
 log = logging.getLogger("headrace")
 
-_STANDING_S: Final = 0.5
-"""How often a server is asked for the end of its log while a pipe that reads it does not run."""
-_STANDING_TOPICS_S: Final = 5.0
+_IDLE_SERVER_S: Final = 0.5
+"""How often a server is queried for the end of its log while a pipe that reads it does not run."""
+_IDLE_TOPICS_S: Final = 5.0
 _SERVER_S, _TOPICS_S, _SINK_S, _RELAY_S = 5.0, 30.0, 20.0, 10.0
-_COUNTED_S: Final = 60.0
-_MOST_COUNTED: Final = 2_000_000
-"""Tables up to this size are counted exactly, as FINAL shows them; of larger ones it is told how many rows are stored."""
-_MOST_AT_ONCE: Final = 100
-_CHANGES: Final = 5
+_RECOUNT_S: Final = 60.0
+_MAX_EXACT_COUNT: Final = 2_000_000
+"""Tables up to this size are counted exactly, with FINAL; for larger ones the number of stored rows is reported."""
+_MAX_TABLES_PER_RUN: Final = 100
+_SCHEMA_CHANGES: Final = 5
 _BLOCK: Final = 512
 
 
-class Gauge(Protocol):
-    """Something that is looked at every so many seconds."""
+class Probe(Protocol):
+    """A check that runs every `every_s` seconds."""
 
     every_s: float
 
-    def look(self) -> None:
-        """Tell parts what is found; raises if it cannot be found."""
+    def run(self) -> None:
+        """Query the peer and pass the values to the runners; raises if the query fails."""
 
     def close(self) -> None: ...
 
 
-class ServerGauge:
-    """Where the log of a MySQL or MariaDB server ends."""
+class BinlogEndProbe:
+    """Measures the lag to the end of a MySQL or MariaDB binary log."""
 
-    every_s = _STANDING_S
+    every_s = _IDLE_SERVER_S
 
-    def __init__(self, address: MySQLAddress, parts: Sequence[Part]) -> None:
-        self._address, self._parts, self._looked = address, parts, -math.inf
+    def __init__(self, address: MySQLAddress, runners: Sequence[PipeRunner]) -> None:
+        self._address, self._runners, self._looked = address, runners, -math.inf
         self._connection: Connection[Any] | None = None
 
-    def look(self) -> None:
-        # Running pipes know their lag themselves; only its size in bytes is asked for, less often.
+    def run(self) -> None:
+        # Running pipes know their lag in seconds; only the lag in bytes is queried, less often.
         due = time.monotonic() - self._looked >= _SERVER_S
-        parts = [part for part in self._parts if _is_of_interest(part) and (due or not part.view.knows_lag())]
-        asking = [(part, place) for part in parts if (place := _log_place(part)) is not None]
+        runners = [runner for runner in self._runners if _is_observed(runner) and (due or not runner.view.knows_lag())]
+        asking = [(runner, place) for runner in runners if (place := _binlog_position(runner)) is not None]
         if not asking:
             return
         if due:
@@ -92,9 +92,9 @@ class ServerGauge:
         except (HeadraceError, MySQLError):
             self.close()
             raise
-        for part, (file, offset) in asking:
-            behind = _between(file, offset, end.file, end.offset, sizes)
-            part.view.looked(log_place(file, offset), log_place(end.file, end.offset), behind)
+        for runner, (file, offset) in asking:
+            behind = _bytes_between(file, offset, end.file, end.offset, sizes)
+            runner.view.set_log_end(log_place(file, offset), log_place(end.file, end.offset), behind)
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -103,17 +103,17 @@ class ServerGauge:
                 connection.close()
 
 
-class TopicGauge:
-    """Where the topics of a pipe end, in records."""
+class TopicEndProbe:
+    """Measures the lag to the end of a pipe's topics, in records."""
 
-    every_s = _STANDING_TOPICS_S
+    every_s = _IDLE_TOPICS_S
 
-    def __init__(self, part: Part) -> None:
-        self._part, self._looked = part, -math.inf
+    def __init__(self, runner: PipeRunner) -> None:
+        self._runner, self._looked = runner, -math.inf
 
-    def look(self) -> None:
-        # As with servers: a running pipe knows its lag itself.
-        if self._part.view.knows_lag() and time.monotonic() - self._looked < _TOPICS_S:
+    def run(self) -> None:
+        # A running pipe knows its lag itself.
+        if self._runner.view.knows_lag() and time.monotonic() - self._looked < _TOPICS_S:
             return
         self._looked = time.monotonic()
         from headrace.kafka.address import parse_kafka_url
@@ -121,8 +121,8 @@ class TopicGauge:
         from headrace.pipes.debezium.position import KafkaPosition
         from headrace.pipes.debezium.topic_settings import topic_pattern
 
-        spec = self._part.spec
-        raw = committed_offset(StateDirectory(spec.settings.state, make=False).checkpoint) if _is_of_interest(self._part) else None
+        spec = self._runner.spec
+        raw = committed_offset(StateDirectory(spec.settings.state, make=False).checkpoint) if _is_observed(self._runner) else None
         if raw is None:
             return
         address, reached = parse_kafka_url(spec.source), KafkaPosition.from_json(raw)
@@ -132,82 +132,84 @@ class TopicGauge:
         read = {key: reached.offsets.get(key[0], {}).get(key[1], first.get(key, 0)) for key in ends}
         behind = sum(max(ends[key] - read[key], 0) for key in ends)
         end = sum(ends.values())
-        self._part.view.looked(end - behind, end, behind)
+        self._runner.view.set_log_end(end - behind, end, behind)
 
     def close(self) -> None:
         """Nothing is kept."""
 
 
-class RelayGauge:
-    """How much log is mirrored on local disk."""
+class RelaySizeProbe:
+    """Measures the size of the relay log on local disk."""
 
     every_s = _RELAY_S
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        self._parts = parts
+    def __init__(self, runners: Sequence[PipeRunner]) -> None:
+        self._runners = runners
 
-    def look(self) -> None:
-        for part in self._parts:
-            directory = StateDirectory(part.spec.settings.state, make=False)
-            place = part.spec.settings.relay
+    def run(self) -> None:
+        for runner in self._runners:
+            directory = StateDirectory(runner.spec.settings.state, make=False)
+            place = runner.spec.settings.relay
             state = directory.load() if place else None
-            part.relay_bytes = _size_of(directory.relay if state is None else directory.mirror(place, state.id))
+            runner.relay_bytes = _disk_usage(directory.relay if state is None else directory.mirror(place, state.id))
 
     def close(self) -> None:
         """Nothing is kept."""
 
 
-class SinkGauge:
-    """What a ClickHouse sink holds: rows of tables, dead letters; and, once, the schema changes from before this process."""
+class SinkProbe:
+    """Counts rows and dead letters in a ClickHouse sink; loads, once, the schema changes from before this process."""
 
     every_s = _SINK_S
 
-    def __init__(self, sink: str, parts: Sequence[Part], warehouses: Warehouses) -> None:
-        self._sink, self._parts, self._warehouses = sink, parts, warehouses
-        self._remembered = False
+    def __init__(self, sink: str, runners: Sequence[PipeRunner], embedded_servers: EmbeddedServers) -> None:
+        self._sink, self._runners, self._embedded_servers = sink, runners, embedded_servers
+        self._loaded_past = False
         self._counted: dict[str, tuple[int, float]] = {}
-        """By target: how many changes its table had when it was counted, and when that was."""
+        """By target: the table's number of changes at the last count, and the time of that count."""
 
-    def look(self) -> None:
-        if self._warehouses.is_lost(self._sink):
-            # Whoever fills it starts it.
+    def run(self) -> None:
+        if self._embedded_servers.is_down(self._sink):
+            # The pipe that writes to it starts it.
             return
         with open_clickhouse_sink(self._sink) as named:
             sink: ClickHouseSink = named.sink
             own = sink.own_tables()
-            if not self._remembered:
-                self._remember(own)
-                self._remembered = True
-            self._count_letters(sink, own)
+            if not self._loaded_past:
+                self._load_past_schema_changes(own)
+                self._loaded_past = True
+            self._count_dead_letters(sink, own)
             self._count_rows(sink)
 
     def close(self) -> None:
-        """The connection is the process's own."""
+        """Connections are shared by the process and stay open."""
 
-    def _remember(self, own: OwnTables) -> None:
+    def _load_past_schema_changes(self, own: OwnTables) -> None:
         if not own.exists(LEDGER):
             return
-        for part in self._parts:
-            condition = f"pipe = {quote_text(part.name)}"
-            rows = own.select(LEDGER, ("time", "source_table", "statement", "outcome", "detail"), condition, f"time DESC LIMIT {_CHANGES}")
-            part.view.remember(
+        for runner in self._runners:
+            condition = f"pipe = {quote_text(runner.name)}"
+            rows = own.select(
+                LEDGER, ("time", "source_table", "statement", "outcome", "detail"), condition, f"time DESC LIMIT {_SCHEMA_CHANGES}"
+            )
+            runner.view.add_past_schema_changes(
                 [
-                    SchemaChangeSeen(_moment(at), table, statement, f"{outcome}: {detail}" if detail else outcome)
+                    SchemaChangeStatus(_to_timestamp(at), table, statement, f"{outcome}: {detail}" if detail else outcome)
                     for at, table, statement, outcome, detail in rows
                 ]
             )
 
-    def _count_letters(self, sink: ClickHouseSink, own: OwnTables) -> None:
+    def _count_dead_letters(self, sink: ClickHouseSink, own: OwnTables) -> None:
         found: dict[str, int] = {}
         if own.exists(ERRORS):
             final = " FINAL" if ERRORS.replacing else ""
             counted = f"SELECT pipe, count() FROM {ERRORS.qualified}{final} WHERE state = {quote_text(WAITING)} GROUP BY pipe"
             found = {pipe: int(count) for pipe, count in sink.reader().query(counted)[1]}
-        for part in self._parts:
-            part.dead_letters = found.get(part.name, 0)
+        for runner in self._runners:
+            runner.dead_letters = found.get(runner.name, 0)
 
     def _count_rows(self, sink: ClickHouseSink) -> None:
-        due = [one for part in self._parts for one in self._due(part)][:_MOST_AT_ONCE]
+        due = [one for runner in self._runners for one in self._due(runner)][:_MAX_TABLES_PER_RUN]
         if not due:
             return
         listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for _, _, (database, table), _ in due)
@@ -217,90 +219,92 @@ class SinkGauge:
                 f"SELECT database, name, engine, total_rows FROM system.tables WHERE (database, name) IN ({listed})"
             )[1]
         }
-        for part, name, place, changes in due:
+        for runner, name, place, changes in due:
             engine, rows = stored.get(place, ("", None))
             if rows is None:
                 continue
-            if int(rows) <= _MOST_COUNTED and "MergeTree" in engine and engine not in ("MergeTree", "ReplicatedMergeTree"):
+            if int(rows) <= _MAX_EXACT_COUNT and "MergeTree" in engine and engine not in ("MergeTree", "ReplicatedMergeTree"):
                 shown = f"{quote_name(place[0])}.{quote_name(place[1])} FINAL"
                 rows = sink.reader().query(f"SELECT count() FROM {shown}")[1][0][0]
-            part.view.rows({name: int(rows)})
+            runner.view.rows({name: int(rows)})
             self._counted[".".join(place)] = changes, time.monotonic()
 
-    def _due(self, part: Part) -> Iterable[tuple[Part, str, tuple[str, str], int]]:
-        """Tables that were never counted, or that changed since, a while ago."""
-        for table in part.view.figures().tables:
+    def _due(self, runner: PipeRunner) -> Iterable[tuple[PipeRunner, str, tuple[str, str], int]]:
+        """Yield tables that were never counted, or that changed since their last count a while ago."""
+        for table in runner.view.progress().tables:
             changes, at = self._counted.get(table.target, (-1, 0.0))
             moved = table.changes + (table.copied or 0)
-            if table.target and moved != changes and time.monotonic() - at >= _COUNTED_S:
+            if table.target and moved != changes and time.monotonic() - at >= _RECOUNT_S:
                 database, _, name = table.target.partition(".")
-                yield part, table.name, (database, name), moved
+                yield runner, table.name, (database, name), moved
 
 
-class Looking:
-    """All gauges of a process, looked at in a few threads: one that waits holds up few others, and no pipe."""
+class ProbeScheduler:
+    """Runs all probes of a process in a few threads: a slow probe delays few others and no pipe."""
 
-    def __init__(self, gauges: Sequence[Gauge]) -> None:
-        self._gauges = gauges
+    def __init__(self, probes: Sequence[Probe]) -> None:
+        self._probes = probes
         self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="headrace-looks")
         self._due: dict[int, float] = {}
-        self._under_way: dict[int, Future[None]] = {}
+        self._running: dict[int, Future[None]] = {}
 
     def poll(self) -> None:
-        """Begin what is due; called every second or so."""
+        """Start the probes that are due; called about once a second."""
         now = time.monotonic()
-        for number, gauge in enumerate(self._gauges):
-            running = self._under_way.get(number)
+        for number, probe in enumerate(self._probes):
+            running = self._running.get(number)
             if now >= self._due.get(number, 0.0) and (running is None or running.done()):
-                self._due[number] = now + gauge.every_s
-                self._under_way[number] = self._pool.submit(_look, gauge)
+                self._due[number] = now + probe.every_s
+                self._running[number] = self._pool.submit(_run_probe, probe)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
-        for gauge in self._gauges:
-            gauge.close()
+        for probe in self._probes:
+            probe.close()
 
 
-def gauges_of(parts: Sequence[Part], warehouses: Warehouses) -> list[Gauge]:
-    """What there is to look at."""
-    servers = [part for part in parts if not (is_kafka(part.spec.source) or is_cql(part.spec.source) or _is_files(part))]
-    tables = [part for part in parts if part.spec.sink.startswith((*CLICKHOUSE, SCHEME))]
-    found: list[Gauge] = [ServerGauge(parse_mysql_url(url), of) for url, of in _by(servers, lambda part: part.spec.source).items()]
-    found += [TopicGauge(part) for part in parts if is_kafka(part.spec.source)]
-    found += [SinkGauge(url, of, warehouses) for url, of in _by(tables, lambda part: part.spec.sink).items()]
-    return [*found, RelayGauge(servers)] if servers else found
+def create_probes(runners: Sequence[PipeRunner], embedded_servers: EmbeddedServers) -> list[Probe]:
+    """Return the probes that these pipes need."""
+    servers = [runner for runner in runners if not (is_kafka(runner.spec.source) or is_cql(runner.spec.source) or _is_files(runner))]
+    tables = [runner for runner in runners if runner.spec.sink.startswith((*CLICKHOUSE, SCHEME))]
+    found: list[Probe] = [
+        BinlogEndProbe(parse_mysql_url(url), of) for url, of in _group_by(servers, lambda runner: runner.spec.source).items()
+    ]
+    found += [TopicEndProbe(runner) for runner in runners if is_kafka(runner.spec.source)]
+    found += [SinkProbe(url, of, embedded_servers) for url, of in _group_by(tables, lambda runner: runner.spec.sink).items()]
+    return [*found, RelaySizeProbe(servers)] if servers else found
 
 
-def _look(gauge: Gauge) -> None:
+def _run_probe(probe: Probe) -> None:
     try:
-        gauge.look()
+        probe.run()
     except (HeadraceError, OSError, ValueError, KeyError, MySQLError) as error:
-        # The figures stay as they were; a pipe that needs the peer says what is wrong with it.
-        log.debug("looking at %s: %s", type(gauge).__name__, error)
+        # The values stay as they were; a pipe that needs the peer reports the error.
+        log.debug("probe %s: %s", type(probe).__name__, error)
 
 
-def _by(parts: Sequence[Part], key: Callable[[Part], str]) -> dict[str, list[Part]]:
-    found: dict[str, list[Part]] = {}
-    for part in parts:
-        found.setdefault(key(part), []).append(part)
+def _group_by(runners: Sequence[PipeRunner], key: Callable[[PipeRunner], str]) -> dict[str, list[PipeRunner]]:
+    found: dict[str, list[PipeRunner]] = {}
+    for runner in runners:
+        found.setdefault(key(runner), []).append(runner)
     return found
 
 
-def _is_files(part: Part) -> bool:
-    return part.spec.source.startswith(OFFLINE)
+def _is_files(runner: PipeRunner) -> bool:
+    return runner.spec.source.startswith(OFFLINE)
 
 
-def _is_of_interest(part: Part) -> bool:
-    return part.stage not in (PipeStage.DISABLED, PipeStage.STOPPED)
+def _is_observed(runner: PipeRunner) -> bool:
+    return runner.stage not in (PipeStage.DISABLED, PipeStage.STOPPED)
 
 
-def _log_place(part: Part) -> tuple[str, int] | None:
-    """How far a part is in its server's log: as it says, or as its state does."""
-    told = part.view.figures().position
+def _binlog_position(runner: PipeRunner) -> tuple[str, int] | None:
+    """Return how far a pipe has read its server's log, from its progress or else from its state."""
+    told = runner.view.progress().position
     if told:
         file, _, offset = told.rpartition(":")
         return file, int(offset)
-    directory = StateDirectory(part.spec.settings.state, make=False)
+    directory = StateDirectory(runner.spec.settings.state, make=False)
     raw = committed_offset(directory.checkpoint)
     if raw is None:
         state = directory.load()
@@ -308,8 +312,8 @@ def _log_place(part: Part) -> tuple[str, int] | None:
     return (str(raw["file"]), int(raw["pos"])) if raw is not None else None
 
 
-def _between(file: str, offset: int, end_file: str, end: int, sizes: dict[str, int]) -> int | None:
-    """Bytes between two places of a log."""
+def _bytes_between(file: str, offset: int, end_file: str, end: int, sizes: dict[str, int]) -> int | None:
+    """Return the bytes between two positions of a log."""
     if file == end_file:
         return max(end - offset, 0)
     if not sizes:
@@ -323,20 +327,20 @@ def _file_sizes(connection: Connection[Any], address: MySQLAddress) -> dict[str,
     try:
         return {str(row[0]): int(row[1]) for row in query(connection, address, "SHOW BINARY LOGS")}
     except DefiniteError as error:
-        log.debug("sizes of log files cannot be had: %s", error)
+        log.debug("cannot read the sizes of log files: %s", error)
         return {}
 
 
-def _size_of(directory: Path) -> int:
-    """What a directory takes on disk: a mirror of the log has holes where it was read."""
+def _disk_usage(directory: Path) -> int:
+    """Return a directory's size on disk; relay files have holes where they were read."""
     total = 0
     for path in directory.rglob("*"):
-        # Files come and go meanwhile.
+        # Files may disappear meanwhile.
         with suppress(OSError):
             found = path.lstat()
             total += min(found.st_size, found.st_blocks * _BLOCK) if path.is_file() else 0
     return total
 
 
-def _moment(text: str) -> float:
+def _to_timestamp(text: str) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp()

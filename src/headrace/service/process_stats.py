@@ -1,4 +1,4 @@
-"""What this process and all that it started use: memory and CPU, as the kernel counts them."""
+"""Memory and CPU use of this process and its descendants, from /proc."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _PARENT, _USER, _SYSTEM, _CHILD_USER, _CHILD_SYSTEM = 1, 11, 12, 13, 14
 """Fields of /proc/PID/stat after the name."""
 
 
-def usage(root: int) -> tuple[int, float]:
-    """Bytes of memory (what processes share is counted once) and seconds of CPU of a process and its descendants."""
+def measure_usage(root: int) -> tuple[int, float]:
+    """Return bytes of memory (shared memory counted once) and CPU seconds of a process and its descendants."""
     stats = {int(entry.name): found for entry in Path("/proc").iterdir() if entry.name.isdigit() and (found := _stat(entry))}
     children: dict[int, list[int]] = {}
     for pid, fields in stats.items():
@@ -23,17 +23,17 @@ def usage(root: int) -> tuple[int, float]:
         if pid in stats:
             todo += children.get(pid, [])
             memory += _memory(pid)
-            # What a process that has ended used is counted with whoever waited for it.
+            # The CPU time of an ended process is counted with the parent that waited for it.
             ticks += sum(int(stats[pid][field]) for field in (_USER, _SYSTEM, _CHILD_USER, _CHILD_SYSTEM))
     return memory, ticks / _TICKS
 
 
 def _stat(entry: Path) -> list[str]:
     try:
-        # A name that was cut to its 15 bytes may end within a letter.
+        # The kernel cuts names to 15 bytes, perhaps within a UTF-8 character.
         return (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
-        # It has ended meanwhile.
+        # The process has ended.
         return []
 
 
@@ -43,6 +43,6 @@ def _memory(pid: int) -> int:
             if line.startswith("Pss:"):
                 return int(line.split()[1]) * 1024
     except OSError:
-        # It has ended meanwhile, or is another user's.
+        # The process has ended, or belongs to another user.
         return 0
     return 0

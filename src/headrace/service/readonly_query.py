@@ -1,8 +1,8 @@
-"""A read-only query of a pipe's sink, bounded in time and number.
+"""Read-only queries on a pipe's sink, limited in time and rows.
 
-Invariant: ClickHouse itself refuses whatever would change something (`readonly = 1`, which also bars table functions that read files or
-other servers), and ends what takes too long. What it would do all the same is refused before, by rules that rather refuse too much:
-statements that do not begin as those that read (KILL QUERY), and to an embedded one the function `file`, which reads any file there.
+Invariant: ClickHouse refuses writes (`readonly = 1`, which also bars table functions that read files or other servers) and ends long
+queries. Two things that it would still do are refused here, by rules that are too strict rather than too lax: statements that do not start
+like a read (KILL QUERY), and the function `file` of an embedded server, which reads any file of the machine.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translated
 from headrace.sinks.clickhouse.server.response_rows import json_rows
 
-MOST_ROWS: Final = 1000
-MOST_SECONDS: Final = 30
+MAX_ROWS: Final = 1000
+MAX_SECONDS: Final = 30
 _READ_ONLY: Final = {"readonly": "1"}
 _SETTINGS: Final = {
-    "max_execution_time": str(MOST_SECONDS),
-    "max_result_rows": str(MOST_ROWS),
+    "max_execution_time": str(MAX_SECONDS),
+    "max_result_rows": str(MAX_ROWS),
     "max_result_bytes": str(16 << 20),
     "result_overflow_mode": "break",
     "output_format_json_quote_64bit_integers": "1",
@@ -40,28 +40,28 @@ _QUOTES: Final = frozenset('`"“”')
 _HINT: Final = "write with a client of your own, such as `headrace sql`"
 
 
-def ask(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]:
-    """Column names and the first rows of a query's result, in JSON's types; large numbers and decimals as text."""
+def run_readonly_query(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]:
+    """Return column names and the first rows of the result as JSON types; large numbers and decimals as text."""
     if names_format(sql):
         raise DefiniteError("the result is shown as a table, whatever the query says", place="FORMAT", hint="leave FORMAT … out")
-    _check_reads(sql, embedded=sink.startswith(SCHEME))
+    _check_read_only(sql, embedded=sink.startswith(SCHEME))
     with open_clickhouse_sink(sink) as named:
         target = named.sink.target
         connection = connect(target)
-        with _only_reading(), translated(target, "running a query"):
-            # A server that did not know this one is not asked at all.
+        with _explain_readonly_error(), translated(target, "running a query"):
+            # `readonly` is always sent: a server that does not know it must reject the query.
             settings = {**connection.known(_SETTINGS), **_READ_ONLY}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings={"X-ClickHouse-Format": _FORMAT})
             rows = json_rows(raw, raw.decode(errors="replace"))
-    # The server ends after the block that is too much, and that may be a large one.
-    return (rows[0], rows[1 : MOST_ROWS + 1]) if rows else ([], [])
+    # The server stops after the block that exceeds the limit, and that block may be large.
+    return (rows[0], rows[1 : MAX_ROWS + 1]) if rows else ([], [])
 
 
-def _check_reads(sql: str, *, embedded: bool) -> None:
-    """Raise `DefiniteError` for what a server would do that lets nothing be written."""
+def _check_read_only(sql: str, *, embedded: bool) -> None:
+    """Raise `DefiniteError` for statements that a read-only server would still run."""
     if not _READS.match(sql):
         raise DefiniteError("only queries that read are allowed here", place="the query", hint=_HINT)
-    # A name in quotes may be written with escapes.
+    # A quoted name may contain escapes.
     if embedded and (_FILE.search(sql) or ("\\" in sql and not _QUOTES.isdisjoint(sql))):
         raise DefiniteError(
             "an embedded ClickHouse would read any file of this machine: the name file, and names with escapes, are not allowed here",
@@ -71,8 +71,8 @@ def _check_reads(sql: str, *, embedded: bool) -> None:
 
 
 @contextmanager
-def _only_reading() -> Iterator[None]:
-    """What ClickHouse says of a query that would write is meant for accounts; here it is the place."""
+def _explain_readonly_error() -> Iterator[None]:
+    """Replace ClickHouse's READONLY error, whose remedy is about accounts, by one about this API."""
     try:
         yield
     except DefiniteError as error:

@@ -1,6 +1,6 @@
-"""What is known of a running pipe: one plain document, the same for the control API, the dashboard, `/metrics` and `headrace status`.
+"""The status of a process and its pipes: one document for the control API, the dashboard, `/metrics` and `headrace status`.
 
-Times are seconds since 1970; sizes are bytes. Nothing here holds a secret: addresses come without passwords.
+Times are seconds since 1970; sizes are bytes. Addresses come without passwords.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ class PipeStage(StrEnum):
     """The file says `enabled = false`."""
     STARTING = "starting"
     SNAPSHOT = "snapshot"
-    """Rows that were there at the start come over. (The log may be followed beside it.)"""
+    """The initial rows are copied; the log may be read at the same time."""
     STREAMING = "streaming"
     WAITING = "waiting"
-    """A peer is away; it is tried again by itself, within the run."""
+    """A peer is away; the running pipe retries."""
     RETRYING = "retrying"
-    """It ended by a passing error and is started again at `next_try`."""
+    """A transient error ended it; it restarts at `next_try`."""
     PAUSED = "paused"
     STOPPING = "stopping"
     STOPPED = "stopped"
     FAILED = "failed"
-    """It ended by an error that a person has to see to: `error`."""
+    """An error that needs a person ended it: `error`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
-    """An error, as people see it."""
+class ErrorStatus:
+    """An error with its place and remedy."""
 
     message: str
     place: str = ""
@@ -40,7 +40,7 @@ class Trouble:
     transient: bool = False
     at: float = 0.0
     skippable: str = ""
-    """Of an error about one event: its place, in the words that `skip` takes. Empty: it cannot be skipped."""
+    """If the error is about one event: its place, as `skip` takes it. Empty: it cannot be skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +59,25 @@ class TableStatus:
     """One table of a pipe."""
 
     name: str
-    """As the source calls it."""
+    """The name in the source."""
     target: str = ""
     changes: int = 0
     """Since the process began."""
     last_change: float = 0.0
     """When its newest change was committed at the source; 0 if none came yet."""
     rows: int | None = None
-    """Rows in the target, asked now and then; None: not asked yet, or the sink cannot say."""
+    """Rows in the target, counted now and then; None: not counted yet, or the sink cannot count."""
     copied: int | None = None
-    """Rows that the snapshot brought so far; None: it has none, or is done since before this process."""
+    """Rows that the snapshot has copied so far; None: no snapshot in this process."""
     estimate: int | None = None
-    """Rows that the snapshot will bring, as the source guesses."""
+    """Rows that the snapshot will copy, by the source's estimate."""
     complete: bool = True
     verify: VerifyResult | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaChangeSeen:
-    """A schema change of the source, and what became of it."""
+class SchemaChangeStatus:
+    """A schema change of the source and its outcome."""
 
     at: float
     table: str
@@ -88,56 +88,56 @@ class SchemaChangeSeen:
 
 @dataclass(frozen=True, slots=True)
 class PipeStatus:
-    """One pipe: one source, one sink. A pipe of several sources is several of these, called `NAME/SOURCE`, with the same `group`."""
+    """One source and one sink. A pipe of several sources has one status per source, named `NAME/SOURCE`, with the same `group`."""
 
     name: str
     group: str
-    """The pipe in the file."""
+    """The pipe's name in the file."""
     source: str
     sink: str
     stage: PipeStage
     since: float
-    """Since when it is in this stage."""
+    """When it entered this stage."""
     lag_s: float | None = None
-    """Seconds between a change's commit and its visibility; grows while nothing arrives though there is something; None: not known yet."""
+    """Seconds between a change's commit and its visibility; grows while pending changes do not arrive; None: not known yet."""
     lag_bytes: int | None = None
-    """What lies between the pipe's place and the end of the source's log, where that is a number of bytes (of topics: records)."""
+    """Bytes (for topics: records) between the pipe's position and the end of the source's log."""
     position: str = ""
     rate: float = 0.0
     """Changes per second over the last few seconds."""
     changes: int = 0
-    """Since the process began; so for all counts."""
+    """Since the process began, like all counters."""
     bytes: int = 0
     batches: int = 0
     errors: int = 0
     retries: int = 0
     skipped: int = 0
-    """Events that were left out by `skip`, ever."""
+    """Events that were ever skipped with `skip`."""
     dead_letters: int = 0
     """Rows that wait in `headrace.errors`."""
     relay_bytes: int = 0
     waiting: str = ""
     waiting_s: float = 0.0
     next_try: float = 0.0
-    error: Trouble | None = None
-    """What the pipe halted by; while it is retried, what it halted by last."""
-    recent_errors: tuple[Trouble, ...] = ()
+    error: ErrorStatus | None = None
+    """The error that the pipe halted with; while it is retried, the last one."""
+    recent_errors: tuple[ErrorStatus, ...] = ()
     eta_s: float | None = None
-    """Of a snapshot: how long it will still take, by its pace so far."""
+    """The remaining time of a snapshot, by its rate so far."""
     tables: tuple[TableStatus, ...] = ()
-    schema_changes: tuple[SchemaChangeSeen, ...] = ()
+    schema_changes: tuple[SchemaChangeStatus, ...] = ()
     """The last few, newest first."""
     late_rows: int = 0
     """Rows of the source's log that arrived too late to be read."""
     late_place: str = ""
-    """Where the first of them is."""
+    """The position of the first of them."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One point of a pipe's charts."""
 
     at: float
@@ -155,7 +155,7 @@ class ServiceStatus:
     started: float
     file: str
     memory_bytes: int = 0
-    """Of all its processes together."""
+    """Memory of all processes of the service."""
     cpu_s: float = 0.0
     pipes: tuple[PipeStatus, ...] = field(default=())
 

@@ -1,6 +1,6 @@
-"""What a pipe says while it runs, kept for whoever asks how it is; the log gets its lines beside that.
+"""Collects a running pipe's progress into its status, and logs it.
 
-Counts are those of the process: a pipe that is started again goes on counting.
+Counters are per process: they continue when a pipe restarts.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Final
 
 from headrace.pipes.lifecycle.lag import Lag, Pending
 from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, Rate, Written
-from headrace.service.status import SchemaChangeSeen, TableStatus, VerifyResult
+from headrace.service.status import SchemaChangeStatus, TableStatus, VerifyResult
 
-_CHANGES_KEPT: Final = 20
+_MAX_SCHEMA_CHANGES: Final = 20
 _LINE_EVERY_S: Final = 60.0
-"""Many pipes share a log; the status has the figures of each second."""
+"""Many pipes share one log file, and the status has values for each second."""
 
 
 @dataclass(slots=True)
-class _Copy:
-    """A snapshot under way."""
+class _SnapshotProgress:
+    """A running snapshot."""
 
     begun: float
     rows: int = 0
@@ -34,8 +34,8 @@ class _Copy:
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """All that a pipe told, at one moment."""
+class PipeProgress:
+    """A copy of the collected values."""
 
     position: str
     rate: float
@@ -46,68 +46,68 @@ class Figures:
     copying: bool
     following: bool
     tables: tuple[TableStatus, ...]
-    schema_changes: tuple[SchemaChangeSeen, ...]
+    schema_changes: tuple[SchemaChangeStatus, ...]
     late_rows: int
     late_place: str
 
 
 @dataclass(slots=True)
-class _Told:
+class _State:
     tables: dict[str, TableStatus] = field(default_factory=dict)
-    schema_changes: deque[SchemaChangeSeen] = field(default_factory=lambda: deque(maxlen=_CHANGES_KEPT))
+    schema_changes: deque[SchemaChangeStatus] = field(default_factory=lambda: deque(maxlen=_MAX_SCHEMA_CHANGES))
     position: str = ""
     bytes: int = 0
     batches: int = 0
-    copy: _Copy | None = None
+    copy: _SnapshotProgress | None = None
     following: bool = False
     late_rows: int = 0
     late_place: str = ""
 
 
-class Collected(ProgressView):
-    """One pipe's. Safe for threads."""
+class StatusCollector(ProgressView):
+    """Collects the progress of one pipe. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told, self._rate, self._lines = _Told(), Rate(), LogView(_LINE_EVERY_S)
+        self._state, self._rate, self._lines = _State(), Rate(), LogView(_LINE_EVERY_S)
         self.lag = Lag()
 
-    # -- what the pipe tells
+    # -- called by the pipe
 
     def note(self, message: str) -> None:
         self._lines.note(message)
 
     def tables(self, targets: Mapping[str, str]) -> None:
         with self._lock:
-            known = self._told.tables
-            self._told.tables = {name: replace(known.get(name, TableStatus(name)), target=target) for name, target in targets.items()}
+            known = self._state.tables
+            self._state.tables = {name: replace(known.get(name, TableStatus(name)), target=target) for name, target in targets.items()}
 
     def written(self, tables: Sequence[Written]) -> None:
         with self._lock:
             for one in tables:
                 known = self._table(one.table)
                 newest = max(known.last_change, one.newest_us / 1e6)
-                self._told.tables[one.table] = replace(known, changes=known.changes + one.changes, last_change=newest)
-                self._told.bytes += one.bytes
+                self._state.tables[one.table] = replace(known, changes=known.changes + one.changes, last_change=newest)
+                self._state.bytes += one.bytes
 
     def schema_change(self, table: str, statement: str, outcome: str) -> None:
         with self._lock:
-            self._told.schema_changes.appendleft(SchemaChangeSeen(time.time(), table, statement, outcome))
+            self._state.schema_changes.appendleft(SchemaChangeStatus(time.time(), table, statement, outcome))
 
     def late_rows(self, rows: int, place: str) -> None:
         with self._lock:
-            self._told.late_rows, self._told.late_place = rows, place
+            self._state.late_rows, self._state.late_place = rows, place
 
     def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
         self._lines.snapshot_begins(estimates, done)
         if not estimates:
             return
         with self._lock:
-            self._told.copy = _Copy(time.monotonic())
+            self._state.copy = _SnapshotProgress(time.monotonic())
             for name, estimate in estimates.items():
                 copied = done.get(name, 0)
                 known = replace(self._table(name), copied=copied, estimate=max(estimate, copied), complete=False)
-                self._told.tables[name] = known
+                self._state.tables[name] = known
 
     def snapshot_rows(self, table: str, rows: int, finished: bool) -> None:
         self._lines.snapshot_rows(table, rows, finished)
@@ -115,15 +115,15 @@ class Collected(ProgressView):
             known = self._table(table)
             copied = (known.copied or 0) + rows
             estimate = copied if finished else max(known.estimate or 0, copied)
-            self._told.tables[table] = replace(known, copied=copied, estimate=estimate, complete=finished)
-            if self._told.copy is not None:
-                self._told.copy.rows += rows
+            self._state.tables[table] = replace(known, copied=copied, estimate=estimate, complete=finished)
+            if self._state.copy is not None:
+                self._state.copy.rows += rows
 
     def snapshot_ends(self, rows: int, seconds: float) -> None:
         self._lines.snapshot_ends(rows, seconds)
         with self._lock:
-            self._told.copy = None
-            self._told.tables = {name: replace(table, complete=True) for name, table in self._told.tables.items()}
+            self._state.copy = None
+            self._state.tables = {name: replace(table, complete=True) for name, table in self._state.tables.items()}
 
     def pending(self, pending: Pending | None) -> None:
         with self._lock:
@@ -133,55 +133,55 @@ class Collected(ProgressView):
         self._lines.batch(changes, lag_s, position)
         with self._lock:
             self._rate.add(changes)
-            self._told.position = position
-            self._told.batches += 1
-            self._told.following = True
+            self._state.position = position
+            self._state.batches += 1
+            self._state.following = True
 
     def waiting(self, wait: tuple[str, float] | None) -> None:
         del wait
-        # It is told from the loop that follows the log, and only there.
-        self._told.following = True
+        # Only the loop that reads the log calls this.
+        self._state.following = True
 
     def close(self) -> None:
-        """The run has ended; its figures stay."""
+        """Stop the lag clock: the run has ended. The other values stay."""
         with self._lock:
             self.lag.stop()
 
-    # -- what others tell
+    # -- called by the runner and the probes
 
     def begin_run(self) -> None:
-        """Another run of the same pipe begins."""
+        """Reset the values that belong to one run."""
         with self._lock:
-            self._told.copy, self._told.following = None, False
+            self._state.copy, self._state.following = None, False
 
-    def remember(self, changes: Sequence[SchemaChangeSeen]) -> None:
-        """Schema changes from before this process, newest first."""
+    def add_past_schema_changes(self, changes: Sequence[SchemaChangeStatus]) -> None:
+        """Append schema changes from before this process, newest first."""
         with self._lock:
-            self._told.schema_changes.extend(changes[: _CHANGES_KEPT - len(self._told.schema_changes)])
+            self._state.schema_changes.extend(changes[: _MAX_SCHEMA_CHANGES - len(self._state.schema_changes)])
 
     def rows(self, rows: Mapping[str, int]) -> None:
-        """How many rows tables have in the sink, by the source's names."""
+        """Set the row counts of target tables, by the source's table names."""
         with self._lock:
             for name, count in rows.items():
-                if name in self._told.tables:
-                    self._told.tables[name] = replace(self._told.tables[name], rows=count)
+                if name in self._state.tables:
+                    self._state.tables[name] = replace(self._state.tables[name], rows=count)
 
-    def compared(self, table: str, result: VerifyResult | None) -> None:
+    def set_verify_result(self, table: str, result: VerifyResult | None) -> None:
         with self._lock:
-            self._told.tables[table] = replace(self._table(table), verify=result)
+            self._state.tables[table] = replace(self._table(table), verify=result)
 
-    def looked(self, reached: int, end: int, behind: int | None) -> None:
-        """The source's log ends at `end`, and the pipe has come to `reached`."""
+    def set_log_end(self, reached: int, end: int, behind: int | None) -> None:
+        """Record that the source's log ends at `end` and that the pipe has reached `reached`."""
         with self._lock:
             self.lag.looked(reached, end, behind, time.time())
 
-    # -- what is asked
+    # -- queries
 
-    def figures(self) -> Figures:
+    def progress(self) -> PipeProgress:
         with self._lock:
-            told = self._told
+            told = self._state
             left = sum(max((table.estimate or 0) - (table.copied or 0), 0) for table in told.tables.values() if not table.complete)
-            return Figures(
+            return PipeProgress(
                 told.position,
                 self._rate.now(),
                 self._rate.total,
@@ -201,14 +201,14 @@ class Collected(ProgressView):
             return self.lag.seconds(time.time())
 
     def knows_lag(self) -> bool:
-        """Whether the pipe itself says what is pending."""
+        """Return whether the pipe itself reports pending changes."""
         with self._lock:
             return self.lag.is_known(time.time())
 
     def targets(self) -> dict[str, str]:
-        """The tables' names in the sink, by the source's names."""
+        """Return the table names in the sink, by their names in the source."""
         with self._lock:
-            return {table.name: table.target for table in self._told.tables.values()}
+            return {table.name: table.target for table in self._state.tables.values()}
 
     def _table(self, name: str) -> TableStatus:
-        return self._told.tables.get(name) or TableStatus(name)
+        return self._state.tables.get(name) or TableStatus(name)

@@ -1,6 +1,6 @@
-"""Comparing a pipe's tables with their source beside the pipe, table by table, as `headrace verify` does.
+"""Verification of a pipe's tables while the pipe runs, table by table, as `headrace verify` does.
 
-Invariant: nothing is written to either side. What cannot be compared is told before anything begins.
+Invariant: nothing is written to either side. A pipe that cannot be verified is rejected before the comparison starts.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from headrace.verify.watched_pipe import KnownPipe, known_pipe
 WAIT_S: Final = 60.0
 
 
-class _EndingView(LineView):
-    """Ends the comparison when the process ends: a large one would hold that up for hours."""
+class _StoppableView(LineView):
+    """Aborts the comparison when the process ends; a large one would delay the exit for hours."""
 
     def advanced(self, table: str, rows: int) -> None:
         super().advanced(table, rows)
@@ -35,7 +35,7 @@ class _EndingView(LineView):
             raise TransientError("the process ends before the comparison does", hint="begin it again")
 
 
-def check_comparable(spec: PipeSpec) -> None:
+def check_verifiable(spec: PipeSpec) -> None:
     """Raise `DefiniteError` if the pipe's tables cannot be compared with their source."""
     if is_kafka(spec.source) or spec.source.startswith(OFFLINE):
         raise DefiniteError(
@@ -49,8 +49,8 @@ def check_comparable(spec: PipeSpec) -> None:
         )
 
 
-def check_rereadable(spec: PipeSpec) -> None:
-    """Raise `DefiniteError` if there is nothing to read the pipe's tables from again."""
+def check_resyncable(spec: PipeSpec) -> None:
+    """Raise `DefiniteError` if the pipe's source cannot be read again."""
     if is_kafka(spec.source) or spec.source.startswith(OFFLINE):
         raise DefiniteError(
             "tables are read again from a server, and the source is a log",
@@ -59,21 +59,21 @@ def check_rereadable(spec: PipeSpec) -> None:
         )
 
 
-def compare(spec: PipeSpec, tables: Sequence[str]) -> Iterator[TableResult]:
-    """Compare the pipe's tables, or those that globs over `database.table` name; each result as soon as it is sure."""
-    check_comparable(spec)
+def verify_pipe(spec: PipeSpec, tables: Sequence[str]) -> Iterator[TableResult]:
+    """Compare the pipe's tables, or those that match globs over `database.table`; yield each result as soon as it is final."""
+    check_verifiable(spec)
     known = known_pipe(str(spec.settings.state))
     chosen = Selection(tuple(tables)) if tables else known.selection or spec.settings.selection
-    yield from _compare_cells(spec, known, chosen) if is_cql(spec.source) else _compare_rows(spec, known, chosen)
+    yield from _verify_scylla(spec, known, chosen) if is_cql(spec.source) else _verify_mysql(spec, known, chosen)
 
 
-def verdict(result: TableResult, at: float) -> VerifyResult:
-    """A table's result in the words of the status."""
+def to_verify_result(result: TableResult, at: float) -> VerifyResult:
+    """Convert a table's result for the status."""
     words = {Verdict.EQUAL: "equal", Verdict.DIFFERENT: "different"}
     return VerifyResult(at, words.get(result.verdict, "undecided"), result.comparison.rows, result.comparison.total)
 
 
-def _compare_rows(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
+def _verify_mysql(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
     from headrace.model.projection import Projection
     from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
     from headrace.verify.watched_pipe import find_watermark
@@ -85,10 +85,10 @@ def _compare_rows(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterat
         )
         sink = replace(named.sink, choices=known.choices)
         watermark = find_watermark(sink, address, spec.name, known, WAIT_S)
-        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=_EndingView())
+        yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=_StoppableView())
 
 
-def _compare_cells(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
+def _verify_scylla(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
     from headrace.cql.session import connect
     from headrace.sinks.clickhouse.cells.sink import CellSink
     from headrace.verify.scylla.verifier import standing_of, verify_logged
@@ -98,4 +98,4 @@ def _compare_cells(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Itera
     with open_clickhouse_sink(spec.sink) as named, connect(address) as session:
         wait_s = WAIT_S + 2 * spec.chosen.scylla.confidence
         watermark = watch(named.sink.own_tables(), str(address), spec.name, known, wait_s, standing_of)
-        yield from verify_logged(session, CellSink(replace(named.sink, choices=known.choices)), chosen, watermark, _EndingView())
+        yield from verify_logged(session, CellSink(replace(named.sink, choices=known.choices)), chosen, watermark, _StoppableView())

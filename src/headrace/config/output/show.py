@@ -44,12 +44,12 @@ def summary(configuration: Configuration) -> str:
     lines = []
     for pipe in configuration.pipes:
         state = "" if pipe.enabled else " (disabled)"
-        lines += [f"{part.name}{state}: {shown(part.source)} -> {shown(part.sink)}, {_tables(part)}" for part in pipe.parts]
+        lines += [f"{part.name}{state}: {shown(part.source)} -> {shown(part.sink)}, {_tables(part)}" for part in pipe.specs]
     return "\n".join(lines)
 
 
 def _about(pipe: ConfiguredPipe) -> list[str]:
-    return [f"{part.name}: {_tables(part)}; state in {part.settings.state}" for part in pipe.parts]
+    return [f"{part.name}: {_tables(part)}; state in {part.settings.state}" for part in pipe.specs]
 
 
 def _tables(part: PipeSpec) -> str:

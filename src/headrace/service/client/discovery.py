@@ -1,6 +1,6 @@
-"""Which process is meant: by the file of its pipes, by its state directory, or by its address.
+"""Finds the running process by its pipe file, its state directory, or its URL.
 
-Of the file only `[headrace] state` is read: whoever asks a process need not have the secrets that it runs with.
+Only `[headrace] state` is read from the file, so that clients do not need the secrets that the pipes use.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from pathlib import Path
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.service.client.control_file import CONTROL_FILE, Contact, find
+from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, read_endpoint
 
 TOKEN_VARIABLE: Final = "HEADRACE_TOKEN"
 DEFAULT_FILE: Final = "headrace.toml"
 _STATE: Final = "headrace-state"
 
 
-def locate(file: str = "", state: str = "", url: str = "") -> Contact:
-    """The process; what is given last counts first. `DefiniteError` if none runs there."""
+def find_process(file: str = "", state: str = "", url: str = "") -> ControlEndpoint:
+    """Return the endpoint of the process; `url` takes precedence over `state`, `state` over `file`. `DefiniteError` if none runs."""
     if url:
-        return Contact(url.rstrip("/"), os.environ.get(TOKEN_VARIABLE, ""))
+        return ControlEndpoint(url.rstrip("/"), os.environ.get(TOKEN_VARIABLE, ""))
     if state:
-        return find(Path(state))
+        return read_endpoint(Path(state))
     if file:
-        return find(state_of(Path(file)))
+        return read_endpoint(read_state_directory(Path(file)))
     if Path(DEFAULT_FILE).exists():
-        return find(state_of(Path(DEFAULT_FILE)))
+        return read_endpoint(read_state_directory(Path(DEFAULT_FILE)))
     if (Path(_STATE) / CONTROL_FILE).exists():
-        return find(Path(_STATE))
+        return read_endpoint(Path(_STATE))
     raise DefiniteError(
         f"there is no {DEFAULT_FILE} here",
         place=str(Path.cwd()),
@@ -37,8 +37,8 @@ def locate(file: str = "", state: str = "", url: str = "") -> Contact:
     )
 
 
-def state_of(path: Path) -> Path:
-    """The state directory that a file of pipes names; relative ones are seen from the file."""
+def read_state_directory(path: Path) -> Path:
+    """Return the state directory named in a pipe file; a relative path is relative to the file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -46,7 +46,7 @@ def state_of(path: Path) -> Path:
         raise DefiniteError(reason, place=str(path), hint="name the file of pipes, or its state: --state DIR") from error
     directory = path.resolve().parent
     if path.suffix != ".toml":
-        # Files of other tools name no state.
+        # Files of other tools have no state setting.
         return directory / _STATE
     try:
         section = tomllib.loads(text).get("headrace", {})

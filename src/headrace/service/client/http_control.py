@@ -1,7 +1,6 @@
-"""A running process, asked from outside: `Control` over its HTTP API.
+"""`Control` over the HTTP API of a running process.
 
-What the process refuses is the same error as inside of it, with place and remedy. What a newer process tells beyond what is known here is
-left out.
+An error response becomes the same exception as in the process, with place and remedy. Unknown fields from a newer process are ignored.
 """
 
 from __future__ import annotations
@@ -15,21 +14,30 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.service.client.control_file import Contact
-from headrace.service.status import PipeStage, PipeStatus, Sample, SchemaChangeSeen, ServiceStatus, TableStatus, Trouble, VerifyResult
+from headrace.service.client.control_file import ControlEndpoint
+from headrace.service.status import (
+    ErrorStatus,
+    MetricSample,
+    PipeStage,
+    PipeStatus,
+    SchemaChangeStatus,
+    ServiceStatus,
+    TableStatus,
+    VerifyResult,
+)
 
 TIMEOUT_S: Final = 60.0
 T = TypeVar("T")
 
 
-class Remote:
-    """Asks one process; a connection for each question."""
+class HttpControl:
+    """Controls one process; opens a connection per request."""
 
-    def __init__(self, contact: Contact) -> None:
-        self._contact = contact
-        parts = urlsplit(contact.url)
+    def __init__(self, endpoint: ControlEndpoint) -> None:
+        self._endpoint = endpoint
+        parts = urlsplit(endpoint.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise DefiniteError(f"{contact.url!r} is no address of a process", place="--url", hint="write it as http://127.0.0.1:8088")
+            raise DefiniteError(f"{endpoint.url!r} is no address of a process", place="--url", hint="write it as http://127.0.0.1:8088")
         self._host, self._port, self._tls, self._base = parts.hostname, parts.port, parts.scheme == "https", parts.path.rstrip("/")
 
     def status(self) -> ServiceStatus:
@@ -38,8 +46,8 @@ class Remote:
     def pipe(self, name: str) -> PipeStatus:
         return _pipe(self._get(f"/api/pipes/{_quoted(name)}"))
 
-    def history(self, name: str) -> Sequence[Sample]:
-        return [Sample(*sample) for sample in self._get(f"/api/pipes/{_quoted(name)}/history")["samples"]]
+    def history(self, name: str) -> Sequence[MetricSample]:
+        return [MetricSample(*sample) for sample in self._get(f"/api/pipes/{_quoted(name)}/history")["samples"]]
 
     def pause(self, name: str) -> None:
         self._act(name, "pause")
@@ -67,17 +75,17 @@ class Remote:
         return self._post(f"/api/pipes/{_quoted(name)}/{action}", said)
 
     def _get(self, path: str) -> Any:
-        return self._ask("GET", path, None)
+        return self._request("GET", path, None)
 
     def _post(self, path: str, said: Mapping[str, Any]) -> Any:
-        if not self._contact.token:
-            raise DefiniteError("this needs the process's token", place=self._contact.url, hint="put it into the variable HEADRACE_TOKEN")
-        return self._ask("POST", path, json.dumps(said))
+        if not self._endpoint.token:
+            raise DefiniteError("this needs the process's token", place=self._endpoint.url, hint="put it into the variable HEADRACE_TOKEN")
+        return self._request("POST", path, json.dumps(said))
 
-    def _ask(self, method: str, path: str, body: str | None) -> Any:
+    def _request(self, method: str, path: str, body: str | None) -> Any:
         headers = {"Accept": "application/json"}
         if body is not None:
-            headers |= {"Authorization": f"Bearer {self._contact.token}", "Content-Type": "application/json"}
+            headers |= {"Authorization": f"Bearer {self._endpoint.token}", "Content-Type": "application/json"}
         kind = http.client.HTTPSConnection if self._tls else http.client.HTTPConnection
         connection = kind(self._host, self._port, timeout=TIMEOUT_S)
         try:
@@ -86,12 +94,12 @@ class Remote:
             return self._read(answer.status, answer.read())
         except TimeoutError as error:
             raise TransientError(
-                f"the process has not answered for {TIMEOUT_S:.0f} s", place=self._contact.url, hint="see its log; try again"
+                f"the process has not answered for {TIMEOUT_S:.0f} s", place=self._endpoint.url, hint="see its log; try again"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise DefiniteError(
                 f"no process answers: {str(error) or type(error).__name__}",
-                place=self._contact.url,
+                place=self._endpoint.url,
                 hint="start it with `headrace run`; if it runs, see its log",
             ) from error
         finally:
@@ -102,7 +110,7 @@ class Remote:
             said = json.loads(body)
         except ValueError as error:
             hint = "give the address that `headrace run` prints"
-            raise DefiniteError("something else than Headrace answers", place=self._contact.url, hint=hint) from error
+            raise DefiniteError("something else than Headrace answers", place=self._endpoint.url, hint=hint) from error
         if status == HTTPStatus.OK:
             return said
         told = said.get("error", {}) if isinstance(said, dict) else {}
@@ -111,29 +119,29 @@ class Remote:
 
 
 def read_status(said: Mapping[str, Any]) -> ServiceStatus:
-    """`ServiceStatus.to_json`, back."""
-    return _made(ServiceStatus, said, pipes=tuple(map(_pipe, said.get("pipes", ()))))
+    """Parse the JSON of `ServiceStatus.to_json`."""
+    return _from_json(ServiceStatus, said, pipes=tuple(map(_pipe, said.get("pipes", ()))))
 
 
 def _pipe(said: Mapping[str, Any]) -> PipeStatus:
     error = said.get("error")
-    return _made(
+    return _from_json(
         PipeStatus,
         said,
         stage=PipeStage(said["stage"]),
-        error=None if error is None else _made(Trouble, error),
-        recent_errors=tuple(_made(Trouble, one) for one in said.get("recent_errors", ())),
+        error=None if error is None else _from_json(ErrorStatus, error),
+        recent_errors=tuple(_from_json(ErrorStatus, one) for one in said.get("recent_errors", ())),
         tables=tuple(map(_table, said.get("tables", ()))),
-        schema_changes=tuple(_made(SchemaChangeSeen, one) for one in said.get("schema_changes", ())),
+        schema_changes=tuple(_from_json(SchemaChangeStatus, one) for one in said.get("schema_changes", ())),
     )
 
 
 def _table(said: Mapping[str, Any]) -> TableStatus:
     verify = said.get("verify")
-    return _made(TableStatus, said, verify=None if verify is None else _made(VerifyResult, verify))
+    return _from_json(TableStatus, said, verify=None if verify is None else _from_json(VerifyResult, verify))
 
 
-def _made(kind: type[T], said: Mapping[str, Any], **inside: Any) -> T:
+def _from_json(kind: type[T], said: Mapping[str, Any], **inside: Any) -> T:
     known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
     return kind(**{name: value for name, value in said.items() if name in known and name not in inside}, **inside)
 

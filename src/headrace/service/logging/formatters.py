@@ -1,6 +1,6 @@
-"""How lines of the log look: text for people, or one JSON object a line for programs; and that no secret is in either.
+"""Log formatters: text, or one JSON object per line. Both mask secrets.
 
-Invariant: code logs addresses without passwords. The formatters look through message and traceback once more and mask secrets by their
+Invariant: code logs addresses without passwords. As a second defence, the formatters mask secrets in message and traceback by their
 position (`user:password@`, `password=…`, `IDENTIFIED BY '…'`, `Bearer …`), never by their text: a password that equals a database's name
 must not hide that name elsewhere.
 """
@@ -25,7 +25,7 @@ _QUOTED: Final = r"""[A-Za-z]?'(?:[^'\\]|\\.|'')*'|[A-Za-z]?"(?:[^"\\]|\\.|"")*\
 """A literal of SQL, JSON, Python or Java, with its escapes."""
 _NAMES: Final = r"passw(?:or)?d|passphrase|\bpass|pwd|secret|token|credentials?|key\.pem|jaas\.config|(?:api|access|private)[._-]?key"
 _FORMS: Final = (
-    # Not so the example of an address that remedies give.
+    # The example address in remedies is not masked.
     (re.compile(r"([A-Za-z][A-Za-z0-9+.-]*://(?!user:password@host\b)[^\s/?#:@'\"]*:)[^\s/?#'\"]+@"), rf"\1{MASK}@"),
     (re.compile(rf"(?i)((?:{_NAMES})['\"]?\s*=\s*)(?:{_QUOTED}|[^\s'\",;&)]+)"), rf"\1{MASK}"),
     (re.compile(rf"(?i)(['\"][\w.-]*(?:{_NAMES})['\"]\s*:\s*)(?:{_QUOTED})"), rf'\1"{MASK}"'),
@@ -35,28 +35,28 @@ _FORMS: Final = (
 )
 
 
-def masked(text: str) -> str:
-    """A text without what stands where a secret stands."""
+def mask_secrets(text: str) -> str:
+    """Replace values in the position of a secret by a mask."""
     for form, instead in _FORMS:
         text = form.sub(instead, text)
     return text
 
 
-class TextLines(logging.Formatter):
-    """Lines for people: names and values are escaped, and what follows the first line of a record is indented."""
+class TextFormatter(logging.Formatter):
+    """Text lines: names and values are escaped, and lines after the first line of a record are indented."""
 
     def format(self, record: logging.LogRecord) -> str:
         shown = copy.copy(record)
         shown.msg, shown.args, shown.exc_text = record_text(record), (), None
-        return masked(super().format(shown))
+        return mask_secrets(super().format(shown))
 
     def formatException(self, ei: Any) -> str:
-        # The lines of an exception's text are not known from those of the traceback: no line of either may look like one of the log.
+        # Lines of the exception text cannot be told from traceback lines; neither may look like a log line.
         return "\n".join(f"  {escape_text(line)}" for line in super().formatException(ei).split("\n"))
 
 
-class JsonLines(logging.Formatter):
-    """One object a line: `ts`, `level`, `logger`, `message`; and where there is one, `pipe`, `place`, `remedy`, `exception`."""
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line: `ts`, `level`, `logger`, `message`; if present, `pipe`, `place`, `remedy`, `exception`."""
 
     def format(self, record: logging.LogRecord) -> str:
         error = _error_of(record)
@@ -71,24 +71,24 @@ class JsonLines(logging.Formatter):
             "exception": _exception(record),
         }
         optional = ("pipe", "place", "remedy", "exception")
-        kept = {name: _encodable(masked(value)) for name, value in said.items() if value or name not in optional}
+        kept = {name: _encodable(mask_secrets(value)) for name, value in said.items() if value or name not in optional}
         return orjson.dumps(kept).decode()
 
 
 def _encodable(text: str) -> str:
-    """A text that UTF-8 can hold: bytes of arguments and file names that are not UTF-8 are shown as escapes."""
+    """Escape bytes of arguments and file names that are not UTF-8."""
     return text.encode(errors="backslashreplace").decode()
 
 
 def _error_of(record: logging.LogRecord) -> HeadraceError | None:
-    """The error that a line tells of."""
+    """Return the error among the arguments or the exception of a record."""
     arguments = record.args if isinstance(record.args, tuple) else ()
     raised = record.exc_info[1] if record.exc_info else None
     return next((one for one in (*arguments, raised) if isinstance(one, HeadraceError)), None)
 
 
 def _message(record: logging.LogRecord) -> str:
-    """The text; of an error, what happened: its place and its remedy have words of their own."""
+    """Return the message; an error contributes only its message, since place and remedy have their own fields."""
     if not isinstance(record.args, tuple) or not any(isinstance(one, HeadraceError) for one in record.args):
         return record.getMessage()
     return str(record.msg) % tuple(one.message if isinstance(one, HeadraceError) else one for one in record.args)

@@ -1,4 +1,4 @@
-"""Which pipe a line of the log is about: `record.pipe`, by the context of the thread that logs."""
+"""Adds the pipe to log records: `record.pipe`, from the context of the logging thread."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 import os
 
 from headrace.retry import current_wait
-from headrace.service.logging.formatters import TextLines
+from headrace.service.logging.formatters import TextFormatter
 
 
-class NamesPipe(logging.Filter):
-    """Gives every record its pipe (`pipe`; empty: the process) and the same as a prefix of text lines (`of_pipe`)."""
+class PipeContextFilter(logging.Filter):
+    """Sets `pipe` (empty: the process) and the prefix of text lines, `of_pipe`, on every record."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         pipe = current_wait().pipe
@@ -18,28 +18,28 @@ class NamesPipe(logging.Filter):
         return True
 
 
-class _NotPy4J(logging.Filter):
-    """Leaves out what the bridge to Java says of a process that is gone: the pipes say it, once each."""
+class _Py4JFilter(logging.Filter):
+    """Drops Py4J's messages about a dead Java process; each pipe reports it once."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return "py4j" not in record.pathname
 
 
-def name_pipes(formatter: logging.Formatter | None = None) -> None:
-    """From now on lines of the log say which pipe they are about.
+def configure_pipe_logging(formatter: logging.Formatter | None = None) -> None:
+    """Add the pipe to all log lines from now on.
 
-    They go to where standard error was when this was called: while Spark starts, its own goes elsewhere for a moment.
+    Lines go to the current standard error: Spark redirects it for a moment while it starts.
     """
     stream = os.fdopen(os.dup(2), "w", buffering=1)
-    lines = formatter or TextLines("%(asctime)s %(levelname)s %(of_pipe)s%(message)s")
+    lines = formatter or TextFormatter("%(asctime)s %(levelname)s %(of_pipe)s%(message)s")
     for handler in logging.getLogger("headrace").handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(stream)
-        handler.addFilter(NamesPipe())
+        handler.addFilter(PipeContextFilter())
         handler.setFormatter(lines)
-    # What libraries say has the same form, and no secrets either.
+    # Messages of libraries get the same format and masking.
     root = logging.StreamHandler(stream)
-    root.addFilter(_NotPy4J())
-    root.addFilter(NamesPipe())
+    root.addFilter(_Py4JFilter())
+    root.addFilter(PipeContextFilter())
     root.setFormatter(lines)
     logging.getLogger().addHandler(root)
