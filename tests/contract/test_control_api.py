@@ -282,7 +282,7 @@ def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch
     assert b" 411 " in served.raw(post + b"\r\n{}")
     assert b" 411 " in served.raw(post + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n")
     assert b" 411 " in served.raw(post + b"Content-Length: -1\r\n\r\n{}")
-    too_much = handler.MOST_BODY + 1
+    too_much = handler.MAX_BODY_BYTES + 1
     assert b" 413 " in served.raw(post + f"Content-Length: {too_much}\r\n\r\n".encode() + b"x" * too_much)
     assert served.raw(post + b"Content-Length: 10\r\n\r\n{}") == b""
     assert served.control.asked == []
@@ -302,8 +302,8 @@ def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch
 
 def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(handler.Handler, "timeout", 0.3)
-    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 4)
-    monkeypatch.setattr(event_stream, "MOST_LISTENERS", 2)
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 4)
+    monkeypatch.setattr(event_stream, "MAX_LISTENERS", 2)
     slow = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(4)]
     try:
         for client in slow:
@@ -331,7 +331,7 @@ def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pyte
 
 def test_slow_connections_never_make_the_process_look_dead(served: Served) -> None:
     with ExitStack() as stack:
-        for turn in range(serving.MOST_CONNECTIONS * 2):
+        for turn in range(serving.MAX_CONNECTIONS * 2):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
             client.sendall(b"POST /api/pipes/shop/pause HTTP/1.1\r\nContent-Length: 9\r\n\r\n" if turn % 2 else b"GET /health HT")
             if turn % 16 == 0:
@@ -342,7 +342,7 @@ def test_slow_connections_never_make_the_process_look_dead(served: Served) -> No
 
 
 def test_when_all_connections_are_at_work_the_process_still_says_that_it_lives(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MOST_CONNECTIONS", 2)
+    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 2)
     with ExitStack() as stack:
         for _ in range(2):
             listener = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))

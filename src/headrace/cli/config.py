@@ -42,12 +42,12 @@ def check(arguments: argparse.Namespace) -> int:
     """Load the file, and say what it came to."""
     from headrace.config import load
     from headrace.config.output.show import summary
-    from headrace.dashboard.auth import check_reach, parse_listen
+    from headrace.dashboard.auth import check_exposure, parse_listen
     from headrace.pipes.factory import check_here
 
     configuration = load(Path(arguments.file), arguments.pipe)
     if configuration.process.listen:
-        check_reach(parse_listen(configuration.process.listen), configuration.process.hosts)
+        check_exposure(parse_listen(configuration.process.listen), configuration.process.hosts)
     for pipe in configuration.pipes:
         for spec in pipe.specs if pipe.enabled else ():
             check_here(spec)

@@ -1,1 +1,1 @@
-"""The page that shows a running process, its figures for Prometheus, and the HTTP server for both and for control."""
+"""The HTTP server of a running process: dashboard page, Prometheus metrics and control API."""

@@ -1,8 +1,8 @@
-"""Who may ask: the rules that every request passes before anything is done for it.
+"""Access control: the checks that every request passes first.
 
-Invariant: a page of another site, open in a browser of this machine, can neither read nor change anything here. It cannot read, for the
-`Host` of its requests must be one of ours, whatever its own name resolves to (DNS rebinding); it cannot change, for it has no token, and
-its `Origin` is another.
+Invariant: a page of another site, open in a browser of this machine, can neither read nor change anything here. It cannot read, because
+the `Host` header must name this server, whatever the page's own name resolves to (DNS rebinding). It cannot change anything, because it
+has no token and a foreign `Origin`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
-from headrace.dashboard.responses import Refused
+from headrace.dashboard.responses import HttpError
 from headrace.errors import DefiniteError
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
@@ -26,7 +26,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a server listens."""
+    """A listen address."""
 
     host: str
     port: int
@@ -40,7 +40,7 @@ class Address:
 
 
 def parse_listen(listen: str) -> Address:
-    """`127.0.0.1:8088`, `[::1]:8088`, `:8088` (this machine only)."""
+    """Parse `127.0.0.1:8088`, `[::1]:8088` or `:8088` (this machine only)."""
     parts = urlsplit(f"//{listen.strip()}")
     try:
         port = parts.port
@@ -51,8 +51,8 @@ def parse_listen(listen: str) -> Address:
     return Address(parts.hostname or "127.0.0.1", port)
 
 
-def check_reach(address: Address, hosts: Sequence[str]) -> None:
-    """Other machines get in by choice only, under names that a request can have."""
+def check_exposure(address: Address, hosts: Sequence[str]) -> None:
+    """Raise `DefiniteError` for an invalid host name, or if other machines could connect without a configured host name."""
     wrong = next((host for host in hosts if not _NAME.fullmatch(host) and not _is_ip(host)), None)
     if wrong is not None:
         raise DefiniteError(
@@ -66,8 +66,8 @@ def check_reach(address: Address, hosts: Sequence[str]) -> None:
         )
 
 
-class Gate:
-    """The rules of one server."""
+class RequestAuth:
+    """Checks the host, origin and token of requests to one server."""
 
     def __init__(self, address: Address, token: str, hosts: Sequence[str] = ()) -> None:
         if not token:
@@ -78,15 +78,15 @@ class Gate:
         self._open = not address.is_loopback
 
     def check_host(self, host: str) -> None:
-        """Raise `Refused` unless the request was meant for us."""
+        """Raise `HttpError` unless the `Host` header names this server."""
         name = _host_name(host)
-        # A name may be made to resolve to us; a number that is not ours would have led elsewhere.
+        # A foreign name may resolve to this machine (DNS rebinding); a foreign IP address would have led elsewhere.
         if name not in self._hosts and not (_is_loopback_ip(name) or (self._open and _is_ip(name))):
             remedy = "ask by an address that it listens on, or name this host in [headrace] hosts"
-            raise Refused(HTTPStatus.FORBIDDEN, f"{host!r} is not served here", place="Host", remedy=remedy)
+            raise HttpError(HTTPStatus.FORBIDDEN, f"{host!r} is not served here", place="Host", remedy=remedy)
 
     def check_origin(self, headers: Message) -> None:
-        """Raise `Refused` if a browser asks for a page that is not ours."""
+        """Raise `HttpError` if a page of another site sends the request."""
         origin = headers.get("Origin")
         if origin is None and headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
             return
@@ -96,13 +96,15 @@ class Gate:
                 parts.netloc.lower() == headers.get("Host", "").lower() or (parts.hostname or "") in self._named
             ):
                 return
-        raise Refused(HTTPStatus.FORBIDDEN, "a page of another site may not ask for this", place="Origin", remedy="use Headrace's own page")
+        raise HttpError(
+            HTTPStatus.FORBIDDEN, "a page of another site may not ask for this", place="Origin", remedy="use Headrace's own page"
+        )
 
     def check_token(self, headers: Message) -> None:
-        """Raise `Refused` unless the request has the token."""
+        """Raise `HttpError` unless the request has the token."""
         kind, _, given = headers.get("Authorization", "").strip().partition(" ")
         if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token):
-            raise Refused(
+            raise HttpError(
                 HTTPStatus.UNAUTHORIZED,
                 "this needs the process's token" if not given else "this is not the process's token",
                 place="Authorization",

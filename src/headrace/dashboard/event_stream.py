@@ -1,4 +1,4 @@
-"""Live updates: the status as server-sent events, made once a second for all who listen."""
+"""Live updates: the status as server-sent events, built once a second for all listeners."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ from typing import Final
 
 import orjson
 
-from headrace.dashboard.responses import Refused
+from headrace.dashboard.responses import HttpError
 from headrace.service.control import Control
 
 PERIOD_S: Final = 1.0
-MOST_LISTENERS: Final = 64
+MAX_LISTENERS: Final = 64
 END: Final = b"event: end\ndata: {}\n\n"
-"""The process ends: whoever listens may say so, and try again later."""
+"""Tells listeners that the process ends; they may reconnect later."""
 
 
-class Pulse:
-    """Makes events for as long as somebody listens; safe for threads. A slow listener misses some, and holds up nobody."""
+class EventStream:
+    """Builds events while there are listeners. Thread-safe. A slow listener misses events and does not delay others."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
-        # Two: whoever comes or leaves does not wait for a status that is long in coming.
-        self._counting, self._making = threading.Lock(), threading.Lock()
+        # Two locks: a listener that joins or leaves does not wait for a slow status.
+        self._listeners_lock, self._event_lock = threading.Lock(), threading.Lock()
         self._ended = threading.Event()
         self._listeners = 0
-        self._event, self._made = b"", -PERIOD_S
+        self._event, self._event_time = b"", -PERIOD_S
 
     @contextmanager
-    def listening(self) -> Iterator[Iterator[bytes]]:
-        with self._counting:
-            if self._listeners >= MOST_LISTENERS:
+    def subscribe(self) -> Iterator[Iterator[bytes]]:
+        with self._listeners_lock:
+            if self._listeners >= MAX_LISTENERS:
                 remedy = "close pages that nobody looks at"
-                raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many listen already", remedy=remedy, headers={"Retry-After": "10"})
+                raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "too many listen already", remedy=remedy, headers={"Retry-After": "10"})
             self._listeners += 1
         try:
             yield self._events()
         finally:
-            with self._counting:
+            with self._listeners_lock:
                 self._listeners -= 1
 
-    def end(self) -> None:
-        """Have all listeners leave."""
+    def close(self) -> None:
+        """End the streams of all listeners."""
         self._ended.set()
 
     def _events(self) -> Iterator[bytes]:
         while not self._ended.is_set():
             started = time.monotonic()
-            yield self._current()
+            yield self._latest_event()
             self._ended.wait(max(0.0, PERIOD_S - (time.monotonic() - started)))
         yield END
 
-    def _current(self) -> bytes:
-        with self._making:
-            # Half a period old is new enough: listeners beat together without a thread that beats for nobody.
-            if time.monotonic() - self._made >= PERIOD_S / 2:
+    def _latest_event(self) -> bytes:
+        with self._event_lock:
+            # Listeners share an event that is less than half a period old; no thread is needed to build it.
+            if time.monotonic() - self._event_time >= PERIOD_S / 2:
                 self._event = b"event: status\ndata: " + orjson.dumps(self._control.status()) + b"\n\n"
-                self._made = time.monotonic()
+                self._event_time = time.monotonic()
             return self._event

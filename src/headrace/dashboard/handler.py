@@ -1,4 +1,4 @@
-"""One client's connection: requests in, answers out, one after the other."""
+"""The HTTP handler of one client connection."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 from headrace.dashboard import health, metrics, routes
-from headrace.dashboard.responses import Answer, Refused, refusal
+from headrace.dashboard.responses import HttpError, Response, error_response
 from headrace.dashboard.site import ConnectionTracker, Site
 from headrace.embedded.http.timed_stream import TimedSocket
 
 log = logging.getLogger(__name__)
 
-MOST_BODY: Final = 256 << 10
-MOST_HEAD: Final = 64 << 10
-_MOST_FIRST_LINE: Final = (64 << 10) + 1
-_MOST_DISCARDED: Final = 4 << 20
+MAX_BODY_BYTES: Final = 256 << 10
+MAX_HEAD_BYTES: Final = 64 << 10
+_MAX_REQUEST_LINE: Final = (64 << 10) + 1
+_MAX_DISCARDED: Final = 4 << 20
 _LINGER_S: Final = 1.0
 _RESERVED_S: Final = 2.0
-_ONCE: Final = ("Content-Length", "Transfer-Encoding", "Host", "Origin", "Authorization")
-"""Headers of which two would let two readers of a request understand different things."""
-_GUARDED: Final = {
+_SINGLE_HEADERS: Final = ("Content-Length", "Transfer-Encoding", "Host", "Origin", "Authorization")
+"""Headers that may occur once: with two, a proxy and this server could read different requests."""
+_SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -38,14 +38,14 @@ _GUARDED: Final = {
         "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     ),
 }
-"""Sent with every answer."""
+"""Sent with every response."""
 
 
 class _BoundedHead(io.BufferedReader):
-    """Reads lines of a request's head, up to so many bytes of all together: the standard library's limits are on single lines.
+    """Reads the lines of a request head up to a total size; the standard library only limits single lines.
 
-    It also tells lines that the standard library takes and others read in another way: those that do not end in CR LF, have a control
-    character inside, or go on with the line before.
+    It also detects lines that the standard library accepts and other servers read differently: those that do not end in CR LF, contain
+    a control character, or continue the line before.
     """
 
     left = 0
@@ -62,14 +62,14 @@ class _BoundedHead(io.BufferedReader):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Reads requests, has them checked and answered."""
+    """Reads requests, checks access, and sends responses."""
 
     protocol_version = "HTTP/1.1"
     timeout = 30.0
-    """How long a client may take to send the next piece, or to take one."""
+    """Timeout of a single read or write, in seconds."""
     disable_nagle_algorithm = True
     site: Site
-    """Set by the server's own kind of handler."""
+    """Set by the subclass that the server creates."""
 
     def setup(self) -> None:
         super().setup()
@@ -78,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
         self.rfile = self._head = _BoundedHead(self._raw)
 
     def handle_one_request(self) -> None:
-        self._head.left, self._head.malformed = _MOST_FIRST_LINE + MOST_HEAD, False
+        self._head.left, self._head.malformed = _MAX_REQUEST_LINE + MAX_HEAD_BYTES, False
         self._listener.set_waiting(self.connection, True)
         self._reserved = self._listener.is_reserved(self.connection)
         self._raw.deadline = time.monotonic() + (_RESERVED_S if self._reserved else self.timeout)
@@ -91,7 +91,7 @@ class Handler(BaseHTTPRequestHandler):
     def parse_request(self) -> bool:
         if not super().parse_request():
             return False
-        if self._head.malformed or any(len(self.headers.get_all(name, ())) > 1 for name in _ONCE):
+        if self._head.malformed or any(len(self.headers.get_all(name, ())) > 1 for name in _SINGLE_HEADERS):
             self.send_error(HTTPStatus.BAD_REQUEST)
             return False
         return True
@@ -100,46 +100,46 @@ class Handler(BaseHTTPRequestHandler):
         return "headrace"
 
     def log_message(self, format: str, *args: object) -> None:
-        # The first line of a request may hold anything; it is for those who look closely only.
+        # A request line may contain anything, so it is logged at debug level only.
         log.debug("%s %s", self.address_string(), format % args)
 
     def do_GET(self) -> None:
-        self._exchange()
+        self._handle()
 
     def do_HEAD(self) -> None:
-        self._exchange()
+        self._handle()
 
     def do_POST(self) -> None:
-        self._exchange()
+        self._handle()
 
-    def _other_method(self) -> None:
+    def _unsupported_method(self) -> None:
         self.close_connection = True
-        self._exchange()
+        self._handle()
 
-    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _other_method
+    do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_CONNECT = _unsupported_method
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:  # noqa: ARG002
-        """What the standard library refuses (a request that is none), in our form; what was sent is not repeated."""
+        """Send errors of the standard library (a malformed request) as JSON, without the content of the request."""
         status = HTTPStatus(code)
         self.close_connection = True
-        # Of a first line that cannot be read, it takes the oldest version, whose answers have no head.
+        # After an unreadable request line the standard library assumes HTTP/0.9, whose responses have no head.
         self.request_version = self.protocol_version
-        self._send(refusal(Refused(status, status.phrase, remedy="send a well-formed request of HTTP/1.1")))
-        self._take_the_rest()
+        self._send(error_response(HttpError(status, status.phrase, remedy="send a well-formed request of HTTP/1.1")))
+        self._discard_input()
 
-    def _take_the_rest(self) -> None:
-        """Closing on unread bytes would cut off the answer: what is on its way is taken, for a moment."""
+    def _discard_input(self) -> None:
+        """Read pending input for a moment: closing a socket with unread bytes would cut off the response."""
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_WR)
             self.connection.settimeout(_LINGER_S)
             taken = 0
-            while taken < _MOST_DISCARDED and (piece := self.connection.recv(1 << 16)):
+            while taken < _MAX_DISCARDED and (piece := self.connection.recv(1 << 16)):
                 taken += len(piece)
 
-    def _exchange(self) -> None:
+    def _handle(self) -> None:
         path = urlsplit(self.path).path
         try:
-            # What was sent is taken first: a connection that is closed on unread bytes loses its answer.
+            # The body is read first: closing a connection with unread bytes loses the response.
             body = self._body() if self.command == "POST" else b""
             self._raw.deadline = None
             self.connection.settimeout(self.timeout)
@@ -147,72 +147,72 @@ class Handler(BaseHTTPRequestHandler):
             if self._reserved:
                 self.close_connection = True
                 if path != "/health":
-                    raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are at work", headers={"Retry-After": "5"})
-            self.site.gate.check_host(self.headers.get("Host", ""))
+                    raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "too many requests are at work", headers={"Retry-After": "5"})
+            self.site.auth.check_host(self.headers.get("Host", ""))
             if self.command == "POST":
                 self._send(self._post(path, body))
             elif self.command not in ("GET", "HEAD"):
-                raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{self.command} is not known here", headers={"Allow": "GET, HEAD, POST"})
+                raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, f"{self.command} is not known here", headers={"Allow": "GET, HEAD, POST"})
             elif path == routes.STREAM and self.command == "GET":
                 self._stream()
             else:
-                self._check_bodyless()
+                self._close_if_body()
                 self._send(self._get(path))
-        except Refused as error:
-            self._send(refusal(error))
+        except HttpError as error:
+            self._send(error_response(error))
             if self.close_connection:
-                self._take_the_rest()
+                self._discard_input()
         except OSError:
             raise
         except Exception:
-            # Told to the client in brief here, and to the log in full by the server.
+            # The client gets a short message; the server logs the traceback.
             self.close_connection = True
-            self._send(refusal(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed inside", remedy="see the process's log")))
+            self._send(error_response(HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed inside", remedy="see the process's log")))
             raise
 
-    def _get(self, path: str) -> Answer:
+    def _get(self, path: str) -> Response:
         control = self.site.control
         if path.startswith(routes.PREFIX):
             return routes.get(control, path)
         if path == "/metrics":
-            return Answer(HTTPStatus.OK, metrics.render(control.status()).encode(), metrics.CONTENT_TYPE)
+            return Response(HTTPStatus.OK, metrics.render(control.status()).encode(), metrics.CONTENT_TYPE)
         if path == "/health":
             return health.health()
         if path == "/ready":
             return health.ready(control.status())
         asset = self.site.assets().get(path)
         if asset is None:
-            raise Refused(HTTPStatus.NOT_FOUND, "there is nothing here", place=path, remedy="the page is at /")
+            raise HttpError(HTTPStatus.NOT_FOUND, "there is nothing here", place=path, remedy="the page is at /")
         cached = {"ETag": asset.etag, "Cache-Control": "no-cache"}
         if asset.etag in [tag.strip() for tag in self.headers.get("If-None-Match", "").split(",")]:
-            return Answer(HTTPStatus.NOT_MODIFIED, b"", asset.content_type, cached)
-        return Answer(HTTPStatus.OK, asset.content, asset.content_type, cached)
+            return Response(HTTPStatus.NOT_MODIFIED, b"", asset.content_type, cached)
+        return Response(HTTPStatus.OK, asset.content, asset.content_type, cached)
 
-    def _post(self, path: str, body: bytes) -> Answer:
-        self.site.gate.check_origin(self.headers)
-        self.site.gate.check_token(self.headers)
+    def _post(self, path: str, body: bytes) -> Response:
+        self.site.auth.check_origin(self.headers)
+        self.site.auth.check_token(self.headers)
         return routes.post(self.site.control, path, body)
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "")
         if "Transfer-Encoding" in self.headers or not (length.isascii() and length.isdigit()):
             self.close_connection = True
-            raise Refused(HTTPStatus.LENGTH_REQUIRED, "a body needs its length", place="Content-Length", remedy="send Content-Length")
-        if len(length) > 18 or int(length) > MOST_BODY:
+            raise HttpError(HTTPStatus.LENGTH_REQUIRED, "a body needs its length", place="Content-Length", remedy="send Content-Length")
+        if len(length) > 18 or int(length) > MAX_BODY_BYTES:
             self.close_connection = True
-            raise Refused(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MOST_BODY} bytes", place="Content-Length")
+            raise HttpError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body has at most {MAX_BODY_BYTES} bytes", place="Content-Length")
         body = self.rfile.read(int(length))
         if len(body) != int(length):
             raise ConnectionResetError("the client went away within its request")
         return body
 
-    def _check_bodyless(self) -> None:
+    def _close_if_body(self) -> None:
         if self.headers.get("Content-Length", "0") != "0" or "Transfer-Encoding" in self.headers:
             self.close_connection = True
 
-    def _send(self, answer: Answer) -> None:
+    def _send(self, answer: Response) -> None:
         self.send_response(answer.status)
-        for name, value in {"Cache-Control": "no-store", **_GUARDED, **answer.headers}.items():
+        for name, value in {"Cache-Control": "no-store", **_SECURITY_HEADERS, **answer.headers}.items():
             self.send_header(name, value)
         if answer.status != HTTPStatus.NOT_MODIFIED:
             self.send_header("Content-Type", answer.content_type)
@@ -224,11 +224,11 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(answer.body)
 
     def _stream(self) -> None:
-        """Server-sent events: the status, every second, until the client or the process ends."""
+        """Send the status as server-sent events, once a second, until the client or the process ends."""
         self.close_connection = True
-        with self.site.pulse.listening() as beats:
+        with self.site.events.subscribe() as beats:
             self.send_response(HTTPStatus.OK)
-            for name, value in {"Cache-Control": "no-store", **_GUARDED, "X-Accel-Buffering": "no"}.items():
+            for name, value in {"Cache-Control": "no-store", **_SECURITY_HEADERS, "X-Accel-Buffering": "no"}.items():
                 self.send_header(name, value)
             self.send_header("Content-Type", "text/event-stream; charset=utf-8")
             self.send_header("Connection", "close")

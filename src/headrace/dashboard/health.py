@@ -1,7 +1,7 @@
-"""`/health` and `/ready`, for whoever starts, restarts and routes to processes.
+"""`/health` and `/ready`, for process managers and load balancers.
 
-Healthy is a process that answers: restarting it would not help a pipe that failed. Ready is one whose enabled pipes have all begun, and
-none has failed or waits to be started again. A pipe that was paused or stopped by a person is as it should be.
+A process is healthy if it responds: a restart would not help a failed pipe. It is ready when all enabled pipes have started and none has
+failed or waits for a retry. Pipes that a person paused or stopped do not count.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Final
 
 from headrace import __version__
-from headrace.dashboard.responses import Answer, as_json
+from headrace.dashboard.responses import Response, json_response
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus
 
 _NOT_READY: Final = {
@@ -21,19 +21,19 @@ _NOT_READY: Final = {
 }
 
 
-def health() -> Answer:
-    """Asks no pipe: one that is long in answering is no reason to restart the process."""
-    return as_json({"status": "ok", "version": __version__, "pid": os.getpid()})
+def health() -> Response:
+    """Respond without querying pipes: a slow pipe is no reason to restart the process."""
+    return json_response({"status": "ok", "version": __version__, "pid": os.getpid()})
 
 
-def ready(status: ServiceStatus) -> Answer:
-    """503 with the pipes that are not."""
-    waited_for = [_told(pipe) for pipe in status.pipes if pipe.stage in _NOT_READY]
-    code = HTTPStatus.SERVICE_UNAVAILABLE if waited_for else HTTPStatus.OK
-    return as_json({"ready": not waited_for, "not_ready": waited_for}, code)
+def ready(status: ServiceStatus) -> Response:
+    """Respond 200, or 503 with the pipes that are not ready."""
+    not_ready = [_pipe_reason(pipe) for pipe in status.pipes if pipe.stage in _NOT_READY]
+    code = HTTPStatus.SERVICE_UNAVAILABLE if not_ready else HTTPStatus.OK
+    return json_response({"ready": not not_ready, "not_ready": not_ready}, code)
 
 
-def _told(pipe: PipeStatus) -> dict[str, str]:
+def _pipe_reason(pipe: PipeStatus) -> dict[str, str]:
     error = pipe.error
     return {
         "pipe": pipe.name,

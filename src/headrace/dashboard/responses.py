@@ -1,4 +1,4 @@
-"""What is asked of the server and what it answers, as plain values; and how errors are told."""
+"""HTTP responses and errors as plain values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ JSON: Final = "application/json; charset=utf-8"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """One response, whole."""
+class Response:
+    """A complete HTTP response."""
 
     status: int
     body: bytes
@@ -24,8 +24,8 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Refused(Exception):
-    """The request is not answered: why, and what to do."""
+class HttpError(Exception):
+    """A request that is rejected: HTTP status, message and remedy."""
 
     def __init__(
         self, status: HTTPStatus, message: str, *, place: str = "", remedy: str = "", headers: Mapping[str, str] | None = None
@@ -35,16 +35,16 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-def as_json(value: Any, status: int = HTTPStatus.OK) -> Answer:
-    """A document; numbers that JSON has no word for (NaN) are null."""
-    return Answer(status, orjson.dumps(value))
+def json_response(value: Any, status: int = HTTPStatus.OK) -> Response:
+    """Return a JSON response; NaN and infinities become null."""
+    return Response(status, orjson.dumps(value))
 
 
-def refusal(error: Refused) -> Answer:
-    told = {"message": error.message, "place": error.place, "remedy": error.remedy}
-    return Answer(error.status, orjson.dumps({"error": told}), headers=error.headers)
+def error_response(error: HttpError) -> Response:
+    document = {"message": error.message, "place": error.place, "remedy": error.remedy}
+    return Response(error.status, orjson.dumps({"error": document}), headers=error.headers)
 
 
-def failure(error: HeadraceError, status: int) -> Answer:
-    """An error of ours, in full: it is made for people."""
-    return as_json({"error": {"message": error.message, "place": error.place, "remedy": error.hint}}, status)
+def failure_response(error: HeadraceError, status: int) -> Response:
+    """Return a Headrace error as JSON, with place and remedy."""
+    return json_response({"error": {"message": error.message, "place": error.place, "remedy": error.hint}}, status)

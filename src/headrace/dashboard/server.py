@@ -1,10 +1,9 @@
-"""The HTTP server of a running process: the page, the figures and the control API, on one address of this machine.
+"""The HTTP server of a running process: dashboard, metrics and control API on one local address.
 
-Every connection has a thread; there are so many at most, and each gives up on a client that takes too long. When there are too many, the
-one that has waited longest to send a request makes room; when all are at work, a few more may still ask for `/health`. So slow clients do
-not make the process look dead. Ending is
-orderly: no new connections, streams are told and end, what is under way gets a moment. TLS is not its business: it listens on loopback,
-and a proxy that others reach it by brings its own certificate.
+Every connection has a thread; the number of connections is limited, and slow clients time out. At the limit, the connection that has waited
+longest for its client is closed; if all are busy, a few reserved connections may still request `/health`, so that slow clients do not make
+the process look dead. At shutdown the server accepts no new connections, ends streams, and gives running requests a moment. It has no TLS:
+it listens on loopback, and a proxy in front of it brings its own certificate.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
-from headrace.dashboard.auth import Address, Gate, check_reach, parse_listen
-from headrace.dashboard.event_stream import Pulse
+from headrace.dashboard.auth import Address, RequestAuth, check_exposure, parse_listen
+from headrace.dashboard.event_stream import EventStream
 from headrace.dashboard.handler import Handler
 from headrace.dashboard.site import Site
 from headrace.dashboard.static_files import Asset, load_assets
@@ -31,8 +30,8 @@ from headrace.service.control import Control
 
 log = logging.getLogger(__name__)
 
-MOST_CONNECTIONS: Final = 128
-MOST_RESERVED: Final = 16
+MAX_CONNECTIONS: Final = 128
+MAX_RESERVED: Final = 16
 _POLL_S, _GRACE_S = 0.1, 3.0
 _BUSY: Final = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 0\r\nRetry-After: 5\r\nConnection: close\r\n\r\n"
 
@@ -45,20 +44,20 @@ def serve(
     hosts: Sequence[str] = (),
     assets: Callable[[], Mapping[str, Asset]] | None = None,
 ) -> Server:
-    """Listen on `HOST:PORT` (port 0: any) and answer, until the server is closed.
+    """Start a server on `HOST:PORT` (port 0: any free port).
 
-    POSTs need `token`. `hosts` are further names that the server is reached by; without any, only this machine may reach it.
+    POSTs need `token`. `hosts` are further host names of the server; without any, only this machine may connect.
     """
     address = parse_listen(listen)
-    check_reach(address, hosts)
+    check_exposure(address, hosts)
     if assets is None:
         loaded = load_assets()
         assets = lambda: loaded  # noqa: E731
-    return Server(address, Site(control, Gate(address, token, hosts), Pulse(control), assets))
+    return Server(address, Site(control, RequestAuth(address, token, hosts), EventStream(control), assets))
 
 
 class Server:
-    """A server that runs in threads of its own; a context manager that ends it."""
+    """A server in background threads; a context manager that stops it at exit."""
 
     def __init__(self, address: Address, site: Site) -> None:
         self._site = site
@@ -71,15 +70,15 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where a browser on this machine finds it."""
-        return f"http://{_reached(self.address)}"
+        """The URL for a browser on this machine."""
+        return f"http://{_local_address(self.address)}"
 
     def close(self) -> None:
-        """End in order; safe to call twice."""
+        """Stop in order; safe to call twice."""
         if self._thread.is_alive():
             self._listener.shutdown()
             self._thread.join()
-        self._site.pulse.end()
+        self._site.events.close()
         self._listener.server_close()
         self._listener.drain(_GRACE_S)
 
@@ -91,7 +90,7 @@ class Server:
 
 
 class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Accepts connections; knows those that are open."""
+    """Accepts connections and tracks the open ones."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -108,17 +107,17 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._lock:
-            if len(self._open) >= MOST_CONNECTIONS and self._waiting:
-                self._cut_off(next(iter(self._waiting)))
-            turned_away = len(self._open) >= MOST_CONNECTIONS + MOST_RESERVED
+            if len(self._open) >= MAX_CONNECTIONS and self._waiting:
+                self._disconnect(next(iter(self._waiting)))
+            turned_away = len(self._open) >= MAX_CONNECTIONS + MAX_RESERVED
             if not turned_away:
-                if len(self._open) >= MOST_CONNECTIONS:
+                if len(self._open) >= MAX_CONNECTIONS:
                     self._reserved.add(request)
                 else:
                     self._waiting[request] = None
                 self._open[request] = None
         if turned_away:
-            log.warning("there are %d connections already; one more is turned away", MOST_CONNECTIONS + MOST_RESERVED)
+            log.warning("there are %d connections already; one more is turned away", MAX_CONNECTIONS + MAX_RESERVED)
             with contextlib.suppress(OSError):
                 request.setblocking(False)
                 request.sendall(_BUSY)
@@ -127,17 +126,17 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().process_request(request, client_address)
 
     def set_waiting(self, request: socket.socket, waiting: bool) -> None:
-        """A connection waits while its client is to send something; the one that has waited longest makes room for another."""
+        """Mark a connection as waiting for its client, or as busy; the one that waits longest is closed first."""
         with self._lock:
             self._waiting.pop(request, None)
             if waiting and request in self._open and request not in self._reserved:
                 self._waiting[request] = None
 
     def is_reserved(self, request: socket.socket) -> bool:
-        """Whether a connection is one beyond the limit, which may only ask for `/health`."""
+        """Return whether the connection is beyond the limit, and so may only request `/health`."""
         return request in self._reserved
 
-    def _cut_off(self, request: socket.socket) -> None:
+    def _disconnect(self, request: socket.socket) -> None:
         self._waiting.pop(request, None)
         self._open.pop(request, None)
         with contextlib.suppress(OSError):
@@ -158,20 +157,20 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002
         error = sys.exc_info()[1]
         if isinstance(error, OSError):
-            # The client went away, or took too long: nothing of ours went wrong.
+            # The client disconnected or timed out; this is not a server error.
             log.debug("connection lost: %s", error)
         else:
             log.error("a request failed", exc_info=error)
 
     def drain(self, seconds: float) -> None:
-        """Wait for what is under way, then cut it off."""
+        """Wait for running requests, then disconnect them."""
         deadline = time.monotonic() + seconds
         for hurry in (False, True):
             with self._lock:
                 open_now = dict(self._open)
             for request in open_now:
                 with contextlib.suppress(OSError):
-                    # Nothing more is read: a connection that idles ends by this; one that answers can still do so.
+                    # Closing the read side ends idle connections; a response that is being sent can finish.
                     request.shutdown(socket.SHUT_RDWR if hurry else socket.SHUT_RD)
             for thread in open_now.values():
                 if thread is not None:
@@ -195,6 +194,6 @@ def _listen(address: Address, handler: type[Handler]) -> Listener:
         ) from error
 
 
-def _reached(address: Address) -> Address:
+def _local_address(address: Address) -> Address:
     anywhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}
     return Address(anywhere.get(address.host, address.host), address.port)

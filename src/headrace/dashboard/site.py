@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from headrace.dashboard.auth import Gate
-from headrace.dashboard.event_stream import Pulse
+from headrace.dashboard.auth import RequestAuth
+from headrace.dashboard.event_stream import EventStream
 from headrace.dashboard.static_files import Asset
 from headrace.service.control import Control
 
@@ -18,8 +18,8 @@ class Site:
     """The resources that a handler serves."""
 
     control: Control
-    gate: Gate
-    pulse: Pulse
+    auth: RequestAuth
+    events: EventStream
     assets: Callable[[], Mapping[str, Asset]]
 
 

@@ -1,6 +1,6 @@
-"""The page's files, out of the package.
+"""The static files of the dashboard.
 
-Invariant: what can be asked for is what was found in the package's own folder, by its whole name; no path of a request is ever opened.
+Invariant: only files found in the package's `assets` folder are served, by their whole names; a path from a request is never opened.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ GRAFANA: Final = "grafana.json"
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file."""
+    """One static file."""
 
     content: bytes
     content_type: str
@@ -39,7 +39,7 @@ class Asset:
 
 
 def load_assets() -> Mapping[str, Asset]:
-    """All files, by their paths in URLs: `/app.js`, and `/` for the page itself; also the dashboard that Grafana can import."""
+    """Return all files by URL path: `/app.js`, `/` for the page itself, and the dashboard for Grafana."""
     package = files("headrace.dashboard")
     found = {f"/{name}": _asset(name, file.read_bytes()) for name, file in _walk(package / FOLDER, "")}
     found[f"/{GRAFANA}"] = _asset(GRAFANA, (package / GRAFANA).read_bytes())
