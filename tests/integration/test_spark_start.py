@@ -18,12 +18,12 @@ _PROGRAM = """
 import contextlib, os, resource, signal, sys, threading, time
 from pathlib import Path
 from headrace.errors import HeadraceError
-from headrace.service.logging.pipe_context import name_pipes
+from headrace.service.logging.pipe_context import configure_pipe_logging
 from headrace.spark.runtime import java_process
 from headrace.spark.session import session
 from headrace.spark.runtime.micro_batch import translate_spark_error
 
-name_pipes()
+configure_pipe_logging()
 
 def java():
     while java_process._Known.process is None:
