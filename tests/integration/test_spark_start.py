@@ -26,9 +26,9 @@ from headrace.spark.runtime.micro_batch import translate_spark_error
 configure_pipe_logging()
 
 def java():
-    while java_process._Known.process is None:
+    while java_process._LastStarted.process is None:
         time.sleep(0.01)
-    return java_process._Known.process.pid
+    return java_process._LastStarted.process.pid
 
 def once(act):
     threading.Thread(target=act, daemon=True).start()

@@ -25,7 +25,7 @@ from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end
-from headrace.spark.frames.data_source import TableRequest, schema_from_text, schema_to_text
+from headrace.spark.frames.options import TableRequest, schema_from_text, schema_to_text
 
 
 class TablePlanner:

@@ -18,7 +18,7 @@ from headrace.sources.mysql.snapshot.lock_free import Chunk, plan_chunks, read_c
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.mysql.split_reader import MySQLReader
 from headrace.spark.frames.change_rows import pair_images, truncation
-from headrace.spark.frames.data_source import TableRequest, schema_from_text, schema_to_text
+from headrace.spark.frames.options import TableRequest, schema_from_text, schema_to_text
 
 
 def read_changes(request: TableRequest, split: Split) -> Iterator[pa.RecordBatch]:

@@ -1,0 +1,90 @@
+"""The training run of the class-data archive: a small stream of the kind that a pipe runs, so that the JVM loads the same classes."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Generator, Iterable
+from pathlib import Path
+
+from headrace.model.change_block import ChangeBlock
+from headrace.model.schema import TableSchema
+from headrace.sinks.base import Writer
+from headrace.sources.base import Offset, Split
+from headrace.spark.runtime.micro_batch import ChangeStream, run_splits
+from headrace.spark.runtime.tasks import Task
+from headrace.spark.session.class_data_archive import DUMP_TIMEOUT_S
+from headrace.spark.session.session import java_pid, start_session
+
+
+class _TrainingPipe:
+    """A source of one empty change with its reader, sink and writer: enough to make Spark load the classes that a pipe needs."""
+
+    def planner(self) -> _TrainingPipe:
+        return self
+
+    def initial(self) -> Offset:
+        return {"pos": 0}
+
+    def plan(self, start: Offset) -> Offset:
+        time.sleep(0.05)
+        return {"pos": min(int(start["pos"]) + 1, 3)}
+
+    def splits(self, start: Offset, end: Offset) -> list[Split]:
+        return [{"kind": "rows", "until": end}] if start != end else []
+
+    def commit(self, end: Offset) -> None:
+        del end
+
+    def stop(self) -> None:
+        pass
+
+    def read(self, split: Split) -> Generator[ChangeBlock, None, Split | None]:
+        del split
+        yield from ()
+        return None
+
+    def prepare(self, schemas: Iterable[TableSchema]) -> None:
+        del schemas
+
+    def replace(self, schema: TableSchema) -> None:
+        del schema
+
+    def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
+        return schema.row_key
+
+    def delete_stale(self, schema: TableSchema, before: int) -> None:
+        del schema, before
+
+    def writer(self) -> Writer:
+        return self
+
+    def write(self, block: ChangeBlock) -> None:
+        del block
+
+    def close(self) -> None:
+        pass
+
+
+def _train(home: Path) -> None:
+    session = start_session("local[2]", home, spark_log=False)
+    (home / "java.pid").write_text(str(java_pid(session)))
+    part = _TrainingPipe()
+    task = Task(part, part, _call)
+    run_splits(session, task, [{"kind": "rows", "until": {}}], 1, lambda *_: None)
+    batches: list[int] = []
+    stream = ChangeStream(session, part, home / "checkpoint", lambda: task, lambda reports: batches.append(len(reports)))
+    deadline = time.monotonic() + DUMP_TIMEOUT_S
+    while len(batches) < 3 and not stream.wait(0.1) and time.monotonic() < deadline:
+        pass
+    stream.stop()
+    session.stop()
+
+
+def _call(call: object) -> None:
+    assert callable(call)
+    call()
+
+
+if __name__ == "__main__":
+    _train(Path(sys.argv[1]))
