@@ -26,7 +26,7 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.tables.views import shown_from
+from headrace.sinks.clickhouse.tables.views import current_rows_from
 from headrace.sources.debezium.events.options import DebeziumChoices
 from headrace.spark.kafka.record_stream import RecordTask
 from headrace.spark.runtime.tasks import Report
@@ -116,9 +116,9 @@ class LocalTopicPipe:
     def rows(self, table: str, columns: str = "*", order: str = "1") -> list[list[object]]:
         """What the sink shows of a table."""
         name = next(known for known in self.batches.state.tables if str(known) == table)
-        layout = self.sink.layout(self.batches.shown()[name])
+        layout = self.sink.target_table(self.batches.shown()[name])
         listed = ", ".join(f"`{column.name}`" for column in layout.columns) if columns == "*" else columns
-        return self.sink.reader().query(f"SELECT {listed} FROM {shown_from(layout)} ORDER BY {order}")[1]
+        return self.sink.reader().query(f"SELECT {listed} FROM {current_rows_from(layout)} ORDER BY {order}")[1]
 
     @property
     def tables(self) -> list[TableName]:

@@ -111,7 +111,7 @@ def test_deletions_are_gone_from_disk_and_a_replay_brings_nothing_back(scene: Sc
     # What comes afterwards is kept, and what is not due is not done.
     scene.write((Op.DELETE, 4), first=300)
     began = scene.ask("SELECT began_at FROM headrace.cleanups FINAL WHERE target = 'THIS'")
-    scene.cleaner.targets.sink = replace(scene.sink, choices=ClickHouseOptions(all_tables=(("cleanup_hours", 1.0),)))
+    scene.cleaner.targets.sink = replace(scene.sink, options=ClickHouseOptions(all_tables=(("cleanup_hours", 1.0),)))
     scene.clean()
     assert scene.ask("SELECT began_at FROM headrace.cleanups FINAL WHERE target = 'THIS'") == began
     assert scene.ask("SELECT id FROM THIS FINAL") == []

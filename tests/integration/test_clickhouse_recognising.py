@@ -13,7 +13,7 @@ from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.types.codec_registry import misfit
+from headrace.sinks.clickhouse.types.codec_registry import type_mismatch
 from testkit.embedded_access import target_of
 
 _PARAMETERS = {
@@ -48,8 +48,8 @@ def test_a_table_that_headrace_made_is_recognised(target: ClickHouseTarget) -> N
     assert [(column.name, column.nullable) for column in recognised.columns] == [
         (column.name, column.nullable) for column in schema.columns
     ]
-    stored = {column.name: column.type for column in sink.layout(schema).columns}
-    assert [misfit(column, stored[column.name]) for column in recognised.columns] == [""] * len(schema.columns)
+    stored = {column.name: column.type for column in sink.target_table(schema).columns}
+    assert [type_mismatch(column, stored[column.name]) for column in recognised.columns] == [""] * len(schema.columns)
     plain = {Kind.BYTES, Kind.JSON, Kind.GEOMETRY, Kind.SET, Kind.ENUM}
     others = {Kind.YEAR: Kind.UINT16, Kind.BIT: Kind.UINT64, Kind.TIMESTAMP: Kind.DATETIME, **dict.fromkeys(plain, Kind.STRING)}
     for column in columns:

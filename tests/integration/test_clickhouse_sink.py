@@ -119,13 +119,13 @@ def test_a_task_asks_about_all_its_tables_at_once(sink: ClickHouseSink, monkeypa
     schemas = [schema_of(name) for name in ("a", "b", "c")]
     sink.prepare(schemas)
     asked: list[list[str]] = []
-    look_up = target_cache.look_up
+    read_target_tables = target_cache.read_target_tables
 
     def noted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[target_cache.TargetTable]:
         asked.append(sorted(schema.name.table for schema in wanted))
-        return look_up(scope, wanted)
+        return read_target_tables(scope, wanted)
 
-    monkeypatch.setattr(target_cache, "look_up", noted)
+    monkeypatch.setattr(target_cache, "read_target_tables", noted)
     for carried, expected in (
         (sink.without_cache().with_tables(schemas[:2]), [["a", "b"], ["c"]]),
         (sink.without_cache().without_cache(), [["a"], ["b"], ["c"]]),
@@ -400,7 +400,7 @@ def test_what_a_statement_adds_to_a_table(server: EmbeddedServer) -> None:
 def test_an_extra_column_must_not_hide_one_of_the_source(sink: ClickHouseSink) -> None:
     choices = parse_set("extra_columns.n=Int64 ALIAS 1").sink
     with pytest.raises(DefiniteError) as caught:
-        replace(sink, choices=choices).prepare([schema_of()])
+        replace(sink, options=choices).prepare([schema_of()])
     assert "the extra column n has the name of a column of the source" in caught.value.message
 
 
@@ -410,12 +410,12 @@ def test_the_driver_asks_about_all_tables_at_once(sink: ClickHouseSink, monkeypa
     targets = SinkTables(sink)
     targets.prepare(schemas)
     asked: list[int] = []
-    look_up = target_cache.look_up
+    read_target_tables = target_cache.read_target_tables
 
     def counted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[target_cache.TargetTable]:
         asked.append(len(wanted))
-        return look_up(scope, wanted)
+        return read_target_tables(scope, wanted)
 
-    monkeypatch.setattr(target_cache, "look_up", counted)
+    monkeypatch.setattr(target_cache, "read_target_tables", counted)
     assert targets_of(targets, schemas) == {str(schema.name): f"{sink.target.database}.{schema.name.table}" for schema in schemas}
     assert asked == [20]

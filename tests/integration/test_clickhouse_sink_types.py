@@ -229,7 +229,7 @@ def raw_insert(sink: ClickHouseSink, schema: TableSchema, arrays: list[Any], nam
         f"types.{quote_name(schema.name.table)}",
         ["id", *(c.name for c in schema.columns[1:]), "_sign", "_version"],
         out.getvalue().to_pybytes(),
-        settings=connection.known(INSERT_SETTINGS) if settings else {},
+        settings=connection.supported(INSERT_SETTINGS) if settings else {},
         fmt="ArrowStream",
     )
 
@@ -261,7 +261,7 @@ def test_a_compressed_stream_is_understood(sink: ClickHouseSink) -> None:
         [pa.array([1, 2], pa.uint32()), pa.array(["x" * 9999, ""]), pa.array(["a", None]).dictionary_encode()], schema=schema.arrow_schema
     )
     connection = connect(sink.target)
-    encoder = BlockEncoder(sink.layout(schema), connection.limits, compression="lz4")
+    encoder = BlockEncoder(sink.target_table(schema), connection.limits, compression="lz4")
     payload = encoder.encode(insert_block(schema, images))
     assert len(payload) < 9999
     connection.client.raw_insert(f"types.{schema.name.table}", list(encoder.columns), bytes(payload), fmt="ArrowStream")

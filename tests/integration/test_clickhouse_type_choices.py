@@ -27,7 +27,7 @@ from headrace.sinks.clickhouse.server.options import (
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.types.literals import constant_in
+from headrace.sinks.clickhouse.types.literals import constant_sql
 from headrace.verify.row_compare import compare
 from testkit.embedded_access import target_of
 from testkit.type_cases import (
@@ -110,7 +110,7 @@ def test_a_default_is_the_same_constant_in_every_type(target: ClickHouseTarget) 
     asked: list[tuple[str, str, str]] = []
     for case in CHOICES + TYPES:
         for value, shown in zip(case.values, case.shown, strict=True):
-            written = None if value is None else constant_in(case.column, case.stored, value)
+            written = None if value is None else constant_sql(case.column, case.stored, value)
             if written is not None:
                 asked.append((f"{case} {value!r:.40}", f"(SELECT {case.expression} FROM (SELECT {written} AS v))", shown))
     kinds = {case.column.kind for case in CHOICES + TYPES}
@@ -204,7 +204,7 @@ def test_types_by_kind_give_way_to_types_by_column(target: ClickHouseTarget) -> 
     columns = (Column("a", Kind.INT32), Column("b", Kind.INT32), Column("c", Kind.DATETIME, precision=6), Column("d", Kind.INT16))
     sink, schema = choose(target, {"types": given}), schema_of(*columns)
     sink.prepare([schema])
-    stored = {column.name: column.type for column in sink.layout(schema).columns}
+    stored = {column.name: column.type for column in sink.target_table(schema).columns}
     assert stored == {
         "id": "UInt32",
         "a": "Nullable(Int64)",

@@ -76,7 +76,7 @@ def errors(sink: ClickHouseSink, columns: str, condition: str = "1") -> list[lis
 
 
 def halting(sink: ClickHouseSink) -> ClickHouseSink:
-    return replace(sink, choices=ClickHouseOptions())
+    return replace(sink, options=ClickHouseOptions())
 
 
 BAD = -1_000_000
@@ -150,7 +150,7 @@ def test_what_the_server_refuses_is_found_by_halves(sink: ClickHouseSink) -> Non
 
 def test_a_block_with_too_many_partitions_is_written_in_pieces(sink: ClickHouseSink) -> None:
     schema = schema_of(sink)
-    chosen = replace(halting(sink), choices=ClickHouseOptions(all_tables=(("partition_by", "id"),)))
+    chosen = replace(halting(sink), options=ClickHouseOptions(all_tables=(("partition_by", "id"),)))
     chosen.prepare([schema])
     chosen.writer().write(block_of(schema, *[(Op.INSERT, number, 0, "x") for number in range(250)]))
     assert len(shown(sink)) == 250
@@ -214,7 +214,7 @@ def test_a_resync_leaves_the_waiting_rows_of_another_pipe_alone(sink: ClickHouse
 
 def test_a_snapshot_that_begins_again_supersedes_what_its_first_attempt_left_waiting(sink: ClickHouseSink) -> None:
     schema = schema_of(sink)
-    chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", TargetEngine.HISTORY))))
+    chosen = replace(sink, options=replace(sink.options, all_tables=(*sink.options.all_tables, ("engine", TargetEngine.HISTORY))))
     chosen.prepare([schema])
     chosen.writer().write(block_of(schema, *PLAIN, first=100))
     chosen.discard_partial_snapshot(schema, pack_version(0, 3, 100))
@@ -226,7 +226,7 @@ def test_a_snapshot_that_begins_again_supersedes_what_its_first_attempt_left_wai
 def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: TargetEngine) -> None:
     """The last engine is that of a table without a key."""
     schema = schema_of(sink, key=("id",) if engine is not TargetEngine.REPLACING else ())
-    chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", engine), ("view", True))))
+    chosen = replace(sink, options=replace(sink.options, all_tables=(*sink.options.all_tables, ("engine", engine), ("view", True))))
     chosen.prepare([schema])
     for _ in range(2):
         chosen.writer().write(block_of(schema, *PLAIN))
@@ -236,7 +236,7 @@ def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: Targ
     # The day is kept as text from now on, which holds any.
     sink.reader().query(f"ALTER TABLE {sink.target.database}.t MODIFY COLUMN day Nullable(String)")
     wider = replace(
-        chosen.without_cache(), choices=replace(chosen.choices, all_tables=(*chosen.choices.all_tables, ("types", (("day", "String"),))))
+        chosen.without_cache(), options=replace(chosen.options, all_tables=(*chosen.options.all_tables, ("types", (("day", "String"),))))
     )
     for _ in range(2):
         assert [one.written for one in retry_dead_letters(wider, pipe=sink.label)] == [True]
@@ -249,7 +249,7 @@ def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: Targ
 
 def test_tables_in_which_the_order_counts_are_refused(sink: ClickHouseSink) -> None:
     schema = schema_of(sink)
-    chosen = replace(sink, choices=replace(sink.choices, all_tables=(*sink.choices.all_tables, ("engine", TargetEngine.COLLAPSING))))
+    chosen = replace(sink, options=replace(sink.options, all_tables=(*sink.options.all_tables, ("engine", TargetEngine.COLLAPSING))))
     with pytest.raises(DefiniteError, match="the order of writing counts"):
         chosen.prepare([schema])
     sink.prepare([replace(schema, name=TableName("shop", "u"))])
@@ -257,7 +257,7 @@ def test_tables_in_which_the_order_counts_are_refused(sink: ClickHouseSink) -> N
     sink.reader().query(f"ALTER TABLE {sink.target.database}.u ADD CONSTRAINT c CHECK id != 2")
     sink.writer().write(block_of(constrained, (Op.INSERT, 2, 0, "x")))
     sink.reader().query(f"DROP TABLE {sink.target.database}.u SYNC")
-    halted = replace(chosen.without_cache(), choices=ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),)))
+    halted = replace(chosen.without_cache(), options=ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),)))
     halted.prepare([constrained])
     assert [one.reason for one in retry_dead_letters(halted, pipe=sink.label)] == [ORDER_COUNTS]
 

@@ -283,7 +283,7 @@ def test_new_columns_by_policy(open_pipe: Open, word: str) -> None:
 
 
 def test_engines_that_count_are_refused(open_pipe: Open, sink: ClickHouseSink) -> None:
-    counting = replace(sink, choices=ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),)))
+    counting = replace(sink, options=ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),)))
     with pytest.raises(DefiniteError, match="would count twice"):
         open_pipe(sink=counting).run(records_of("mysql-schema", "late"))
 

@@ -17,8 +17,8 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.change_block import ChangeBlock
-from headrace.sinks.clickhouse.maintenance.stale_rows import can_clean
-from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import Cleanup
+from headrace.sinks.clickhouse.maintenance.stale_rows import can_purge_tombstones
+from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import TombstoneCleanup
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -338,8 +338,8 @@ def test_the_target_shows_what_the_source_shows(case: Case, story: Story, engine
     trial = Trial(case, story, engine)
     trial.sink.prepare([trial.schema])
     trial.sink.prepare([trial.schema])
-    layout = trial.sink.without_cache().layout(trial.schema)
-    assert (layout.family, layout.ours, set(layout.moving)) == (case.family, case.ours, set(case.moving))
+    layout = trial.sink.without_cache().target_table(trial.schema)
+    assert (layout.family, layout.matches_plan, set(layout.key_dependencies)) == (case.family, case.ours, set(case.moving))
     written: list[list[ChangeBlock]] = []
     for chapter in story.chapters:
         blocks = trial.read(chapter)
@@ -350,12 +350,12 @@ def test_the_target_shows_what_the_source_shows(case: Case, story: Story, engine
         trial.write(blocks)
     last = story.chapters[-1].rows[case.table]
     trial.check_both(last, "all of it, replayed")
-    if not layout.is_ordered:
+    if not layout.needs_ordered_writes:
         trial.write([block for blocks in reversed(written) for block in reversed(blocks)])
         trial.check(last, "all of it again, the last first")
     trial.run(f"OPTIMIZE TABLE {trial.place}{'_local' if case.over else ''} FINAL")
     trial.check_both(last, "merged")
-    if can_clean(layout):
-        Cleanup(trial.sink.scope, trial.sink.without_cache().layout(layout.schema)).run(nullcontext, lambda: True)
+    if can_purge_tombstones(layout):
+        TombstoneCleanup(trial.sink.scope, trial.sink.without_cache().target_table(layout.schema)).run(nullcontext, lambda: True)
     trial.check(last, "cleaned")
     disconnect(trial.sink.target)

@@ -21,7 +21,7 @@ from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
 from headrace.pipes.state.pipe_state import TableState
 from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql
-from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import Cleanup
+from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import TombstoneCleanup
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -125,8 +125,8 @@ def test_comments_are_carried_over_and_names_are_quoted(target: ClickHouseTarget
     sink = sink_of(target, version_column="ver`'s", sign_column="si gn", tombstone_column="to\\mb", sort_key=("wo rd'", "i`d\\"), view=True)
     sink.prepare([schema])
     sink.prepare([schema])
-    layout = sink.layout(schema)
-    assert (layout.ours, set(layout.moving)) == (True, {"i`d\\", "wo rd'"})
+    layout = sink.target_table(schema)
+    assert (layout.matches_plan, set(layout.key_dependencies)) == (True, {"i`d\\", "wo rd'"})
     images = pa.record_batch([pa.array([1, 2]), pa.array(["x", None]), pa.array([1, 1], pa.int8())], schema=schema.arrow_schema)
     sink.writer().write(replace(block(KEYED, (1, Op.INSERT, 1, ""), (2, Op.INSERT, 2, "")), schema=schema, images=images))
     sink.delete_stale(schema, 2)
@@ -146,13 +146,13 @@ def test_cleaning_purges_deletions_and_old_versions(target: ClickHouseTarget) ->
         sink.writer().write(block(KEYED, (1, Op.INSERT, 1, "a"), (2, Op.INSERT, 2, "b"), (3, Op.DELETE, 1, "a"), (4, Op.UPDATE, 2, "c")))
         for is_first in (True, False):
             sink = sink.without_cache()
-            assert bool(allow_cleanup_sql(sink.layout(KEYED))) is is_first
-            assert Cleanup(sink.scope, sink.layout(KEYED)).run(nullcontext, lambda: True) == int(is_first)
+            assert bool(allow_cleanup_sql(sink.target_table(KEYED))) is is_first
+            assert TombstoneCleanup(sink.scope, sink.target_table(KEYED)).run(nullcontext, lambda: True) == int(is_first)
         assert ask(sink, f"SELECT id, word FROM {sink.target.database}.t") == [[2, "c"]]
     for chosen in ({"engine": "history"}, {"engine": "collapsing"}, {"engine": "versioned"}):
         sink = sink_of(replace(target, database=target.database + chosen["engine"]), **chosen)
         sink.prepare([KEYED])
-        assert allow_cleanup_sql(sink.layout(KEYED)) == ""
+        assert allow_cleanup_sql(sink.target_table(KEYED)) == ""
 
 
 def test_where_no_row_policy_can_be_the_view_is_there_instead(target: ClickHouseTarget, caplog: pytest.LogCaptureFixture) -> None:
@@ -240,7 +240,7 @@ def test_many_partitions_in_one_block(target: ClickHouseTarget) -> None:
     sink.prepare([KEYED])
     sink.writer().write(block(KEYED, *((n, Op.INSERT, n, "x") for n in range(1, 301))))
     assert sink.reader().count(KEYED) == 300
-    assert sink.layout(KEYED).mark(MetadataRole.VERSION) is not None
+    assert sink.target_table(KEYED).metadata_column(MetadataRole.VERSION) is not None
 
 
 def test_rows_that_are_there_must_be_older_than_the_log(target: ClickHouseTarget) -> None:

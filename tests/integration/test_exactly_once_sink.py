@@ -16,7 +16,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.maintenance.snapshot_reset import clear_table
+from headrace.sinks.clickhouse.maintenance.snapshot_reset import discard_partial_snapshot
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -151,7 +151,7 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
 def test_an_insert_that_is_still_under_way_is_waited_for(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     history = made(TargetEngine.HISTORY)
     # The question sees itself, as it would see an INSERT.
-    monkeypatch.setattr(dedup_check, "_UNDER_WAY", "SELECT 1 FROM system.processes")
+    monkeypatch.setattr(dedup_check, "_RUNNING_INSERT", "SELECT 1 FROM system.processes")
     with pytest.raises(TransientError, match="still under way"):
         history.for_replay().writer().write(inserts(10))
     with pytest.raises(TransientError, match="still under way"):
@@ -225,6 +225,6 @@ def test_clearing_takes_away_an_attempt_and_nothing_else(made: Made) -> None:
 
 def test_a_history_without_a_version_cannot_tell_what_an_attempt_left(made: Made) -> None:
     sink = made(TargetEngine.HISTORY)
-    bare = replace(sink.layout(SCHEMA), marks=())
+    bare = replace(sink.target_table(SCHEMA), metadata_columns=())
     with pytest.raises(DefiniteError, match="no column tells which"):
-        clear_table(sink._scope, bare, 0)
+        discard_partial_snapshot(sink._scope, bare, 0)

@@ -20,8 +20,8 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.server import bounded_client, response_rows
-from headrace.sinks.clickhouse.server.client import connect, disconnect, patient
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.client import connect, disconnect, long_running_connection
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.response_rows import arrow_table
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -89,7 +89,7 @@ def test_an_attack_by_a_small_result_is_an_error(name: str, real: EmbeddedServer
     monkeypatch.setattr(bounded_client, "ANSWER_BYTES", 128 << 20)
     with turned({**HTTP_ATTACKS, **NATIVE_ATTACKS}[name], real) as target, bounded():
         connection = connect(target)
-        with pytest.raises(HeadraceError) as caught, translated(target, "asking"):
+        with pytest.raises(HeadraceError) as caught, translate_errors(target, "asking"):
             connection.client.query("SELECT 1 AS hostile").result_rows[0]
     assert name in _CUT or isinstance(caught.value, DefiniteError), caught.value
 
@@ -154,15 +154,15 @@ def test_columns_that_claim_or_hold_too_much_are_refused(name: str, real: Embedd
     columns = _COLUMNS[name]()
     with turned(lambda client: client.answer(columns), real) as target, bounded():
         connection = connect(target)
-        with pytest.raises(DefiniteError) as caught, translated(target, "reading"):
+        with pytest.raises(DefiniteError) as caught, translate_errors(target, "reading"):
             arrow_table(connection.client.raw_query("SELECT 1 AS hostile", fmt="ArrowStream"), 1)
     assert caught.value.hint
 
 
 def test_a_body_that_comes_a_byte_at_a_time_ends(real: EmbeddedServer) -> None:
-    with turned(HTTP_ATTACKS["slow_body"], real) as target, bounded(), patient(target) as connection:
+    with turned(HTTP_ATTACKS["slow_body"], real) as target, bounded(), long_running_connection(target) as connection:
         connection.client._backend.timeout = Timeout(connect=2, read=2)
-        with pytest.raises(DefiniteError, match="64 KiB/s"), translated(target, "asking"):
+        with pytest.raises(DefiniteError, match="64 KiB/s"), translate_errors(target, "asking"):
             connection.client.raw_query("SELECT 1 AS hostile")
 
 
@@ -170,7 +170,7 @@ def test_large_answers_of_a_real_server_are_read(real: EmbeddedServer) -> None:
     """The limits are far from what the product asks for, and a large result says what to do."""
     target = target_of(real)
     connection = connect(target)
-    with translated(target, "asking"):
+    with translate_errors(target, "asking"):
         assert len(connection.client.query("SELECT number, toString(number) FROM numbers(1000000)").result_rows) == 1_000_000
         raw = connection.client.raw_query("SELECT repeat('x', 1000) FROM numbers(100000)", fmt="ArrowStream")
         assert arrow_table(raw, 1).num_rows == 100_000

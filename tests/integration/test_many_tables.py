@@ -141,13 +141,13 @@ def test_hundreds_of_tables_in_one_pipe(server: PrivateServer, database: str, tm
     if SOAK:
         pytest.skip("the real command does the same with 3,000 tables")
     asked: list[int] = []
-    look_up = target_cache.look_up
+    read_target_tables = target_cache.read_target_tables
 
     def counted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[target_cache.TargetTable]:
         asked.append(len(wanted))
-        return look_up(scope, wanted)
+        return read_target_tables(scope, wanted)
 
-    monkeypatch.setattr(target_cache, "look_up", counted)
+    monkeypatch.setattr(target_cache, "read_target_tables", counted)
     with open_logbook(server, database) as book, EmbeddedServer(tmp_path / "ch") as sink:
         create_tables(book, range(TABLES))
         pipe = DrivenPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state")

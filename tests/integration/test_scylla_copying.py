@@ -37,8 +37,8 @@ from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.cells.writer import CellWriter
-from headrace.sinks.clickhouse.postimages.sink import ImageSink
-from headrace.sinks.clickhouse.postimages.writer import ImageWriter
+from headrace.sinks.clickhouse.postimages.sink import PostimageSink
+from headrace.sinks.clickhouse.postimages.writer import PostimageWriter
 from headrace.sinks.clickhouse.server.client import connect as sink_connect
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -230,7 +230,7 @@ def test_a_pipe_of_images_copies_first_and_keeps_what_it_began_with(pair: Pair) 
     captured = capture(cql, [f"{ks}.t"], ks, CdcOptions(enabled=True, postimage=True))
     for p, c in itertools.product(range(6), range(5)):
         captured.execute(f"INSERT INTO {ks}.t (p, c, v, l) VALUES ({p}, {c}, 'v', [{p}, {c}])")
-    pair.choices, pair.kept = replace(pair.choices, kept=Kept.IMAGES), ImageSink(pair.sink.sink)
+    pair.choices, pair.kept = replace(pair.choices, kept=Kept.IMAGES), PostimageSink(pair.sink.sink)
     pair.pipe().run()
     assert pair.image_differences() == (30, ())
     captured.execute(f"UPDATE {ks}.t SET v = null, l = l - [1] WHERE p = 1 AND c = 1")
@@ -296,15 +296,15 @@ def images(pair: Pair) -> CapturedSession:
     captured = capture(cql, [f"{ks}.t"], ks, CdcOptions(enabled=True, postimage=True))
     for p, c in itertools.product(range(6), range(5)):
         captured.execute(f"INSERT INTO {ks}.t (p, c, v, w) VALUES ({p}, {c}, 'v', 1)")
-    pair.choices, pair.kept = replace(pair.choices, kept=Kept.IMAGES), ImageSink(pair.sink.sink)
+    pair.choices, pair.kept = replace(pair.choices, kept=Kept.IMAGES), PostimageSink(pair.sink.sink)
     return captured
 
 
 def at_first_copied_row(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[None]:
     """Do something between the reading and the writing of the first copied rows; tells whether it was done."""
-    write, done, lock = ImageWriter.write, [], threading.Lock()
+    write, done, lock = PostimageWriter.write, [], threading.Lock()
 
-    def acting(writer: ImageWriter, block: LogBlock | RowBlock) -> None:
+    def acting(writer: PostimageWriter, block: LogBlock | RowBlock) -> None:
         if isinstance(block, RowBlock):
             with lock:
                 if not done:
@@ -312,7 +312,7 @@ def at_first_copied_row(monkeypatch: pytest.MonkeyPatch, act: Callable[[], objec
                     act()
         write(writer, block)
 
-    monkeypatch.setattr(ImageWriter, "write", acting)
+    monkeypatch.setattr(PostimageWriter, "write", acting)
     return done
 
 

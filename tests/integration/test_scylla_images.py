@@ -22,7 +22,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.reader import CellReader
-from headrace.sinks.clickhouse.postimages.sink import ImageSink
+from headrace.sinks.clickhouse.postimages.sink import PostimageSink
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.log_rows import LogRow
@@ -38,21 +38,21 @@ from testkit.embedded_access import target_of
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> Iterator[ImageSink]:
+def sink(tmp_path: Path) -> Iterator[PostimageSink]:
     with EmbeddedServer(tmp_path / "clickhouse") as server:
         target = target_of(server, database=f"d_{secrets.token_hex(4)}")
-        yield ImageSink(ClickHouseSink(target))
+        yield PostimageSink(ClickHouseSink(target))
         disconnect(target)
 
 
-def _differences(cql: CqlSession, sink: ImageSink, table: CqlTable) -> tuple[int, tuple[object, ...]]:
+def _differences(cql: CqlSession, sink: PostimageSink, table: CqlTable) -> tuple[int, tuple[object, ...]]:
     sides = LoggedRows(cql, CellReader(sink.sink.scope), table)
     nothing = canonical_schema(table).arrow_schema.empty_table()
     found = compare(canonical_schema(table), pa.concat_tables([nothing, *sides.source(WHOLE)]), pa.concat_tables([nothing, *sides.sink()]))
     return found.rows, found.differences
 
 
-def test_images_and_deletions_show_what_select_gives(cql: CqlSession, keyspace: str, sink: ImageSink) -> None:
+def test_images_and_deletions_show_what_select_gives(cql: CqlSession, keyspace: str, sink: PostimageSink) -> None:
     t = f"{keyspace}.t"
     cql.execute(f"CREATE TYPE {keyspace}.ut (a int, b text)")
     columns = (
@@ -117,7 +117,7 @@ def test_images_and_deletions_show_what_select_gives(cql: CqlSession, keyspace: 
     assert _differences(cql, sink, wider)[1][0].kind == "missing"  # type: ignore[attr-defined]
 
 
-def test_what_images_cannot_show_is_refused(sink: ImageSink) -> None:
+def test_what_images_cannot_show_is_refused(sink: PostimageSink) -> None:
     made = Definitions("ks").apply_all(
         "CREATE TABLE t (p int PRIMARY KEY, v int); CREATE TABLE s (p int, c int, s int static, PRIMARY KEY (p, c))"
     )

@@ -25,7 +25,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.factory import PipeSpec, open_pipe
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseClaims
+from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseTargetClaims
 from headrace.sinks.target_claims import Claim
 from testkit.broker import PrivateBroker
 from testkit.cassandra import PrivateCassandra
@@ -227,10 +227,10 @@ def test_a_table_that_resync_adds_is_refused(shops: Any, client: Client) -> None
 
 def test_of_pipes_that_start_at_the_same_moment_one_wins(shops: Any, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     made = [shops("own_ten", "w6"), shops("own_eleven", "w6")]
-    both, real = threading.Barrier(2, timeout=60), ClickHouseClaims.read
+    both, real = threading.Barrier(2, timeout=60), ClickHouseTargetClaims.read
     started = threading.local()
 
-    def read_together(store: ClickHouseClaims) -> list[Claim]:
+    def read_together(store: ClickHouseTargetClaims) -> list[Claim]:
         """Both pipes read before one of them writes."""
         found = real(store)
         if not getattr(started, "is_past", False):
@@ -238,7 +238,7 @@ def test_of_pipes_that_start_at_the_same_moment_one_wins(shops: Any, client: Cli
             both.wait()
         return found
 
-    monkeypatch.setattr(ClickHouseClaims, "read", read_together)
+    monkeypatch.setattr(ClickHouseTargetClaims, "read", read_together)
     outcomes: dict[str, DefiniteError | None] = {}
 
     def run(shop: Shop) -> None:

@@ -399,7 +399,7 @@ CHOICES: dict[str, tuple[str, set[str]]] = {
 @pytest.mark.parametrize("name", CHOICES)
 def test_columns_in_other_types_are_compared_as_exactly(pair: Pair, name: str) -> None:
     settings, read = CHOICES[name]
-    pair.sink = replace(pair.sink, choices=parse_settings(f"[sink]\n{settings}", "test.toml").sink)
+    pair.sink = replace(pair.sink, options=parse_settings(f"[sink]\n{settings}", "test.toml").sink)
     columns = ", ".join(f"`{column}` {kind}" for column, (kind, _) in COLUMNS.items())
     pair.run(f"CREATE TABLE typed (id INT PRIMARY KEY, {columns})")
     # Rows 0, 1, ... hold the first values, rows 100, 101, ... the second ones, the last row holds NULLs.
@@ -424,7 +424,7 @@ def test_columns_in_other_types_are_compared_as_exactly(pair: Pair, name: str) -
 
 @pytest.mark.parametrize("engine_choice", ["collapsing", "versioned", "history"])
 def test_tables_of_every_engine_are_compared(pair: Pair, engine_choice: str) -> None:
-    pair.sink = replace(pair.sink, choices=ClickHouseOptions((("engine", TargetEngine(engine_choice)),)))
+    pair.sink = replace(pair.sink, options=ClickHouseOptions((("engine", TargetEngine(engine_choice)),)))
     schema = make(pair, "number", *KEYS["number"][:2])
     pair.copy(schema)
     pair.tell("pipe", pair.log_end())

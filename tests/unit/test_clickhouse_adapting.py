@@ -10,11 +10,16 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.maintenance.stale_rows import sweep_sql
+from headrace.sinks.clickhouse.maintenance.stale_rows import delete_stale_sql
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.create_table import plan_layout, remembering_sql
-from headrace.sinks.clickhouse.tables.existing_table import Missing, missing_parts, plan_existing_table, was_made
+from headrace.sinks.clickhouse.tables.create_table import extend_dedup_window_sql, plan_table
+from headrace.sinks.clickhouse.tables.existing_table import (
+    ColumnAdditions,
+    find_missing_columns,
+    is_created_by_headrace,
+    plan_existing_table,
+)
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataColumn, MetadataRole, TargetTable
 
@@ -35,19 +40,19 @@ def there(engine: str, *more: ExistingColumn, key: str = "id", partition: str = 
 
 
 def adapted(
-    found: ExistingTable, schema: TableSchema = ORDERS, holder: ExistingTable | None = None, cluster: str = "", **chosen: Any
+    found: ExistingTable, schema: TableSchema = ORDERS, local_table: ExistingTable | None = None, cluster: str = "", **chosen: Any
 ) -> TargetTable:
     choices = ClickHouseOptions(tuple(chosen.items()), cluster=cluster)
-    return plan_existing_table(plan_layout(schema, ClickHouseTarget("h"), choices), found, choices.of(schema.name), holder)
+    return plan_existing_table(plan_table(schema, ClickHouseTarget("h"), choices), found, choices.of(schema.name), local_table)
 
 
 def marks(layout: TargetTable) -> list[tuple[str, MetadataRole]]:
-    return [(mark.name, mark.meaning) for mark in layout.marks]
+    return [(mark.name, mark.role) for mark in layout.metadata_columns]
 
 
 def test_what_would_be_made_is_ours() -> None:
     layout = adapted(MADE)
-    assert (layout.family, layout.ours, layout.made, layout.hides_deleted, layout.moving) == (
+    assert (layout.family, layout.matches_plan, layout.created_by_headrace, layout.final_hides_deleted, layout.key_dependencies) == (
         EngineFamily.REPLACING,
         True,
         True,
@@ -55,7 +60,7 @@ def test_what_would_be_made_is_ours() -> None:
         ("id",),
     )
     assert marks(layout) == [("_sign", MetadataRole.SIGN), ("_version", MetadataRole.VERSION)]
-    assert adapted(replace(MADE, sort_key="(`id`)")).ours
+    assert adapted(replace(MADE, sort_key="(`id`)")).matches_plan
 
 
 @pytest.mark.parametrize(
@@ -67,7 +72,7 @@ def test_what_would_be_made_is_ours() -> None:
     ],
 )
 def test_forms_for_many_servers_are_what_they_stand_for(engine: str) -> None:
-    assert adapted(replace(MADE, engine=engine)).ours
+    assert adapted(replace(MADE, engine=engine)).matches_plan
     shared = engine.replace("ReplacingMergeTree", "CollapsingMergeTree").replace("_version, _deleted", "_sign")
     layout = adapted(there(shared, SIGN, VERSION))
     assert (layout.family, layout.storage.engine, marks(layout)) == (
@@ -123,11 +128,11 @@ def test_operation_and_time_are_told_where_there_are_columns_for_them() -> None:
         ExistingColumn("_commit_time", "DateTime"),
     )
     layout = adapted(replace(MADE, columns=(*MADE.columns, *more)))
-    assert MetadataColumn("_commit_time", MetadataRole.COMMIT_TIME, "DateTime") in layout.marks
-    assert layout.mark(MetadataRole.OPERATION) is not None
+    assert MetadataColumn("_commit_time", MetadataRole.COMMIT_TIME, "DateTime") in layout.metadata_columns
+    assert layout.metadata_column(MetadataRole.OPERATION) is not None
     # A column of that name that cannot hold it is the user's own.
     other = replace(MADE, columns=(*MADE.columns, ExistingColumn("_operation", "Nullable(Int8)")))
-    assert adapted(other).mark(MetadataRole.OPERATION) is None
+    assert adapted(other).metadata_column(MetadataRole.OPERATION) is None
 
 
 def test_the_columns_that_keys_depend_on_move_rows() -> None:
@@ -135,10 +140,10 @@ def test_the_columns_that_keys_depend_on_move_rows() -> None:
     found = there(
         "ReplacingMergeTree(v, d) ORDER BY (bucket, id)", day, ExistingColumn("v", "UInt64"), ExistingColumn("d", "UInt8"), key="bucket, id"
     )
-    assert adapted(found).moving == ("id", "n")
+    assert adapted(found).key_dependencies == ("id", "n")
     noted = replace(found, columns=tuple(replace(c, in_partition_key=c.name == "note") for c in found.columns))
     layout = adapted(noted)
-    assert (set(layout.moving), layout.scattered) == ({"id", "n", "note"}, True)
+    assert (set(layout.key_dependencies), layout.spans_partitions) == ({"id", "n", "note"}, True)
     renamed = there(
         "ReplacingMergeTree(v, d) ORDER BY (k, id)",
         ExistingColumn("v", "UInt64"),
@@ -147,27 +152,32 @@ def test_the_columns_that_keys_depend_on_move_rows() -> None:
         key="k, id",
     )
     renamed = replace(renamed, columns=tuple(c for c in renamed.columns if c.name != "n"))
-    assert adapted(renamed, rename=(("n", "k"),)).moving == ("id", "n")
+    assert adapted(renamed, rename=(("n", "k"),)).key_dependencies == ("id", "n")
 
 
 def test_versions_of_rows_that_cancel_each_other() -> None:
     plain = there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, ExistingColumn("v", "UInt64", in_sort_key=True), key="id, v")
     assert marks(adapted(plain)) == [("_sign", MetadataRole.SIGN), ("v", MetadataRole.CONTENT)]
-    assert (adapted(plain).version_by_content, adapted(plain).storage.sort_key) == (True, ("id",))
+    assert (adapted(plain).cancels_by_content_hash, adapted(plain).storage.sort_key) == (True, ("id",))
     hashed = ExistingColumn("v", "UInt64", "MATERIALIZED", "cityHash64((id, note, n))", in_sort_key=True)
     computed = there("VersionedCollapsingMergeTree(_sign, v) ORDER BY id", SIGN, hashed, key="id, v")
     assert marks(adapted(computed)) == [("_sign", MetadataRole.SIGN)]
     of_source = there("VersionedCollapsingMergeTree(_sign, n) ORDER BY id", SIGN, key="id, n")
-    assert (marks(adapted(of_source)), adapted(of_source).version_by_content) == ([("_sign", MetadataRole.SIGN)], False)
+    assert (marks(adapted(of_source)), adapted(of_source).cancels_by_content_hash) == ([("_sign", MetadataRole.SIGN)], False)
     keyless = adapted(plain, KEYLESS)
-    assert (keyless.every_before, keyless.is_exact, keyless.moving) == (True, True, ())
+    assert (keyless.needs_before_images, keyless.needs_consistent_snapshot, keyless.key_dependencies) == (True, True, ())
 
 
 def test_coalescing_where_it_fits() -> None:
     schema = replace(ORDERS, columns=tuple(replace(column, nullable=False) for column in ORDERS.columns))
     found = there("CoalescingMergeTree ORDER BY id")
     layout = adapted(found, schema, deletes="ignore")
-    assert (layout.family, layout.is_ordered, layout.is_exact, layout.counts) == (EngineFamily.COALESCING, True, True, False)
+    assert (layout.family, layout.needs_ordered_writes, layout.needs_consistent_snapshot, layout.counts_duplicates) == (
+        EngineFamily.COALESCING,
+        True,
+        True,
+        False,
+    )
     listed = there("CoalescingMergeTree((n, note)) ORDER BY id")
     assert adapted(listed, schema, deletes="ignore").family is EngineFamily.COALESCING
     for bad, of, chosen, why in (
@@ -294,11 +304,11 @@ def test_a_replicated_table_that_counts_remembers_blocks_for_long() -> None:
     engine = "ReplicatedMergeTree('/x', 'r') ORDER BY id SETTINGS index_granularity = 8192"
     found = there(engine, VERSION, ExistingColumn("_operation", "String"))
     expected = "ALTER TABLE `shop`.`orders` MODIFY SETTING replicated_deduplication_window_seconds = 2592000"
-    assert remembering_sql(adapted(found)) == expected
-    assert remembering_sql(adapted(replace(found, engine=f"{engine}, replicated_deduplication_window_seconds = 3600"))) == expected
-    assert remembering_sql(adapted(replace(found, engine=f"{engine}, replicated_deduplication_window_seconds = 604800"))) == ""
-    assert remembering_sql(adapted(replace(found, engine="MergeTree ORDER BY id"))) == ""
-    assert remembering_sql(adapted(replace(MADE, engine="Replicated" + MADE.engine))) == ""
+    assert extend_dedup_window_sql(adapted(found)) == expected
+    assert extend_dedup_window_sql(adapted(replace(found, engine=f"{engine}, replicated_deduplication_window_seconds = 3600"))) == expected
+    assert extend_dedup_window_sql(adapted(replace(found, engine=f"{engine}, replicated_deduplication_window_seconds = 604800"))) == ""
+    assert extend_dedup_window_sql(adapted(replace(found, engine="MergeTree ORDER BY id"))) == ""
+    assert extend_dedup_window_sql(adapted(replace(MADE, engine="Replicated" + MADE.engine))) == ""
 
 
 def test_rows_that_nothing_tells_apart() -> None:
@@ -327,16 +337,20 @@ def test_columns_of_the_user_s_own_are_left_to_the_table(column: ExistingColumn)
 
 def test_a_distributed_table_is_what_it_stands_for() -> None:
     over = ExistingTable("Distributed('c', 'shop', 'orders_local', cityHash64(n))", "", MADE.columns, kind="Distributed")
-    layout = adapted(over, holder=MADE)
-    assert (layout.holder, layout.family, set(layout.moving)) == (("shop", "orders_local"), EngineFamily.REPLACING, {"id", "n"})
+    layout = adapted(over, local_table=MADE)
+    assert (layout.local_table, layout.family, set(layout.key_dependencies)) == (
+        ("shop", "orders_local"),
+        EngineFamily.REPLACING,
+        {"id", "n"},
+    )
     assert layout.insert_settings["distributed_foreground_insert"] == "1"
-    wide = adapted(replace(over, elsewhere=True), holder=MADE, cluster="c")
-    assert sweep_sql(replace(wide, family=EngineFamily.COLLAPSING), 5).startswith("DELETE FROM `shop`.`orders_local` ON CLUSTER `c`")
-    assert adapted(replace(over, engine="Distributed('c', 'shop', 'orders_local')"), holder=MADE).moving == ("id",)
-    for found, holder, why in (
+    wide = adapted(replace(over, has_remote_shards=True), local_table=MADE, cluster="c")
+    assert delete_stale_sql(replace(wide, family=EngineFamily.COLLAPSING), 5).startswith("DELETE FROM `shop`.`orders_local` ON CLUSTER `c`")
+    assert adapted(replace(over, engine="Distributed('c', 'shop', 'orders_local')"), local_table=MADE).key_dependencies == ("id",)
+    for found, local_table, why in (
         (over, None, "over shop.orders_local, which is not on this server"),
         (over, replace(over), "which distributes them again"),
-        (replace(over, elsewhere=True), MADE, "over the servers of cluster c, and Headrace was not told"),
+        (replace(over, has_remote_shards=True), MADE, "over the servers of cluster c, and Headrace was not told"),
         (over, there("Log"), "its engine is Log"),
         (replace(over, engine="Distributed('c', 'shop', 'orders_local', rand())"), MADE, r"rand\(\) gives another each time"),
         (replace(over, engine="Distributed('c', currentDatabase(), 'orders_local')"), MADE, "in a way that is not understood"),
@@ -344,26 +358,28 @@ def test_a_distributed_table_is_what_it_stands_for() -> None:
         (replace(over, columns=over.columns[1:]), MADE, "it has no column id, the table that holds the rows has"),
     ):
         with pytest.raises(DefiniteError, match=why):
-            adapted(found, holder=holder)
+            adapted(found, local_table=local_table)
 
 
 def test_what_is_missing_is_added_by_choice_only() -> None:
     bare = ExistingTable("ReplacingMergeTree(v) ORDER BY id", "id", (OWN[0], V), kind="ReplacingMergeTree")
     choices = ClickHouseOptions((("missing_columns", "add"),))
-    plan = plan_layout(ORDERS, ClickHouseTarget("h"), choices)
-    missing = missing_parts(plan, bare, choices.of(ORDERS.name))
+    plan = plan_table(ORDERS, ClickHouseTarget("h"), choices)
+    missing = find_missing_columns(plan, bare, choices.of(ORDERS.name))
     assert [(column.name, column.type) for column in missing.columns] == [("note", "Nullable(String)"), ("n", "Int32"), ("_sign", "Int8")]
-    assert marks(plan_existing_table(plan, missing.added_to(bare), choices.of(ORDERS.name))) == [
+    assert marks(plan_existing_table(plan, missing.apply_to(bare), choices.of(ORDERS.name))) == [
         ("_sign", MetadataRole.SIGN),
         ("v", MetadataRole.VERSION),
     ]
-    assert missing_parts(plan, bare, ClickHouseOptions().of(ORDERS.name)) == Missing()
+    assert find_missing_columns(plan, bare, ClickHouseOptions().of(ORDERS.name)) == ColumnAdditions()
     history = there("MergeTree ORDER BY id")
-    added = missing_parts(plan, history, choices.of(ORDERS.name))
+    added = find_missing_columns(plan, history, choices.of(ORDERS.name))
     assert [column.name for column in added.columns] == ["_operation", "_version", "_commit_time"]
 
 
 def test_tables_that_headrace_made_are_known_again() -> None:
-    assert was_made(MADE)
-    assert was_made(there("MergeTree ORDER BY id", ExistingColumn("v", "UInt64", comment="Headrace: place in the source's log")))
-    assert not was_made(there("ReplacingMergeTree(v, d) ORDER BY id", V, D))
+    assert is_created_by_headrace(MADE)
+    assert is_created_by_headrace(
+        there("MergeTree ORDER BY id", ExistingColumn("v", "UInt64", comment="Headrace: place in the source's log"))
+    )
+    assert not is_created_by_headrace(there("ReplacingMergeTree(v, d) ORDER BY id", V, D))

@@ -13,7 +13,7 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.server_limits import FIRST_DAYS, LAST_DAYS, ServerLimits, parse_limits
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.create_table import plan_layout
+from headrace.sinks.clickhouse.tables.create_table import plan_table
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 
@@ -32,7 +32,7 @@ def block_of(column: Column, values: Any, ops: list[Op] | None = None) -> Change
 
 
 def layout_of(schema: TableSchema) -> TargetTable:
-    return plan_layout(schema, ClickHouseTarget("h"), ClickHouseOptions())
+    return plan_table(schema, ClickHouseTarget("h"), ClickHouseOptions())
 
 
 def encode(block: ChangeBlock, limits: ServerLimits = WIDE) -> pa.Table:

@@ -11,10 +11,10 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, sweep_sql
+from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, delete_stale_sql
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.create_table import create_sql, create_statements, plan_layout
+from headrace.sinks.clickhouse.tables.create_table import create_sql, create_statements, plan_table
 from headrace.sinks.clickhouse.tables.table_keys import materialize_key
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
@@ -31,7 +31,7 @@ TABLE = TableSchema(TableName("d", "t"), COLUMNS, ("id", "shop"))
 
 
 def planned(schema: TableSchema = TABLE, *, cluster: str = "", replica_path: str = "", **chosen: Any) -> TargetTable:
-    return plan_layout(schema, ClickHouseTarget("h"), ClickHouseOptions(tuple(chosen.items()), cluster=cluster, replica_path=replica_path))
+    return plan_table(schema, ClickHouseTarget("h"), ClickHouseOptions(tuple(chosen.items()), cluster=cluster, replica_path=replica_path))
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ def test_the_sort_key_of_materialize_mysql(primary: tuple[str, ...], indexes: tu
     assert materialize_key(schema) == expected
     layout = planned(schema, sort_key="materialize")
     assert layout.storage.sort_key == tuple(f"`{name}`" for name in expected)
-    assert set(layout.moving) == {*primary, *expected}
+    assert set(layout.key_dependencies) == {*primary, *expected}
     assert (("allow_nullable_key", "1") in layout.storage.settings) == ("word" in expected)
 
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_made_is_refused(chosen: dict[str, Any], why: str) -> Non
 def test_a_key_may_be_given_in_any_words() -> None:
     layout = planned(sort_key=("toStartOfMonth(day)", "shop", "`id`"), partition_by="n % 8")
     assert layout.storage.sort_key == ("toStartOfMonth(day)", "`shop`", "`id`")
-    assert set(layout.moving) == {"id", "shop", "day", "n"}
+    assert set(layout.key_dependencies) == {"id", "shop", "day", "n"}
 
 
 def test_tables_of_a_cluster() -> None:
@@ -142,7 +142,7 @@ def test_tables_of_a_cluster() -> None:
         "CREATE TABLE IF NOT EXISTS `d`.`t` ON CLUSTER `my c` AS `d`.`t_local`"
         " ENGINE = Distributed('my c', 'd', 't_local', cityHash64(`id`, `shop`))"
     )
-    assert (layout.holder, layout.insert_settings["distributed_foreground_insert"]) == (("d", "t_local"), "1")
+    assert (layout.local_table, layout.insert_settings["distributed_foreground_insert"]) == (("d", "t_local"), "1")
     assert allow_cleanup_sql(layout).startswith("ALTER TABLE `d`.`t_local` ON CLUSTER `my c` MODIFY SETTING ")
     assert create_view_sql(layout).startswith("CREATE VIEW IF NOT EXISTS `d`.`t_current` ON CLUSTER `my c` AS SELECT `id`, ")
     assert row_policy_sql(layout) == (
@@ -151,8 +151,8 @@ def test_tables_of_a_cluster() -> None:
     counting = planned(cluster="c", replica_path="/tables/{shard}/t", engine="collapsing", shard_by="n")
     assert "ReplicatedCollapsingMergeTree('/tables/{shard}/t', '{replica}', `_sign`)" in create_sql(counting)
     assert "replicated_deduplication_window_seconds = 2592000" in create_sql(counting)
-    assert set(counting.moving) == {"id", "shop", "n"}
-    assert sweep_sql(counting, 7) == "DELETE FROM `d`.`t_local` ON CLUSTER `c` WHERE `_version` < 7"
+    assert set(counting.key_dependencies) == {"id", "shop", "n"}
+    assert delete_stale_sql(counting, 7) == "DELETE FROM `d`.`t_local` ON CLUSTER `c` WHERE `_version` < 7"
     keyless = planned(replace(TABLE, primary_key=()), cluster="c")
     assert keyless.storage.shard_by == "cityHash64(tuple(`id`, `shop`, `word`, `day`, `n`))"
 

@@ -13,7 +13,7 @@ from clickhouse_connect.driver.exceptions import DatabaseError
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translate
+from headrace.sinks.clickhouse.server.errors import translate_error
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 TARGET = ClickHouseTarget("127.0.0.1", password="hunter2")
@@ -90,14 +90,14 @@ def test_an_unknown_host_is_definite() -> None:
 
 @pytest.mark.parametrize("code", [159, 202, 209, 210, 225, 241, 242, 252, 319, 999])
 def test_codes_that_say_not_now_are_transient(code: int) -> None:
-    assert isinstance(translate(DatabaseError(f"Code: {code}. DB::Exception: x", code=code), TARGET, "writing"), TransientError)
+    assert isinstance(translate_error(DatabaseError(f"Code: {code}. DB::Exception: x", code=code), TARGET, "writing"), TransientError)
 
 
 @pytest.mark.parametrize(
     ("code", "remedy"), [(516, "password"), (497, "grant"), (60, "not there"), (53, "ClickHouse's own"), (164, "read")]
 )
 def test_other_codes_are_definite_and_name_a_remedy(code: int, remedy: str) -> None:
-    error = translate(DatabaseError(f"Code: {code}. DB::Exception: x. (version 26.9.2.1)", code=code), TARGET, "writing")
+    error = translate_error(DatabaseError(f"Code: {code}. DB::Exception: x. (version 26.9.2.1)", code=code), TARGET, "writing")
     assert isinstance(error, DefiniteError)
     assert remedy in error.hint
     assert "version" not in error.message
@@ -121,8 +121,8 @@ class Clock:
 def test_too_many_partitions_have_the_code_of_too_many_parts_and_are_no_matter_of_time() -> None:
     crowded = DatabaseError("Code: 252. DB::Exception: Too many parts (300)", code=252)
     scattered = DatabaseError("Code: 252. DB::Exception: Too many partitions for single INSERT block (more than 100)", code=252)
-    assert isinstance(translate(crowded, TARGET, "writing"), TransientError)
-    assert isinstance(translate(scattered, TARGET, "writing"), DefiniteError)
+    assert isinstance(translate_error(crowded, TARGET, "writing"), TransientError)
+    assert isinstance(translate_error(scattered, TARGET, "writing"), DefiniteError)
 
 
 def test_retrying_waits_ever_longer_and_tells() -> None:

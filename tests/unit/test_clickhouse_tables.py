@@ -10,7 +10,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.create_table import create_sql, plan_layouts
+from headrace.sinks.clickhouse.tables.create_table import create_sql, plan_tables
 from headrace.sinks.clickhouse.tables.views import create_view_sql
 from headrace.sinks.clickhouse.types.type_mapping import storage_type
 
@@ -58,11 +58,11 @@ def test_a_key_column_is_never_nullable() -> None:
 @pytest.mark.parametrize("column", [Column("c", Kind.DECIMAL, True, 77, 0), Column("c", Kind.TIME, True, 7)])
 def test_parameters_outside_what_clickhouse_holds_are_refused(column: Column) -> None:
     with pytest.raises(DefiniteError, match="column c cannot be stored"):
-        plan_layouts([replace(ORDERS, columns=(KEY, column))], ANYWHERE, ClickHouseOptions())
+        plan_tables([replace(ORDERS, columns=(KEY, column))], ANYWHERE, ClickHouseOptions())
 
 
 def test_create_statement_is_that_of_design_decision_3() -> None:
-    [plan] = plan_layouts([ORDERS], ANYWHERE, ClickHouseOptions())
+    [plan] = plan_tables([ORDERS], ANYWHERE, ClickHouseOptions())
     assert create_sql(plan) == (
         "CREATE TABLE IF NOT EXISTS `shop`.`orders` (`id` Int64, `note` Nullable(String), `_sign` Int8, "
         "`_version` UInt64 COMMENT 'Headrace: place in the source\\'s log', `_deleted` UInt8 MATERIALIZED `_sign` = -1) "
@@ -71,28 +71,28 @@ def test_create_statement_is_that_of_design_decision_3() -> None:
 
 
 def test_the_url_s_database_holds_all_tables() -> None:
-    assert [(p.database, p.table) for p in plan_layouts([ORDERS], ONE_DATABASE, ClickHouseOptions())] == [("mart", "orders")]
+    assert [(p.database, p.table) for p in plan_tables([ORDERS], ONE_DATABASE, ClickHouseOptions())] == [("mart", "orders")]
 
 
 def test_two_tables_of_one_name_do_not_share_a_target() -> None:
     twin = replace(ORDERS, name=TableName("archive", "orders"))
-    assert len(plan_layouts([ORDERS, twin], ANYWHERE, ClickHouseOptions())) == 2
+    assert len(plan_tables([ORDERS, twin], ANYWHERE, ClickHouseOptions())) == 2
     with pytest.raises(DefiniteError, match=r"shop.orders and archive.orders would both be written to mart.orders"):
-        plan_layouts([ORDERS, twin], ONE_DATABASE, ClickHouseOptions())
+        plan_tables([ORDERS, twin], ONE_DATABASE, ClickHouseOptions())
 
 
 def test_without_a_primary_key_the_first_unique_index_without_nulls_tells_rows_apart() -> None:
     loose = Index("by_note", ("note",), unique=True)
     tight = Index("by_id", (KEY.name,), unique=True)
     schema = replace(ORDERS, primary_key=(), indexes=(loose, replace(tight, unique=False), tight))
-    [plan] = plan_layouts([schema], ANYWHERE, ClickHouseOptions())
+    [plan] = plan_tables([schema], ANYWHERE, ClickHouseOptions())
     assert plan.storage.sort_key == ("`id`",)
     assert plan.storage.arguments == ("_version", "_deleted")
 
 
 def test_a_table_without_any_key_keeps_every_image_and_has_a_view() -> None:
     prefix = Index("by_id", (KEY.name,), unique=True, whole=False)
-    [plan] = plan_layouts([replace(ORDERS, primary_key=(), indexes=(prefix,))], ANYWHERE, ClickHouseOptions())
+    [plan] = plan_tables([replace(ORDERS, primary_key=(), indexes=(prefix,))], ANYWHERE, ClickHouseOptions())
     assert plan.storage.sort_key == ("`_row`", "`_occurrence`")
     assert plan.storage.arguments == ("_version",)
     assert "sum(if(`_sign` != -1, 1, -1))" in create_view_sql(plan)
@@ -101,10 +101,10 @@ def test_a_table_without_any_key_keeps_every_image_and_has_a_view() -> None:
 @pytest.mark.parametrize("name", ["_sign", "_version", "_deleted", "_row_exists", "_block_number", "_block_offset"])
 def test_a_column_with_a_name_in_use_is_refused(name: str) -> None:
     with pytest.raises(DefiniteError, match=f"column {name} has a name"):
-        plan_layouts([replace(ORDERS, columns=(KEY, Column(name, Kind.INT8)))], ANYWHERE, ClickHouseOptions())
+        plan_tables([replace(ORDERS, columns=(KEY, Column(name, Kind.INT8)))], ANYWHERE, ClickHouseOptions())
 
 
 def test_a_name_too_long_for_a_file_is_refused() -> None:
-    assert plan_layouts([replace(ORDERS, name=TableName("d" * 64, "t" * 64))], ANYWHERE, ClickHouseOptions())
+    assert plan_tables([replace(ORDERS, name=TableName("d" * 64, "t" * 64))], ANYWHERE, ClickHouseOptions())
     with pytest.raises(DefiniteError, match="too long for ClickHouse"):
-        plan_layouts([replace(ORDERS, name=TableName("shop", "漢" * 64))], ANYWHERE, ClickHouseOptions())
+        plan_tables([replace(ORDERS, name=TableName("shop", "漢" * 64))], ANYWHERE, ClickHouseOptions())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.types.type_mapping import enum_type, grown_enum
-from headrace.sinks.clickhouse.types.type_names import parse_type, unwrap
+from headrace.sinks.clickhouse.types.type_mapping import enum_type, merge_enum_types
+from headrace.sinks.clickhouse.types.type_names import parse_stored_type, parse_type
 
 
 @pytest.mark.parametrize(
@@ -23,12 +23,12 @@ from headrace.sinks.clickhouse.types.type_names import parse_type, unwrap
     ],
 )
 def test_a_type_is_spelled_as_it_was_read(text: str) -> None:
-    assert parse_type(text).spelled == text
-    assert unwrap(text).spelled == text
+    assert parse_type(text).sql_name == text
+    assert parse_stored_type(text).sql_name == text
 
 
 def test_spaces_and_missing_numbers_do_not_matter() -> None:
-    assert parse_type(" Decimal( 10,2 ) ").spelled == "Decimal(10, 2)"
+    assert parse_type(" Decimal( 10,2 ) ").sql_name == "Decimal(10, 2)"
     assert parse_type("Enum8('a','b'=5,'c')").members == {"a": 1, "b": 5, "c": 6}
     assert parse_type("Enum8('it''s' = 1)").members == {"it's": 1}
 
@@ -48,8 +48,8 @@ def test_an_enum_has_the_source_s_numbers() -> None:
 
 def test_an_enum_grows_without_moving_its_members() -> None:
     before = enum_type(("a", "b"))
-    assert grown_enum(before, enum_type(("a", "b", "c"))) == "Enum8('' = 0, 'a' = 1, 'b' = 2, 'c' = 3)"
-    assert grown_enum(before, f"Nullable({enum_type(('a', 'new', 'b'))})") == "Nullable(Enum8('' = 0, 'a' = 1, 'b' = 2, 'new' = 3))"
-    assert grown_enum(f"Nullable({before})", enum_type(("b",))) == before
-    assert grown_enum(before, "String") == ""
-    assert grown_enum("Enum8('x' = -5)", enum_type(("x", "y"))) == "Enum8('x' = -5, 'y' = 2)"
+    assert merge_enum_types(before, enum_type(("a", "b", "c"))) == "Enum8('' = 0, 'a' = 1, 'b' = 2, 'c' = 3)"
+    assert merge_enum_types(before, f"Nullable({enum_type(('a', 'new', 'b'))})") == "Nullable(Enum8('' = 0, 'a' = 1, 'b' = 2, 'new' = 3))"
+    assert merge_enum_types(f"Nullable({before})", enum_type(("b",))) == before
+    assert merge_enum_types(before, "String") == ""
+    assert merge_enum_types("Enum8('x' = -5)", enum_type(("x", "y"))) == "Enum8('x' = -5, 'y' = 2)"

@@ -6,13 +6,13 @@ import pytest
 
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text, unquote
 from headrace.sinks.clickhouse.tables.engine_parser import (
-    Distribution,
-    UnreadableEngine,
-    fickle_function,
-    names_in,
+    DistributedEngine,
+    EngineParseError,
+    nondeterministic_function,
     parse_distribution,
     parse_engine,
-    plain_name,
+    referenced_names,
+    single_column,
     split_key,
 )
 
@@ -105,13 +105,13 @@ def test_engines_of_many_servers(text: str, replication: str, base: str, path: s
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("Distributed('c', 'd', 't_local', cityHash64(id, 'a)'))", Distribution("c", "d", "t_local", "cityHash64(id, 'a)')")),
-        ("Distributed('c', 'd', 't_local')", Distribution("c", "d", "t_local")),
-        ("Distributed(`my cluster`, d, t, rand(), 'policy')", Distribution("my cluster", "d", "t", "rand()")),
-        ("Distributed('c', '', 't', intDiv(id, 10)) SETTINGS fsync_after_insert = 1", Distribution("c", "", "t", "intDiv(id, 10)")),
+        ("Distributed('c', 'd', 't_local', cityHash64(id, 'a)'))", DistributedEngine("c", "d", "t_local", "cityHash64(id, 'a)')")),
+        ("Distributed('c', 'd', 't_local')", DistributedEngine("c", "d", "t_local")),
+        ("Distributed(`my cluster`, d, t, rand(), 'policy')", DistributedEngine("my cluster", "d", "t", "rand()")),
+        ("Distributed('c', '', 't', intDiv(id, 10)) SETTINGS fsync_after_insert = 1", DistributedEngine("c", "", "t", "intDiv(id, 10)")),
     ],
 )
-def test_what_a_distributed_table_stands_for(text: str, expected: Distribution) -> None:
+def test_what_a_distributed_table_stands_for(text: str, expected: DistributedEngine) -> None:
     assert parse_distribution(parse_engine(text)) == expected
 
 
@@ -129,13 +129,13 @@ def test_the_old_way_of_arguments_is_seen() -> None:
 
 @pytest.mark.parametrize("text", ["", "(", "ReplacingMergeTree(v", "ReplacingMergeTree(`v)", "'x'", "Distributed('c"])
 def test_what_is_not_understood_is_said(text: str) -> None:
-    with pytest.raises(UnreadableEngine):
+    with pytest.raises(EngineParseError):
         parse_engine(text)
 
 
 def test_a_distribution_that_is_not_understood_is_said() -> None:
     for text in ("Distributed('c', currentDatabase(), 't')", "Distributed('c')", "MergeTree"):
-        with pytest.raises(UnreadableEngine):
+        with pytest.raises(EngineParseError):
             parse_distribution(parse_engine(text))
 
 
@@ -146,7 +146,7 @@ def test_keys_are_cut_at_their_own_commas() -> None:
     assert split_key("tuple(id, f(a, b))") == ("id", "f(a, b)")
     assert split_key("(id), _content") == ("id", "_content")
     assert split_key("(a).1, (b, c)") == ("(a).1", "b", "c")
-    assert [plain_name(one) for one in ("id", "`a b`", "f(id)", "id + 1", "1", "'id'", "NULL")] == [
+    assert [single_column(one) for one in ("id", "`a b`", "f(id)", "id + 1", "1", "'id'", "NULL")] == [
         "id",
         "a b",
         None,
@@ -158,8 +158,8 @@ def test_keys_are_cut_at_their_own_commas() -> None:
 
 
 def test_columns_of_an_expression() -> None:
-    assert names_in("intDiv(a, 10) + length(`b c`) + if(d = 'e f', NULL, \"g\")") == ("a", "b c", "d", "g")
-    assert names_in("toYYYYMM(now())") == ()
+    assert referenced_names("intDiv(a, 10) + length(`b c`) + if(d = 'e f', NULL, \"g\")") == ("a", "b c", "d", "g")
+    assert referenced_names("toYYYYMM(now())") == ()
 
 
 @pytest.mark.parametrize(
@@ -177,4 +177,4 @@ def test_columns_of_an_expression() -> None:
     ],
 )
 def test_functions_that_the_row_does_not_decide(expression: str, function: str | None) -> None:
-    assert fickle_function(expression) == function
+    assert nondeterministic_function(expression) == function

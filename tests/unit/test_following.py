@@ -24,7 +24,7 @@ from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import parse_target
-from headrace.sinks.clickhouse.tables.create_table import plan_layout
+from headrace.sinks.clickhouse.tables.create_table import plan_table
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.schema_changes import LedgerEntry, Step
 from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
@@ -49,7 +49,7 @@ class NotingSchemaApplier(ClickHouseSchemaApplier):
     """Looks at tables as they would have been made; notes what it is told to write."""
 
     def __init__(self, sink: Sink, tables: Iterable[TableSchema]) -> None:
-        super().__init__(SCOPE, ImaginedTables(plan_layout(schema, SCOPE.target, SCOPE.choices) for schema in tables))
+        super().__init__(SCOPE, ImaginedTables(plan_table(schema, SCOPE.target, SCOPE.options) for schema in tables))
         self._sink = sink
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:

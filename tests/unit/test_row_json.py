@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.clickhouse.types.row_json import row_values, values_of
+from headrace.sinks.clickhouse.types.row_json import row_to_json, rows_from_json
 
 _DAY_US = 86_400_000_000
 _DECIMAL = Decimal((0, (9,) * 65, -30))
@@ -82,8 +82,8 @@ def test_a_value_of_every_kind_comes_back_bit_for_bit(kind: Kind) -> None:
     column = Column("v", kind, True, 65 if kind is Kind.DECIMAL else 6, 30 if kind is Kind.DECIMAL else 0, ("", "b'c", "漢", "a", "b"))
     schema = TableSchema(TableName("d", "t"), (column,), ())
     images = pa.record_batch([array_of(column, [*VALUES[kind], None])], schema=schema.arrow_schema)
-    rows = [json.loads(json.dumps(values_of(images, schema, row))) for row in range(images.num_rows)]
-    again = row_values(schema, rows)
+    rows = [json.loads(json.dumps(row_to_json(images, schema, row))) for row in range(images.num_rows)]
+    again = rows_from_json(schema, rows)
     assert again.schema == images.schema
     assert bits(again.column(0)) == bits(images.column(0))
 
@@ -93,7 +93,7 @@ def test_every_day_and_microsecond_has_a_text_that_is_read_back(day: int, clock:
     columns = (Column("d", Kind.DATE), Column("t", Kind.DATETIME, precision=6))
     schema = TableSchema(TableName("d", "t"), columns, ())
     images = pa.record_batch([array_of(columns[0], [day]), array_of(columns[1], [day * _DAY_US + clock])], schema=schema.arrow_schema)
-    values = values_of(images, schema, 0)
+    values = row_to_json(images, schema, 0)
     assert all(isinstance(value, str) for value in values.values())
-    again = row_values(schema, [values])
+    again = rows_from_json(schema, [values])
     assert [bits(column) for column in again.columns] == [[day], [day * _DAY_US + clock]]

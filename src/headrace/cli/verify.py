@@ -93,7 +93,7 @@ def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
             else Selection.of_globs(arguments.tables, arguments.exclude, address.database)
         )
         given = read_settings(Path(arguments.settings)) if arguments.settings else None
-        sink = replace(named.sink, choices=known.choices if given is None else given.sink)
+        sink = replace(named.sink, options=known.choices if given is None else given.sink)
         options = replace(options, transforms=known.transforms if given is None else given.transforms)
         watermark = find_watermark(sink, address, arguments.pipe, known, arguments.wait)
         yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=choose_view())

@@ -68,11 +68,11 @@ def _topics(part: PipeSpec) -> Sequence[Finding]:
 def _sink(part: PipeSpec) -> Sequence[Finding]:
     if part.sink.startswith(CLICKHOUSE):
         from headrace.sinks.clickhouse.server.client import connect
-        from headrace.sinks.clickhouse.server.errors import translated
+        from headrace.sinks.clickhouse.server.errors import translate_errors
         from headrace.sinks.clickhouse.server.url import parse_target
 
         target = parse_target(part.sink)
-        with translated(target, "asking for the version"):
+        with translate_errors(target, "asking for the version"):
             return (ok("version", str(connect(target).client.server_version)),)
     if is_kafka(part.sink):
         from headrace.kafka.address import parse_kafka_url

@@ -21,7 +21,7 @@ from headrace.model.schema import TableName
 from headrace.pipes.factory import PipeSpec
 from headrace.settings.settings_file import SINK, Chosen
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
-from headrace.sinks.clickhouse.tables.target_names import place_of_name
+from headrace.sinks.clickhouse.tables.target_names import target_name
 from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
 from headrace.sources.debezium.events.topic_tables import Naming
 
@@ -133,11 +133,11 @@ def _table_targets(spec: PipeSpec, glob: str, name: TableName) -> Iterator[_Targ
     target = parse_target(spec.sink) if spec.sink.startswith(CLICKHOUSE) else ClickHouseTarget("")
     own = [one for one, fields in choices.tables if {"database", "target"} & dict(fields).keys() and overlap(one, glob)]
     if not _covered(glob, own):
-        database, table = place_of_name(name, target, choices)
+        database, table = target_name(name, target, choices)
         yield _Target(glob, f"{database}.{table}", table != name.table)
     for one in own:
         database, _, table = one.partition(".")
-        yield _Target(one, ".".join(place_of_name(TableName(database, table or "*"), target, choices)), renamed=True)
+        yield _Target(one, ".".join(target_name(TableName(database, table or "*"), target, choices)), renamed=True)
 
 
 def _topic_glob(spec: PipeSpec, name: TableName) -> str:

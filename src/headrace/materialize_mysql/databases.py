@@ -121,7 +121,7 @@ class Databases:
             named.sink.reader().query(f"DROP DATABASE IF EXISTS {quote_name(name)}{where} SYNC")
             if pipe.directory.exists():
                 pipe.remove()
-            named.sink.own_tables().forget(name)
+            named.sink.own_tables().delete_pipe(name)
 
     def _secrets(self, statement: CreateMirror, pipe: Background) -> dict[str, str]:
         known = pipe.secrets()

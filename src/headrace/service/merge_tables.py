@@ -16,7 +16,7 @@ from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.service.embedded_servers import EmbeddedServers
 from headrace.service.pipe_runner import PipeRunner
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
@@ -103,12 +103,12 @@ def create_merge_table(sink: ClickHouseSink, name: str, below: Sequence[str]) ->
             hint="rename or drop it, or choose another prefix; the sources' own tables are filled in any case",
         )
     pattern = f"^({'|'.join(map(re.escape, below))})$"
-    cluster = f" ON CLUSTER {quote_name(sink.choices.cluster)}" if sink.choices.cluster else ""
+    cluster = f" ON CLUSTER {quote_name(sink.options.cluster)}" if sink.options.cluster else ""
     statement = (
         f"CREATE OR REPLACE TABLE {quote_name(database)}.{quote_name(table)}{cluster} "
         f"ENGINE = {_ENGINE}({quote_text(database)}, {quote_text(pattern)})"
     )
     connection = connect(sink.target)
-    with translated(sink.target, f"creating table {name}"):
+    with translate_errors(sink.target, f"creating table {name}"):
         connection.client.command(statement)
     log.info("%s shows the rows of %s, as far as they are there", name, ", ".join(below))

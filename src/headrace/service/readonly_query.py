@@ -17,7 +17,7 @@ from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.service.embedded_servers import SCHEME
 from headrace.sinks.clickhouse.reader import names_format
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.response_rows import json_rows
 
 MAX_ROWS: Final = 1000
@@ -48,9 +48,9 @@ def run_readonly_query(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]
     with open_clickhouse_sink(sink) as named:
         target = named.sink.target
         connection = connect(target)
-        with _explain_readonly_error(), translated(target, "running a query"):
+        with _explain_readonly_error(), translate_errors(target, "running a query"):
             # `readonly` is always sent: a server that does not know it must reject the query.
-            settings = {**connection.known(_SETTINGS), **_READ_ONLY}
+            settings = {**connection.supported(_SETTINGS), **_READ_ONLY}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings={"X-ClickHouse-Format": _FORMAT})
             rows = json_rows(raw, raw.decode(errors="replace"))
     # The server stops after the block that exceeds the limit, and that block may be large.

@@ -83,7 +83,7 @@ def _verify_mysql(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterat
         options = VerifyOptions(
             projection=known.carried(Projection()), zero_dates=known.zero_dates, spark=SparkUse.NEVER, slots=2, transforms=known.transforms
         )
-        sink = replace(named.sink, choices=known.choices)
+        sink = replace(named.sink, options=known.choices)
         watermark = find_watermark(sink, address, spec.name, known, WAIT_S)
         yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=_StoppableView())
 
@@ -98,4 +98,4 @@ def _verify_scylla(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Itera
     with open_clickhouse_sink(spec.sink) as named, connect(address) as session:
         wait_s = WAIT_S + 2 * spec.chosen.scylla.confidence
         watermark = watch(named.sink.own_tables(), str(address), spec.name, known, wait_s, standing_of)
-        yield from verify_logged(session, CellSink(replace(named.sink, choices=known.choices)), chosen, watermark, _StoppableView())
+        yield from verify_logged(session, CellSink(replace(named.sink, options=known.choices)), chosen, watermark, _StoppableView())

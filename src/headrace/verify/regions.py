@@ -164,7 +164,7 @@ def _by_prefix(sink: ClickHouseSink, table: TableComparison, rows: int) -> list[
     hashed = next((name for name in table.schema.row_key if table.schema.column(name).kind is Kind.STRING), "")
     if count == 1 or not hashed:
         return [Region(("",), "1", max(rows, 1))]
-    name = quote_name(sink.layout(table.schema).stored(hashed).name)
+    name = quote_name(sink.target_table(table.schema).stored_column(hashed).name)
     found = []
     for part in range(count):
         prefixes = _TWO_DIGITS[part::count]

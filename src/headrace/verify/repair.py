@@ -34,7 +34,7 @@ _KEYS_AT_ONCE: Final = 500
 
 def refusal(table: TableComparison, sides: Sides, watermark: Watermark[BinlogPosition] | None) -> str:
     """Why a table's rows cannot be written again one by one, and what to do instead; empty if they can."""
-    name, layout = table.schema.name, sides.sink.layout(table.schema)
+    name, layout = table.schema.name, sides.sink.target_table(table.schema)
     if watermark is None:
         return "no pipe from the source's own log is known, whose versions they would get; name it with --state or --pipe"
     if not layout.has_key:
@@ -51,7 +51,7 @@ class Repairer:
 
     def __init__(self, sides: Sides, table: TableComparison, watermark: Watermark[BinlogPosition]) -> None:
         self._sides, self._table, self._watermark = sides, table, watermark
-        self._schema, self._layout = table.schema, sides.sink.layout(table.schema)
+        self._schema, self._layout = table.schema, sides.sink.target_table(table.schema)
 
     def rewrite(self, keys: pa.Table) -> int:
         """Write the rows with these keys as the source has them; the highest version that they got."""
@@ -72,7 +72,7 @@ class Repairer:
 
     def why_not(self, keys: pa.Table, version: int) -> str:
         """Why rows are not right after they were written with a version."""
-        mark = self._layout.mark(MetadataRole.VERSION)
+        mark = self._layout.metadata_column(MetadataRole.VERSION)
         reader = self._sides.sink.reader()
         if mark is not None:
             stored, condition = quote_name(mark.name), reader.key_condition(self._schema, keys.slice(0, _KEYS_AT_ONCE))
@@ -100,7 +100,7 @@ class Repairer:
 
     def _stale(self, source: pa.Table, target: pa.Table) -> pa.Table:
         """The sink's rows that no row of the source will take the place of: gone, or stored under another sort key."""
-        places = list(dict.fromkeys((*self._schema.row_key, *self._layout.moving)))
+        places = list(dict.fromkeys((*self._schema.row_key, *self._layout.key_dependencies)))
         kept = set(key_list(source, places))
         return chosen(target, set(key_list(target, places)) - kept, places)
 

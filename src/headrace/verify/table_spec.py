@@ -87,7 +87,7 @@ def describe(
     schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT, shape: Shape | None = None
 ) -> TableComparison:
     """How a table can be compared, by the table that is in the sink. `shape`: how its rows come about, if they are transformed."""
-    layout, digests = sink.layout(schema), sink.digests()
+    layout, digests = sink.target_table(schema), sink.digests()
     losses, left_out = digests.losses(schema), digests.incomparable(schema)
     # The source's own functions do not know of a date that became another one.
     dates = [column.name for column in schema.columns if column.kind in DATES] if zero_dates is ZeroDates.EPOCH else []

@@ -169,7 +169,7 @@ class _Verification:
                 raise
             # The source's table was altered, and the pipe has not come to that yet.
             return TableResult(schema, Comparison(), is_behind=True, notes=(error.message, self._lag()), standing=self._stands())
-        note = f"there is no table {self._sides.sink.layout(schema).qualified} in the sink"
+        note = f"there is no table {self._sides.sink.target_table(schema).qualified} in the sink"
         if behind:
             return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()), standing=self._stands())
         with RegionReader(self._sides) as rows_reader:

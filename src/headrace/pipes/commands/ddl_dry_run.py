@@ -24,7 +24,7 @@ from headrace.sinks.clickhouse.schema_changes.alter_tables import Place
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.clickhouse.tables.create_table import plan_layout
+from headrace.sinks.clickhouse.tables.create_table import plan_table
 from headrace.sinks.clickhouse.tables.hypothetical_table import describe_planned_distributed_table, describe_planned_table
 from headrace.sinks.clickhouse.tables.system_tables import ExistingTable
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
@@ -58,8 +58,10 @@ class ImaginedTables:
         self._holders: dict[Place, ExistingTable] = {}
         for layout in layouts:
             place = (layout.database, layout.table)
-            self._tables[place] = describe_planned_table(layout) if layout.holder is None else describe_planned_distributed_table(layout)
-            if layout.holder is not None:
+            self._tables[place] = (
+                describe_planned_table(layout) if layout.local_table is None else describe_planned_distributed_table(layout)
+            )
+            if layout.local_table is not None:
                 self._holders[place] = describe_planned_table(layout)
             if has_view(layout, TableOptions()):
                 self._tables[layout.database, layout.table + VIEW_SUFFIX] = ExistingTable("", "", (), kind="View")
@@ -139,9 +141,9 @@ class DdlDryRun:
     def _schema_applier(self) -> ClickHouseSchemaApplier:
         if self.looks:
             return self.sink.schema_applier()
-        scope = TargetScope(self.sink.target, self.sink.choices)
+        scope = TargetScope(self.sink.target, self.sink.options)
         layouts = [
-            plan_layout(SinkSchemaResolver(self.settings)(table.schema, table.hidden), scope.target, scope.choices)
+            plan_table(SinkSchemaResolver(self.settings)(table.schema, table.hidden), scope.target, scope.options)
             for table in self._state().tables.values()
         ]
         return ClickHouseSchemaApplier(scope, ImaginedTables(layouts))

@@ -19,5 +19,5 @@ def retry_rows(
     tables = sink.own_tables()
     for name in sorted({str(letter.fields["pipe"]) for letter in waiting_dead_letters(tables, pipe=pipe, table=table, ids=ids)}):
         known = find_pipe(tables, name) if choices is None else None
-        chosen = choices if choices is not None else known.chosen.sink if known is not None else sink.choices
-        yield from retry_dead_letters(replace(sink, choices=chosen), pipe=name, table=table, ids=ids)
+        chosen = choices if choices is not None else known.chosen.sink if known is not None else sink.options
+        yield from retry_dead_letters(replace(sink, options=chosen), pipe=name, table=table, ids=ids)

@@ -24,7 +24,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.state.event_skips import Skips
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, instant_text
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
 from headrace.sinks.clickhouse.dead_letters.skipped_events import SKIPPED
 from headrace.sinks.kafka.messages.errors import failure
@@ -127,7 +127,7 @@ def _halted(refused: Sequence[Refused]) -> DefiniteError:
 
 
 def _post(refused: Sequence[Refused], own: OwnTables, pipe: str, state: str = UNREADABLE) -> None:
-    now = instant_text(time.time_ns() // 1000)
+    now = format_timestamp(time.time_ns() // 1000)
     own.ensure(ERRORS)
     own.insert(ERRORS, [_row(one, pipe, now, state) for one in refused])
 
@@ -151,7 +151,7 @@ def _row(one: Refused, pipe: str, now: str, state: str) -> dict[str, Any]:
         "operation": "record",
         "version": one.offset,
         "position": place_of(one),
-        "commit_time": instant_text(0),
+        "commit_time": format_timestamp(0),
         "row": json.dumps(record, ensure_ascii=False),
         "place": one.partition,
         "definition": "",

@@ -132,4 +132,4 @@ def targets_of(targets: SinkTables, schemas: Iterable[TableSchema]) -> dict[str,
     if not isinstance(sink, ClickHouseSink):
         return {str(schema.name): "" for schema in schemas}
     # One request for all tables: after a schema change nothing is known of any of them.
-    return {str(name): f"{layout.database}.{layout.table}" for name, layout in sink.layouts(schemas).items()}
+    return {str(name): f"{layout.database}.{layout.table}" for name, layout in sink.target_tables(schemas).items()}

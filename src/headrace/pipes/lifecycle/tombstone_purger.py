@@ -19,9 +19,16 @@ from headrace.errors import HeadraceError
 from headrace.model.schema import TableSchema
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.retry import bind_context, current_wait, retrying
-from headrace.sinks.clickhouse.bookkeeping.own_tables import instant_us
+from headrace.sinks.clickhouse.bookkeeping.own_tables import parse_timestamp_us
 from headrace.sinks.clickhouse.dead_letters.dead_letters import count_waiting
-from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import CLEANUPS, Cleanup, Pause, deletion_column, last_cleanups, note_cleanup
+from headrace.sinks.clickhouse.maintenance.tombstone_cleanup import (
+    CLEANUPS,
+    Pause,
+    TombstoneCleanup,
+    deletion_column,
+    last_cleanups,
+    record_cleanup,
+)
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
@@ -70,7 +77,7 @@ class TombstonePurger:
         return sink
 
     def _hours(self, schema: TableSchema) -> float:
-        return self._sink.choices.of(schema.name).cleanup_hours
+        return self._sink.options.of(schema.name).cleanup_hours
 
     def _may_clean(self) -> bool:
         return self.is_settled() and current_wait().quiet_s() > QUIET_S and not current_wait().ending
@@ -79,9 +86,9 @@ class TombstonePurger:
         try:
             tables = self._sink.own_tables()
             tables.ensure(CLEANUPS)
-            last = {target: instant_us(began) / 1e6 for target, began in last_cleanups(tables).items()}
+            last = {target: parse_timestamp_us(began) / 1e6 for target, began in last_cleanups(tables).items()}
             for schema, hours in wanted:
-                layout = self._sink.layout(schema)
+                layout = self._sink.target_table(schema)
                 target = f"{layout.database}.{layout.table}"
                 if not deletion_column(layout):
                     continue
@@ -98,13 +105,13 @@ class TombstonePurger:
         letters = count_waiting(tables, target)
         if letters:
             log.warning("deletions in %s are not purged: %d of its rows wait in headrace.errors (headrace retry)", target, letters)
-            retrying(lambda: note_cleanup(tables, target, self.pipe, began_us, 0, f"not done: {letters} rows wait in headrace.errors"))
+            retrying(lambda: record_cleanup(tables, target, self.pipe, began_us, 0, f"not done: {letters} rows wait in headrace.errors"))
             return
         try:
-            purged = Cleanup(sink.scope, layout).run(pause, self._may_clean)
+            purged = TombstoneCleanup(sink.scope, layout).run(pause, self._may_clean)
         except HeadraceError as error:
             reason = f"failed: {error.message}"
-            retrying(lambda: note_cleanup(tables, target, self.pipe, began_us, 0, reason))
+            retrying(lambda: record_cleanup(tables, target, self.pipe, began_us, 0, reason))
             raise
-        retrying(lambda: note_cleanup(tables, target, self.pipe, began_us, purged, "done"))
+        retrying(lambda: record_cleanup(tables, target, self.pipe, began_us, purged, "done"))
         log.info("purged %d deletions from %s in %.1f s", purged, target, time.time() - began_us / 1e6)

@@ -21,7 +21,7 @@ from headrace.pipes.state.resync_requests import ResyncRequest, pending_requests
 from headrace.retry import retrying
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.postimages.sink import ImageSink
+from headrace.sinks.clickhouse.postimages.sink import PostimageSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Resyncs:
             table = self.notes.tables[name].table
             self.renew(name)
             self.copier.begin(table, self.read_up_to(name))
-            if isinstance(self.sink, CellSink | ImageSink):
+            if isinstance(self.sink, CellSink | PostimageSink):
                 retrying(functools.partial(self.sink.clear, table))
                 self.view.note(f"{name} is emptied and copied again")
             else:

@@ -18,7 +18,7 @@ from headrace.settings.settings_file import KAFKA, PRODUCER, REPLAY, SINK, Chose
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.postimages.sink import ImageSink
+from headrace.sinks.clickhouse.postimages.sink import PostimageSink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.cql.sink import ReplaySink
 from headrace.sinks.target_claims import ClaimStore
@@ -101,4 +101,4 @@ def same_log_sink(one: str, other: str) -> bool:
 
 
 def _kept(chosen: Chosen, sink: ClickHouseSink) -> LogSink:
-    return ImageSink(sink) if chosen.scylla.kept is Kept.IMAGES else CellSink(sink)
+    return PostimageSink(sink) if chosen.scylla.kept is Kept.IMAGES else CellSink(sink)

@@ -20,7 +20,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.state.pipe_state import PipeState
 from headrace.settings.settings_file import Chosen, restored
 from headrace.sinks.base import ProgressStore
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, instant_text
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
 from headrace.sinks.clickhouse.bookkeeping.progress_store import PIPES
 from headrace.sinks.clickhouse.server.quoting import quote_text
 
@@ -40,7 +40,7 @@ class PipeEntry:
     host: str = field(default_factory=socket.gethostname)
     statement: str = ""
     """The CREATE DATABASE that made it, if one did, its password hidden."""
-    created: str = field(default_factory=lambda: instant_text(time.time_ns() // 1000))
+    created: str = field(default_factory=lambda: format_timestamp(time.time_ns() // 1000))
 
     @property
     def chosen(self) -> Chosen:

@@ -34,7 +34,7 @@ from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
-from headrace.sinks.clickhouse.types.row_json import row_values
+from headrace.sinks.clickhouse.types.row_json import rows_from_json
 from headrace.sinks.schema_changes import renamed_from
 
 _AT_ONCE = 10_000
@@ -63,11 +63,11 @@ class RetryOutcome:
 def retry_dead_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> Iterator[RetryOutcome]:
     """Write rows that wait; each is marked before it is told of."""
     tables = sink.own_tables()
-    letters, overtaken = _sorted_out(tables, waiting_dead_letters(tables, pipe=pipe, table=table, ids=ids))
-    marks = [(one.letter, WAITING if one.waits else SUPERSEDED, "", one.reason) for one in overtaken]
-    retrying(lambda: update_dead_letters(tables, marks, time.time_ns() // 1000))
+    letters, overtaken = _select_retryable(tables, waiting_dead_letters(tables, pipe=pipe, table=table, ids=ids))
+    metadata_columns = [(one.letter, WAITING if one.waits else SUPERSEDED, "", one.reason) for one in overtaken]
+    retrying(lambda: update_dead_letters(tables, metadata_columns, time.time_ns() // 1000))
     yield from (one for one in overtaken if one.reason)
-    for _, alike in itertools.groupby(sorted(letters, key=_kind), _kind):
+    for _, alike in itertools.groupby(sorted(letters, key=_table_and_definition), _table_and_definition):
         group = list(alike)
         schema = group[0].schema
         for start in range(0, len(group), _AT_ONCE):
@@ -77,7 +77,7 @@ def retry_dead_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "",
             yield from outcomes
 
 
-def _sorted_out(tables: OwnTables, letters: list[DeadLetter]) -> tuple[list[DeadLetter], list[RetryOutcome]]:
+def _select_retryable(tables: OwnTables, letters: list[DeadLetter]) -> tuple[list[DeadLetter], list[RetryOutcome]]:
     """Those that may be written, and what becomes of the others: after a TRUNCATE a row must not come back, after a RENAME it would go to
     another table's rows, and a table that was rebuilt or has other columns would not show it."""
     statements: dict[tuple[str, str], list[_Statement]] = {}
@@ -86,7 +86,7 @@ def _sorted_out(tables: OwnTables, letters: list[DeadLetter]) -> tuple[list[Dead
         place = (str(letter.fields["pipe"]), letter.table)
         if place not in statements:
             statements[place] = _statements_on(tables, *place)
-        outcome = _overtaken([one for one in statements[place] if one.version > letter.version], letter)
+        outcome = _superseding_outcome([one for one in statements[place] if one.version > letter.version], letter)
         if outcome is None:
             wanted.append(letter)
         else:
@@ -120,7 +120,7 @@ def _statements_on(tables: OwnTables, pipe: str, table: str) -> list[_Statement]
     return sorted(found, key=lambda one: (one.version, one.table == table))
 
 
-def _overtaken(later: list[_Statement], letter: DeadLetter) -> RetryOutcome | None:
+def _superseding_outcome(later: list[_Statement], letter: DeadLetter) -> RetryOutcome | None:
     """What becomes of a row after these statements; None if it can be written still."""
     for one in later:
         if one.table != letter.table:
@@ -134,7 +134,7 @@ def _overtaken(later: list[_Statement], letter: DeadLetter) -> RetryOutcome | No
     return None
 
 
-def _kind(letter: DeadLetter) -> tuple[str, str]:
+def _table_and_definition(letter: DeadLetter) -> tuple[str, str]:
     return letter.table, letter.definition
 
 
@@ -147,11 +147,11 @@ def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[DeadLetter])
 
     writer = sink.writer(on_refused)
     try:
-        layout = retrying(lambda: sink.layout(schema))
-        if layout.family in _IN_ORDER:
+        target_table = retrying(lambda: sink.target_table(schema))
+        if target_table.family in _IN_ORDER:
             return [RetryOutcome(letter, written=False, reason=ORDER_COUNTS) for letter in letters]
         block = _block(schema, letters)
-        if layout.counts:
+        if target_table.counts_duplicates:
             for row, letter in enumerate(letters):
                 one = block.taken(np.array([row]))
                 retrying(lambda one=one, letter=letter: writer.write_row(one, f"headrace:retry:{letter.id}"))  # type: ignore[misc]
@@ -175,7 +175,7 @@ def _block(schema: TableSchema, letters: list[DeadLetter]) -> ChangeBlock:
     ordered = letters[0].order is not None
     return ChangeBlock(
         schema,
-        row_values(schema, [letter.values for letter in letters]),
+        rows_from_json(schema, [letter.values for letter in letters]),
         pa.array([int(letter.op) for letter in letters], pa.uint8()),
         pa.array([letter.version for letter in letters], pa.uint64()),
         pa.array([letter.commit_us for letter in letters], pa.int64()),

@@ -19,16 +19,16 @@ import pyarrow as pa
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.server.response_rows import arrow_table, json_rows
 from headrace.sinks.clickhouse.server.scalar_values import literal
-from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables
 from headrace.sinks.clickhouse.tables.target_table import MetadataRole, StoredColumn, TargetTable
-from headrace.sinks.clickhouse.tables.views import live_condition, shown_from
+from headrace.sinks.clickhouse.tables.views import current_rows_from, live_condition
 from headrace.sinks.clickhouse.types.codec import ColumnCodec
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
-from headrace.sinks.clickhouse.types.literals import constant_in, number_or_value
+from headrace.sinks.clickhouse.types.literals import constant_sql, scalar_value
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
 _OWN_FORMAT = re.compile(r"\bFORMAT\s+\w+(\s+SETTINGS\s.*)?\s*;?\s*$", re.IGNORECASE | re.DOTALL)
@@ -59,23 +59,23 @@ class ClickHouseReader:
 
     def read_range(self, schema: TableSchema, lower: tuple[Any, ...] | None = None, upper: tuple[Any, ...] | None = None) -> pa.Table:
         """The rows with lower < primary key <= upper (None: no bound; a shorter bound: on the key's first columns), in no order."""
-        return self._read(self._layout(schema), self.range_condition(schema, lower, upper))
+        return self._read(self._target_table(schema), self.range_condition(schema, lower, upper))
 
     def read_where(self, schema: TableSchema, condition: str, columns: Sequence[str] = ()) -> pa.Table:
         """The rows that satisfy a condition in ClickHouse's SQL, in no order; of some columns, if these are named."""
-        return self._read(self._layout(schema), condition, columns)
+        return self._read(self._target_table(schema), condition, columns)
 
     def range_condition(self, schema: TableSchema, lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None) -> str:
         """The condition of `read_range`."""
-        layout = self._layout(schema)
+        target_table = self._target_table(schema)
         bounded = max(len(lower or ()), len(upper or ()))
-        keys = [(schema.column(name), self._comparable(layout, name)) for name in schema.row_key[:bounded]]
+        keys = [(schema.column(name), self._comparable(target_table, name)) for name in schema.row_key[:bounded]]
         return _range_condition(schema, keys, lower, upper)
 
     def key_condition(self, schema: TableSchema, keys: pa.Table) -> str:
         """The condition of having one of these keys, given as a table of the key's columns."""
-        layout = self._layout(schema)
-        stored = [layout.stored(name) for name in schema.row_key]
+        target_table = self._target_table(schema)
+        stored = [target_table.stored_column(name) for name in schema.row_key]
         names = [quote_name(column.name) for column in stored]
         spelled = [self._constants(column, keys.column(column.source.name)) for column in stored]
         if len(names) == 1:
@@ -85,19 +85,19 @@ class ClickHouseReader:
 
     def read_bucket(self, schema: TableSchema, column: str, bucket: int, buckets: int) -> pa.Table:
         """The rows with CRC32 of the column % buckets = bucket: a cut of text and binary keys on which every collation agrees."""
-        layout = self._layout(schema)
-        return self._read(layout, f"CRC32({self._comparable(layout, column)}) % {buckets} = {bucket}")
+        target_table = self._target_table(schema)
+        return self._read(target_table, f"CRC32({self._comparable(target_table, column)}) % {buckets} = {bucket}")
 
     def count(self, schema: TableSchema) -> int:
         """How many rows the table shows."""
-        _, rows = self.query(f"SELECT count() FROM {shown_from(self._layout(schema))}")
+        _, rows = self.query(f"SELECT count() FROM {current_rows_from(self._target_table(schema))}")
         return int(rows[0][0])
 
     def query(self, sql: str) -> tuple[list[str], list[list[Any]]]:
         """Names and rows of a query's result, in JSON's types (decimals, dates and times as text); nothing for other statements."""
         connection = connect(self._target)
-        with translated(self._target, "running a query"):
-            settings = connection.known(_JSON_SETTINGS)
+        with translate_errors(self._target, "running a query"):
+            settings = connection.supported(_JSON_SETTINGS)
             headers = {"X-ClickHouse-Format": "JSONCompactEachRowWithNames"}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings=headers)
             rows = json_rows(raw, _readable(raw))
@@ -106,41 +106,41 @@ class ClickHouseReader:
     def text(self, sql: str) -> str:
         """What a query gives in the format that it names itself."""
         connection = connect(self._target)
-        with translated(self._target, "running a query"):
+        with translate_errors(self._target, "running a query"):
             return _readable(connection.client.raw_query(sql))
 
     def kept(self, schema: TableSchema, source: pa.Table) -> pa.Table:
         """The source's rows without what the table's types do not keep by nature (`ColumnCodec.loses`), to be compared with what is read.
         They may have some of the table's columns only."""
-        layout, limits = self._layout(schema), connect(self._target).limits
+        target_table, limits = self._target_table(schema), connect(self._target).limits
         for place, name in enumerate(source.column_names):
-            column, stored = schema.column(name), layout.stored(name)
+            column, stored = schema.column(name), target_table.stored_column(name)
             kept = codec_for(column, stored.type, limits).kept
             if kept is not None:
                 chunks = [kept(chunk) for chunk in source.column(place).chunks]
                 source = source.set_column(place, source.schema.field(place), pa.chunked_array(chunks, column.arrow_type))
         return source
 
-    def _layout(self, schema: TableSchema) -> TargetTable:
-        return resolve(self._scope, [schema])[schema.name]
+    def _target_table(self, schema: TableSchema) -> TargetTable:
+        return resolve_tables(self._scope, [schema])[schema.name]
 
     def _constants(self, column: StoredColumn, values: Any) -> list[str]:
         """Values of a column as constants that are equal to what is stored."""
         if codec_for(column.source, column.type, connect(self._target).limits).comparable:
             return [literal(column.source, value) for value in values]
         # What the type cannot hold is equal to nothing that is stored.
-        return [constant_in(column.source, column.type, number_or_value(value)) or "NULL" for value in values]
+        return [constant_sql(column.source, column.type, scalar_value(value)) or "NULL" for value in values]
 
-    def _comparable(self, layout: TargetTable, name: str) -> str:
+    def _comparable(self, target_table: TargetTable, name: str) -> str:
         """The expression of a key's column that constants of its kind are compared with."""
-        column = layout.stored(name)
+        column = target_table.stored_column(name)
         codec = codec_for(column.source, column.type, connect(self._target).limits)
         quoted = quote_name(column.name)
         expression = quoted if codec.comparable else codec.canonical_expression(quoted)
         if expression is None:
             raise DefiniteError(
                 f"ranges of {name} cannot be read: the table keeps it as {column.type}",
-                place=f"table {layout.source}, column {name}",
+                place=f"table {target_table.source}, column {name}",
                 hint="read the whole table",
             )
         return expression
@@ -148,41 +148,41 @@ class ClickHouseReader:
     def read_images(self, schema: TableSchema, condition: str, columns: Sequence[str]) -> tuple[pa.Table, pa.UInt64Array, pa.BooleanArray]:
         """The stored images that satisfy a condition, merged or not: some of their columns, their versions, and which of them are there
         (the others were taken away)."""
-        layout = self._layout(schema)
-        version = layout.mark(MetadataRole.VERSION)
+        target_table = self._target_table(schema)
+        version = target_table.metadata_column(MetadataRole.VERSION)
         if version is None:
             raise DefiniteError(
-                f"rows of {layout.database}.{layout.table} have no version",
-                place=f"table {layout.source}",
+                f"rows of {target_table.full_name} have no version",
+                place=f"table {target_table.source}",
                 hint="add a column _version UInt64 to it, or name one by version_column",
             )
-        marks = (quote_name(version.name), f"toUInt8({live_condition(layout) or '1'})")
+        metadata_columns = (quote_name(version.name), f"toUInt8({live_condition(target_table) or '1'})")
         names = [column.name for column in schema.columns if column.name in columns]
-        found = self._read(layout, condition, names, layout.qualified, marks)
+        found = self._read(target_table, condition, names, target_table.qualified, metadata_columns)
         versions, live = found.column(len(names)).combine_chunks(), found.column(len(names) + 1).combine_chunks()
         return found.select(range(len(names))), versions.cast(pa.uint64()), live.cast(pa.bool_())
 
     def _read(
-        self, layout: TargetTable, condition: str, names: Sequence[str] = (), source: str = "", marks: Sequence[str] = ()
+        self, target_table: TargetTable, condition: str, names: Sequence[str] = (), source: str = "", metadata_columns: Sequence[str] = ()
     ) -> pa.Table:
-        """Columns from what the source shows, or from `source`, and behind them what the server says of `marks`."""
-        connection, schema = connect(self._target), layout.schema
+        """Columns from what the source shows, or from `source`, and behind them what the server says of `metadata_columns`."""
+        connection, schema = connect(self._target), target_table.schema
         chosen = [column for column in schema.columns if not names or column.name in names]
-        stored = [layout.stored(column.name) for column in chosen]
+        stored = [target_table.stored_column(column.name) for column in chosen]
         codecs = [codec_for(column.source, column.type, connection.limits) for column in stored]
         pairs = zip(stored, codecs, strict=True)
-        columns = ", ".join([*(codec.expression(quote_name(column.name)) for column, codec in pairs), *marks])
-        sql = f"SELECT {columns} FROM {source or shown_from(layout)} WHERE {condition}"
-        settings = connection.known(_ARROW_SETTINGS)
+        columns = ", ".join([*(codec.expression(quote_name(column.name)) for column, codec in pairs), *metadata_columns])
+        sql = f"SELECT {columns} FROM {source or current_rows_from(target_table)} WHERE {condition}"
+        settings = connection.supported(_ARROW_SETTINGS)
         if self._target.is_loopback:
             settings["output_format_arrow_compression_method"] = "none"
-        with translated(self._target, f"reading table {schema.name}"):
-            table = arrow_table(connection.client.raw_query(sql, settings=settings, fmt="ArrowStream"), len(chosen) + len(marks))
+        with translate_errors(self._target, f"reading table {schema.name}"):
+            table = arrow_table(connection.client.raw_query(sql, settings=settings, fmt="ArrowStream"), len(chosen) + len(metadata_columns))
         # By place, not by name: an expression's name is its text.
         places = enumerate(zip(chosen, codecs, strict=True))
         arrays = [_restore(schema, column, codec, table.column(index)) for index, (column, codec) in places]
         read = pa.table(arrays, schema=pa.schema([schema.arrow_schema.field(column.name) for column in chosen]))
-        for place in range(len(marks)):
+        for place in range(len(metadata_columns)):
             read = read.append_column(f"mark {place}", table.column(len(chosen) + place))
         return read
 

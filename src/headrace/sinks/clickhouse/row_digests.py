@@ -15,13 +15,13 @@ from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
-from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables
 from headrace.sinks.clickhouse.tables.target_table import StoredColumn, TargetTable
-from headrace.sinks.clickhouse.tables.views import shown_from
+from headrace.sinks.clickhouse.tables.views import current_rows_from
 from headrace.sinks.clickhouse.types.codec import ColumnCodec
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
 from headrace.sinks.clickhouse.types.numeric import BITS, decimal_arrow
-from headrace.sinks.clickhouse.types.type_names import TypeName, unwrap
+from headrace.sinks.clickhouse.types.type_names import ClickHouseType, parse_stored_type
 
 _TEXT: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
 _SPELLED: Final = frozenset({Kind.DECIMAL, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME, Kind.UUID, Kind.INET4, *BITS}) - {Kind.BIT}
@@ -37,34 +37,34 @@ class ClickHouseDigests:
 
     def losses(self, schema: TableSchema) -> Mapping[str, str]:
         """The columns that are stored in a type that by nature keeps less than the source has, and what it loses."""
-        found = {column.source.name: self._carrier(column).loses for column in self._layout(schema).columns}
+        found = {column.source.name: self._carrier(column).loses for column in self._target_table(schema).columns}
         return {name: loses for name, loses in found.items() if loses}
 
     def incomparable(self, schema: TableSchema) -> tuple[str, ...]:
         """Those of `losses` of which nothing can be compared."""
-        codecs = {column.source.name: self._carrier(column) for column in self._layout(schema).columns}
+        codecs = {column.source.name: self._carrier(column) for column in self._target_table(schema).columns}
         return tuple(name for name, codec in codecs.items() if codec.loses and codec.kept is None)
 
     def undigested(self, schema: TableSchema) -> tuple[str, ...]:
         """The columns that have no canonical text: they are compared by reading them."""
-        return tuple(column.source.name for column in self._layout(schema).columns if self._canonical(column) is None)
+        return tuple(column.source.name for column in self._target_table(schema).columns if self._canonical(column) is None)
 
     def is_there(self, schema: TableSchema) -> bool:
         """Whether the sink has the table."""
-        layout = self._layout(schema)
-        where = f"database = {quote_text(layout.database)} AND name = {quote_text(layout.table)}"
+        target_table = self._target_table(schema)
+        where = f"database = {quote_text(target_table.database)} AND name = {quote_text(target_table.table)}"
         return bool(self._reader.query(f"SELECT 1 FROM system.tables WHERE {where}")[1])
 
     def is_sorted_by(self, schema: TableSchema) -> bool:
         """Whether the sort key begins with the first column of the row's key, so that ranges of it are found by the index."""
         if not schema.row_key:
             return False
-        layout = self._layout(schema)
-        key = [layout.stored(name) for name in schema.row_key]
+        target_table = self._target_table(schema)
+        key = [target_table.stored_column(name) for name in schema.row_key]
         if not all(self._carrier(column).comparable for column in key):
             return False
         first = key[0].name
-        return layout.storage.sort_key[:1] in ((first,), (quote_name(first),))
+        return target_table.storage.sort_key[:1] in ((first,), (quote_name(first),))
 
     def digest(self, schema: TableSchema, condition: str = "1", columns: Sequence[str] = ()) -> Digest:
         """The digest of the rows that satisfy a condition."""
@@ -90,13 +90,13 @@ class ClickHouseDigests:
 
     def _query(self, schema: TableSchema, condition: str, first: str, last: str, columns: Sequence[str]) -> list[list[Any]]:
         number = f"reinterpretAsUInt64(reverse(substring(SHA256({self._joined(schema, columns)}), 1, 8)))"
-        sql = f"SELECT {first}count(), sum({number}) FROM {shown_from(self._layout(schema))} WHERE {condition}{last}"
+        sql = f"SELECT {first}count(), sum({number}) FROM {current_rows_from(self._target_table(schema))} WHERE {condition}{last}"
         return self._reader.query(sql)[1]
 
     def _joined(self, schema: TableSchema, columns: Sequence[str]) -> str:
-        layout = self._layout(schema)
+        target_table = self._target_table(schema)
         names = columns or [column.name for column in schema.columns]
-        texts = [self._canonical(layout.stored(name)) or "''" for name in names]
+        texts = [self._canonical(target_table.stored_column(name)) or "''" for name in names]
         # concat is no function of one argument.
         return texts[0] if len(texts) == 1 else f"concat({', '.join(_separated(texts))})"
 
@@ -106,8 +106,8 @@ class ClickHouseDigests:
     def _carrier(self, column: StoredColumn) -> ColumnCodec:
         return codec_for(column.source, column.type, connect(self._scope.target).limits)
 
-    def _layout(self, schema: TableSchema) -> TargetTable:
-        return resolve(self._scope, [schema])[schema.name]
+    def _target_table(self, schema: TableSchema) -> TargetTable:
+        return resolve_tables(self._scope, [schema])[schema.name]
 
 
 def _separated(texts: Sequence[str]) -> Iterable[str]:
@@ -119,7 +119,7 @@ def _separated(texts: Sequence[str]) -> Iterable[str]:
 
 def canonical(stored: StoredColumn, codec: ColumnCodec) -> str | None:
     """The canonical text of a column, never NULL; None where SQL has none."""
-    kept, name = unwrap(stored.type), quote_name(stored.name)
+    kept, name = parse_stored_type(stored.type), quote_name(stored.name)
     value = codec.canonical_expression(name)
     if codec.loses:
         return None
@@ -136,7 +136,7 @@ def canonical(stored: StoredColumn, codec: ColumnCodec) -> str | None:
     return f"ifNull({text}, '{'N,' if length_first else 'N'}')"
 
 
-def _text(column: Column, plain: TypeName, value: str, name: str) -> str:
+def _text(column: Column, plain: ClickHouseType, value: str, name: str) -> str:
     if is_hashed(column):
         return f"lower(hex(SHA256({value})))"
     if column.kind in _TEXT:
@@ -159,7 +159,7 @@ def _text(column: Column, plain: TypeName, value: str, name: str) -> str:
     return f"toString({value})"
 
 
-def _decimal(column: Column, plain: TypeName, value: str) -> str:
+def _decimal(column: Column, plain: ClickHouseType, value: str) -> str:
     decimal = decimal_arrow(plain)
     scale = column.scale if decimal is None else int(decimal.scale)
     if scale <= column.scale:
@@ -167,7 +167,7 @@ def _decimal(column: Column, plain: TypeName, value: str) -> str:
     return _without_zeros(f"toDecimalString({value}, {scale})", scale, column.scale)
 
 
-def _instant(column: Column, plain: TypeName, value: str) -> str:
+def _instant(column: Column, plain: ClickHouseType, value: str) -> str:
     scale = plain.number(0, 3) if plain.name == "DateTime64" else column.precision
     if scale < column.precision:
         return f"toString(toDateTime64({value}, {column.precision}, 'UTC'))"

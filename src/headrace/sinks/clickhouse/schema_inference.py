@@ -13,15 +13,15 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.options import TableOptions
-from headrace.sinks.clickhouse.tables.create_table import plan_layout
-from headrace.sinks.clickhouse.tables.engine_parser import UnreadableEngine, parse_engine, plain_name, split_key
-from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable, find_with_holders
+from headrace.sinks.clickhouse.tables.create_table import plan_table
+from headrace.sinks.clickhouse.tables.engine_parser import EngineParseError, parse_engine, single_column, split_key
+from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable, find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.types.numeric import decimal_arrow
 from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
-from headrace.sinks.clickhouse.types.type_names import TypeName, unwrap
+from headrace.sinks.clickhouse.types.type_names import ClickHouseType, parse_stored_type
 
 _PLAIN: Final = {
     "Int8": Kind.INT8,
@@ -55,23 +55,23 @@ _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT"})
 def infer_schemas(scope: TargetScope, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
     """Those of the tables whose targets are there, as the targets describe them."""
     # Where a table goes does not depend on its columns.
-    plans = {name: plan_layout(TableSchema(name, (Column("a", Kind.INT8, False),), ("a",)), scope.target, scope.choices) for name in names}
-    with translated(scope.target, "looking for tables"):
-        found, holders = find_with_holders(connect(scope.target), ((plan.database, plan.table) for plan in plans.values()))
+    plans = {name: plan_table(TableSchema(name, (Column("a", Kind.INT8, False),), ("a",)), scope.target, scope.options) for name in names}
+    with translate_errors(scope.target, "looking for tables"):
+        found, local_tables = find_with_local_tables(connect(scope.target), ((plan.database, plan.table) for plan in plans.values()))
     places = {name: (plan.database, plan.table) for name, plan in plans.items()}
     return {
-        name: infer_schema(name, holders.get(place, found[place]), scope.choices.of(name))
+        name: infer_schema(name, local_tables.get(place, found[place]), scope.options.of(name))
         for name, place in places.items()
         if place in found
     }
 
 
-def infer_schema(name: TableName, found: ExistingTable, choices: TableOptions) -> TableSchema:
+def infer_schema(name: TableName, found: ExistingTable, options: TableOptions) -> TableSchema:
     """A table that is there as its source would have it: without the columns that Headrace writes and those that ClickHouse computes."""
-    ours = _own_columns(found, choices)
-    sources = {target: source for source, target in choices.rename}
+    ours = _own_columns(found, options)
+    sources = {target: source for source, target in options.rename}
     columns = [column for column in found.columns if column.name not in ours and column.default_kind in ("", "DEFAULT")]
-    key = [plain for plain in map(plain_name, split_key(found.sort_key)) if plain is not None and plain not in ours]
+    key = [plain for plain in map(single_column, split_key(found.sort_key)) if plain is not None and plain not in ours]
     return TableSchema(
         name,
         tuple(_column(name, column, sources.get(column.name, column.name)) for column in columns),
@@ -79,16 +79,16 @@ def infer_schema(name: TableName, found: ExistingTable, choices: TableOptions) -
     )
 
 
-def _own_columns(found: ExistingTable, choices: TableOptions) -> frozenset[str]:
-    named = (choices.version_column, choices.sign_column, choices.delete_column, choices.tombstone_column, choices.content_column)
-    own = {*named, choices.operation_column, choices.time_column, DELETED, OCCURRENCE, ROW}
-    with contextlib.suppress(UnreadableEngine):  # said by whoever adapts to it
+def _own_columns(found: ExistingTable, options: TableOptions) -> frozenset[str]:
+    named = (options.version_column, options.sign_column, options.delete_column, options.tombstone_column, options.content_column)
+    own = {*named, options.operation_column, options.time_column, DELETED, OCCURRENCE, ROW}
+    with contextlib.suppress(EngineParseError):  # said by whoever adapts to it
         own.update(parse_engine(found.engine).names or ())
     return frozenset(own)
 
 
 def _column(table: TableName, found: ExistingColumn, name: str) -> Column:
-    stored = unwrap(found.type)
+    stored = parse_stored_type(found.type)
     made = _kind(name, stored.plain)
     if made is None:
         raise DefiniteError(
@@ -108,7 +108,7 @@ def _column(table: TableName, found: ExistingColumn, name: str) -> Column:
     )
 
 
-def _kind(name: str, plain: TypeName) -> Column | None:
+def _kind(name: str, plain: ClickHouseType) -> Column | None:
     """What a type holds; None if that cannot be told."""
     decimal = decimal_arrow(plain)
     if decimal is not None:
@@ -130,9 +130,9 @@ def _kind(name: str, plain: TypeName) -> Column | None:
     return None
 
 
-def _list(name: str, inner: TypeName | None) -> Column | None:
+def _list(name: str, inner: ClickHouseType | None) -> Column | None:
     if inner is not None and inner.name in ("Float32", "Float64"):
         return Column(name, Kind.VECTOR)
-    if inner is not None and unwrap(inner.spelled).plain.name == "String":
+    if inner is not None and parse_stored_type(inner.sql_name).plain.name == "String":
         return Column(name, Kind.SET)
     return None

@@ -35,7 +35,7 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
         wait_s = arguments.wait + 2 * _scylla(known).confidence
         watermark = watch(own, str(address), arguments.pipe, known, wait_s, standing_of)
         repair = _scylla(known) if arguments.repair else None
-        yield from verify_logged(session, CellSink(replace(named.sink, choices=choices)), chosen, watermark, choose_view(), repair=repair)
+        yield from verify_logged(session, CellSink(replace(named.sink, options=choices)), chosen, watermark, choose_view(), repair=repair)
 
 
 def _scylla(known: KnownPipe) -> ScyllaChoices:

@@ -15,13 +15,13 @@ from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.response_rows import json_rows
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
-BOOKS = "headrace"
+OWN_DATABASE = "headrace"
 OWN_NAMES = ("positions", "lag", "errors", "schema_changes", "pipes", "targets", "cleanups")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _JSON_SETTINGS = {"output_format_json_quote_64bit_integers": "0"}
@@ -45,7 +45,7 @@ class OwnTable:
 
     @property
     def qualified(self) -> str:
-        return f"{quote_name(BOOKS)}.{quote_name(self.name)}"
+        return f"{quote_name(OWN_DATABASE)}.{quote_name(self.name)}"
 
 
 class OwnTables:
@@ -57,15 +57,15 @@ class OwnTables:
     def ensure(self, table: OwnTable) -> None:
         """Create the database and the table where they are missing, and columns that an older version did not have."""
         connection = connect(self._target)
-        with translated(self._target, f"creating table {table.qualified}"):
+        with translate_errors(self._target, f"creating table {table.qualified}"):
             for statement in create_statements(table, self._scope):
-                connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
+                connection.client.command(statement, settings=connection.supported(CREATE_SETTINGS))
 
-    def define(self, name: str, body: str) -> None:
+    def create_view(self, name: str, body: str) -> None:
         """Create a view over our tables, or make it what it is to be now."""
         connection = connect(self._target)
-        with translated(self._target, f"creating view {BOOKS}.{name}"):
-            statement = f"CREATE OR REPLACE VIEW {quote_name(BOOKS)}.{quote_name(name)}{_on_cluster(self._scope)} AS {body}"
+        with translate_errors(self._target, f"creating view {OWN_DATABASE}.{name}"):
+            statement = f"CREATE OR REPLACE VIEW {quote_name(OWN_DATABASE)}.{quote_name(name)}{_on_cluster(self._scope)} AS {body}"
             connection.client.command(statement)
 
     def insert(self, table: OwnTable, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -77,8 +77,8 @@ class OwnTables:
         connection = connect(self._target)
         columns = ", ".join(map(quote_name, names))
         body = "\n".join([f"INSERT INTO {table.qualified} ({columns}) FORMAT JSONEachRow", *lines])
-        with translated(self._target, f"writing {len(lines)} rows to {table.qualified}"):
-            connection.client.raw_insert("", None, body.encode(), settings=connection.known(INSERT_SETTINGS))
+        with translate_errors(self._target, f"writing {len(lines)} rows to {table.qualified}"):
+            connection.client.raw_insert("", None, body.encode(), settings=connection.supported(INSERT_SETTINGS))
 
     def select(self, table: OwnTable, columns: Sequence[str], condition: str = "1", order: str = "") -> list[list[Any]]:
         """Rows of the table as they are now, in JSON's types."""
@@ -88,15 +88,15 @@ class OwnTables:
         return self._query(f"SELECT {listed} FROM {table.qualified}{final} WHERE {condition}{ordered}")
 
     def exists(self, table: OwnTable) -> bool:
-        sql = f"SELECT 1 FROM system.tables WHERE database = {quote_text(BOOKS)} AND name = {quote_text(table.name)}"
+        sql = f"SELECT 1 FROM system.tables WHERE database = {quote_text(OWN_DATABASE)} AND name = {quote_text(table.name)}"
         return bool(self._query(sql))
 
     def columns(self, table: OwnTable) -> set[str]:
         """The columns that the table has; none if there is no such table."""
-        sql = f"SELECT name FROM system.columns WHERE database = {quote_text(BOOKS)} AND table = {quote_text(table.name)}"
+        sql = f"SELECT name FROM system.columns WHERE database = {quote_text(OWN_DATABASE)} AND table = {quote_text(table.name)}"
         return {name for (name,) in self._query(sql)}
 
-    def present(self, tables: Collection[str]) -> set[str]:
+    def existing_tables(self, tables: Collection[str]) -> set[str]:
         """Those of the tables of any database (`database.table`) that exist."""
         if not tables:
             return set()
@@ -106,36 +106,39 @@ class OwnTables:
 
     def sync(self, table: OwnTable) -> None:
         """Wait until the host that answers has all rows that were written to other replicas of the table."""
-        if not (self._target.others or self._scope.choices.cluster):
+        if not (self._target.others or self._scope.options.cluster):
             return
-        here = f"database = {quote_text(BOOKS)} AND table = {quote_text(table.name)}"
+        here = f"database = {quote_text(OWN_DATABASE)} AND table = {quote_text(table.name)}"
         if self._query(f"SELECT 1 FROM system.replicas WHERE {here}"):
-            with translated(self._target, f"waiting for the replica of {table.qualified}"):
+            with translate_errors(self._target, f"waiting for the replica of {table.qualified}"):
                 connect(self._target).client.command(f"SYSTEM SYNC REPLICA {table.qualified}")
 
-    def forget(self, pipe: str) -> None:
+    def delete_pipe(self, pipe: str) -> None:
         """Take away every row about a pipe; the row that says that there is such a pipe goes last, so that this can be repeated."""
         found = self._query(
-            f"SELECT table FROM system.columns WHERE database = {quote_text(BOOKS)} AND name = 'pipe' AND default_kind = ''"
+            f"SELECT table FROM system.columns WHERE database = {quote_text(OWN_DATABASE)} AND name = 'pipe' AND default_kind = ''"
         )
         views = {
-            name for (name,) in self._query(f"SELECT name FROM system.tables WHERE database = {quote_text(BOOKS)} AND engine LIKE '%View'")
+            name
+            for (name,) in self._query(
+                f"SELECT name FROM system.tables WHERE database = {quote_text(OWN_DATABASE)} AND engine LIKE '%View'"
+            )
         }
         connection = connect(self._target)
         for table in sorted({name for (name,) in found} - views, key=lambda name: name == "pipes"):
-            with translated(self._target, f"forgetting pipe {pipe}"):
-                statement = f"DELETE FROM {quote_name(BOOKS)}.{quote_name(table)} WHERE pipe = {quote_text(pipe)}"
-                connection.client.command(statement, settings=connection.known({"lightweight_deletes_sync": "2"}))
+            with translate_errors(self._target, f"forgetting pipe {pipe}"):
+                statement = f"DELETE FROM {quote_name(OWN_DATABASE)}.{quote_name(table)} WHERE pipe = {quote_text(pipe)}"
+                connection.client.command(statement, settings=connection.supported({"lightweight_deletes_sync": "2"}))
 
     def _query(self, sql: str) -> list[list[Any]]:
         connection = connect(self._target)
-        with translated(self._target, "reading our own tables"):
-            return json_rows(connection.client.raw_query(sql, settings=connection.known(_JSON_SETTINGS), fmt="JSONCompactEachRow"))
+        with translate_errors(self._target, "reading our own tables"):
+            return json_rows(connection.client.raw_query(sql, settings=connection.supported(_JSON_SETTINGS), fmt="JSONCompactEachRow"))
 
 
 def create_statements(table: OwnTable, scope: TargetScope) -> list[str]:
     """What makes the table, whatever of it is there."""
-    cluster = scope.choices.cluster
+    cluster = scope.options.cluster
     columns = ", ".join(f"{quote_name(name)} {kind}" for name, kind in table.columns)
     key = ", ".join(map(quote_name, table.sort_key))
     engine = table.engine
@@ -145,33 +148,33 @@ def create_statements(table: OwnTable, scope: TargetScope) -> list[str]:
     where = _on_cluster(scope)
     adding = ", ".join(f"ADD COLUMN IF NOT EXISTS {quote_name(name)} {kind}" for name, kind in table.columns)
     return [
-        f"CREATE DATABASE IF NOT EXISTS {quote_name(BOOKS)}{where}",
+        f"CREATE DATABASE IF NOT EXISTS {quote_name(OWN_DATABASE)}{where}",
         f"CREATE TABLE IF NOT EXISTS {table.qualified}{where} ({columns}) ENGINE = {engine} ORDER BY ({key}) "
         f"SETTINGS old_parts_lifetime = {_OLD_PARTS_LIFETIME_S}",
         f"ALTER TABLE {table.qualified}{where} {adding}",
     ]
 
 
-def check_not_ours(layouts: Iterable[TargetTable]) -> None:
+def check_not_own_tables(target_tables: Iterable[TargetTable]) -> None:
     """Refuse to replicate a table into one of our own."""
-    for layout in layouts:
-        if layout.database == BOOKS and layout.table in OWN_NAMES:
+    for target_table in target_tables:
+        if target_table.database == OWN_DATABASE and target_table.table in OWN_NAMES:
             raise DefiniteError(
-                f"{layout.database}.{layout.table} is a table that Headrace keeps for itself",
-                place=f"table {layout.source}",
+                f"{target_table.full_name} is a table that Headrace keeps for itself",
+                place=f"table {target_table.source}",
                 hint="give a target database in the sink's URL, or another target for the table",
             )
 
 
-def instant_text(microseconds: int) -> str:
+def format_timestamp(microseconds: int) -> str:
     """Microseconds since 1970 as a DateTime64(6, 'UTC') is written."""
     return (_EPOCH + timedelta(microseconds=microseconds)).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 
-def instant_us(text: str) -> int:
-    """The inverse of `instant_text`."""
+def parse_timestamp_us(text: str) -> int:
+    """The inverse of `format_timestamp`."""
     return (datetime.fromisoformat(text).replace(tzinfo=UTC) - _EPOCH) // timedelta(microseconds=1)
 
 
 def _on_cluster(scope: TargetScope) -> str:
-    return f" ON CLUSTER {quote_name(scope.choices.cluster)}" if scope.choices.cluster else ""
+    return f" ON CLUSTER {quote_name(scope.options.cluster)}" if scope.options.cluster else ""

@@ -8,7 +8,7 @@ checkpoint, never ahead of the data. A batch that is done again does not count a
 from __future__ import annotations
 
 from headrace.sinks.base import Progress
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text, instant_us
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, format_timestamp, parse_timestamp_us
 from headrace.sinks.clickhouse.server.quoting import quote_text
 
 _MOMENT = "DateTime64(6, 'UTC')"
@@ -39,7 +39,7 @@ STOPPED_S = 30
 def prepare_positions(tables: OwnTables) -> None:
     """Make the table and the view."""
     tables.ensure(POSITIONS)
-    tables.define(
+    tables.create_view(
         LAG,
         "SELECT pipe, source, position, version, commit_time, "
         # A pipe that does not run falls behind from the moment at which it was last known to run.
@@ -59,13 +59,13 @@ def write_progress(tables: OwnTables, progress: Progress) -> None:
         "position": progress.position,
         "gtid": progress.gtid,
         "version": progress.version,
-        "commit_time": instant_text(progress.commit_us) if progress.commit_us else None,
+        "commit_time": format_timestamp(progress.commit_us) if progress.commit_us else None,
         "rows": progress.rows,
         "total_rows": progress.total_rows,
         "incomplete": list(progress.incomplete),
-        "updated_at": instant_text(progress.updated_us),
-        "seen_at": instant_text(progress.seen_us),
-        "pending_since": instant_text(progress.pending_us) if progress.pending_us else None,
+        "updated_at": format_timestamp(progress.updated_us),
+        "seen_at": format_timestamp(progress.seen_us),
+        "pending_since": format_timestamp(progress.pending_us) if progress.pending_us else None,
         "state": progress.state,
     }
     tables.insert(POSITIONS, [row])
@@ -73,11 +73,11 @@ def write_progress(tables: OwnTables, progress: Progress) -> None:
 
 def read_progress(tables: OwnTables, pipe: str) -> Progress | None:
     """What the sink says of a pipe; None if it says nothing."""
-    present = tables.columns(POSITIONS)
-    if not present:
+    existing_tables = tables.columns(POSITIONS)
+    if not existing_tables:
         return None
     # Headrace 0.9 made the table without the last two columns; a pipe that begins adds them.
-    names = [name for name, _ in POSITIONS.columns if name in present]
+    names = [name for name, _ in POSITIONS.columns if name in existing_tables]
     rows = tables.select(POSITIONS, names, f"pipe = {quote_text(pipe)}")
     if not rows:
         return None
@@ -88,13 +88,13 @@ def read_progress(tables: OwnTables, pipe: str) -> Progress | None:
         row["source"],
         row["position"],
         int(row["version"]),
-        instant_us(commit) if commit is not None else 0,
+        parse_timestamp_us(commit) if commit is not None else 0,
         int(row["rows"]),
         int(row["total_rows"]),
-        instant_us(row["updated_at"]),
-        instant_us(row["seen_at"]),
+        parse_timestamp_us(row["updated_at"]),
+        parse_timestamp_us(row["seen_at"]),
         row["gtid"],
         tuple(row["incomplete"]),
-        instant_us(pending) if pending is not None else 0,
+        parse_timestamp_us(pending) if pending is not None else 0,
         row.get("state", ""),
     )

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text, instant_us
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, format_timestamp, parse_timestamp_us
 from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.target_claims import Claim
@@ -34,7 +34,7 @@ _TEXTS: Final = ("target", "state", "pipe", "source", "host", "directory")
 
 
 @dataclass(frozen=True, slots=True)
-class ClickHouseClaims:
+class ClickHouseTargetClaims:
     """All claims of one server or cluster."""
 
     own: OwnTables
@@ -45,7 +45,7 @@ class ClickHouseClaims:
         self.own.sync(TARGETS)
         rows = self.own.select(TARGETS, ("claimed_at", "created", *_TEXTS), "NOT removed", "target, state")
         return [
-            Claim(**dict(zip(_TEXTS, texts, strict=True)), claimed_us=instant_us(claimed_at), created=created)
+            Claim(**dict(zip(_TEXTS, texts, strict=True)), claimed_us=parse_timestamp_us(claimed_at), created=created)
             for claimed_at, created, *texts in rows
         ]
 
@@ -57,14 +57,14 @@ class ClickHouseClaims:
         self.own.insert(TARGETS, _rows(claims, removed=True))
 
     def existing(self, targets: Collection[str]) -> set[str]:
-        return self.own.present(targets)
+        return self.own.existing_tables(targets)
 
     def last_seen_us(self, claim: Claim) -> int:
         # Headrace 0.9 made the table without the id of the state.
         if "state" not in self.own.columns(POSITIONS):
             return 0
         rows = self.own.select(POSITIONS, ("seen_at",), f"state = {quote_text(claim.state)}")
-        return max((instant_us(seen) for (seen,) in rows), default=0)
+        return max((parse_timestamp_us(seen) for (seen,) in rows), default=0)
 
 
 def _rows(claims: Iterable[Claim], *, removed: bool) -> list[dict[str, Any]]:
@@ -76,7 +76,7 @@ def _rows(claims: Iterable[Claim], *, removed: bool) -> list[dict[str, Any]]:
             "source": claim.source,
             "host": claim.host,
             "directory": claim.directory,
-            "claimed_at": instant_text(claim.claimed_us),
+            "claimed_at": format_timestamp(claim.claimed_us),
             "created": claim.created,
             "removed": removed,
         }

@@ -13,9 +13,9 @@ import pyarrow as pa
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.sinks.clickhouse.cells.tables import places_of
 from headrace.sinks.clickhouse.cells.types import is_plain, value_sql
-from headrace.sinks.clickhouse.server.bounded_client import streaming
+from headrace.sinks.clickhouse.server.bounded_client import unlimited_body
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
@@ -56,9 +56,9 @@ class CellReader:
         names = ", ".join(quote_name(column.name) for column in table.columns)
         query = f"SELECT {names} FROM {self._shown(table)} WHERE {condition}"
         connection = connect(self._scope.target)
-        with translated(self._scope.target, f"reading {table.name}"):
-            with streaming():
-                answer = connection.client.query_arrow_stream(query, settings=connection.known(_SETTINGS))
+        with translate_errors(self._scope.target, f"reading {table.name}"):
+            with unlimited_body():
+                answer = connection.client.query_arrow_stream(query, settings=connection.supported(_SETTINGS))
             with answer as stream:
                 for found in stream:
                     found.validate(full=True)
@@ -74,8 +74,8 @@ class CellReader:
 
     def _query(self, query: str) -> Any:
         connection = connect(self._scope.target)
-        with translated(self._scope.target, "reading views"):
-            return connection.client.query(query, settings=connection.known(_SETTINGS)).result_rows
+        with translate_errors(self._scope.target, "reading views"):
+            return connection.client.query(query, settings=connection.supported(_SETTINGS)).result_rows
 
 
 def _equals(column: CqlColumn, raw: bytes | None, text: str) -> str:

@@ -17,10 +17,10 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, PARTITIONS_SUFFIX, Storage, columns_sql
 from headrace.sinks.clickhouse.cells.view import view_sql
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
-from headrace.sinks.clickhouse.tables.target_names import place_of_name
+from headrace.sinks.clickhouse.tables.target_names import target_name
 
 _OURS: Final = "Headrace, cells of "
 _MADE: Final = "Headrace, made of cells of "
@@ -56,7 +56,7 @@ class Places:
 
 
 def places_of(table: CqlTable, scope: TargetScope) -> Places:
-    return Places(*place_of_name(table.name, scope.target, scope.choices))
+    return Places(*target_name(table.name, scope.target, scope.options))
 
 
 def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable]) -> None:
@@ -68,29 +68,29 @@ def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable]) -> None:
     known: list[CqlTable | None] = []
     for table, places in wanted:
         check_name_lengths(places.database, places.table + PARTITIONS_SUFFIX)
-        with translated(scope.target, f"looking at table {places.database}.{places.table}"):
+        with translate_errors(scope.target, f"looking at table {places.database}.{places.table}"):
             known.append(_recognise(connection, table, places))
     plans = [list(_preparing(table, places, before)) for (table, places), before in zip(wanted, known, strict=True)]
     for (table, _), statements in zip(wanted, plans, strict=True):
-        with translated(scope.target, f"making the tables of {table.name}"):
+        with translate_errors(scope.target, f"making the tables of {table.name}"):
             for statement in statements:
-                connection.client.command(statement, settings=connection.known(_SETTINGS))
+                connection.client.command(statement, settings=connection.supported(_SETTINGS))
 
 
 def alter_tables(scope: TargetScope, old: CqlTable, new: CqlTable) -> None:
     """Make the tables and the view follow an alteration of their base table."""
     places = places_of(new, scope)
     connection = connect(scope.target)
-    with translated(scope.target, f"altering the tables of {new.name}"):
+    with translate_errors(scope.target, f"altering the tables of {new.name}"):
         before = _recognise(connection, new, places) or old
         for statement in list(_preparing(new, places, before)):
-            connection.client.command(statement, settings=connection.known(_SETTINGS))
+            connection.client.command(statement, settings=connection.supported(_SETTINGS))
 
 
 def clear_tables(scope: TargetScope, table: CqlTable) -> None:
     """Empty a base table's tables."""
     places, connection = places_of(table, scope), connect(scope.target)
-    with translated(scope.target, f"emptying the tables of {table.name}"):
+    with translate_errors(scope.target, f"emptying the tables of {table.name}"):
         for name, _, _ in _tables(Storage(table), places):
             connection.client.command(f"TRUNCATE TABLE {name}")
 
@@ -214,7 +214,7 @@ def _check_apart(wanted: list[tuple[CqlTable, Places]]) -> None:
 
 
 def _check_one_host(scope: TargetScope) -> None:
-    if scope.target.others or scope.choices.cluster:
+    if scope.target.others or scope.options.cluster:
         raise DefiniteError(
             "tables of cells are made on one server, not on a cluster's",
             place=str(scope.target),

@@ -21,7 +21,7 @@ from headrace.sinks.clickhouse.cells.storage import Storage
 from headrace.sinks.clickhouse.cells.tables import Places, places_of
 from headrace.sinks.clickhouse.cells.timestamps import check_moments, has_moments
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 
@@ -76,8 +76,8 @@ class CellWriter:
         target = self._scope.target
         connection = connect(target)
         body = _body(batch.record_batch(), statement, None if target.is_loopback else "lz4")
-        settings = connection.known({**INSERT_SETTINGS, **CREATE_SETTINGS})
-        with translated(target, f"writing {batch.rows} rows of cells of table {subject}"):
+        settings = connection.supported({**INSERT_SETTINGS, **CREATE_SETTINGS})
+        with translate_errors(target, f"writing {batch.rows} rows of cells of table {subject}"):
             # Without a table name the driver sends the body as it is, which saves a copy of it.
             connection.client.raw_insert("", None, body, settings=settings)
 

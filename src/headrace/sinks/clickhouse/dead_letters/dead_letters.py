@@ -17,12 +17,12 @@ from typing import Any, Final
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text, instant_us
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, format_timestamp, parse_timestamp_us
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, key_text, place_text
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
-from headrace.sinks.clickhouse.types.row_json import values_of
+from headrace.sinks.clickhouse.types.row_json import row_to_json
 
 _MOMENT: Final = "DateTime64(6, 'UTC')"
 WAITING, DONE, SUPERSEDED = "waiting", "done", "superseded"
@@ -102,11 +102,11 @@ class DeadLetter:
 
     @property
     def commit_us(self) -> int:
-        return instant_us(self.fields["commit_time"])
+        return parse_timestamp_us(self.fields["commit_time"])
 
 
 def store_dead_letters(
-    tables: OwnTables, layout: TargetTable, pipe: tuple[str, str], block: ChangeBlock, refused: RejectedRows, now_us: int
+    tables: OwnTables, target_table: TargetTable, pipe: tuple[str, str], block: ChangeBlock, refused: RejectedRows, now_us: int
 ) -> None:
     """Keep rows that were refused. `pipe`: what tells its rows from those of others, and what it is called."""
     definition = json.dumps(block.schema.to_json())
@@ -119,7 +119,7 @@ def store_dead_letters(
                 "id": _name(pipe[0], str(block.schema.name), version, operation, order),
                 "pipe": pipe[1],
                 "table": str(block.schema.name),
-                "target": f"{layout.database}.{layout.table}",
+                "target": f"{target_table.full_name}",
                 "state": WAITING,
                 "key": key_text(block, row),
                 "column": column,
@@ -127,13 +127,13 @@ def store_dead_letters(
                 "operation": operation,
                 "version": version,
                 "position": place_text(version),
-                "commit_time": instant_text(int(block.commit_ts[row].as_py())),
-                "row": json.dumps(values_of(block.images, block.schema, row), ensure_ascii=False),
+                "commit_time": format_timestamp(int(block.commit_ts[row].as_py())),
+                "row": json.dumps(row_to_json(block.images, block.schema, row), ensure_ascii=False),
                 "place": order,
                 "definition": definition,
                 "tries": 1,
-                "failed_at": instant_text(now_us),
-                "updated_at": instant_text(now_us),
+                "failed_at": format_timestamp(now_us),
+                "updated_at": format_timestamp(now_us),
             }
         )
     tables.ensure(ERRORS)
@@ -171,36 +171,36 @@ def update_dead_letters(tables: OwnTables, letters: Iterable[tuple[DeadLetter, s
             "column": column or letter.fields["column"],
             "reason": reason or letter.fields["reason"],
             "tries": letter.fields["tries"] + 1,
-            "updated_at": instant_text(now_us),
+            "updated_at": format_timestamp(now_us),
         }
         for letter, state, column, reason in letters
     ]
     tables.insert(ERRORS, rows)
 
 
-def supersede_dead_letters(tables: OwnTables, layout: TargetTable, pipe: str, before: int | None, now_us: int) -> None:
+def supersede_dead_letters(tables: OwnTables, target_table: TargetTable, pipe: str, before: int | None, now_us: int) -> None:
     """Mark a pipe's waiting rows of one table as superseded: the table is read again. `before`: only those below this version.
 
     Another pipe may have a table of the same name, in another target or in the same one; its rows keep waiting.
     """
-    target = f"{layout.database}.{layout.table}"
+    target = f"{target_table.full_name}"
     old = [
         letter
         for letter in waiting_dead_letters(tables, pipe=pipe)
-        if (letter.table, letter.target) == (str(layout.source), target) and (before is None or letter.version < before)
+        if (letter.table, letter.target) == (str(target_table.source), target) and (before is None or letter.version < before)
     ]
     if old:
         update_dead_letters(tables, ((letter, SUPERSEDED, "", "") for letter in old), now_us)
 
 
-def check_dead_letter_options(layouts: Iterable[TargetTable], choices: ClickHouseOptions) -> None:
+def check_dead_letter_options(target_tables: Iterable[TargetTable], options: ClickHouseOptions) -> None:
     """Refuse dead letters where a row that comes later than others would change what the table shows."""
-    for layout in layouts:
-        chosen = choices.of(layout.source).on_refused_row
-        if chosen is OnRefusedRow.DEAD_LETTER and layout.family in (EngineFamily.COLLAPSING, EngineFamily.COALESCING):
+    for target_table in target_tables:
+        chosen = options.of(target_table.source).on_refused_row
+        if chosen is OnRefusedRow.DEAD_LETTER and target_table.family in (EngineFamily.COLLAPSING, EngineFamily.COALESCING):
             raise DefiniteError(
-                f"{layout.database}.{layout.table} is {layout.family}: the order of writing counts, so a row cannot be left for later",
-                place=f"table {layout.source}, on_refused_row",
+                f"{target_table.full_name} is {target_table.family}: the order of writing counts, so a row cannot be left for later",
+                place=f"table {target_table.source}, on_refused_row",
                 hint="choose on_refused_row = halt for it, or an engine that keeps rows by version",
             )
 

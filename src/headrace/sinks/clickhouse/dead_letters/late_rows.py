@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, instant_text
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
 from headrace.sinks.clickhouse.dead_letters.dead_letters import DONE, ERRORS, SUPERSEDED
 from headrace.sinks.clickhouse.server.quoting import quote_text
 
@@ -30,7 +30,7 @@ class LateBatch:
 
 def store_late_rows(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) -> None:
     """Record rows that arrived too late. The same place again is the same record."""
-    now = instant_text(time.time_ns() // 1000)
+    now = format_timestamp(time.time_ns() // 1000)
     rows = [
         {
             "id": hashlib.sha256("\n".join((pipe, LATE, one.place)).encode()).hexdigest()[:16],
@@ -45,7 +45,7 @@ def store_late_rows(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) 
             "operation": "event",
             "version": 0,
             "position": one.place,
-            "commit_time": instant_text(max(one.time_us, 0)),
+            "commit_time": format_timestamp(max(one.time_us, 0)),
             "row": "",
             "place": None,
             "definition": "",
@@ -62,7 +62,7 @@ def store_late_rows(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) 
 
 def resolve_late_rows(tables: OwnTables, pipe: str, table: str, *, copied: bool) -> None:
     """The rows of a table are right now, whatever arrived late: it was copied again, or its different rows were repaired."""
-    state, now = SUPERSEDED if copied else DONE, instant_text(time.time_ns() // 1000)
+    state, now = SUPERSEDED if copied else DONE, format_timestamp(time.time_ns() // 1000)
     found = [dict(zip(_NAMES, row, strict=True)) for row in _select(tables, _NAMES, LATE, pipe) if row[_NAMES.index("table")] == table]
     tables.insert(ERRORS, [{**row, "state": state, "updated_at": now} for row in found])
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from typing import Final
 
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, instant_text
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
 
 SKIPPED: Final = "skipped"
@@ -15,7 +15,7 @@ SKIPPED: Final = "skipped"
 
 def store_skipped_event(tables: OwnTables, pipe: str, found: Mapping[str, str]) -> None:
     """Record an event: `place`, `table`, `error` (why it was left out), `content` (what was in it). Again: the same row."""
-    now = instant_text(time.time_ns() // 1000)
+    now = format_timestamp(time.time_ns() // 1000)
     row = {
         "id": hashlib.sha256("\n".join((pipe, SKIPPED, found["place"])).encode()).hexdigest()[:16],
         "pipe": pipe,
@@ -28,7 +28,7 @@ def store_skipped_event(tables: OwnTables, pipe: str, found: Mapping[str, str]) 
         "operation": "event",
         "version": 0,
         "position": found["place"],
-        "commit_time": instant_text(0),
+        "commit_time": format_timestamp(0),
         "row": found.get("content", ""),
         "place": None,
         "definition": "",

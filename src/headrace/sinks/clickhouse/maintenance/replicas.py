@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.server.client import Connection, connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.system_tables import ExistingTable
@@ -22,30 +22,30 @@ _SHARING_DATABASES = ("Replicated", "Shared")
 
 
 def check_replicas(
-    connection: Connection, scope: TargetScope, layouts: Sequence[TargetTable], found: Mapping[Place, ExistingTable]
+    connection: Connection, scope: TargetScope, target_tables: Sequence[TargetTable], found: Mapping[Place, ExistingTable]
 ) -> None:
     """Refuse several hosts whose tables are not the same; nothing to check where there is one host."""
     target = scope.target
     if not target.others:
         return
-    missing = [layout for layout in layouts if (layout.database, layout.table) not in found]
-    sharing = _sharing_databases(connection, target) if missing and not scope.choices.cluster else frozenset()
+    missing = [target_table for target_table in target_tables if (target_table.database, target_table.table) not in found]
+    sharing = _sharing_databases(connection, target) if missing and not scope.options.cluster else frozenset()
     engines = {place: table.engine for place, table in found.items()}
-    if not scope.choices.cluster:
+    if not scope.options.cluster:
         # A database that replicates its tables makes any of them so.
-        new = [(layout.database, layout.table) for layout in missing if layout.database not in sharing]
+        new = [(target_table.database, target_table.table) for target_table in missing if target_table.database not in sharing]
         engines |= dict.fromkeys(new, "a plain table to be made")
     check_shared(target, engines)
     check_same(target, _paths_by_host(target, [place for place, engine in engines.items() if engine.startswith("Replicated")]))
 
 
-def sync_replica(scope: TargetScope, layout: TargetTable) -> None:
+def sync_replica(scope: TargetScope, target_table: TargetTable) -> None:
     """Wait until the host that is asked has all that was written to others: who reads there to write, as a sweep does, must see it."""
     if not scope.target.others:
         return
-    database, table = layout.holder or (layout.database, layout.table)
+    database, table = target_table.local_table or (target_table.database, target_table.table)
     connection = connect(scope.target)
-    with translated(scope.target, f"waiting for the replica of {database}.{table}"):
+    with translate_errors(scope.target, f"waiting for the replica of {database}.{table}"):
         here = f"database = {quote_text(database)} AND table = {quote_text(table)}"
         if connection.client.query(f"SELECT 1 FROM system.replicas WHERE {here}").result_rows:
             connection.client.command(f"SYSTEM SYNC REPLICA {quote_name(database)}.{quote_name(table)}")
@@ -86,7 +86,7 @@ def _paths_by_host(target: ClickHouseTarget, places: Sequence[Place]) -> Iterabl
         host = target.at(index)
         try:
             connection = connect(host)
-            with translated(host, "looking at replicas"):
+            with translate_errors(host, "looking at replicas"):
                 rows = connection.client.query(
                     f"SELECT database, table, zookeeper_path FROM system.replicas WHERE (database, table) IN ({listed})"
                 ).result_rows
@@ -98,6 +98,6 @@ def _paths_by_host(target: ClickHouseTarget, places: Sequence[Place]) -> Iterabl
 
 
 def _sharing_databases(connection: Connection, target: ClickHouseTarget) -> frozenset[str]:
-    with translated(target, "looking at databases"):
+    with translate_errors(target, "looking at databases"):
         rows = connection.client.query("SELECT name, engine FROM system.databases").result_rows
     return frozenset(name for name, engine in rows if engine in _SHARING_DATABASES)

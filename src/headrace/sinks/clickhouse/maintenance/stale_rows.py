@@ -11,9 +11,9 @@ from typing import Final
 
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
-from headrace.sinks.clickhouse.tables.views import current_sql, live_condition
+from headrace.sinks.clickhouse.tables.views import current_rows_sql, live_condition
 
-SWEEP_SETTINGS: Final = {
+DELETE_STALE_SETTINGS: Final = {
     "mutations_sync": "2",
     "lightweight_deletes_sync": "2",
     "distributed_foreground_insert": "1",
@@ -24,51 +24,51 @@ SWEEP_SETTINGS: Final = {
 _TIMES: Final = quote_name("__headrace_times")
 
 
-def sweep_sql(layout: TargetTable, before: int) -> str:
+def delete_stale_sql(target_table: TargetTable, before: int) -> str:
     """What takes away the rows whose last image has a version below `before`; empty where nothing can tell them or take them away."""
-    version = layout.mark(MetadataRole.VERSION)
-    if version is None or (layout.family is EngineFamily.COALESCING):
+    version = target_table.metadata_column(MetadataRole.VERSION)
+    if version is None or (target_table.family is EngineFamily.COALESCING):
         return ""
     older = f"{quote_name(version.name)} < {before}"
-    match layout.family:
+    match target_table.family:
         case EngineFamily.COLLAPSING | EngineFamily.VERSIONED:
-            return _delete(layout, older)
-        case EngineFamily.REPLACING if not layout.has_key:
-            return _delete(layout, older)
-        case EngineFamily.HISTORY if not layout.has_key:
-            return _retract(layout, before)
-    if not live_condition(layout):
+            return _delete(target_table, older)
+        case EngineFamily.REPLACING if not target_table.has_key:
+            return _delete(target_table, older)
+        case EngineFamily.HISTORY if not target_table.has_key:
+            return _retract(target_table, before)
+    if not live_condition(target_table):
         return ""
-    columns = [quote_name(column.name) for column in layout.columns]
-    names, values = _deletion(layout, before)
-    source = current_sql(layout, versions=True)
+    columns = [quote_name(column.name) for column in target_table.columns]
+    names, values = _deletion(target_table, before)
+    source = current_rows_sql(target_table, versions=True)
     into, taken = ", ".join([*columns, *names]), ", ".join([*columns, *values])
-    return f"INSERT INTO {layout.qualified} ({into}) SELECT {taken} FROM ({source}) WHERE {older}"
+    return f"INSERT INTO {target_table.qualified} ({into}) SELECT {taken} FROM ({source}) WHERE {older}"
 
 
-def can_clean(layout: TargetTable) -> bool:
+def can_purge_tombstones(target_table: TargetTable) -> bool:
     """Whether the engine itself can purge deletions."""
-    return layout.family is EngineFamily.REPLACING and layout.hides_deleted and layout.has_key
+    return target_table.family is EngineFamily.REPLACING and target_table.final_hides_deleted and target_table.has_key
 
 
-def allow_cleanup_sql(layout: TargetTable) -> str:
+def allow_cleanup_sql(target_table: TargetTable) -> str:
     """What lets a table purge its deletions in a merge (see `cleanup`); empty where it may already, or has none to purge."""
-    allowed = dict(layout.storage.settings).get("allow_experimental_replacing_merge_with_cleanup") in ("1", "true")
-    if allowed or not can_clean(layout):
+    allowed = dict(target_table.storage.settings).get("allow_experimental_replacing_merge_with_cleanup") in ("1", "true")
+    if allowed or not can_purge_tombstones(target_table):
         return ""
-    return f"ALTER TABLE {_held(layout)} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1"
+    return f"ALTER TABLE {_held(target_table)} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1"
 
 
-def _held(layout: TargetTable) -> str:
-    held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
-    return f"{held} ON CLUSTER {quote_name(layout.storage.cluster)}" if layout.storage.cluster else held
+def _held(target_table: TargetTable) -> str:
+    held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
+    return f"{held} ON CLUSTER {quote_name(target_table.storage.cluster)}" if target_table.storage.cluster else held
 
 
-def _delete(layout: TargetTable, condition: str) -> str:
-    return f"DELETE FROM {_held(layout)} WHERE {condition}"
+def _delete(target_table: TargetTable, condition: str) -> str:
+    return f"DELETE FROM {_held(target_table)} WHERE {condition}"
 
 
-def _deletion(layout: TargetTable, before: int) -> tuple[list[str], list[str]]:
+def _deletion(target_table: TargetTable, before: int) -> tuple[list[str], list[str]]:
     """Our columns, and their values in a deletion."""
     values = {
         MetadataRole.SIGN: "-1",
@@ -77,22 +77,22 @@ def _deletion(layout: TargetTable, before: int) -> tuple[list[str], list[str]]:
         MetadataRole.OPERATION: quote_text("delete"),
         MetadataRole.COMMIT_TIME: "now64(6)",
     }
-    marks = [mark for mark in layout.marks if mark.meaning in values]
-    return [quote_name(mark.name) for mark in marks], [values[mark.meaning] for mark in marks]
+    metadata_columns = [mark for mark in target_table.metadata_columns if mark.role in values]
+    return [quote_name(mark.name) for mark in metadata_columns], [values[mark.role] for mark in metadata_columns]
 
 
-def _retract(layout: TargetTable, before: int) -> str:
+def _retract(target_table: TargetTable, before: int) -> str:
     """In a history of rows that nothing tells apart: a deletion for each that is there from before, less those that were appended so."""
-    version = layout.mark(MetadataRole.VERSION)
+    version = target_table.metadata_column(MetadataRole.VERSION)
     assert version is not None
     name = quote_name(version.name)
-    listed = ", ".join(quote_name(column.name) for column in layout.columns)
-    names, values = _deletion(layout, before)
-    live = live_condition(layout)
+    listed = ", ".join(quote_name(column.name) for column in target_table.columns)
+    names, values = _deletion(target_table, before)
+    live = live_condition(target_table)
     # No change of a log has the bare position as version: a deletion that has it was appended here.
     counted = f"{name} < {before} OR ({name} = {before} AND NOT ({live}))"
-    grouped = f"SELECT {listed}, sum(if({live}, 1, -1)) AS {_TIMES} FROM {layout.qualified} WHERE {counted} GROUP BY {listed}"
+    grouped = f"SELECT {listed}, sum(if({live}, 1, -1)) AS {_TIMES} FROM {target_table.qualified} WHERE {counted} GROUP BY {listed}"
     return (
-        f"INSERT INTO {layout.qualified} ({listed}, {', '.join(names)}) SELECT {listed}, {', '.join(values)} FROM ({grouped})"
+        f"INSERT INTO {target_table.qualified} ({listed}, {', '.join(names)}) SELECT {listed}, {', '.join(values)} FROM ({grouped})"
         f" ARRAY JOIN range(toUInt64(greatest({_TIMES}, 0)))"
     )

@@ -15,16 +15,21 @@ from dataclasses import replace
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
-from headrace.sinks.clickhouse.bookkeeping.own_tables import check_not_ours
+from headrace.sinks.clickhouse.bookkeeping.own_tables import check_not_own_tables
 from headrace.sinks.clickhouse.maintenance.replicas import check_replicas
-from headrace.sinks.clickhouse.maintenance.stale_rows import SWEEP_SETTINGS, sweep_sql
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, patient
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.maintenance.stale_rows import DELETE_STALE_SETTINGS, delete_stale_sql
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, long_running_connection
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.create_table import create_statements, plan_layout, plan_layouts, remembering_sql
-from headrace.sinks.clickhouse.tables.existing_table import Missing, missing_parts, plan_existing_table, was_made
-from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable, find_with_holders
+from headrace.sinks.clickhouse.tables.create_table import create_statements, extend_dedup_window_sql, plan_table, plan_tables
+from headrace.sinks.clickhouse.tables.existing_table import (
+    ColumnAdditions,
+    find_missing_columns,
+    is_created_by_headrace,
+    plan_existing_table,
+)
+from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable, find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import MetadataRole, TargetTable
 from headrace.sinks.clickhouse.tables.views import create_view_sql, row_policy_sql
@@ -41,69 +46,71 @@ _NO_POLICIES = ("ACCESS_STORAGE", "ACCESS_DENIED", "Not enough privileges")
 def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
     """Check all tables, then add what is missing and create those that are not there."""
     target, connection = scope.target, connect(scope.target)
-    plans = plan_layouts(schemas, target, scope.choices)
-    check_not_ours(plans)
-    with translated(target, "checking tables"):
+    plans = plan_tables(schemas, target, scope.options)
+    check_not_own_tables(plans)
+    with translate_errors(target, "checking tables"):
         _check_time_type(connection, plans)
-        found, holders = find_with_holders(connection, ((plan.database, plan.table) for plan in plans))
+        found, local_tables = find_with_local_tables(connection, ((plan.database, plan.table) for plan in plans))
     check_replicas(connection, scope, plans, found)
-    layouts: list[TargetTable] = []
-    lacking: list[tuple[TargetTable, Missing, ExistingTable, ExistingTable | None]] = []
+    target_tables: list[TargetTable] = []
+    lacking: list[tuple[TargetTable, ColumnAdditions, ExistingTable, ExistingTable | None]] = []
     for plan in plans:
-        place, chosen = (plan.database, plan.table), scope.choices.of(plan.source)
-        there, holder = found.get(place), holders.get(place)
+        place, chosen = (plan.database, plan.table), scope.options.of(plan.source)
+        there, local_table = found.get(place), local_tables.get(place)
         if there is None:
-            layouts.append(plan)
+            target_tables.append(plan)
             continue
-        missing = missing_parts(plan, there, chosen, holder)
-        layout = plan_existing_table(plan, missing.added_to(there), chosen, None if holder is None else missing.added_to(holder))
-        layouts.append(layout)
-        lacking.append((layout, missing, there, holder))
-    for layout, missing, there, holder in lacking:
-        _add_missing(connection, target, layout, missing, there, holder)
-        remembering = remembering_sql(layout)
+        missing = find_missing_columns(plan, there, chosen, local_table)
+        target_table = plan_existing_table(
+            plan, missing.apply_to(there), chosen, None if local_table is None else missing.apply_to(local_table)
+        )
+        target_tables.append(target_table)
+        lacking.append((target_table, missing, there, local_table))
+    for target_table, missing, there, local_table in lacking:
+        _add_missing(connection, target, target_table, missing, there, local_table)
+        remembering = extend_dedup_window_sql(target_table)
         if remembering:
-            with translated(target, f"making table {layout.database}.{layout.table} remember blocks for longer"):
+            with translate_errors(target, f"making table {target_table.full_name} remember blocks for longer"):
                 connection.client.command(remembering)
-    _create_databases(connection, scope, layouts)
-    for layout in layouts:
-        if (layout.database, layout.table) not in found:
-            create_table(connection, target, layout)
-        _make_readable(connection, scope, layout)
-        _warn_of_types(connection, layout)
+    _create_databases(connection, scope, target_tables)
+    for target_table in target_tables:
+        if (target_table.database, target_table.table) not in found:
+            create_table(connection, target, target_table)
+        _make_readable(connection, scope, target_table)
+        _warn_of_types(connection, target_table)
 
 
-def create_table(connection: Connection, target: ClickHouseTarget, layout: TargetTable) -> None:
-    with translated(target, f"creating table {layout.database}.{layout.table}"):
-        for statement in create_statements(layout):
-            connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
+def create_table(connection: Connection, target: ClickHouseTarget, target_table: TargetTable) -> None:
+    with translate_errors(target, f"creating table {target_table.full_name}"):
+        for statement in create_statements(target_table):
+            connection.client.command(statement, settings=connection.supported(CREATE_SETTINGS))
 
 
-def _create_databases(connection: Connection, scope: TargetScope, layouts: Sequence[TargetTable]) -> None:
-    cluster = f" ON CLUSTER {quote_name(scope.choices.cluster)}" if scope.choices.cluster else ""
-    for database in sorted({layout.database for layout in layouts}):
-        with translated(scope.target, f"creating database {database}"):
+def _create_databases(connection: Connection, scope: TargetScope, target_tables: Sequence[TargetTable]) -> None:
+    cluster = f" ON CLUSTER {quote_name(scope.options.cluster)}" if scope.options.cluster else ""
+    for database in sorted({target_table.database for target_table in target_tables}):
+        with translate_errors(scope.target, f"creating database {database}"):
             connection.client.command(f"CREATE DATABASE IF NOT EXISTS {quote_name(database)}{cluster}")
 
 
 def _add_missing(
     connection: Connection,
     target: ClickHouseTarget,
-    layout: TargetTable,
-    missing: Missing,
+    target_table: TargetTable,
+    missing: ColumnAdditions,
     there: ExistingTable,
-    holder: ExistingTable | None,
+    local_table: ExistingTable | None,
 ) -> None:
     """Give a table that is there what it lacks: the one that holds the rows first, so that nothing is sent that it cannot take."""
-    held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
-    tables = [(held, holder or there)] + ([] if holder is None else [(layout.qualified, there)])
-    with translated(target, f"adding what table {layout.database}.{layout.table} lacks"):
+    held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
+    tables = [(held, local_table or there)] + ([] if local_table is None else [(target_table.qualified, there)])
+    with translate_errors(target, f"adding what table {target_table.full_name} lacks"):
         for name, table in tables:
             for column in missing.columns:
                 if table.column(column.name) is None:
                     definition = _define(column)
                     connection.client.command(
-                        f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {definition}", settings=connection.known(CREATE_SETTINGS)
+                        f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {definition}", settings=connection.supported(CREATE_SETTINGS)
                     )
                     log.warning("added column %s to table %s, as missing_columns says", column.name, name)
 
@@ -113,17 +120,17 @@ def _define(column: ExistingColumn) -> str:
     return f"{quote_name(column.name)} {column.type}{default}"
 
 
-def _make_readable(connection: Connection, scope: TargetScope, layout: TargetTable) -> None:
+def _make_readable(connection: Connection, scope: TargetScope, target_table: TargetTable) -> None:
     """The view and the row policy, by choice; a table without a key always has its view."""
-    chosen = scope.choices.of(layout.source)
-    policy = row_policy_sql(layout) if chosen.row_policy else ""
-    refused = bool(policy) and not (_may_hide(connection, layout) and _create_policy(connection, scope.target, layout, policy))
-    if chosen.view or refused or not layout.has_key:
-        with translated(scope.target, f"creating view {layout.view}"):
-            connection.client.command(create_view_sql(layout), settings=connection.known(CREATE_SETTINGS))
+    chosen = scope.options.of(target_table.source)
+    policy = row_policy_sql(target_table) if chosen.row_policy else ""
+    refused = bool(policy) and not (_may_hide(connection, target_table) and _create_policy(connection, scope.target, target_table, policy))
+    if chosen.view or refused or not target_table.has_key:
+        with translate_errors(scope.target, f"creating view {target_table.view}"):
+            connection.client.command(create_view_sql(target_table), settings=connection.supported(CREATE_SETTINGS))
 
 
-def _may_hide(connection: Connection, layout: TargetTable) -> bool:
+def _may_hide(connection: Connection, target_table: TargetTable) -> bool:
     """Whether the server applies policies after FINAL: before it, a policy hides deletions from FINAL, which shows what they delete."""
     setting = connection.client.server_settings.get("apply_row_policy_after_final")
     if setting is not None and setting.value in ("1", "true"):
@@ -131,17 +138,17 @@ def _may_hide(connection: Connection, layout: TargetTable) -> bool:
     log.warning(
         "%s.%s gets no row policy: this server applies policies before FINAL, which would show deleted rows again (set"
         " apply_row_policy_after_final = 1 for all users, where the server has it); read the view %s instead",
-        layout.database,
-        layout.table,
-        layout.view,
+        target_table.database,
+        target_table.table,
+        target_table.view,
     )
     return False
 
 
-def _create_policy(connection: Connection, target: ClickHouseTarget, layout: TargetTable, policy: str) -> bool:
+def _create_policy(connection: Connection, target: ClickHouseTarget, target_table: TargetTable, policy: str) -> bool:
     """Whether the server took the row policy; False where it keeps none (the embedded engine), or the account may not make one."""
     try:
-        with translated(target, f"creating a row policy on {layout.database}.{layout.table}"):
+        with translate_errors(target, f"creating a row policy on {target_table.full_name}"):
             connection.client.command(policy)
     except DefiniteError as error:
         if not any(word in str(error) for word in _NO_POLICIES):
@@ -149,9 +156,9 @@ def _create_policy(connection: Connection, target: ClickHouseTarget, layout: Tar
         log.warning(
             "%s.%s gets no row policy: this server keeps none (the embedded engine has no access storage), or the account may not create"
             " it; read the view %s instead, or the table with FINAL",
-            layout.database,
-            layout.table,
-            layout.view,
+            target_table.database,
+            target_table.table,
+            target_table.view,
         )
         return False
     return True
@@ -161,61 +168,74 @@ def replace_table(scope: TargetScope, schema: TableSchema) -> None:
     """Make a table ready for all its rows to come again: one of ours that is not what would be made now is dropped (`prepare_tables` makes
     it anew), one that somebody else made is never dropped. Repeatable."""
     target, connection = scope.target, connect(scope.target)
-    plan = plan_layout(schema, target, scope.choices)
+    plan = plan_table(schema, target, scope.options)
     place = (plan.database, plan.table)
-    with translated(target, f"checking table {plan.database}.{plan.table}"):
-        found, holders = find_with_holders(connection, [place])
+    with translate_errors(target, f"checking table {plan.full_name}"):
+        found, local_tables = find_with_local_tables(connection, [place])
     there = found.get(place)
     if there is None:
         return
-    chosen = scope.choices.of(plan.source)
+    chosen = scope.options.of(plan.source)
     try:
-        layout = plan_existing_table(plan, there, chosen, holders.get(place))
+        target_table = plan_existing_table(plan, there, chosen, local_tables.get(place))
     except DefiniteError:
-        if not was_made(holders.get(place) or there):
+        if not is_created_by_headrace(local_tables.get(place) or there):
             raise
-        layout = replace(plan, ours=False)
-    if layout.made and not layout.ours:
+        target_table = replace(plan, matches_plan=False)
+    if target_table.created_by_headrace and not target_table.matches_plan:
         _drop(connection, target, plan, there)
 
 
 def _drop(connection: Connection, target: ClickHouseTarget, plan: TargetTable, there: ExistingTable) -> None:
     cluster = f" ON CLUSTER {quote_name(plan.storage.cluster)}" if plan.storage.cluster else ""
-    with translated(target, f"replacing table {plan.database}.{plan.table}"):
+    with translate_errors(target, f"replacing table {plan.full_name}"):
         # It shows columns that will be others.
         connection.client.command(f"DROP VIEW IF EXISTS {plan.view}{cluster}")
         connection.client.command(f"DROP TABLE IF EXISTS {plan.qualified}{cluster}")
-        if there.kind == "Distributed" and plan.holder is not None:
-            connection.client.command(f"DROP TABLE IF EXISTS {'.'.join(map(quote_name, plan.holder))}{cluster}")
+        if there.kind == "Distributed" and plan.local_table is not None:
+            connection.client.command(f"DROP TABLE IF EXISTS {'.'.join(map(quote_name, plan.local_table))}{cluster}")
 
 
-def newest_version(scope: TargetScope, layout: TargetTable) -> int | None:
+def newest_version(scope: TargetScope, target_table: TargetTable) -> int | None:
     """The highest version of a row in the table; None if there is no row, or rows have none."""
-    version = layout.mark(MetadataRole.VERSION)
+    version = target_table.metadata_column(MetadataRole.VERSION)
     if version is None:
         return None
-    with translated(scope.target, f"looking at table {layout.database}.{layout.table}"):
-        found = connect(scope.target).client.query(f"SELECT count(), max({quote_name(version.name)}) FROM {layout.qualified}").result_rows
+    with translate_errors(scope.target, f"looking at table {target_table.full_name}"):
+        found = (
+            connect(scope.target).client.query(f"SELECT count(), max({quote_name(version.name)}) FROM {target_table.qualified}").result_rows
+        )
     return int(found[0][1]) if found[0][0] else None
 
 
-def sweep_table(scope: TargetScope, layout: TargetTable, before: int) -> None:
+def delete_stale_rows(scope: TargetScope, target_table: TargetTable, before: int) -> None:
     """Take away what a new snapshot of the whole table, whose rows have versions from `before` on, did not see. Repeatable."""
-    statement = sweep_sql(layout, before)
+    statement = delete_stale_sql(target_table, before)
     if not statement:
-        if layout.ignores_deletes:
+        if target_table.ignores_deletes:
             return
         raise DefiniteError(
-            f"nothing in table {layout.database}.{layout.table} says how old a row is, so those that the source has no more cannot be told",
-            place=f"table {layout.source}",
+            f"nothing in table {target_table.full_name} says how old a row is, so those that the source has no more cannot be told",
+            place=f"table {target_table.source}",
             hint="add a column _version UInt64 to it (or name one by version_column), TRUNCATE it, and read it again with headrace resync",
         )
-    with patient(scope.target) as connection, translated(scope.target, f"sweeping table {layout.database}.{layout.table}"):
-        connection.client.command(statement, settings=connection.known(SWEEP_SETTINGS))
+    with (
+        long_running_connection(scope.target) as connection,
+        translate_errors(scope.target, f"sweeping table {target_table.full_name}"),
+    ):
+        connection.client.command(statement, settings=connection.supported(DELETE_STALE_SETTINGS))
 
 
-def _check_time_type(connection: Connection, layouts: Sequence[TargetTable]) -> None:
-    timed = next((layout for layout in layouts for column in layout.columns if "Time64(" in column.type.replace("DateTime64(", "")), None)
+def _check_time_type(connection: Connection, target_tables: Sequence[TargetTable]) -> None:
+    timed = next(
+        (
+            target_table
+            for target_table in target_tables
+            for column in target_table.columns
+            if "Time64(" in column.type.replace("DateTime64(", "")
+        ),
+        None,
+    )
     if timed is None or connection.client.query("SELECT 1 FROM system.data_type_families WHERE name = 'Time64'").result_rows:
         return
     raise DefiniteError(
@@ -225,11 +245,11 @@ def _check_time_type(connection: Connection, layouts: Sequence[TargetTable]) -> 
     )
 
 
-def _warn_of_types(connection: Connection, layout: TargetTable) -> None:
+def _warn_of_types(connection: Connection, target_table: TargetTable) -> None:
     """Say which values would halt the pipe, or lose something, because of a type that was chosen or found."""
-    for column in layout.columns:
+    for column in target_table.columns:
         codec = codec_for(column.source, column.type, connection.limits)
-        place = f"{layout.source}: column {column.source.name} is kept as {column.type}"
+        place = f"{target_table.source}: column {column.source.name} is kept as {column.type}"
         if place in _warned:
             continue
         _warned.add(place)

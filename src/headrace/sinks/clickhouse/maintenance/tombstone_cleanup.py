@@ -14,10 +14,10 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, instant_text
-from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, can_clean
-from headrace.sinks.clickhouse.server.client import connect, patient
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, format_timestamp
+from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, can_purge_tombstones
+from headrace.sinks.clickhouse.server.client import connect, long_running_connection
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
@@ -44,11 +44,11 @@ Pause = Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
-class Cleanup:
+class TombstoneCleanup:
     """One purge of one table."""
 
     scope: TargetScope
-    layout: TargetTable
+    target_table: TargetTable
 
     def run(self, pause: Pause, may_go_on: Callable[[], bool]) -> int:
         """Purge; how many deletions there were. Each partition's merge begins in a pause, if `may_go_on` then."""
@@ -61,22 +61,22 @@ class Cleanup:
 
     @property
     def _held(self) -> tuple[str, str]:
-        return self.layout.holder or (self.layout.database, self.layout.table)
+        return self.target_table.local_table or (self.target_table.database, self.target_table.table)
 
     def _allow(self) -> None:
-        statement = allow_cleanup_sql(self.layout)
+        statement = allow_cleanup_sql(self.target_table)
         if not statement:
             return
         connection, target = connect(self.scope.target), self.scope.target
-        with translated(target, f"allowing the cleanup of {self.layout.qualified}"):
+        with translate_errors(target, f"allowing the cleanup of {self.target_table.qualified}"):
             connection.client.command(statement)
 
     def _partitions(self) -> list[tuple[str, int]]:
         """Partitions with deletions, and how many."""
-        deleted = quote_name(deletion_column(self.layout))
+        deleted = quote_name(deletion_column(self.target_table))
         name = ".".join(map(quote_name, self._held))
         connection = connect(self.scope.target)
-        with translated(self.scope.target, f"looking for deletions in {name}"):
+        with translate_errors(self.scope.target, f"looking for deletions in {name}"):
             return [
                 (str(partition), int(count))
                 for partition, count in connection.client.query(
@@ -89,8 +89,8 @@ class Cleanup:
         statement = f"OPTIMIZE TABLE {name} PARTITION ID {quote_text(partition)} FINAL CLEANUP"
 
         def optimize() -> None:
-            with patient(self.scope.target) as connection, translated(self.scope.target, f"cleaning up {name}"):
-                connection.client.command(statement, settings=connection.known(_OPTIMIZE_SETTINGS))
+            with long_running_connection(self.scope.target) as connection, translate_errors(self.scope.target, f"cleaning up {name}"):
+                connection.client.command(statement, settings=connection.supported(_OPTIMIZE_SETTINGS))
 
         with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-cleanup") as beside:
             with pause():
@@ -121,13 +121,13 @@ class Cleanup:
 
     def _column(self, sql: str) -> list[str]:
         connection = connect(self.scope.target)
-        with translated(self.scope.target, "looking at merges"):
+        with translate_errors(self.scope.target, "looking at merges"):
             return [str(row[0]) for row in connection.client.query(sql).result_rows]
 
 
-def deletion_column(layout: TargetTable) -> str:
+def deletion_column(target_table: TargetTable) -> str:
     """The column by which the engine knows deletions; empty if it purges them by itself, or must not."""
-    return layout.storage.arguments[-1] if can_clean(layout) and len(layout.storage.arguments) > 1 else ""
+    return target_table.storage.arguments[-1] if can_purge_tombstones(target_table) and len(target_table.storage.arguments) > 1 else ""
 
 
 def last_cleanups(tables: OwnTables) -> dict[str, str]:
@@ -135,12 +135,12 @@ def last_cleanups(tables: OwnTables) -> dict[str, str]:
     return {str(target): str(began) for target, began in tables.select(CLEANUPS, ("target", "began_at"))}
 
 
-def note_cleanup(tables: OwnTables, target: str, pipe: str, began_us: int, deletions: int, outcome: str) -> None:
+def record_cleanup(tables: OwnTables, target: str, pipe: str, began_us: int, deletions: int, outcome: str) -> None:
     row = {
         "target": target,
         "pipe": pipe,
-        "began_at": instant_text(began_us),
-        "ended_at": instant_text(time.time_ns() // 1000),
+        "began_at": format_timestamp(began_us),
+        "ended_at": format_timestamp(time.time_ns() // 1000),
         "deletions": deletions,
         "outcome": outcome,
     }

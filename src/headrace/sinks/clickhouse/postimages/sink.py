@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from headrace.cql.tables import CqlTable
 from headrace.sinks.clickhouse.postimages.tables import check_table, clear, prepare
-from headrace.sinks.clickhouse.postimages.writer import ImageWriter
+from headrace.sinks.clickhouse.postimages.writer import PostimageWriter
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 
 @dataclass(frozen=True, slots=True)
-class ImageSink:
+class PostimageSink:
     """Where images go. Picklable."""
 
     sink: ClickHouseSink
@@ -34,5 +34,5 @@ class ImageSink:
         """Take everything away that is known of a table: its rows are about to come again. Repeatable."""
         clear(self.sink.scope, table)
 
-    def writer(self) -> ImageWriter:
-        return ImageWriter(self.sink.scope)
+    def writer(self) -> PostimageWriter:
+        return PostimageWriter(self.sink.scope)

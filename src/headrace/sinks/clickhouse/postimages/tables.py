@@ -14,10 +14,10 @@ from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.types import is_exact, nullable_type, shown_type
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
-from headrace.sinks.clickhouse.tables.target_names import place_of_name
+from headrace.sinks.clickhouse.tables.target_names import target_name
 
 SIGN, VERSION, DELETED, ORDER = "_sign", "_version", "_deleted", "_order"
 _OURS: Final = "Headrace, images of "
@@ -26,7 +26,7 @@ _REMEDY: Final = "keep its cells instead, which holds everything: leave scylla.k
 
 def place_of(table: CqlTable, scope: TargetScope) -> tuple[str, str]:
     """Database and name of the target."""
-    return place_of_name(table.name, scope.target, scope.choices)
+    return target_name(table.name, scope.target, scope.options)
 
 
 def qualified(table: CqlTable, scope: TargetScope) -> str:
@@ -64,14 +64,14 @@ def prepare(scope: TargetScope, table: CqlTable) -> None:
     database, name = place_of(table, scope)
     check_name_lengths(database, name)
     connection = connect(scope.target)
-    with translated(scope.target, f"making the table of {table.name}"):
+    with translate_errors(scope.target, f"making the table of {table.name}"):
         before = _known(connection, table, database, name)
         for statement in _statements(table, before, database, qualified(table, scope)):
-            connection.client.command(statement, settings=connection.known(CREATE_SETTINGS))
+            connection.client.command(statement, settings=connection.supported(CREATE_SETTINGS))
 
 
 def clear(scope: TargetScope, table: CqlTable) -> None:
-    with translated(scope.target, f"emptying the table of {table.name}"):
+    with translate_errors(scope.target, f"emptying the table of {table.name}"):
         connect(scope.target).client.command(f"TRUNCATE TABLE {qualified(table, scope)}")
 
 

@@ -27,7 +27,7 @@ from headrace.sinks.clickhouse.cells.typed_arrays import typed_array
 from headrace.sinks.clickhouse.cells.types import WIDTHS, Naming, is_bytes, is_plain, nullable_type, renamed_sql, value_sql
 from headrace.sinks.clickhouse.postimages.tables import ORDER, SIGN, VERSION, qualified
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
@@ -42,7 +42,7 @@ _STARTS: Final = (Operation.RANGE_START_INCLUSIVE, Operation.RANGE_START_EXCLUSI
 _DELTAS: Final = (Operation.UPDATE, Operation.INSERT)
 
 
-class ImageWriter:
+class PostimageWriter:
     """Writes to one server; belongs to one task."""
 
     def __init__(self, scope: TargetScope) -> None:
@@ -116,8 +116,8 @@ class ImageWriter:
         with pa.ipc.new_stream(out, batch.schema) as stream:
             stream.write_batch(batch)
         body: Any = memoryview(out.getvalue())
-        with translated(self._scope.target, f"writing {batch.num_rows} rows of table {table.name}"):
-            settings = connection.known({**INSERT_SETTINGS, **CREATE_SETTINGS})
+        with translate_errors(self._scope.target, f"writing {batch.num_rows} rows of table {table.name}"):
+            settings = connection.supported({**INSERT_SETTINGS, **CREATE_SETTINGS})
             connection.client.raw_insert("", None, body, settings=settings)
 
     def _delete_parts(self, block: LogBlock, operations: npt.NDArray[np.int8]) -> None:
@@ -131,11 +131,11 @@ class ImageWriter:
             names = ", ".join([*(quote_name(column.name) for column in (*table.partition_key, *table.clustering)), ORDER])
             target = qualified(table, self._scope)
             connection = connect(self._scope.target)
-            with translated(self._scope.target, f"deleting rows of table {table.name}"):
+            with translate_errors(self._scope.target, f"deleting rows of table {table.name}"):
                 connection.client.command(
                     f"INSERT INTO {target} ({names}, {SIGN}, {VERSION}) SELECT {names}, -1, {version} FROM {target} FINAL "
                     f"WHERE {of} AND {condition} AND {VERSION} < {version}",
-                    settings=connection.known(CREATE_SETTINGS),
+                    settings=connection.supported(CREATE_SETTINGS),
                 )
 
     def _bounds(self, block: LogBlock, starts: Rows, operations: npt.NDArray[np.int8]) -> list[str]:

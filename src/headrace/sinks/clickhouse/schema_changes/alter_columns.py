@@ -30,8 +30,8 @@ from headrace.sinks.clickhouse.tables.create_table import create_sql
 from headrace.sinks.clickhouse.tables.existing_table import plan_existing_table
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataColumn, MetadataRole, StoredColumn, TargetTable
-from headrace.sinks.clickhouse.tables.views import create_view_sql, shown_from
-from headrace.sinks.clickhouse.types.type_mapping import ROW, grown_enum
+from headrace.sinks.clickhouse.tables.views import create_view_sql, current_rows_from
+from headrace.sinks.clickhouse.types.type_mapping import ROW, merge_enum_types
 from headrace.sinks.schema_changes import DdlPlan, Step
 
 _ASIDE = "_headrace_{}"
@@ -42,7 +42,7 @@ REBUILT = "{}__rebuilt"
 class AlteredTable:
     """A target table that is to be altered."""
 
-    layout: TargetTable
+    target_table: TargetTable
     """As it is."""
     found: ExistingTable
     """The table that holds the rows."""
@@ -52,7 +52,7 @@ class AlteredTable:
     """As it would have been made before the alteration."""
     wanted: TargetTable
     """As it would be made after it."""
-    choices: TableOptions
+    options: TableOptions
     uuid: str = ""
     """What tells it from another table of its name; empty where the server does not say."""
     viewed: bool = False
@@ -60,17 +60,17 @@ class AlteredTable:
 
     @property
     def name(self) -> str:
-        return f"{self.layout.database}.{self.layout.table}"
+        return f"{self.target_table.full_name}"
 
 
-def translate(alteration: Alteration, subject: AlteredTable, version: int) -> DdlPlan:
+def plan_column_changes(alteration: Alteration, subject: AlteredTable, version: int) -> DdlPlan:
     """What makes the target of the altered table. `version`: of the statement's place in the log, below everything after it."""
     alteration = _respelled(alteration, subject)
     attempt = _InPlace(alteration, subject)
     attempt.run()
     if not attempt.obstacle:
         attempt.obstacle = _unfit(subject, attempt.columns)
-    if subject.layout.version_by_content and attempt.reshapes:
+    if subject.target_table.cancels_by_content_hash and attempt.reshapes:
         attempt.obstacle = attempt.obstacle or "its images cancel each other by a hash of the whole row"
     if not attempt.obstacle:
         steps = attempt.steps + (_view_steps(subject) if attempt.reshapes else [])
@@ -80,15 +80,15 @@ def translate(alteration: Alteration, subject: AlteredTable, version: int) -> Dd
 
 def _respelled(alteration: Alteration, subject: AlteredTable) -> Alteration:
     """The alteration, with columns untold that the target keeps in a form which ClickHouse would convert in another way than ours."""
-    stored = {column.source.name: column for column in subject.layout.columns}
+    stored = {column.source.name: column for column in subject.target_table.columns}
     usual = {column.source.name: column.type for column in subject.usual.columns}
 
     def told(fate: Fate) -> Fate:
         there = stored.get(fate.origin or "")
         if there is None or isinstance(fate.effect, Untold):
             return fate
-        follows = subject.layout.made or usual.get(there.source.name, there.type) == there.type
-        kind = subject.wanted.stored(fate.column.name).type if follows else there.type
+        follows = subject.target_table.created_by_headrace or usual.get(there.source.name, there.type) == there.type
+        kind = subject.wanted.stored_column(fate.column.name).type if follows else there.type
         if converts_alike(there.source, there.type, fate.column, kind):
             return fate
         return replace(fate, effect=Untold("ClickHouse would not convert it as Headrace stores it"))
@@ -96,17 +96,17 @@ def _respelled(alteration: Alteration, subject: AlteredTable) -> Alteration:
     return replace(alteration, fates=tuple(map(told, alteration.fates)))
 
 
-def has_view(layout: TargetTable, choices: TableOptions) -> bool:
+def has_view(target_table: TargetTable, options: TableOptions) -> bool:
     """Whether a view shows the source's rows by name."""
-    return choices.view or not layout.has_key
+    return options.view or not target_table.has_key
 
 
 def alter_sql(subject: AlteredTable, command: str) -> tuple[str, ...]:
     """An ALTER of the table, and of the one that distributes its rows."""
-    layout, cluster = subject.layout, subject.usual.storage.cluster
+    target_table, cluster = subject.target_table, subject.usual.storage.cluster
     on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
-    holders = [".".join(map(quote_name, layout.holder))] if layout.holder is not None else []
-    return tuple(f"ALTER TABLE {name}{on} {command}" for name in (*holders, layout.qualified))
+    local_tables = [".".join(map(quote_name, target_table.local_table))] if target_table.local_table is not None else []
+    return tuple(f"ALTER TABLE {name}{on} {command}" for name in (*local_tables, target_table.qualified))
 
 
 class _InPlace:
@@ -120,7 +120,7 @@ class _InPlace:
         self.obstacle = ""
         self.reshapes = False
         """Whether the steps so far are about columns, not only about comments."""
-        self._stored = {column.source.name: column for column in subject.layout.columns}
+        self._stored = {column.source.name: column for column in subject.target_table.columns}
         self._usual = {column.source.name: column for column in subject.usual.columns}
         self._wanted = {column.source.name: column for column in subject.wanted.columns}
 
@@ -156,7 +156,7 @@ class _InPlace:
         gone = {stored.name for stored in dropped}
         if row is None or row.default_kind != "MATERIALIZED" or not gone:
             return
-        kept = [quote_name(column.name) for column in self.subject.layout.columns if column.name not in gone]
+        kept = [quote_name(column.name) for column in self.subject.target_table.columns if column.name not in gone]
         if not kept:
             self.obstacle = "none of its columns is left"
             return
@@ -194,7 +194,7 @@ class _InPlace:
         """A column of that name that the source did not have is what an ignored change left there."""
         for name in sorted(names):
             if self._find(name) is not None:
-                if self.subject.layout.made:
+                if self.subject.target_table.created_by_headrace:
                     self._drop(name)
                 else:
                     self.obstacle = f"it has a column {name} of its own"
@@ -213,7 +213,7 @@ class _InPlace:
     def _add(self, fate: Fate, wanted: StoredColumn, before: str | None) -> None:
         clause, told = self._default(fate, wanted)
         there = self._find(wanted.name)
-        if there is not None and not self.subject.layout.made:
+        if there is not None and not self.subject.target_table.created_by_headrace:
             # Made beforehand by whoever owns the table: used as it is, and filled by the source unless it shows the same default.
             if f"DEFAULT {there.default_expression}" != clause:
                 self.untold.append(f"column {wanted.name} was there already")
@@ -266,7 +266,7 @@ class _InPlace:
     def _is_usual(self, name: str) -> bool:
         """Whether the column has the type that Headrace gives it, and not one of its owner's choice."""
         usual = self._usual.get(name)
-        return self.subject.layout.made or usual is None or usual.type == self._stored[name].type
+        return self.subject.target_table.created_by_headrace or usual is None or usual.type == self._stored[name].type
 
     def _make_anew(self, wanted: StoredColumn) -> None:
         at = next(i for i, column in enumerate(self.columns) if column.name == wanted.name)
@@ -279,7 +279,7 @@ class _InPlace:
         self._insert(wanted, "", before)
 
     def _shorten(self, there: ExistingColumn, cut: Shortened) -> None:
-        if self.subject.layout.family is EngineFamily.HISTORY:
+        if self.subject.target_table.family is EngineFamily.HISTORY:
             # What was stays as it was; what is comes after it.
             self.untold.append(f"column {there.name}: the source cut text, and a history keeps what was")
             return
@@ -296,11 +296,11 @@ class _InPlace:
     def _retype(self, there: ExistingColumn, kind: str) -> None:
         if there.type == kind or self._is_fixed(there.name):
             return
-        if self.subject.layout.family is EngineFamily.HISTORY and not holds_all(there.type, kind):
+        if self.subject.target_table.family is EngineFamily.HISTORY and not holds_all(there.type, kind):
             # What was stays as it was: the column keeps its type, which holds the new values too.
             return
         # Members keep their numbers, whatever places the source gave them.
-        kind = grown_enum(there.type, kind) or kind
+        kind = merge_enum_types(there.type, kind) or kind
         if not converts_in_place(there.type, kind):
             self.obstacle = f"ClickHouse does not convert column {there.name} from {there.type} to {kind} in place"
             return
@@ -364,40 +364,42 @@ def _unfit(subject: AlteredTable, columns: Iterable[ExistingColumn]) -> str:
     held = replace(subject.found, columns=tuple(columns))
     try:
         if subject.over is None:
-            plan_existing_table(subject.wanted, held, subject.choices)
+            plan_existing_table(subject.wanted, held, subject.options)
         else:
-            plan_existing_table(subject.wanted, replace(subject.over, columns=tuple(columns)), subject.choices, held)
+            plan_existing_table(subject.wanted, replace(subject.over, columns=tuple(columns)), subject.options, held)
     except DefiniteError as error:
         return error.message
     return ""
 
 
 def _view_steps(subject: AlteredTable) -> list[Step]:
-    after = has_view(subject.wanted, subject.choices) or (subject.viewed and subject.layout.has_key)
+    after = has_view(subject.wanted, subject.options) or (subject.viewed and subject.target_table.has_key)
     cluster = subject.usual.storage.cluster
     on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
-    statements = [f"DROP VIEW IF EXISTS {subject.layout.view}{on}"] if subject.viewed or after else []
+    statements = [f"DROP VIEW IF EXISTS {subject.target_table.view}{on}"] if subject.viewed or after else []
     return [Step((*statements, *([create_view_sql(subject.wanted)] if after else [])))] if statements else []
 
 
 def _rebuilt(alteration: Alteration, subject: AlteredTable, attempt: _InPlace, version: int) -> DdlPlan:
     """The table made anew beside the old one, filled from it, and put in its place."""
-    layout, wanted = subject.layout, subject.wanted
+    target_table, wanted = subject.target_table, subject.wanted
     if alteration.left:
         raise DefiniteError(
-            f"an alteration of {layout.source} cannot be ignored, for the table {subject.name} as it is cannot go on: {attempt.obstacle}",
-            place=f"table {layout.source}, column {', '.join(sorted(alteration.left))}",
-            hint=f"start again with --schema-changes all=apply, or leave the table out with --exclude {layout.source}",
+            f"an alteration of {target_table.source} cannot be ignored, for the table {subject.name} as it is cannot go on:"
+            f" {attempt.obstacle}",
+            place=f"table {target_table.source}, column {', '.join(sorted(alteration.left))}",
+            hint=f"start again with --schema-changes all=apply, or leave the table out with --exclude {target_table.source}",
         )
-    if not layout.made:
+    if not target_table.created_by_headrace:
         raise DefiniteError(
-            f"the table {subject.name} was not made by Headrace and cannot follow an alteration of {layout.source}: {attempt.obstacle}",
-            place=f"table {layout.source}",
-            hint=f"alter it in ClickHouse so that it holds the table as it is now, then: headrace resync {layout.source}",
+            f"the table {subject.name} was not made by Headrace and cannot follow an alteration of {target_table.source}:"
+            f" {attempt.obstacle}",
+            place=f"table {target_table.source}",
+            hint=f"alter it in ClickHouse so that it holds the table as it is now, then: headrace resync {target_table.source}",
         )
     untold = attempt.untold + [why for why in map(_untold, alteration.fates) if why and why not in attempt.untold]
-    marks = [_marked(mark, layout, version) for mark in wanted.marks]
-    if not subject.uuid or layout.holder is not None or wanted.storage.cluster or None in marks:
+    metadata_columns = [_marked(mark, target_table, version) for mark in wanted.metadata_columns]
+    if not subject.uuid or target_table.local_table is not None or wanted.storage.cluster or None in metadata_columns:
         untold.append("its table cannot be rebuilt where it is")
     values = [_value(alteration, fate, subject) for fate in alteration.fates]
     if None in values:
@@ -405,17 +407,17 @@ def _rebuilt(alteration: Alteration, subject: AlteredTable, attempt: _InPlace, v
     if untold:
         return DdlPlan((), "; ".join(dict.fromkeys(untold)))
     aside = replace(wanted, table=REBUILT.format(wanted.table))
-    names = [quote_name(stored.name) for stored in wanted.columns] + [quote_name(mark.name) for mark in wanted.marks]
-    source = layout.qualified if layout.family is EngineFamily.HISTORY else shown_from(layout)
-    fill = f"INSERT INTO {aside.qualified} ({', '.join(names)}) SELECT {', '.join(map(str, [*values, *marks]))} FROM {source}"
+    names = [quote_name(stored.name) for stored in wanted.columns] + [quote_name(mark.name) for mark in wanted.metadata_columns]
+    source = target_table.qualified if target_table.family is EngineFamily.HISTORY else current_rows_from(target_table)
+    fill = f"INSERT INTO {aside.qualified} ({', '.join(names)}) SELECT {', '.join(map(str, [*values, *metadata_columns]))} FROM {source}"
     statements = (
         f"DROP TABLE IF EXISTS {aside.qualified} SYNC",
         create_sql(aside),
         # One thread: rows that nothing tells apart are numbered.
         fill if wanted.has_key else f"{fill} SETTINGS max_threads = 1, max_insert_threads = 1",
-        f"EXCHANGE TABLES {layout.qualified} AND {aside.qualified}",
+        f"EXCHANGE TABLES {target_table.qualified} AND {aside.qualified}",
     )
-    swapped = Step(statements, (layout.database, layout.table, subject.uuid))
+    swapped = Step(statements, (target_table.database, target_table.table, subject.uuid))
     return DdlPlan((swapped, Step((f"DROP TABLE IF EXISTS {aside.qualified} SYNC",)), *_view_steps(subject)))
 
 
@@ -423,10 +425,10 @@ def _untold(fate: Fate) -> str:
     return f"column {fate.column.name}: {fate.effect.why}" if isinstance(fate.effect, Untold) else ""
 
 
-def _marked(mark: MetadataColumn, layout: TargetTable, version: int) -> str | None:
+def _marked(mark: MetadataColumn, target_table: TargetTable, version: int) -> str | None:
     """What a column of ours holds in the rows of a rebuilt table."""
-    if layout.family is EngineFamily.HISTORY:
-        old = layout.mark(mark.meaning)
+    if target_table.family is EngineFamily.HISTORY:
+        old = target_table.metadata_column(mark.role)
         return quote_name(old.name) if old is not None else None
     known = {
         MetadataRole.VERSION: str(version),
@@ -434,17 +436,17 @@ def _marked(mark: MetadataColumn, layout: TargetTable, version: int) -> str | No
         MetadataRole.DELETED: "0",
         MetadataRole.OCCURRENCE: "rowNumberInAllBlocks()",
     }
-    return known.get(mark.meaning)
+    return known.get(mark.role)
 
 
 def _value(alteration: Alteration, fate: Fate, subject: AlteredTable) -> str | None:
     """What a column of a rebuilt table is filled with."""
-    wanted = subject.wanted.stored(fate.column.name)
+    wanted = subject.wanted.stored_column(fate.column.name)
     if fate.origin is None:
         value = fate.effect.value if isinstance(fate.effect, Filled) else None
         text = constant(alteration.after, fate.column, wanted.type, value)
         return None if text is None else text or f"defaultValueOfTypeName({quote_text(wanted.type)})"
-    stored = subject.layout.stored(fate.origin)
+    stored = subject.target_table.stored_column(fate.origin)
     name = quote_name(stored.name)
     text = shortened(name, fate.effect) if isinstance(fate.effect, Shortened) else name
     if stored.type == wanted.type:

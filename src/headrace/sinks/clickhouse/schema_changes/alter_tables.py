@@ -19,16 +19,16 @@ Place = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class TargetState:
     """A target table that is there."""
 
-    layout: TargetTable
+    target_table: TargetTable
     viewed: bool = False
     cluster: str = ""
 
     @property
     def place(self) -> Place:
-        return self.layout.database, self.layout.table
+        return self.target_table.database, self.target_table.table
 
     @property
     def on_cluster(self) -> str:
@@ -37,56 +37,67 @@ class Standing:
     @property
     def names(self) -> tuple[str, ...]:
         """The table, and the one that holds its rows if that is another."""
-        return (self.layout.qualified, *([qualified(self.layout.holder)] if self.layout.holder is not None else []))
+        return (
+            self.target_table.qualified,
+            *([qualified(self.target_table.local_table)] if self.target_table.local_table is not None else []),
+        )
 
     def without_view(self) -> tuple[str, ...]:
-        return (f"DROP VIEW IF EXISTS {self.layout.view}{self.on_cluster}",) if self.viewed else ()
+        return (f"DROP VIEW IF EXISTS {self.target_table.view}{self.on_cluster}",) if self.viewed else ()
 
 
-def remove(table: Standing) -> DdlPlan:
+def plan_drop(table: TargetState) -> DdlPlan:
     """The source's table is no more."""
-    if table.layout.family is EngineFamily.HISTORY:
+    if table.target_table.family is EngineFamily.HISTORY:
         return DdlPlan()
-    if not table.layout.made:
-        return empty(table)
+    if not table.target_table.created_by_headrace:
+        return plan_truncate(table)
     drops = (f"DROP TABLE IF EXISTS {name}{table.on_cluster}" for name in table.names)
     return DdlPlan((Step((*table.without_view(), *drops)),), vacates=True)
 
 
-def empty(table: Standing) -> DdlPlan:
+def plan_truncate(table: TargetState) -> DdlPlan:
     """The source's table has no rows any more."""
-    if table.layout.family is EngineFamily.HISTORY:
+    if table.target_table.family is EngineFamily.HISTORY:
         # A history keeps what was.
         return DdlPlan()
     return DdlPlan((Step((f"TRUNCATE TABLE IF EXISTS {table.names[-1]}{table.on_cluster}",)),))
 
 
-def keep(table: Standing, name: str, *, again: bool) -> DdlPlan:
+def plan_archive(table: TargetState, name: str, *, again: bool) -> DdlPlan:
     """The table gets another name with all its rows; `again`: an empty one takes its place."""
-    layout = table.layout
-    if layout.holder is not None or table.cluster:
+    target_table = table.target_table
+    if target_table.local_table is not None or table.cluster:
         raise DefiniteError(
-            f"the table {layout.database}.{layout.table} of a cluster cannot be kept under another name",
-            place=f"table {layout.source}",
+            f"the table {target_table.full_name} of a cluster cannot be kept under another name",
+            place=f"table {target_table.source}",
             hint="choose apply, ignore or halt for it",
         )
-    check_name_lengths(layout.database, name)
-    kept = qualified((layout.database, name))
-    steps = [Step((*table.without_view(), f"RENAME TABLE IF EXISTS {layout.qualified} TO {kept}"))]
+    check_name_lengths(target_table.database, name)
+    kept = qualified((target_table.database, name))
+    steps = [Step((*table.without_view(), f"RENAME TABLE IF EXISTS {target_table.qualified} TO {kept}"))]
     if again:
-        steps.append(Step((create_sql(layout) if layout.ours else f"CREATE TABLE IF NOT EXISTS {layout.qualified} AS {kept}",)))
+        steps.append(
+            Step(
+                (
+                    create_sql(target_table)
+                    if target_table.matches_plan
+                    else f"CREATE TABLE IF NOT EXISTS {target_table.qualified} AS {kept}",
+                )
+            )
+        )
     return DdlPlan(tuple(steps))
 
 
-def move(tables: Sequence[tuple[Standing, Place]], there: Mapping[Place, str]) -> DdlPlan:
+def plan_renames(tables: Sequence[tuple[TargetState, Place]], there: Mapping[Place, str]) -> DdlPlan:
     """Tables that go to other places, perhaps each to the other's. `there`: the places that are taken, with their tables' identities."""
     waiting = {table.place: place for table, place in tables if table.place != place}
     taken, by_place = dict(there), {table.place: table for table, _ in tables}
-    clustered = next((table for table in by_place.values() if table.layout.holder is not None or table.cluster), None)
+    clustered = next((table for table in by_place.values() if table.target_table.local_table is not None or table.cluster), None)
     if waiting and clustered is not None:
         raise DefiniteError(
-            f"tables of a cluster are not renamed: {clustered.layout.source}",
-            place=f"table {clustered.layout.source}",
+            f"tables of a cluster are not renamed: {clustered.target_table.source}",
+            place=f"table {clustered.target_table.source}",
             hint="rename them in ClickHouse, or choose resync for rename_table",
         )
     steps = [Step(tuple(view for old in waiting for view in by_place[old].without_view()))] if waiting else []

@@ -12,9 +12,9 @@ from headrace.model.alter_effects import Shortened
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.server.scalar_values import literal
-from headrace.sinks.clickhouse.types.literals import constant_in
+from headrace.sinks.clickhouse.types.literals import constant_sql
 from headrace.sinks.clickhouse.types.type_mapping import storage_type
-from headrace.sinks.clickhouse.types.type_names import unwrap
+from headrace.sinks.clickhouse.types.type_names import parse_stored_type
 
 _BY_NUMBER: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 _MOMENTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
@@ -36,7 +36,7 @@ def constant(schema: TableSchema, column: Column, stored: str, value: object) ->
     if value is None:
         return "" if is_nullable(stored) or (column.kind is Kind.VECTOR and stored.startswith("Array(")) else None
     if stored != storage_type(schema, column) or column.kind is Kind.TIME:
-        return constant_in(column, stored, value)
+        return constant_sql(column, stored, value)
     if column.kind in _PLAIN:
         return literal(column, value)
     if column.kind is Kind.DECIMAL:
@@ -72,13 +72,13 @@ def converts_alike(before: Column, old: str, after: Column, new: str) -> bool:
     as a count of microseconds mean the same only as long as the source's type says how they are spelled.
     """
     same = (before.kind, before.precision, before.scale) == (after.kind, after.precision, after.scale)
-    if same and unwrap(old).plain == unwrap(new).plain:
+    if same and parse_stored_type(old).plain == parse_stored_type(new).plain:
         return True
     return not (_is_spelled(before, old) or _is_spelled(after, new))
 
 
 def _is_spelled(column: Column, stored: str) -> bool:
-    plain = unwrap(stored).plain.name
+    plain = parse_stored_type(stored).plain.name
     if plain == "String":
         return column.kind in _SPELLED or (column.kind is Kind.DECIMAL and column.scale > 0)
     return plain in _FORMED or (plain == "Int64" and column.kind in _MOMENTS)

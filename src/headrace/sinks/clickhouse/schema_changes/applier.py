@@ -14,14 +14,14 @@ from headrace.model.alter_effects import Alteration
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.ledger import record
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.schema_changes.alter_columns import AlteredTable, has_view, translate
-from headrace.sinks.clickhouse.schema_changes.alter_tables import Place, Standing, empty, keep, move, remove
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, connect, patient
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.schema_changes.alter_columns import AlteredTable, has_view, plan_column_changes
+from headrace.sinks.clickhouse.schema_changes.alter_tables import Place, TargetState, plan_archive, plan_drop, plan_renames, plan_truncate
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, connect, long_running_connection
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
-from headrace.sinks.clickhouse.tables.create_table import create_statements, place_of, plan_layout
-from headrace.sinks.clickhouse.tables.existing_table import plan_existing_table, was_made
-from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, find_with_holders
+from headrace.sinks.clickhouse.tables.create_table import create_statements, place_of, plan_table
+from headrace.sinks.clickhouse.tables.existing_table import is_created_by_headrace, plan_existing_table
+from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import VIEW_SUFFIX
 from headrace.sinks.clickhouse.tables.views import create_view_sql
@@ -39,7 +39,7 @@ _ALTER_SETTINGS = {
 }
 
 
-class Tables(Protocol):
+class TableCatalog(Protocol):
     """The tables of a sink, as far as a translation needs to know them."""
 
     def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, ExistingTable], Mapping[Place, ExistingTable]]:
@@ -49,64 +49,66 @@ class Tables(Protocol):
         """What tells each table that is there from another of its name; empty if the database's engine does not say."""
 
 
-class ServerTables:
+class ServerTableCatalog:
     """The tables of a server."""
 
     def __init__(self, scope: TargetScope) -> None:
         self._target = scope.target
 
     def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, ExistingTable], Mapping[Place, ExistingTable]]:
-        with translated(self._target, "looking at tables"):
-            return find_with_holders(connect(self._target), places)
+        with translate_errors(self._target, "looking at tables"):
+            return find_with_local_tables(connect(self._target), places)
 
     def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
         listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in places)
         if not listed:
             return {}
         sql = f"SELECT database, name, if(empty(uuid), '', toString(uuid)) FROM system.tables WHERE (database, name) IN ({listed})"
-        with translated(self._target, "looking at tables"):
+        with translate_errors(self._target, "looking at tables"):
             return {(database, name): uuid for database, name, uuid in connect(self._target).client.query(sql).result_rows}
 
 
 class ClickHouseSchemaApplier:
     """Alters the tables of one sink."""
 
-    def __init__(self, scope: TargetScope, tables: Tables | None = None) -> None:
-        self._scope, self._tables = scope, tables or ServerTables(scope)
+    def __init__(self, scope: TargetScope, tables: TableCatalog | None = None) -> None:
+        self._scope, self._tables = scope, tables or ServerTableCatalog(scope)
 
     def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
         """What makes the target of a table follow its alteration; nothing if there is no target."""
-        usual, wanted = (plan_layout(schema, self._scope.target, self._scope.choices) for schema in (alteration.before, alteration.after))
+        usual, wanted = (plan_table(schema, self._scope.target, self._scope.options) for schema in (alteration.before, alteration.after))
         place, view = (usual.database, usual.table), (usual.database, usual.table + VIEW_SUFFIX)
-        choices = self._scope.choices.of(usual.source)
-        tables, holders = self._tables.find([place, view])
+        options = self._scope.options.of(usual.source)
+        tables, local_tables = self._tables.find([place, view])
         if place not in tables:
             return DdlPlan()
-        found, holder = tables[place], holders.get(place)
-        layout = plan_existing_table(usual, found, choices, holder)
+        found, local_table = tables[place], local_tables.get(place)
+        target_table = plan_existing_table(usual, found, options, local_table)
         uuid, viewed = self._tables.identities([place])[place], _is_view(tables.get(view))
-        over = None if holder is None else found
-        return translate(alteration, AlteredTable(layout, holder or found, over, usual, wanted, choices, uuid, viewed), version)
+        over = None if local_table is None else found
+        return plan_column_changes(
+            alteration, AlteredTable(target_table, local_table or found, over, usual, wanted, options, uuid, viewed), version
+        )
 
     def plan_removal(self, schema: TableSchema) -> DdlPlan:
-        table = self._standing(schema, must_fit=False)
-        return remove(table) if table is not None else DdlPlan()
+        table = self._target_state(schema, must_fit=False)
+        return plan_drop(table) if table is not None else DdlPlan()
 
     def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
         del version
-        table = self._standing(schema)
-        return empty(table) if table is not None else DdlPlan()
+        table = self._target_state(schema)
+        return plan_truncate(table) if table is not None else DdlPlan()
 
     def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> DdlPlan:
-        table = self._standing(schema, must_fit=again)
-        return keep(table, f"{table.layout.table}_{suffix}", again=again) if table is not None else DdlPlan()
+        table = self._target_state(schema, must_fit=again)
+        return plan_archive(table, f"{table.target_table.table}_{suffix}", again=again) if table is not None else DdlPlan()
 
     def plan_creation(self, schema: TableSchema) -> DdlPlan:
         """What makes the target of a table; nothing if it is there and fit."""
-        plan = plan_layout(schema, self._scope.target, self._scope.choices)
-        if self._standing(schema) is not None:
+        plan = plan_table(schema, self._scope.target, self._scope.options)
+        if self._target_state(schema) is not None:
             return DdlPlan()
-        views = (create_view_sql(plan),) if has_view(plan, self._scope.choices.of(plan.source)) else ()
+        views = (create_view_sql(plan),) if has_view(plan, self._scope.options.of(plan.source)) else ()
         cluster = f" ON CLUSTER {quote_name(plan.storage.cluster)}" if plan.storage.cluster else ""
         database = f"CREATE DATABASE IF NOT EXISTS {quote_name(plan.database)}{cluster}"
         return DdlPlan((Step((database, *create_statements(plan), *views)),))
@@ -115,13 +117,13 @@ class ClickHouseSchemaApplier:
         """What makes tables go to the places of their new names."""
         pairs = list(moves)
         for old, new in pairs:
-            before, after = (replace(self._scope.choices.of(schema.name), target="") for schema in (old, new))
+            before, after = (replace(self._scope.options.of(schema.name), target="") for schema in (old, new))
             if before != after:
                 return DdlPlan((), f"other choices hold for {new.name} than for {old.name}")
-        places = [(self._standing(old), place_of(new, self._scope.target, self._scope.choices)) for old, new in pairs]
+        places = [(self._target_state(old), place_of(new, self._scope.target, self._scope.options)) for old, new in pairs]
         moving = [(table, place) for table, place in places if table is not None]
         there = self._tables.identities(one for table, place in moving for one in (table.place, place))
-        return move(moving, there)
+        return plan_renames(moving, there)
 
     def run_step(self, step: Step) -> None:
         """Do a step, unless it was done."""
@@ -130,30 +132,30 @@ class ClickHouseSchemaApplier:
             if self._tables.identities([(database, table)]).get((database, table)) != uuid:
                 return
         # Rewriting a large table takes as long as it takes: one that is given up would be begun again, for ever.
-        with patient(self._scope.target) as connection:
-            settings = connection.known(_ALTER_SETTINGS)
+        with long_running_connection(self._scope.target) as connection:
+            settings = connection.supported(_ALTER_SETTINGS)
             for statement in step.statements:
-                with translated(self._scope.target, f"altering tables: {statement}"):
+                with translate_errors(self._scope.target, f"altering tables: {statement}"):
                     connection.client.command(statement, settings=settings)
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:
         """Write schema changes to the ledger."""
         record(OwnTables(self._scope), entries)
 
-    def _standing(self, schema: TableSchema, *, must_fit: bool = True) -> Standing | None:
+    def _target_state(self, schema: TableSchema, *, must_fit: bool = True) -> TargetState | None:
         """The target of a table; None if there is none. `must_fit`: whether one that Headrace made for another definition is an error."""
-        plan = plan_layout(schema, self._scope.target, self._scope.choices)
+        plan = plan_table(schema, self._scope.target, self._scope.options)
         place, view = (plan.database, plan.table), (plan.database, plan.table + VIEW_SUFFIX)
-        tables, holders = self._tables.find([place, view])
+        tables, local_tables = self._tables.find([place, view])
         if place not in tables:
             return None
         try:
-            layout = plan_existing_table(plan, tables[place], self._scope.choices.of(plan.source), holders.get(place))
+            target_table = plan_existing_table(plan, tables[place], self._scope.options.of(plan.source), local_tables.get(place))
         except DefiniteError as error:
-            if not must_fit and place not in holders and was_made(tables[place]):
-                return Standing(plan, _is_view(tables.get(view)), self._scope.choices.cluster)
+            if not must_fit and place not in local_tables and is_created_by_headrace(tables[place]):
+                return TargetState(plan, _is_view(tables.get(view)), self._scope.options.cluster)
             raise DefiniteError(f"{error.message}: it was altered by someone else", place=error.place, hint=error.hint) from error
-        return Standing(layout, _is_view(tables.get(view)), self._scope.choices.cluster)
+        return TargetState(target_table, _is_view(tables.get(view)), self._scope.options.cluster)
 
 
 def _is_view(table: ExistingTable | None) -> bool:

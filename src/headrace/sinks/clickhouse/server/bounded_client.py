@@ -60,7 +60,7 @@ _limits = _Limits()
 
 
 @contextmanager
-def connecting() -> Iterator[None]:
+def connection_limits() -> Iterator[None]:
     """Within it, all answers are small and must come within `CONNECTING_S`."""
     _limits.deadline, _limits.body_bytes = time.monotonic() + CONNECTING_S, NATIVE_BYTES
     try:
@@ -70,7 +70,7 @@ def connecting() -> Iterator[None]:
 
 
 @contextmanager
-def streaming() -> Iterator[None]:
+def unlimited_body() -> Iterator[None]:
     """Answers that begin within it may have any length."""
     _limits.body_bytes = 1 << 62
     try:

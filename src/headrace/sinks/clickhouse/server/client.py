@@ -21,8 +21,8 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.httputil import get_pool_manager
 
 from headrace.errors import TransientError
-from headrace.sinks.clickhouse.server.bounded_client import BoundedClient, connecting
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.bounded_client import BoundedClient, connection_limits
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.hosts import choose_host
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits, limits_query, parse_limits
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -70,13 +70,13 @@ class Connection:
     limits: ServerLimits
 
     @property
-    def most_partitions(self) -> int:
+    def max_partitions(self) -> int:
         """How many partitions one block may have rows for (0: any number): what the server allows, if that is not too few for a table that
         is partitioned by thousandths of its key."""
         allowed = int(self.client.server_settings["max_partitions_per_insert_block"].value)
         return allowed if allowed == 0 else max(allowed, _LEAST_PARTITIONS)
 
-    def known(self, settings: dict[str, str]) -> dict[str, str]:
+    def supported(self, settings: dict[str, str]) -> dict[str, str]:
         """Those settings that the server has; the others belong to versions whose behaviour they would change."""
         return {name: value for name, value in settings.items() if name in self.client.server_settings}
 
@@ -107,7 +107,7 @@ def connect(target: ClickHouseTarget) -> Connection:
 
 
 @contextmanager
-def patient(target: ClickHouseTarget) -> Iterator[Connection]:
+def long_running_connection(target: ClickHouseTarget) -> Iterator[Connection]:
     """A connection for a statement that may take hours."""
     connection = _open(target, choose_host(target), answer_s=LONG_ANSWER_TIMEOUT_S)
     try:
@@ -128,7 +128,7 @@ def disconnect(target: ClickHouseTarget) -> None:
 
 
 def _open(target: ClickHouseTarget, host: ClickHouseTarget, answer_s: int = ANSWER_TIMEOUT_S) -> Connection:
-    with translated(target, "connecting"), connecting():
+    with translate_errors(target, "connecting"), connection_limits():
         client = BoundedClient(
             "https" if target.secure else "http",
             host.host,

@@ -22,7 +22,7 @@ from urllib3.exceptions import HTTPError
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.shortage import Shortage, shortage_in, shortage_of
 from headrace.sinks.clickhouse.server.bounded_client import InvalidResponse, ResponseTooLarge
-from headrace.sinks.clickhouse.server.hosts import given_host, note_answer, note_failure
+from headrace.sinks.clickhouse.server.hosts import current_host, record_failure, record_success
 from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE, ClickHouseTarget
 
 # The server's error codes that say "not now"; numbers are ClickHouse's own and never change.
@@ -128,19 +128,19 @@ class ServerBusy(TransientError):
 
 
 @contextmanager
-def translated(target: ClickHouseTarget, doing: str) -> Iterator[None]:
+def translate_errors(target: ClickHouseTarget, doing: str) -> Iterator[None]:
     """Within it, every failure of ClickHouse or the way to it leaves as a definite or a transient error, about the host that it was."""
     try:
         yield
     except (ClickHouseError, HTTPError, OSError, *_UNREADABLE) as error:
-        raised = translate(error, given_host(target), doing, has_others=bool(target.others))
+        raised = translate_error(error, current_host(target), doing, has_others=bool(target.others))
         if isinstance(raised, TransientError):
-            raised.elsewhere = note_failure(target)
+            raised.elsewhere = record_failure(target)
         raise raised from error
-    note_answer(target)
+    record_success(target)
 
 
-def translate(error: BaseException, target: ClickHouseTarget, doing: str, *, has_others: bool = False) -> HeadraceError:
+def translate_error(error: BaseException, target: ClickHouseTarget, doing: str, *, has_others: bool = False) -> HeadraceError:
     """The definite or transient error that says what `error` means for us."""
     place = f"{target}, {doing}"
     for cause in _causes(error):

@@ -15,7 +15,7 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 
 @dataclass(slots=True)
-class _Visit:
+class _HostState:
     """What one thread knows of a target's hosts."""
 
     index: int = 0
@@ -33,23 +33,23 @@ def choose_host(target: ClickHouseTarget) -> ClickHouseTarget:
     """The host to talk to now, as a target of its own; what this thread does next is taken to be done there."""
     if not target.others:
         return target
-    visit = _visit(target)
+    visit = _host_state(target)
     with _lock:
         # A forked worker finds out for itself.
         visit.index = _current.setdefault((os.getpid(), target), 0)
     return target.at(visit.index)
 
 
-def given_host(target: ClickHouseTarget) -> ClickHouseTarget:
+def current_host(target: ClickHouseTarget) -> ClickHouseTarget:
     """The host that this thread talks to."""
-    return target.at(_visit(target).index) if target.others else target
+    return target.at(_host_state(target).index) if target.others else target
 
 
-def note_failure(target: ClickHouseTarget) -> bool:
+def record_failure(target: ClickHouseTarget) -> bool:
     """This thread's host failed: another one is current. Whether it has yet to be tried; else all have failed, and it is time to wait."""
     if not target.others:
         return False
-    visit, count = _visit(target), len(target.hosts)
+    visit, count = _host_state(target), len(target.hosts)
     visit.failed.add(visit.index)
     with _lock:
         current = _current.get((os.getpid(), target), 0)
@@ -62,14 +62,14 @@ def note_failure(target: ClickHouseTarget) -> bool:
     return untried is not None
 
 
-def note_answer(target: ClickHouseTarget) -> None:
+def record_success(target: ClickHouseTarget) -> None:
     """This thread's host answered."""
     if target.others:
-        _visit(target).failed.clear()
+        _host_state(target).failed.clear()
 
 
-def _visit(target: ClickHouseTarget) -> _Visit:
-    known: dict[ClickHouseTarget, _Visit] | None = getattr(_visits, "known", None)
+def _host_state(target: ClickHouseTarget) -> _HostState:
+    known: dict[ClickHouseTarget, _HostState] | None = getattr(_visits, "known", None)
     if known is None:
         known = _visits.known = {}
-    return known.setdefault(target, _Visit())
+    return known.setdefault(target, _HostState())

@@ -1,7 +1,7 @@
 """Whole answers of a server as rows, and how much memory they take before it is taken.
 
 Invariant: nothing is unpacked or parsed that would take more than the limits of `bounded_client`, whatever an answer claims. What is raised
-here is translated by `failures.translated`, which every caller is in.
+here is translated by `failures.translate_errors`, which every caller is in.
 """
 
 from __future__ import annotations

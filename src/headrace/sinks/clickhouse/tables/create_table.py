@@ -17,13 +17,13 @@ from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_n
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.table_keys import (
     check_expression,
-    expressions,
     materialize_key,
     materialize_partition,
     plain_columns,
-    sources_of,
+    resolve_expressions,
+    source_columns,
 )
-from headrace.sinks.clickhouse.tables.target_names import place_of_name
+from headrace.sinks.clickhouse.tables.target_names import target_name
 from headrace.sinks.clickhouse.tables.target_table import (
     ComputedColumn,
     EngineFamily,
@@ -36,12 +36,12 @@ from headrace.sinks.clickhouse.tables.target_table import (
 from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW, storage_type
 
 LOCAL_SUFFIX: Final = "_local"
-MADE: Final = "Headrace: place in the source's log"
+VERSION_COLUMN_COMMENT: Final = "Headrace: place in the source's log"
 """The comment of the version column of tables that are made here: by it they are known again."""
 # Blocks of engines that count are written under tokens; these settings make a server remember them.
 _WINDOW: Final = {"non_replicated_deduplication_window": "10000"}
 _REPLICATED_WINDOW: Final = {"replicated_deduplication_window": "10000", "replicated_deduplication_window_seconds": "2592000"}
-_LEAST_MEMORY_S: Final = 7 * 86_400
+_MIN_WINDOW_S: Final = 7 * 86_400
 # Columns that ClickHouse itself keeps in MergeTree tables.
 _RESERVED: Final = ("_row_exists", "_block_number", "_block_offset")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
@@ -53,122 +53,122 @@ _ENGINES: Final = {
 }
 
 
-def place_of(schema: TableSchema, target: ClickHouseTarget, choices: ClickHouseOptions) -> tuple[str, str]:
+def place_of(schema: TableSchema, target: ClickHouseTarget, options: ClickHouseOptions) -> tuple[str, str]:
     """Target database and table of a source table."""
-    return place_of_name(schema.name, target, choices)
+    return target_name(schema.name, target, options)
 
 
-def plan_layouts(schemas: Iterable[TableSchema], target: ClickHouseTarget, choices: ClickHouseOptions) -> tuple[TargetTable, ...]:
+def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget, options: ClickHouseOptions) -> tuple[TargetTable, ...]:
     """The tables that the schemas need; a definite error where one of them cannot be held."""
-    layouts = tuple(plan_layout(schema, target, choices) for schema in schemas)
+    target_tables = tuple(plan_table(schema, target, options) for schema in schemas)
     taken: dict[tuple[str, str], TableName] = {}
-    for layout in layouts:
-        other = taken.setdefault((layout.database, layout.table), layout.source)
-        if other != layout.source:
+    for target_table in target_tables:
+        other = taken.setdefault((target_table.database, target_table.table), target_table.source)
+        if other != target_table.source:
             raise DefiniteError(
-                f"{other} and {layout.source} would both be written to {layout.database}.{layout.table}",
-                place=f"table {layout.source}",
+                f"{other} and {target_table.source} would both be written to {target_table.full_name}",
+                place=f"table {target_table.source}",
                 hint="leave the database out of the sink's URL (each source database then gets its own), or choose with --tables",
             )
-    return layouts
+    return target_tables
 
 
-def plan_layout(schema: TableSchema, target: ClickHouseTarget, choices: ClickHouseOptions) -> TargetTable:
+def plan_table(schema: TableSchema, target: ClickHouseTarget, options: ClickHouseOptions) -> TargetTable:
     """The table that would be made for a schema."""
-    chosen = choices.of(schema.name)
-    database, table = place_of(schema, target, choices)
-    check_name_lengths(database, table + (LOCAL_SUFFIX if choices.cluster else ""))
+    chosen = options.of(schema.name)
+    database, table = place_of(schema, target, options)
+    check_name_lengths(database, table + (LOCAL_SUFFIX if options.cluster else ""))
     family, engine = _ENGINES[chosen.engine]
     columns = plan_columns(schema, chosen)
-    marks = _marks(schema, family, chosen)
+    metadata_columns = _metadata_columns(schema, family, chosen)
     computed = _computed(schema, family, columns, chosen)
-    _check_names(schema, columns, (*(mark.name for mark in marks), *(one.name for one in computed)))
+    _check_names(schema, columns, (*(mark.name for mark in metadata_columns), *(one.name for one in computed)))
     sort_key = _sort_key(schema, family, columns, chosen)
     partition_by = _partition(schema, columns, chosen)
     if family is EngineFamily.COLLAPSING:
         # FINAL collapses across partitions, in no order of writing: rows of different partitions must not have one sort key.
-        apart = [quote_name(column.name) for column in columns if column.source.name in sources_of([partition_by], columns, {})]
+        apart = [quote_name(column.name) for column in columns if column.source.name in source_columns([partition_by], columns, {})]
         sort_key = tuple(dict.fromkeys((*sort_key, *apart)))
-    shard_by = _shard_key(columns, schema, chosen) if choices.cluster else ""
+    shard_by = _shard_key(columns, schema, chosen) if options.cluster else ""
     for what, expression in [("sort key", one) for one in sort_key] + [("partition key", partition_by), ("shard key", shard_by)]:
         check_expression(schema.name, what, expression)
     storage = Storage(
         engine,
-        _arguments(family, marks, computed, chosen),
+        _arguments(family, metadata_columns, computed, chosen),
         sort_key,
         partition_by,
-        _settings(family, columns, sort_key, chosen, clustered=bool(choices.cluster)),
+        _settings(family, columns, sort_key, chosen, clustered=bool(options.cluster)),
         computed,
-        choices.cluster,
-        (choices.replica_path, choices.replica_name) if choices.cluster and choices.replica_path else (),
+        options.cluster,
+        (options.replica_path, options.replica_name) if options.cluster and options.replica_path else (),
         shard_by,
         _additions(schema, columns, chosen),
         tuple(pair for pair in _clauses(chosen) if pair[1]),
     )
     _check_sort_key(schema, family, columns, storage)
-    depends = sources_of((*sort_key, partition_by, shard_by), columns, {})
-    holder = (database, table + LOCAL_SUFFIX) if choices.cluster else None
+    depends = source_columns((*sort_key, partition_by, shard_by), columns, {})
+    local_table = (database, table + LOCAL_SUFFIX) if options.cluster else None
     moving = tuple(dict.fromkeys((*schema.row_key, *depends))) if schema.row_key else ()
     ignores = chosen.deletes == Deletes.IGNORE
-    return TargetTable(schema, database, table, family, columns, marks, moving, True, holder, ignores, storage)
+    return TargetTable(schema, database, table, family, columns, metadata_columns, moving, True, local_table, ignores, storage)
 
 
-def plan_columns(schema: TableSchema, choices: TableOptions) -> tuple[StoredColumn, ...]:
+def plan_columns(schema: TableSchema, options: TableOptions) -> tuple[StoredColumn, ...]:
     """Where the source's columns are kept, in a table that is made."""
-    renamed = dict(choices.rename)
+    renamed = dict(options.rename)
     return tuple(
         StoredColumn(
             column,
             renamed.get(column.name, column.name),
-            storage_type(schema, column, choices),
-            next((codec for glob, codec in choices.codecs if fnmatch.fnmatchcase(column.name, glob)), ""),
+            storage_type(schema, column, options),
+            next((codec for glob, codec in options.codecs if fnmatch.fnmatchcase(column.name, glob)), ""),
             column.comment,
-            dict(choices.column_ttls).get(column.name, ""),
+            dict(options.column_ttls).get(column.name, ""),
         )
         for column in schema.columns
     )
 
 
-def _marks(schema: TableSchema, family: EngineFamily, choices: TableOptions) -> tuple[MetadataColumn, ...]:
-    version = MetadataColumn(choices.version_column, MetadataRole.VERSION, "UInt64")
-    sign = MetadataColumn(choices.sign_column, MetadataRole.SIGN, "Int8")
+def _metadata_columns(schema: TableSchema, family: EngineFamily, options: TableOptions) -> tuple[MetadataColumn, ...]:
+    version = MetadataColumn(options.version_column, MetadataRole.VERSION, "UInt64")
+    sign = MetadataColumn(options.sign_column, MetadataRole.SIGN, "Int8")
     if family is EngineFamily.HISTORY:
-        operation = MetadataColumn(choices.operation_column, MetadataRole.OPERATION, "LowCardinality(String)")
-        return operation, version, MetadataColumn(choices.time_column, MetadataRole.COMMIT_TIME, "DateTime64(6, 'UTC')")
+        operation = MetadataColumn(options.operation_column, MetadataRole.OPERATION, "LowCardinality(String)")
+        return operation, version, MetadataColumn(options.time_column, MetadataRole.COMMIT_TIME, "DateTime64(6, 'UTC')")
     if family is not EngineFamily.REPLACING:
         return sign, version
-    mark = MetadataColumn(choices.delete_column, MetadataRole.DELETED, "UInt8") if choices.delete_column else sign
+    mark = MetadataColumn(options.delete_column, MetadataRole.DELETED, "UInt8") if options.delete_column else sign
     return (mark, version) if schema.row_key else (mark, version, MetadataColumn(OCCURRENCE, MetadataRole.OCCURRENCE, "UInt64"))
 
 
 def _computed(
-    schema: TableSchema, family: EngineFamily, columns: tuple[StoredColumn, ...], choices: TableOptions
+    schema: TableSchema, family: EngineFamily, columns: tuple[StoredColumn, ...], options: TableOptions
 ) -> tuple[ComputedColumn, ...]:
     content = f"cityHash64(tuple({', '.join(quote_name(column.name) for column in columns)}))"
     if family is EngineFamily.VERSIONED:
-        return (ComputedColumn(choices.content_column, "UInt64", content),)
+        return (ComputedColumn(options.content_column, "UInt64", content),)
     if family is not EngineFamily.REPLACING:
         return ()
     if not schema.row_key:
         return (ComputedColumn(ROW, "UInt64", content),)
-    if choices.delete_column:
+    if options.delete_column:
         return ()
-    return (ComputedColumn(choices.tombstone_column, "UInt8", f"{quote_name(choices.sign_column)} = -1"),)
+    return (ComputedColumn(options.tombstone_column, "UInt8", f"{quote_name(options.sign_column)} = -1"),)
 
 
 def _arguments(
-    family: EngineFamily, marks: tuple[MetadataColumn, ...], computed: tuple[ComputedColumn, ...], choices: TableOptions
+    family: EngineFamily, metadata_columns: tuple[MetadataColumn, ...], computed: tuple[ComputedColumn, ...], options: TableOptions
 ) -> tuple[str, ...]:
     match family:
         case EngineFamily.COLLAPSING:
-            return (choices.sign_column,)
+            return (options.sign_column,)
         case EngineFamily.VERSIONED:
-            return choices.sign_column, choices.content_column
+            return options.sign_column, options.content_column
         case EngineFamily.HISTORY:
             return ()
-    if any(mark.meaning is MetadataRole.OCCURRENCE for mark in marks):
-        return (choices.version_column,)
-    return choices.version_column, (computed[0].name if computed else choices.delete_column)
+    if any(mark.role is MetadataRole.OCCURRENCE for mark in metadata_columns):
+        return (options.version_column,)
+    return options.version_column, (computed[0].name if computed else options.delete_column)
 
 
 def _check_names(schema: TableSchema, columns: tuple[StoredColumn, ...], own: tuple[str, ...]) -> None:
@@ -191,20 +191,20 @@ def _check_names(schema: TableSchema, columns: tuple[StoredColumn, ...], own: tu
         taken[column.name] = column.source.name
 
 
-def _sort_key(schema: TableSchema, family: EngineFamily, columns: tuple[StoredColumn, ...], choices: TableOptions) -> tuple[str, ...]:
+def _sort_key(schema: TableSchema, family: EngineFamily, columns: tuple[StoredColumn, ...], options: TableOptions) -> tuple[str, ...]:
     stored = {column.source.name: quote_name(column.name) for column in columns}
-    if isinstance(choices.sort_key, tuple):
-        key = expressions(choices.sort_key, columns)
-    elif choices.sort_key == "materialize":
+    if isinstance(options.sort_key, tuple):
+        key = resolve_expressions(options.sort_key, columns)
+    elif options.sort_key == "materialize":
         key = tuple(stored[name] for name in materialize_key(schema))
-    elif choices.sort_key == "primary":
+    elif options.sort_key == "primary":
         key = tuple(stored[name] for name in schema.row_key)
     else:
         raise DefiniteError(
-            f"{choices.sort_key!r} is no sort key", place=f"table {schema.name}", hint="primary, materialize, or a list of expressions"
+            f"{options.sort_key!r} is no sort key", place=f"table {schema.name}", hint="primary, materialize, or a list of expressions"
         )
     if family is EngineFamily.HISTORY:
-        return tuple(dict.fromkeys((*key, quote_name(choices.version_column))))
+        return tuple(dict.fromkeys((*key, quote_name(options.version_column))))
     return key if schema.row_key or family is EngineFamily.VERSIONED else (*key, quote_name(ROW), quote_name(OCCURRENCE))
 
 
@@ -227,16 +227,16 @@ def _check_sort_key(schema: TableSchema, family: EngineFamily, columns: tuple[St
             )
 
 
-def _partition(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: TableOptions) -> str:
-    if choices.partition_by == "primary":
+def _partition(schema: TableSchema, columns: tuple[StoredColumn, ...], options: TableOptions) -> str:
+    if options.partition_by == "primary":
         key = [column for name in schema.row_key for column in columns if column.source.name == name]
         return materialize_partition(key)
-    return expressions([choices.partition_by], columns)[0]
+    return resolve_expressions([options.partition_by], columns)[0]
 
 
-def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: TableOptions) -> tuple[str, ...]:
+def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], options: TableOptions) -> tuple[str, ...]:
     """Columns and indexes that a user wants besides the source's columns."""
-    taken = {column.name for column in columns} & {name for name, _ in choices.extra_columns}
+    taken = {column.name for column in columns} & {name for name, _ in options.extra_columns}
     if taken:
         name = min(taken)
         raise DefiniteError(
@@ -244,59 +244,59 @@ def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], choices: 
             place=f"table {schema.name}, column {name}",
             hint="give the extra column another name, or the source's column another one in the target by `rename`",
         )
-    columns_sql = [f"{quote_name(name)} {text}" for name, text in choices.extra_columns]
-    return (*columns_sql, *(f"INDEX {quote_name(name)} {text}" for name, text in choices.indexes))
+    columns_sql = [f"{quote_name(name)} {text}" for name, text in options.extra_columns]
+    return (*columns_sql, *(f"INDEX {quote_name(name)} {text}" for name, text in options.indexes))
 
 
-def _clauses(choices: TableOptions) -> tuple[tuple[str, str], ...]:
+def _clauses(options: TableOptions) -> tuple[tuple[str, str], ...]:
     """In the order in which ClickHouse takes them, between ORDER BY and SETTINGS."""
-    return ("PRIMARY KEY", choices.primary_key), ("SAMPLE BY", choices.sample_by), ("TTL", choices.ttl)
+    return ("PRIMARY KEY", options.primary_key), ("SAMPLE BY", options.sample_by), ("TTL", options.ttl)
 
 
-def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, choices: TableOptions) -> str:
-    if choices.shard_by:
-        return expressions([choices.shard_by], columns)[0]
+def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, options: TableOptions) -> str:
+    if options.shard_by:
+        return resolve_expressions([options.shard_by], columns)[0]
     # Rows that nothing tells apart are told apart by all their values.
     key = [quote_name(column.name) for column in columns if column.source.name in schema.row_key or not schema.row_key]
     return f"cityHash64({', '.join(key)})" if schema.row_key else f"cityHash64(tuple({', '.join(key)}))"
 
 
 def _settings(
-    family: EngineFamily, columns: tuple[StoredColumn, ...], sort_key: tuple[str, ...], choices: TableOptions, *, clustered: bool
+    family: EngineFamily, columns: tuple[StoredColumn, ...], sort_key: tuple[str, ...], options: TableOptions, *, clustered: bool
 ) -> tuple[tuple[str, str], ...]:
     settings: dict[str, str] = {}
     if family is not EngineFamily.REPLACING:
         settings.update(_REPLICATED_WINDOW if clustered else _WINDOW)
     # A sum over columns that may be NULL may be NULL as well.
-    keyed = sources_of(sort_key, columns, {})
+    keyed = source_columns(sort_key, columns, {})
     if any("Nullable(" in column.type for column in columns if column.source.name in keyed):
         settings["allow_nullable_key"] = "1"
-    settings.update(choices.settings)
+    settings.update(options.settings)
     return tuple(settings.items())
 
 
-def create_statements(layout: TargetTable) -> tuple[str, ...]:
+def create_statements(target_table: TargetTable) -> tuple[str, ...]:
     """What makes the table, unless it is there; for a cluster, the tables that hold the rows and the one over them."""
-    made = create_sql(layout)
-    if layout.holder is None:
+    made = create_sql(target_table)
+    if target_table.local_table is None:
         return (made,)
-    local = ".".join(map(quote_name, layout.holder))
-    cluster = layout.storage.cluster
-    places = ", ".join(quote_text(part) for part in (cluster, *layout.holder))
+    local = ".".join(map(quote_name, target_table.local_table))
+    cluster = target_table.storage.cluster
+    places = ", ".join(quote_text(part) for part in (cluster, *target_table.local_table))
     over = (
-        f"CREATE TABLE IF NOT EXISTS {layout.qualified} ON CLUSTER {quote_name(cluster)} AS {local} "
-        f"ENGINE = Distributed({places}, {layout.storage.shard_by})"
+        f"CREATE TABLE IF NOT EXISTS {target_table.qualified} ON CLUSTER {quote_name(cluster)} AS {local} "
+        f"ENGINE = Distributed({places}, {target_table.storage.shard_by})"
     )
     return made, over
 
 
-def create_sql(layout: TargetTable) -> str:
+def create_sql(target_table: TargetTable) -> str:
     """What makes the table that holds the rows, unless it is there."""
-    storage = layout.storage
-    held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
+    storage = target_table.storage
+    held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
     cluster = f" ON CLUSTER {quote_name(storage.cluster)}" if storage.cluster else ""
-    defined = [define_column(column) for column in layout.columns]
-    defined += [_define_mark(mark) for mark in layout.marks]
+    defined = [define_column(column) for column in target_table.columns]
+    defined += [_define_metadata_column(mark) for mark in target_table.metadata_columns]
     defined += [f"{quote_name(one.name)} {one.type} MATERIALIZED {one.expression}" for one in storage.computed]
     defined += storage.additions
     clauses = [f"ENGINE = {engine_sql(storage)}"]
@@ -306,8 +306,8 @@ def create_sql(layout: TargetTable) -> str:
     clauses += [f"{word} {text}" for word, text in storage.clauses]
     if storage.settings:
         clauses.append("SETTINGS " + ", ".join(f"{name} = {_setting(value)}" for name, value in storage.settings))
-    if layout.schema.comment:
-        clauses.append(f"COMMENT {quote_text(layout.schema.comment)}")
+    if target_table.schema.comment:
+        clauses.append(f"COMMENT {quote_text(target_table.schema.comment)}")
     return f"CREATE TABLE IF NOT EXISTS {held}{cluster} ({', '.join(defined)}) {' '.join(clauses)}"
 
 
@@ -319,8 +319,8 @@ def define_column(column: StoredColumn) -> str:
     return f"{quote_name(column.name)} {column.type}{comment}{codec}{ttl}"
 
 
-def _define_mark(mark: MetadataColumn) -> str:
-    comment = f" COMMENT {quote_text(MADE)}" if mark.meaning is MetadataRole.VERSION else ""
+def _define_metadata_column(mark: MetadataColumn) -> str:
+    comment = f" COMMENT {quote_text(VERSION_COLUMN_COMMENT)}" if mark.role is MetadataRole.VERSION else ""
     return f"{quote_name(mark.name)} {mark.type}{comment}"
 
 
@@ -331,15 +331,15 @@ def engine_sql(storage: Storage) -> str:
     return f"{name}({', '.join(words)})" if words else name
 
 
-def remembering_sql(layout: TargetTable) -> str:
+def extend_dedup_window_sql(target_table: TargetTable) -> str:
     """What makes a replicated table that was found, and counts rows, know a block again for as long as a pipe may stand still; empty where
     it does. (How many blocks it knows is another matter: see `windows`.)"""
     name = "replicated_deduplication_window_seconds"
-    known = int(dict(layout.storage.settings).get(name, "0"))
-    if not layout.storage.replication or not layout.is_ordered or known >= _LEAST_MEMORY_S:
+    known = int(dict(target_table.storage.settings).get(name, "0"))
+    if not target_table.storage.replication or not target_table.needs_ordered_writes or known >= _MIN_WINDOW_S:
         return ""
-    held = layout.qualified if layout.holder is None else ".".join(map(quote_name, layout.holder))
-    cluster = f" ON CLUSTER {quote_name(layout.storage.cluster)}" if layout.storage.cluster else ""
+    held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
+    cluster = f" ON CLUSTER {quote_name(target_table.storage.cluster)}" if target_table.storage.cluster else ""
     return f"ALTER TABLE {held}{cluster} MODIFY SETTING {name} = {_REPLICATED_WINDOW[name]}"
 
 

@@ -1,7 +1,7 @@
 """What a server says of a table's engine (`engine_full`), read: name, arguments, settings, and the columns that expressions are made of.
 
 Pure text in, frozen words out; nothing here knows what an engine is good for (see `adapting`). A text that is not understood is an error,
-never a guess: `UnreadableEngine` carries what was found.
+never a guess: `EngineParseError` carries what was found.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TOKEN: Final = re.compile(
 )
 _REPLICATING: Final = ("Replicated", "Shared")
 # Functions whose value is not decided by the row: two images of one row would be kept in different places.
-_FICKLE: Final = re.compile(
+_NONDETERMINISTIC: Final = re.compile(
     r"rand\w*|now\w*|today|yesterday|generate\w+|hostname|\w*rownumber\w*|blocknumber|runningdifference\w*|runningaccumulate|neighbor"
     r"|currentdatabase|currentuser|user|(?:initial)?queryid|connectionid|uptime|timezone|serveruuid|servertimezone|utctimestamp|current_\w+"
     r"|dictget\w*|joinget\w*|filesystem\w*|getsetting|getmacro|fqdn|tcpport|fuzzbits|fuzzjson|fuzzquery",
@@ -35,7 +35,7 @@ _FICKLE: Final = re.compile(
 _CONSTANTS: Final = frozenset({"null", "true", "false", "nan", "inf"})
 
 
-class UnreadableEngine(ValueError):
+class EngineParseError(ValueError):
     """A description of an engine that nobody here understands."""
 
 
@@ -53,7 +53,7 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Argument:
+class EngineArgument:
     """One argument of an engine: a column's name, a literal, or an expression."""
 
     sql: str
@@ -64,11 +64,11 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class TableEngine:
     """An engine by its own name: `ReplicatedReplacingMergeTree('/path', 'r', v)` is a ReplacingMergeTree(v), replicated."""
 
     name: str
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[EngineArgument, ...] = ()
     replication: str = ""
     """`Replicated`, `Shared` or nothing."""
     path: str = ""
@@ -90,7 +90,7 @@ class Engine:
 
 
 @dataclass(frozen=True, slots=True)
-class Distribution:
+class DistributedEngine:
     """What a Distributed table writes to, and by what it says where a row goes."""
 
     cluster: str
@@ -99,13 +99,13 @@ class Distribution:
     shard_by: str = ""
 
 
-def parse_engine(described: str) -> Engine:
+def parse_engine(described: str) -> TableEngine:
     """An engine as `system.tables.engine_full` spells it."""
     tokens = list(tokenize(described))
     if not tokens or tokens[0].kind != "name":
-        raise UnreadableEngine(described)
+        raise EngineParseError(described)
     name, at = tokens[0].value, 1
-    arguments: tuple[Argument, ...] = ()
+    arguments: tuple[EngineArgument, ...] = ()
     if at < len(tokens) and tokens[at].value == "(" and tokens[at].kind == "mark":
         end = _closing(tokens, at, described)
         arguments = tuple(_argument(part, described) for part in _split(tokens[at + 1 : end]))
@@ -113,23 +113,23 @@ def parse_engine(described: str) -> Engine:
     settings = _settings(tokens[at:], described)
     replication = next((word for word in _REPLICATING if name.startswith(word) and name.endswith("MergeTree")), "")
     if not replication:
-        return Engine(name, arguments, settings=settings)
+        return TableEngine(name, arguments, settings=settings)
     base = name.removeprefix(replication)
     # Path and replica are both given, or the server's defaults hold.
     given = len(arguments) >= 2 and arguments[0].text is not None and arguments[1].text is not None
     path, replica = (str(arguments[0].text), str(arguments[1].text)) if given else ("", "")
-    return Engine(base, arguments[2:] if given else arguments, replication, path, replica, settings)
+    return TableEngine(base, arguments[2:] if given else arguments, replication, path, replica, settings)
 
 
-def parse_distribution(engine: Engine) -> Distribution:
+def parse_distribution(engine: TableEngine) -> DistributedEngine:
     """The arguments of a Distributed table."""
     if engine.name != "Distributed" or not 3 <= len(engine.arguments) <= 5:
-        raise UnreadableEngine(engine.full_name)
+        raise EngineParseError(engine.full_name)
     places = [argument.text if argument.text is not None else argument.name for argument in engine.arguments[:3]]
     cluster, database, table = places
     if cluster is None or database is None or table is None:
-        raise UnreadableEngine(f"Distributed({', '.join(argument.sql for argument in engine.arguments)})")
-    return Distribution(cluster, database, table, engine.arguments[3].sql if len(engine.arguments) > 3 else "")
+        raise EngineParseError(f"Distributed({', '.join(argument.sql for argument in engine.arguments)})")
+    return DistributedEngine(cluster, database, table, engine.arguments[3].sql if len(engine.arguments) > 3 else "")
 
 
 def split_key(listed: str) -> tuple[str, ...]:
@@ -148,23 +148,23 @@ def _flattened(tokens: list[Token], sql: str) -> list[list[Token]]:
     return found
 
 
-def plain_name(expression: str) -> str | None:
+def single_column(expression: str) -> str | None:
     """The column, where an expression is nothing but one."""
     tokens = list(tokenize(expression))
     return tokens[0].value if len(tokens) == 1 and _is_column(tokens, 0) else None
 
 
-def names_in(expression: str) -> tuple[str, ...]:
+def referenced_names(expression: str) -> tuple[str, ...]:
     """The identifiers of an expression that are not functions: the columns it is made of (and, it may be, words that are none)."""
     tokens = list(tokenize(expression))
     return tuple(dict.fromkeys(token.value for at, token in enumerate(tokens) if _is_column(tokens, at)))
 
 
-def fickle_function(expression: str) -> str | None:
+def nondeterministic_function(expression: str) -> str | None:
     """The first function of an expression whose value is not decided by the row alone."""
     tokens = list(tokenize(expression))
     calls = (tokens[at].value for at in range(len(tokens) - 1) if tokens[at].kind == "name" and tokens[at + 1].value == "(")
-    return next((name for name in calls if _FICKLE.fullmatch(name)), None)
+    return next((name for name in calls if _NONDETERMINISTIC.fullmatch(name)), None)
 
 
 def tokenize(sql: str) -> Iterator[Token]:
@@ -179,7 +179,7 @@ def tokenize(sql: str) -> Iterator[Token]:
             continue
         body = match.group()
         if kind == "mark" and body in "`'\"":
-            raise UnreadableEngine(sql)
+            raise EngineParseError(sql)
         if kind in ("quoted", "text"):
             yield Token("name" if kind == "quoted" else "text", unquote(body), match.start(), at, quoted=True)
         else:
@@ -202,7 +202,7 @@ def _closing(tokens: list[Token], at: int, sql: str) -> int:
             depth += (tokens[index].value in "([{") - (tokens[index].value in ")]}")
             if not depth:
                 return index
-    raise UnreadableEngine(sql)
+    raise EngineParseError(sql)
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:
@@ -219,11 +219,13 @@ def _split(tokens: list[Token]) -> list[list[Token]]:
     return [part for part in parts if part]
 
 
-def _argument(part: list[Token], sql: str) -> Argument:
+def _argument(part: list[Token], sql: str) -> EngineArgument:
     text = sql[part[0].start : part[-1].end]
     if len(part) > 1:
-        return Argument(text)
-    return Argument(text, name=part[0].value if part[0].kind == "name" else None, text=part[0].value if part[0].kind == "text" else None)
+        return EngineArgument(text)
+    return EngineArgument(
+        text, name=part[0].value if part[0].kind == "name" else None, text=part[0].value if part[0].kind == "text" else None
+    )
 
 
 def _settings(tokens: list[Token], sql: str) -> tuple[tuple[str, str], ...]:

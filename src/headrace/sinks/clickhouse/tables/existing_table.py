@@ -10,81 +10,85 @@ from dataclasses import dataclass, replace
 
 from headrace.sinks.clickhouse.server.options import Deletes, MissingColumns, TableOptions
 from headrace.sinks.clickhouse.server.quoting import quote_name
-from headrace.sinks.clickhouse.tables.create_table import MADE
-from headrace.sinks.clickhouse.tables.engine_parser import fickle_function, split_key
-from headrace.sinks.clickhouse.tables.metadata_discovery import find_marks, missing_marks
+from headrace.sinks.clickhouse.tables.create_table import VERSION_COLUMN_COMMENT
+from headrace.sinks.clickhouse.tables.engine_parser import nondeterministic_function, split_key
+from headrace.sinks.clickhouse.tables.metadata_discovery import find_metadata_columns, missing_metadata_columns
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
 from headrace.sinks.clickhouse.tables.table_inspection import START_OVER, InspectedTable
-from headrace.sinks.clickhouse.tables.table_keys import plain_columns, sources_of
+from headrace.sinks.clickhouse.tables.table_keys import plain_columns, source_columns
 from headrace.sinks.clickhouse.tables.target_table import ComputedColumn, EngineFamily, MetadataColumn, Storage, StoredColumn, TargetTable
-from headrace.sinks.clickhouse.types.codec_registry import misfit
+from headrace.sinks.clickhouse.types.codec_registry import type_mismatch
 from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
 
 
-def plan_existing_table(plan: TargetTable, found: ExistingTable, choices: TableOptions, holder: ExistingTable | None = None) -> TargetTable:
+def plan_existing_table(
+    plan: TargetTable, found: ExistingTable, options: TableOptions, local_table: ExistingTable | None = None
+) -> TargetTable:
     """The layout of a table that is there; a definite error if it cannot be used. `plan` is the layout of the table that would be made,
-    `holder` the table beneath one that only distributes rows."""
-    return _Adapter(plan, found, choices, holder).layout()
+    `local_table` the table beneath one that only distributes rows."""
+    return _ExistingTablePlanner(plan, found, options, local_table).target_table()
 
 
-def missing_parts(plan: TargetTable, found: ExistingTable, choices: TableOptions, holder: ExistingTable | None = None) -> Missing:
+def find_missing_columns(
+    plan: TargetTable, found: ExistingTable, options: TableOptions, local_table: ExistingTable | None = None
+) -> ColumnAdditions:
     """What the table lacks and may get by choice (`missing_columns = add`); nothing if that was not chosen."""
-    if choices.missing_columns != MissingColumns.ADD:
-        return Missing()
-    return _Adapter(plan, found, choices, holder).missing()
+    if options.missing_columns != MissingColumns.ADD:
+        return ColumnAdditions()
+    return _ExistingTablePlanner(plan, found, options, local_table).missing()
 
 
-def was_made(table: ExistingTable) -> bool:
+def is_created_by_headrace(table: ExistingTable) -> bool:
     """Whether Headrace made a table: by its version column's comment, or by the columns that tables of ours always had."""
-    marked = any(column.comment == MADE for column in table.columns)
+    marked = any(column.comment == VERSION_COLUMN_COMMENT for column in table.columns)
     return marked or any(column.default_kind == "MATERIALIZED" and column.name in (DELETED, ROW) for column in table.columns)
 
 
 @dataclass(frozen=True, slots=True)
-class Missing:
+class ColumnAdditions:
     """Columns that a table that is there lacks."""
 
     columns: tuple[ExistingColumn, ...] = ()
 
-    def added_to(self, found: ExistingTable) -> ExistingTable:
+    def apply_to(self, found: ExistingTable) -> ExistingTable:
         """The table as it will be."""
         there = {column.name for column in found.columns}
         return replace(found, columns=(*found.columns, *(column for column in self.columns if column.name not in there)))
 
 
-class _Adapter(InspectedTable):
+class _ExistingTablePlanner(InspectedTable):
     """Makes a layout of it."""
 
-    def layout(self) -> TargetTable:
+    def target_table(self) -> TargetTable:
         columns = self._columns()
-        marks = find_marks(self)
-        self._check_others(columns, marks)
-        moving = self._moving(columns, marks)
+        metadata_columns = find_metadata_columns(self)
+        self._check_others(columns, metadata_columns)
+        moving = self._moving(columns, metadata_columns)
         found = TargetTable(
             self.plan.schema,
             self.plan.database,
             self.plan.table,
             self.family,
             columns,
-            marks,
+            metadata_columns,
             moving,
             False,
-            self.held_place() if self.distributes else None,
-            self.choices.deletes == Deletes.IGNORE,
+            self.local_table_name() if self.is_distributed else None,
+            self.options.deletes == Deletes.IGNORE,
             self._storage(),
-            self._hides_deleted(),
+            self._final_hides_deleted(),
             any(column.in_partition_key and not column.in_sort_key for column in self.table.columns),
-            was_made(self.table),
+            is_created_by_headrace(self.table),
         )
-        return replace(found, ours=self._is_planned(found))
+        return replace(found, matches_plan=self._is_planned(found))
 
-    def missing(self) -> Missing:
+    def missing(self) -> ColumnAdditions:
         """Columns of the source and of ours that the table has not."""
         plan = self.plan
-        wanted = [ExistingColumn(column.name, column.type) for column in plan.columns] + missing_marks(self)
-        tables = (self.found, self.table) if self.distributes else (self.found,)
+        wanted = [ExistingColumn(column.name, column.type) for column in plan.columns] + missing_metadata_columns(self)
+        tables = (self.found, self.table) if self.is_distributed else (self.found,)
         columns = [column for column in wanted if any(table.column(column.name) is None for table in tables)]
-        return Missing(tuple(columns))
+        return ColumnAdditions(tuple(columns))
 
     def _columns(self) -> tuple[StoredColumn, ...]:
         return tuple(self._stored(column) for column in self.plan.columns)
@@ -94,21 +98,21 @@ class _Adapter(InspectedTable):
         if found is None:
             raise self.refused(
                 f"it has no column {column.name}",
-                f"ALTER TABLE {self.held_name()} ADD COLUMN {quote_name(column.name)} {column.type}; or choose missing_columns = add,"
+                f"ALTER TABLE {self.local_table_sql()} ADD COLUMN {quote_name(column.name)} {column.type}; or choose missing_columns = add,"
                 " map the source's column to another one by `rename`, or leave it out with --exclude-columns",
             )
         if found.default_kind not in ("", "DEFAULT"):
             raise self.refused(
                 f"its column {found.name} is computed ({found.default_kind}), not stored", "make it an ordinary column, or leave it out"
             )
-        why = misfit(column.source, found.type) if found.type != column.type else ""
+        why = type_mismatch(column.source, found.type) if found.type != column.type else ""
         if why:
             raise self.refused(f"its column {column.name} is {found.type}, not {column.type}: {why}", f"change it to {column.type}")
         return replace(column, type=found.type)
 
-    def _check_others(self, columns: tuple[StoredColumn, ...], marks: tuple[MetadataColumn, ...]) -> None:
+    def _check_others(self, columns: tuple[StoredColumn, ...], metadata_columns: tuple[MetadataColumn, ...]) -> None:
         """What we do not write must be written by the table itself."""
-        ours = {column.name for column in columns} | {mark.name for mark in marks}
+        ours = {column.name for column in columns} | {mark.name for mark in metadata_columns}
         for column in self.table.columns:
             if column.name not in ours and not column.default_kind and not _may_be_null(column.type):
                 raise self.refused(
@@ -116,7 +120,7 @@ class _Adapter(InspectedTable):
                     f"give it a DEFAULT, make it Nullable, or map a source's column to it by `rename`; or {START_OVER}",
                 )
 
-    def _moving(self, columns: tuple[StoredColumn, ...], marks: tuple[MetadataColumn, ...]) -> tuple[str, ...]:
+    def _moving(self, columns: tuple[StoredColumn, ...], metadata_columns: tuple[MetadataColumn, ...]) -> tuple[str, ...]:
         """The source columns whose change moves a row, checked to find every image of a row at one place."""
         row_key, table = self.plan.schema.row_key, self.table
         sort_key = split_key(table.sort_key)
@@ -124,7 +128,7 @@ class _Adapter(InspectedTable):
         version = self.argument(1) if self.family is EngineFamily.VERSIONED else None
         keyed = [column for column in table.columns if (column.in_sort_key or column.in_partition_key) and column.name != version]
         if self.family is not EngineFamily.HISTORY:
-            self._check_key_marks(keyed, marks)
+            self._check_metadata_not_in_key(keyed, metadata_columns)
             plain = plain_columns(sort_key)
             lacking = next((column.name for column in columns if column.source.name in row_key and column.name not in plain), None)
             if lacking is not None:
@@ -138,20 +142,21 @@ class _Adapter(InspectedTable):
         stored = {column.name for column in columns}
         needed = [*(quote_name(column.name) for column in keyed), self.shard_by]
         for column in keyed:
-            fickle = fickle_function(column.default_expression) if column.name not in stored else None
-            if fickle and self.family is not EngineFamily.HISTORY:
+            nondeterministic = nondeterministic_function(column.default_expression) if column.name not in stored else None
+            if nondeterministic and self.family is not EngineFamily.HISTORY:
                 raise self.refused(
                     f"its key depends on column {column.name} = {column.default_expression}, which is not decided by the row",
                     "make the table with a key of columns of the row",
                 )
         if not row_key:
             return ()
-        return tuple(dict.fromkeys((*row_key, *sources_of(needed, columns, computed))))
+        return tuple(dict.fromkeys((*row_key, *source_columns(needed, columns, computed))))
 
-    def _check_key_marks(self, keyed: list[ExistingColumn], marks: tuple[MetadataColumn, ...]) -> None:
+    def _check_metadata_not_in_key(self, keyed: list[ExistingColumn], metadata_columns: tuple[MetadataColumn, ...]) -> None:
         allowed = {OCCURRENCE, ROW} | ({self.argument(1)} if self.family is EngineFamily.VERSIONED else set())
         wrong = next(
-            (column.name for column in keyed if column.name not in allowed and any(column.name == mark.name for mark in marks)), None
+            (column.name for column in keyed if column.name not in allowed and any(column.name == mark.name for mark in metadata_columns)),
+            None,
         )
         if wrong is not None:
             raise self.refused(
@@ -177,20 +182,21 @@ class _Adapter(InspectedTable):
             self.table.partition_key,
             self.engine.settings,
             computed,
-            cluster=self.plan.storage.cluster if self.distributes or self.engine.replication else "",
+            cluster=self.plan.storage.cluster if self.is_distributed or self.engine.replication else "",
             shard_by=self.shard_by,
             replication=self.engine.replication,
         )
 
-    def _hides_deleted(self) -> bool:
+    def _final_hides_deleted(self) -> bool:
         return self.family is EngineFamily.REPLACING and self.argument(1) is not None
 
     def _is_planned(self, found: TargetTable) -> bool:
         """Whether it is what would be made, but for columns that the table fills by itself."""
         plan, ours = self.plan, {column.name for column in self.table.columns if column.default_kind}
-        ours |= {column.name for column in found.columns} | {mark.name for mark in found.marks}
+        ours |= {column.name for column in found.columns} | {mark.name for mark in found.metadata_columns}
         return (
-            (found.family, found.columns, found.marks, found.holder) == (plan.family, plan.columns, plan.marks, plan.holder)
+            (found.family, found.columns, found.metadata_columns, found.local_table)
+            == (plan.family, plan.columns, plan.metadata_columns, plan.local_table)
             and found.storage.arguments == plan.storage.arguments
             and _bare(found.storage.sort_key) == _bare(plan.storage.sort_key)
             and _bare(split_key(found.storage.partition_by)) == _bare(split_key(plan.storage.partition_by))

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from headrace.sinks.clickhouse.server.quoting import quote_text
-from headrace.sinks.clickhouse.tables.create_table import MADE, engine_sql
-from headrace.sinks.clickhouse.tables.engine_parser import names_in
+from headrace.sinks.clickhouse.tables.create_table import VERSION_COLUMN_COMMENT, engine_sql
+from headrace.sinks.clickhouse.tables.engine_parser import referenced_names
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
 from headrace.sinks.clickhouse.tables.target_table import MetadataRole, TargetTable
 
 
-def describe_planned_table(layout: TargetTable) -> ExistingTable:
+def describe_planned_table(target_table: TargetTable) -> ExistingTable:
     """What `found` would say of the table that holds the rows."""
-    storage = layout.storage
-    sorted_by = {name for expression in storage.sort_key for name in names_in(expression)}
-    partitioned_by = set(names_in(storage.partition_by)) if storage.partition_by else set()
-    columns = [ExistingColumn(column.name, column.type, comment=column.comment) for column in layout.columns]
-    columns += [ExistingColumn(mark.name, mark.type, comment=MADE if mark.meaning is MetadataRole.VERSION else "") for mark in layout.marks]
+    storage = target_table.storage
+    sorted_by = {name for expression in storage.sort_key for name in referenced_names(expression)}
+    partitioned_by = set(referenced_names(storage.partition_by)) if storage.partition_by else set()
+    columns = [ExistingColumn(column.name, column.type, comment=column.comment) for column in target_table.columns]
+    columns += [
+        ExistingColumn(mark.name, mark.type, comment=VERSION_COLUMN_COMMENT if mark.role is MetadataRole.VERSION else "")
+        for mark in target_table.metadata_columns
+    ]
     columns += [ExistingColumn(one.name, one.type, "MATERIALIZED", one.expression) for one in storage.computed]
     keyed = tuple(
         ExistingColumn(
@@ -32,8 +35,10 @@ def describe_planned_table(layout: TargetTable) -> ExistingTable:
     return ExistingTable(engine_sql(storage), ", ".join(storage.sort_key), keyed, storage.partition_by, storage.engine)
 
 
-def describe_planned_distributed_table(layout: TargetTable) -> ExistingTable:
+def describe_planned_distributed_table(target_table: TargetTable) -> ExistingTable:
     """What `found` would say of the table that distributes the rows."""
-    assert layout.holder is not None
-    places = ", ".join(map(quote_text, (layout.storage.cluster, *layout.holder)))
-    return ExistingTable(f"Distributed({places}, {layout.storage.shard_by})", "", describe_planned_table(layout).columns, "", "Distributed")
+    assert target_table.local_table is not None
+    places = ", ".join(map(quote_text, (target_table.storage.cluster, *target_table.local_table)))
+    return ExistingTable(
+        f"Distributed({places}, {target_table.storage.shard_by})", "", describe_planned_table(target_table).columns, "", "Distributed"
+    )

@@ -16,11 +16,11 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.sinks.clickhouse.tables.target_table import MetadataColumn, MetadataRole
 from headrace.sinks.clickhouse.types.row_hash import content_hash
 
-WORDS: Final = ("snapshot", "insert", "update", "delete", "before")
+OPERATION_NAMES: Final = ("snapshot", "insert", "update", "delete", "before")
 """What an operation is called; `before` is what an update took away from where it was (only where it moved the row, or nothing tells rows
 apart)."""
-_WORDS: Final = pa.array(WORDS)
-GONE: Final = ("delete", "before")
+_OPERATION_NAMES: Final = pa.array(OPERATION_NAMES)
+DELETE_OPERATIONS: Final = ("delete", "before")
 _SIGN_OF: Final = np.array([-1 if op in (Op.DELETE, Op.BEFORE) else 1 for op in sorted(Op)], dtype=np.int8)
 _UNITS: Final = {0: "s", 3: "ms", 6: "us", 9: "ns"}
 _MOMENT: Final = re.compile(r"DateTime64\((\d)(?:, '[^']*')?\)|DateTime(?:\('[^']*'\))?")
@@ -34,30 +34,30 @@ _TYPES: Final = {
 }
 
 
-def can_hold(meaning: MetadataRole, kind: str) -> bool:
+def can_hold(role: MetadataRole, kind: str) -> bool:
     """Whether a column of a ClickHouse type can hold a mark."""
-    if meaning is MetadataRole.COMMIT_TIME:
+    if role is MetadataRole.COMMIT_TIME:
         return _unit(kind) is not None
-    if meaning is MetadataRole.OPERATION and kind.startswith("Enum"):
-        return all(f"'{word}' = " in kind for word in WORDS)
-    return kind in _TYPES[meaning]
+    if role is MetadataRole.OPERATION and kind.startswith("Enum"):
+        return all(f"'{word}' = " in kind for word in OPERATION_NAMES)
+    return kind in _TYPES[role]
 
 
-def types_for(meaning: MetadataRole) -> str:
+def accepted_types(role: MetadataRole) -> str:
     """The types that can, for people."""
-    if meaning is MetadataRole.COMMIT_TIME:
+    if role is MetadataRole.COMMIT_TIME:
         return "DateTime64(6, 'UTC'), or with 0, 3 or 9 digits, or DateTime"
-    return " or ".join(sorted(_TYPES[meaning], key=len))
+    return " or ".join(sorted(_TYPES[role], key=len))
 
 
-def mark_field(mark: MetadataColumn) -> pa.Field[Any]:
+def metadata_field(mark: MetadataColumn) -> pa.Field[Any]:
     """The Arrow field in which a mark travels."""
     return pa.field(mark.name, _arrow_type(mark), False)
 
 
-def mark_values(mark: MetadataColumn, block: ChangeBlock) -> pa.Array[Any]:
+def metadata_values(mark: MetadataColumn, block: ChangeBlock) -> pa.Array[Any]:
     """What a mark says of each image of a block."""
-    match mark.meaning:
+    match mark.role:
         case MetadataRole.SIGN:
             return pa.array(_signs(block))
         case MetadataRole.DELETED:
@@ -66,7 +66,7 @@ def mark_values(mark: MetadataColumn, block: ChangeBlock) -> pa.Array[Any]:
             # Int64 holds the versions of the first 32 servers; beyond them Arrow refuses, and nothing wraps.
             return block.version if mark.type == "UInt64" else block.version.cast(pa.int64())
         case MetadataRole.OPERATION:
-            named = pa.DictionaryArray.from_arrays(block.op.cast(pa.int32()), _WORDS)
+            named = pa.DictionaryArray.from_arrays(block.op.cast(pa.int32()), _OPERATION_NAMES)
             return named if pa.types.is_dictionary(_arrow_type(mark)) else named.cast(pa.string())
         case MetadataRole.COMMIT_TIME:
             return block.commit_ts.cast(pa.timestamp("us", "UTC")).cast(_arrow_type(mark), safe=False)
@@ -81,7 +81,7 @@ def _signs(block: ChangeBlock) -> Any:
 
 
 def _arrow_type(mark: MetadataColumn) -> pa.DataType:
-    match mark.meaning:
+    match mark.role:
         case MetadataRole.SIGN:
             return pa.int8()
         case MetadataRole.DELETED:

@@ -8,90 +8,93 @@ from __future__ import annotations
 
 from headrace.sinks.clickhouse.server.options import Deletes
 from headrace.sinks.clickhouse.server.quoting import quote_name
-from headrace.sinks.clickhouse.tables.engine_parser import fickle_function, names_in, tokenize
-from headrace.sinks.clickhouse.tables.metadata_columns import can_hold, types_for
+from headrace.sinks.clickhouse.tables.engine_parser import nondeterministic_function, referenced_names, tokenize
+from headrace.sinks.clickhouse.tables.metadata_columns import accepted_types, can_hold
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn
 from headrace.sinks.clickhouse.tables.table_inspection import MAKE_OTHER, START_OVER, InspectedTable
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataColumn, MetadataRole
 from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW
 
 
-def find_marks(it: InspectedTable) -> tuple[MetadataColumn, ...]:
+def find_metadata_columns(it: InspectedTable) -> tuple[MetadataColumn, ...]:
     match it.family:
         case EngineFamily.REPLACING:
-            marks = _replacing_marks(it)
+            metadata_columns = _replacing_metadata(it)
         case EngineFamily.COLLAPSING:
             _check_collapsing(it)
-            marks = (_mark(it, it.argument(0), MetadataRole.SIGN), *_optional(it, it.choices.version_column, MetadataRole.VERSION))
+            metadata_columns = (
+                _mark(it, it.argument(0), MetadataRole.SIGN),
+                *_optional(it, it.options.version_column, MetadataRole.VERSION),
+            )
         case EngineFamily.VERSIONED:
-            marks = _versioned_marks(it)
+            metadata_columns = _versioned_metadata(it)
         case EngineFamily.HISTORY:
-            marks = _history_marks(it)
+            metadata_columns = _history_metadata(it)
         case EngineFamily.COALESCING:
             _check_coalescing(it)
-            marks = _optional(it, it.choices.version_column, MetadataRole.VERSION)
-    if it.choices.deletes == Deletes.IGNORE and it.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED):
+            metadata_columns = _optional(it, it.options.version_column, MetadataRole.VERSION)
+    if it.options.deletes == Deletes.IGNORE and it.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED):
         raise it.refused(
             f"its engine {it.engine.full_name} adds up what was put and taken away: deletions cannot be left out",
             "choose deletes = apply for it",
         )
-    used = {mark.name for mark in marks}
+    used = {mark.name for mark in metadata_columns}
     if it.family is not EngineFamily.HISTORY:
         extra = (
-            *_optional(it, it.choices.sign_column, MetadataRole.SIGN),
-            *_optional(it, it.choices.operation_column, MetadataRole.OPERATION),
-            *_optional(it, it.choices.time_column, MetadataRole.COMMIT_TIME),
+            *_optional(it, it.options.sign_column, MetadataRole.SIGN),
+            *_optional(it, it.options.operation_column, MetadataRole.OPERATION),
+            *_optional(it, it.options.time_column, MetadataRole.COMMIT_TIME),
         )
-        marks = (*marks, *(mark for mark in extra if mark.name not in used))
-    return marks
+        metadata_columns = (*metadata_columns, *(mark for mark in extra if mark.name not in used))
+    return metadata_columns
 
 
-def _replacing_marks(it: InspectedTable) -> tuple[MetadataColumn, ...]:
+def _replacing_metadata(it: InspectedTable) -> tuple[MetadataColumn, ...]:
     version = it.argument(0)
     if version is None:
         raise it.refused(
             "its engine is ReplacingMergeTree without a version column: which of two rows stays would depend on the order of writing",
             "make it ReplacingMergeTree(version, is_deleted)",
         )
-    marks = (*_delete_mark(it), _mark(it, version, MetadataRole.VERSION))
+    metadata_columns = (*_find_delete_column(it), _mark(it, version, MetadataRole.VERSION))
     if it.plan.has_key:
-        return marks
+        return metadata_columns
     if it.table.column(OCCURRENCE) is None or it.table.column(ROW) is None:
         raise it.refused(
             "nothing tells the source's rows apart, and the table would merge those that are equal in its sort key",
             "let Headrace make the table, or use a VersionedCollapsingMergeTree; or give the source's table a primary key",
         )
-    return (*marks, _mark(it, OCCURRENCE, MetadataRole.OCCURRENCE))
+    return (*metadata_columns, _mark(it, OCCURRENCE, MetadataRole.OCCURRENCE))
 
 
-def _delete_mark(it: InspectedTable) -> tuple[MetadataColumn, ...]:
+def _find_delete_column(it: InspectedTable) -> tuple[MetadataColumn, ...]:
     """Where a deletion is marked: as the engine says, else as the user says, else by the sign."""
     by_engine = it.argument(1)
     if by_engine is not None:
         column = it.own(by_engine)
         sign = _sign_behind(it, column)
-        return (_mark(it, sign, MetadataRole.SIGN) if sign else _deleted_mark(it, column),)
-    for name in filter(None, (it.choices.delete_column, it.choices.sign_column)):
+        return (_mark(it, sign, MetadataRole.SIGN) if sign else _delete_column(it, column),)
+    for name in filter(None, (it.options.delete_column, it.options.sign_column)):
         found = it.table.column(name)
         if found is not None and not it.is_source(name):
-            return (_deleted_mark(it, found),)
-        if name == it.choices.delete_column:
+            return (_delete_column(it, found),)
+        if name == it.options.delete_column:
             raise it.refused(
                 f"it has no column {name}, in which deletions were to be marked",
-                f"choose another delete_column, or missing_columns = add, or: ALTER TABLE {it.held_name()} ADD COLUMN"
+                f"choose another delete_column, or missing_columns = add, or: ALTER TABLE {it.local_table_sql()} ADD COLUMN"
                 f" {quote_name(name)} UInt8",
             )
-    if it.choices.deletes == Deletes.IGNORE:
+    if it.options.deletes == Deletes.IGNORE:
         return ()
     raise it.refused(
         f"nothing in it can say that a row was deleted: its engine is ReplacingMergeTree({it.argument(0)}) without is_deleted,"
-        f" and it has no column {it.choices.sign_column}",
+        f" and it has no column {it.options.sign_column}",
         "choose the column that marks deletions (delete_column), have one added (missing_columns = add), or leave deletions out"
         " (deletes = ignore)",
     )
 
 
-def _deleted_mark(it: InspectedTable, column: ExistingColumn) -> MetadataColumn:
+def _delete_column(it: InspectedTable, column: ExistingColumn) -> MetadataColumn:
     return _mark(it, column.name, MetadataRole.SIGN if column.type == "Int8" else MetadataRole.DELETED)
 
 
@@ -103,28 +106,28 @@ def _sign_behind(it: InspectedTable, column: ExistingColumn) -> str:
     said = "".join(token.value for token in words[1:])
     if words and words[0].kind == "name" and said in ("=-1", "<0"):
         return words[0].value
-    raise it.refused(f"its column {column.name} is {column.default_expression}, not {quote_name(it.choices.sign_column)} = -1", START_OVER)
+    raise it.refused(f"its column {column.name} is {column.default_expression}, not {quote_name(it.options.sign_column)} = -1", START_OVER)
 
 
-def _versioned_marks(it: InspectedTable) -> tuple[MetadataColumn, ...]:
+def _versioned_metadata(it: InspectedTable) -> tuple[MetadataColumn, ...]:
     sign, version = it.argument(0), it.argument(1)
-    marks: tuple[MetadataColumn, ...] = (_mark(it, sign, MetadataRole.SIGN),)
+    metadata_columns: tuple[MetadataColumn, ...] = (_mark(it, sign, MetadataRole.SIGN),)
     column = it.own(version) if version is not None and not it.is_source(version) else None
     if column is not None:
         if column.default_kind in ("MATERIALIZED", "DEFAULT"):
             _check_content(it, column)
         else:
-            marks = (*marks, _mark(it, column.name, MetadataRole.CONTENT))
-    optional = _optional(it, it.choices.version_column, MetadataRole.VERSION)
-    return (*marks, *(mark for mark in optional if mark.name != version))
+            metadata_columns = (*metadata_columns, _mark(it, column.name, MetadataRole.CONTENT))
+    optional = _optional(it, it.options.version_column, MetadataRole.VERSION)
+    return (*metadata_columns, *(mark for mark in optional if mark.name != version))
 
 
 def _check_content(it: InspectedTable, column: ExistingColumn) -> None:
     """Whether ClickHouse computes a version that is decided by the whole row."""
-    names = set(names_in(column.default_expression))
+    names = set(referenced_names(column.default_expression))
     lacking = [one.name for one in it.plan.columns if one.name not in names]
-    fickle = fickle_function(column.default_expression)
-    if "hash" not in column.default_expression.lower() or lacking or fickle:
+    nondeterministic = nondeterministic_function(column.default_expression)
+    if "hash" not in column.default_expression.lower() or lacking or nondeterministic:
         raise it.refused(
             f"its version column {column.name} is {column.default_expression}, which is no hash of the whole row"
             f"{f' (without {lacking[0]})' if lacking else ''}: what is taken away must carry the version of what was put",
@@ -132,21 +135,21 @@ def _check_content(it: InspectedTable, column: ExistingColumn) -> None:
         )
 
 
-def _history_marks(it: InspectedTable) -> tuple[MetadataColumn, ...]:
-    version = _mark(it, it.choices.version_column, MetadataRole.VERSION)
-    operation = _optional(it, it.choices.operation_column, MetadataRole.OPERATION)
+def _history_metadata(it: InspectedTable) -> tuple[MetadataColumn, ...]:
+    version = _mark(it, it.options.version_column, MetadataRole.VERSION)
+    operation = _optional(it, it.options.operation_column, MetadataRole.OPERATION)
     if not operation:
-        names = filter(None, (it.choices.delete_column, it.choices.sign_column))
+        names = filter(None, (it.options.delete_column, it.options.sign_column))
         found = next((column for column in map(it.table.column, names) if column is not None), None)
-        operation = (_deleted_mark(it, found),) if found is not None and not it.is_source(found.name) else ()
+        operation = (_delete_column(it, found),) if found is not None and not it.is_source(found.name) else ()
     if not operation:
         raise it.refused(
-            f"its engine is {it.engine.full_name}, which keeps every change, and it has no column {it.choices.operation_column}"
+            f"its engine is {it.engine.full_name}, which keeps every change, and it has no column {it.options.operation_column}"
             " that says what happened",
-            f"ALTER TABLE {it.held_name()} ADD COLUMN {quote_name(it.choices.operation_column)} LowCardinality(String), choose"
+            f"ALTER TABLE {it.local_table_sql()} ADD COLUMN {quote_name(it.options.operation_column)} LowCardinality(String), choose"
             " another operation_column, or missing_columns = add",
         )
-    return (*operation, version, *_optional(it, it.choices.time_column, MetadataRole.COMMIT_TIME))
+    return (*operation, version, *_optional(it, it.options.time_column, MetadataRole.COMMIT_TIME))
 
 
 def _check_collapsing(it: InspectedTable) -> None:
@@ -160,12 +163,12 @@ def _check_collapsing(it: InspectedTable) -> None:
 def _check_coalescing(it: InspectedTable) -> None:
     """Coalescing keeps the last value that is not NULL: right only where no NULL must cover a value, and no row goes."""
     nullable = next((c for c in it.plan.schema.columns if c.nullable and c.name not in it.plan.schema.row_key), None)
-    listed = {name for argument in it.engine.arguments for name in names_in(argument.sql)}
+    listed = {name for argument in it.engine.arguments for name in referenced_names(argument.sql)}
     left = next((c.name for c in it.plan.columns if listed and c.name not in listed and c.source.name not in it.plan.schema.row_key), "")
     why = ""
     if not it.plan.has_key:
         why = "nothing tells the source's rows apart"
-    elif it.choices.deletes != Deletes.IGNORE:
+    elif it.options.deletes != Deletes.IGNORE:
         why = "it cannot take away a row"
     elif nullable is not None:
         why = f"a NULL in {nullable.name} would not cover the value before it"
@@ -178,8 +181,8 @@ def _check_coalescing(it: InspectedTable) -> None:
         )
 
 
-def missing_marks(it: InspectedTable) -> list[ExistingColumn]:
-    chosen = it.choices
+def missing_metadata_columns(it: InspectedTable) -> list[ExistingColumn]:
+    chosen = it.options
     wanted: list[ExistingColumn] = []
     if it.family is EngineFamily.REPLACING and it.argument(1) is None and chosen.deletes == Deletes.APPLY:
         if chosen.delete_column:
@@ -196,7 +199,7 @@ def missing_marks(it: InspectedTable) -> list[ExistingColumn]:
     return wanted
 
 
-def _mark(it: InspectedTable, name: str | None, meaning: MetadataRole) -> MetadataColumn:
+def _mark(it: InspectedTable, name: str | None, role: MetadataRole) -> MetadataColumn:
     if name is None:
         raise it.refused(f"its engine {it.engine.full_name} does not name its columns", MAKE_OTHER)
     if it.is_source(name):
@@ -207,16 +210,16 @@ def _mark(it: InspectedTable, name: str | None, meaning: MetadataRole) -> Metada
     column = it.own(name)
     if column.default_kind not in ("", "DEFAULT"):
         raise it.refused(f"its column {name} is computed ({column.default_kind}), not stored", START_OVER)
-    if not can_hold(meaning, column.type):
+    if not can_hold(role, column.type):
         raise it.refused(
-            f"its column {name} is {column.type} and cannot hold what Headrace writes there ({meaning})",
-            f"make it {types_for(meaning)}",
+            f"its column {name} is {column.type} and cannot hold what Headrace writes there ({role})",
+            f"make it {accepted_types(role)}",
         )
-    return MetadataColumn(name, meaning, column.type)
+    return MetadataColumn(name, role, column.type)
 
 
-def _optional(it: InspectedTable, name: str, meaning: MetadataRole) -> tuple[MetadataColumn, ...]:
+def _optional(it: InspectedTable, name: str, role: MetadataRole) -> tuple[MetadataColumn, ...]:
     column = it.column(name)
-    if column is None or it.is_source(name) or column.default_kind not in ("", "DEFAULT") or not can_hold(meaning, column.type):
+    if column is None or it.is_source(name) or column.default_kind not in ("", "DEFAULT") or not can_hold(role, column.type):
         return ()
-    return (MetadataColumn(name, meaning, column.type),)
+    return (MetadataColumn(name, role, column.type),)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from headrace.sinks.clickhouse.server.client import Connection
 from headrace.sinks.clickhouse.server.quoting import quote_text
-from headrace.sinks.clickhouse.tables.engine_parser import Distribution, UnreadableEngine, parse_distribution, parse_engine
+from headrace.sinks.clickhouse.tables.engine_parser import DistributedEngine, EngineParseError, parse_distribution, parse_engine
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class ExistingTable:
     partition_key: str = ""
     kind: str = ""
     """The engine's bare name, which views have too."""
-    elsewhere: bool = False
+    has_remote_shards: bool = False
     """Of a table that distributes rows: whether other servers get some."""
 
     def column(self, name: str) -> ExistingColumn | None:
@@ -66,25 +66,25 @@ def find_tables(connection: Connection, places: Iterable[tuple[str, str]]) -> Ma
     }
 
 
-def find_with_holders(
+def find_with_local_tables(
     connection: Connection, places: Iterable[tuple[str, str]]
 ) -> tuple[Mapping[tuple[str, str], ExistingTable], Mapping[tuple[str, str], ExistingTable]]:
     """Those of the tables that are there; and, for those that distribute rows over others, the tables here that hold them."""
     found = dict(find_tables(connection, places))
-    beneath: dict[tuple[str, str], Distribution] = {}
+    beneath: dict[tuple[str, str], DistributedEngine] = {}
     for place, table in found.items():
         if table.kind == "Distributed":
             try:
                 beneath[place] = parse_distribution(parse_engine(table.engine))
-            except UnreadableEngine:
+            except EngineParseError:
                 continue  # said by whoever adapts to it
     if not beneath:
         return found, {}
     held = {place: (over.database or place[0], over.table) for place, over in beneath.items()}
-    holders = find_tables(connection, held.values())
+    local_tables = find_tables(connection, held.values())
     wide = _clusters_of_many(connection)
-    found.update({place: replace(found[place], elsewhere=over.cluster in wide) for place, over in beneath.items()})
-    return found, {place: holders[where] for place, where in held.items() if where in holders}
+    found.update({place: replace(found[place], has_remote_shards=over.cluster in wide) for place, over in beneath.items()})
+    return found, {place: local_tables[where] for place, where in held.items() if where in local_tables}
 
 
 def _clusters_of_many(connection: Connection) -> frozenset[str]:

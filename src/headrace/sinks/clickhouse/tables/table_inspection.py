@@ -11,7 +11,13 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.server.quoting import quote_name
-from headrace.sinks.clickhouse.tables.engine_parser import Engine, UnreadableEngine, fickle_function, parse_distribution, parse_engine
+from headrace.sinks.clickhouse.tables.engine_parser import (
+    EngineParseError,
+    TableEngine,
+    nondeterministic_function,
+    parse_distribution,
+    parse_engine,
+)
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 
@@ -60,62 +66,62 @@ _HINTS: Final = {"SummingMergeTree": _MAKE_SUMS, "AggregatingMergeTree": _MAKE_S
 class InspectedTable:
     """One table that is there, looked at for one source table."""
 
-    def __init__(self, plan: TargetTable, found: ExistingTable, choices: TableOptions, holder: ExistingTable | None) -> None:
-        self.plan, self.found, self.choices = plan, found, choices
+    def __init__(self, plan: TargetTable, found: ExistingTable, options: TableOptions, local_table: ExistingTable | None) -> None:
+        self.plan, self.found, self.options = plan, found, options
         self.shard_by = ""
         engine = self._parsed(found)
-        self.distributes = engine.name == "Distributed"
-        if self.distributes:
-            self.shard_by, held = self._distribution(engine, holder)
+        self.is_distributed = engine.name == "Distributed"
+        if self.is_distributed:
+            self.shard_by, held = self._distribution(engine, local_table)
             self.table, self.engine = held, self._parsed(held)
         else:
             self.table, self.engine = found, engine
         self.family = self._family()
 
-    def _parsed(self, table: ExistingTable) -> Engine:
+    def _parsed(self, table: ExistingTable) -> TableEngine:
         if not table.engine:
             kind = table.kind or "unknown"
             raise self.refused(f"its engine is {kind}, which {_UNFIT.get(kind, 'Headrace does not know')}", MAKE_OTHER)
         try:
             return parse_engine(table.engine)
-        except UnreadableEngine as error:
+        except EngineParseError as error:
             raise self.refused(f"its engine is unknown: {table.engine}", MAKE_OTHER) from error
 
-    def _distribution(self, engine: Engine, holder: ExistingTable | None) -> tuple[str, ExistingTable]:
+    def _distribution(self, engine: TableEngine, local_table: ExistingTable | None) -> tuple[str, ExistingTable]:
         try:
             over = parse_distribution(engine)
-        except UnreadableEngine as error:
+        except EngineParseError as error:
             raise self.refused(f"it distributes rows in a way that is not understood: {error}", MAKE_OTHER) from error
-        if holder is None:
+        if local_table is None:
             raise self.refused(
                 f"it distributes rows over {over.database}.{over.table}, which is not on this server",
                 "give the address of a server that holds the table as well",
             )
-        if holder.kind == "Distributed":
+        if local_table.kind == "Distributed":
             raise self.refused(
                 f"it distributes rows over {over.database}.{over.table}, which distributes them again", "choose the inner table as target"
             )
-        if self.found.elsewhere and over.cluster != self.plan.storage.cluster:
+        if self.found.has_remote_shards and over.cluster != self.plan.storage.cluster:
             raise self.refused(
                 f"it distributes rows over the servers of cluster {over.cluster}, and Headrace was not told to work on that cluster: what"
                 " it does to the table itself would reach one server only",
                 f'choose cluster = "{over.cluster}", or make the table that holds the rows the target',
             )
-        fickle = fickle_function(over.shard_by)
-        if fickle:
+        nondeterministic = nondeterministic_function(over.shard_by)
+        if nondeterministic:
             raise self.refused(
-                f"its shard key {over.shard_by} is not decided by the row: {fickle}() gives another each time, so a deletion would not"
-                " find its row",
+                f"its shard key {over.shard_by} is not decided by the row: {nondeterministic}() gives another each time, so a deletion"
+                " would not find its row",
                 "make the table anew with a shard key of columns, such as cityHash64 of the key",
             )
-        return over.shard_by, holder
+        return over.shard_by, local_table
 
-    def held_place(self) -> tuple[str, str]:
+    def local_table_name(self) -> tuple[str, str]:
         over = parse_distribution(parse_engine(self.found.engine))
         return over.database or self.plan.database, over.table
 
-    def held_name(self) -> str:
-        return ".".join(map(quote_name, self.held_place())) if self.distributes else self.plan.qualified
+    def local_table_sql(self) -> str:
+        return ".".join(map(quote_name, self.local_table_name())) if self.is_distributed else self.plan.qualified
 
     def _family(self) -> EngineFamily:
         family = _FAMILIES.get(self.engine.name)
@@ -132,7 +138,7 @@ class InspectedTable:
 
     def column(self, name: str) -> ExistingColumn | None:
         held = self.table.column(name)
-        if self.distributes and held is not None:
+        if self.is_distributed and held is not None:
             outer = self.found.column(name)
             if outer is None or outer.type != held.type:
                 there = "no column" if outer is None else f"column {outer.type}"
@@ -155,7 +161,7 @@ class InspectedTable:
 
     @cached_property
     def _name(self) -> str:
-        return f"{self.plan.database}.{self.plan.table}"
+        return f"{self.plan.full_name}"
 
     def refused(self, difference: str, hint: str) -> DefiniteError:
         return DefiniteError(

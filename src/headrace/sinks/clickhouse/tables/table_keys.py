@@ -12,7 +12,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.clickhouse.server.quoting import quote_name
-from headrace.sinks.clickhouse.tables.engine_parser import UnreadableEngine, fickle_function, names_in, plain_name
+from headrace.sinks.clickhouse.tables.engine_parser import EngineParseError, nondeterministic_function, referenced_names, single_column
 from headrace.sinks.clickhouse.tables.target_table import StoredColumn
 
 # MaterializeMySQL cuts the range of a key's type into a thousand.
@@ -50,7 +50,7 @@ def materialize_partition(key: Iterable[StoredColumn]) -> str:
     return f"intDiv({quote_name(column.name)}, {step})" if step else quote_name(column.name)
 
 
-def expressions(given: Sequence[str], columns: Iterable[StoredColumn]) -> tuple[str, ...]:
+def resolve_expressions(given: Sequence[str], columns: Iterable[StoredColumn]) -> tuple[str, ...]:
     """What a user gave for a key as SQL: a column by its name in source or target, whatever characters it has, or an expression."""
     names = {column.source.name: column.name for column in columns}
     names.update({column.name: column.name for column in columns})
@@ -60,25 +60,25 @@ def expressions(given: Sequence[str], columns: Iterable[StoredColumn]) -> tuple[
 def check_expression(name: TableName, what: str, expression: str) -> None:
     """Refuse what is not decided by the row."""
     try:
-        fickle = fickle_function(expression)
-    except UnreadableEngine as error:
+        nondeterministic = nondeterministic_function(expression)
+    except EngineParseError as error:
         raise DefiniteError(
             f"the {what} {expression} is not SQL: a quote is not closed", place=f"table {name}", hint="correct it in the settings"
         ) from error
-    if fickle:
+    if nondeterministic:
         raise DefiniteError(
-            f"the {what} {expression} is not decided by the row: {fickle}() gives another value each time, and a deletion would not find"
-            " its row",
+            f"the {what} {expression} is not decided by the row: {nondeterministic}() gives another value each time, and a deletion"
+            " would not find its row",
             place=f"table {name}",
             hint=f"make the {what} of columns of the row, such as cityHash64 of its key",
         )
 
 
-def sources_of(needed: Iterable[str], columns: Iterable[StoredColumn], computed: Mapping[str, str]) -> tuple[str, ...]:
+def source_columns(needed: Iterable[str], columns: Iterable[StoredColumn], computed: Mapping[str, str]) -> tuple[str, ...]:
     """The source columns that expressions over a table's columns depend on, also through columns that the table computes."""
     stored = {column.name: column.source.name for column in columns}
     found: dict[str, None] = {}
-    waiting, seen = [name for expression in needed for name in names_in(expression)], set[str]()
+    waiting, seen = [name for expression in needed for name in referenced_names(expression)], set[str]()
     while waiting:
         name = waiting.pop(0)
         if name in seen:
@@ -87,10 +87,10 @@ def sources_of(needed: Iterable[str], columns: Iterable[StoredColumn], computed:
         if name in stored:
             found[stored[name]] = None
         elif name in computed:
-            waiting += names_in(computed[name])
+            waiting += referenced_names(computed[name])
     return tuple(found)
 
 
 def plain_columns(key: Iterable[str]) -> frozenset[str]:
     """The columns that stand in a key as they are."""
-    return frozenset(name for name in map(plain_name, key) if name is not None)
+    return frozenset(name for name in map(single_column, key) if name is not None)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from headrace.sinks.clickhouse.tables.create_table import plan_layout
+from headrace.sinks.clickhouse.tables.create_table import plan_table
 from headrace.sinks.clickhouse.tables.existing_table import plan_existing_table
-from headrace.sinks.clickhouse.tables.system_tables import find_with_holders
+from headrace.sinks.clickhouse.tables.system_tables import find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
 
@@ -28,7 +28,7 @@ class TargetScope:
     """What a layout depends on besides the table: part of the picklable sink."""
 
     target: ClickHouseTarget
-    choices: ClickHouseOptions
+    options: ClickHouseOptions
     generation: int = 0
 
 
@@ -36,7 +36,7 @@ _known: dict[tuple[int, TargetScope], dict[TableSchema, TargetTable]] = {}
 _lock = threading.Lock()
 
 
-def resolve(scope: TargetScope, schemas: Iterable[TableSchema]) -> Mapping[TableName, TargetTable]:
+def resolve_tables(scope: TargetScope, schemas: Iterable[TableSchema]) -> Mapping[TableName, TargetTable]:
     """The layouts of tables, from memory where they are known. A table that cannot be used is a definite error."""
     wanted = tuple(schemas)
     # A forked worker must not take over what its parent knew of another moment.
@@ -48,13 +48,13 @@ def resolve(scope: TargetScope, schemas: Iterable[TableSchema]) -> Mapping[Table
         known = _known.setdefault(key, {})
         missing = [schema for schema in wanted if schema not in known]
     if missing:
-        found = look_up(scope, missing)
+        found = read_target_tables(scope, missing)
         with _lock:
             known.update(zip(missing, found, strict=True))
     return {schema.name: known[schema] for schema in wanted}
 
 
-def resolve_one(scope: TargetScope, schema: TableSchema, beside: Iterable[TableSchema] = ()) -> TargetTable:
+def resolve_table(scope: TargetScope, schema: TableSchema, beside: Iterable[TableSchema] = ()) -> TargetTable:
     """The layout of one table. If it is not known, one request asks for it and for those of the other tables.
 
     Another table may have been altered since its schema was captured: that is no error of this one.
@@ -64,19 +64,26 @@ def resolve_one(scope: TargetScope, schema: TableSchema, beside: Iterable[TableS
     if known is not None:
         return known
     try:
-        return resolve(scope, dict.fromkeys((*beside, schema)))[schema.name]
+        return resolve_tables(scope, dict.fromkeys((*beside, schema)))[schema.name]
     except DefiniteError:
-        return resolve(scope, (schema,))[schema.name]
+        return resolve_tables(scope, (schema,))[schema.name]
 
 
-def look_up(scope: TargetScope, schemas: Iterable[TableSchema]) -> list[TargetTable]:
+def read_target_tables(scope: TargetScope, schemas: Iterable[TableSchema]) -> list[TargetTable]:
     """The layouts of tables as the server has them now."""
-    planned = [plan_layout(schema, scope.target, scope.choices) for schema in schemas]
+    planned = [plan_table(schema, scope.target, scope.options) for schema in schemas]
     connection = connect(scope.target)
-    with translated(scope.target, "looking at tables"):
-        there, holders = find_with_holders(connection, ((layout.database, layout.table) for layout in planned))
-    found = ((layout, there.get((layout.database, layout.table)), holders.get((layout.database, layout.table))) for layout in planned)
+    with translate_errors(scope.target, "looking at tables"):
+        there, local_tables = find_with_local_tables(connection, ((target_table.database, target_table.table) for target_table in planned))
+    found = (
+        (
+            target_table,
+            there.get((target_table.database, target_table.table)),
+            local_tables.get((target_table.database, target_table.table)),
+        )
+        for target_table in planned
+    )
     return [
-        layout if table is None else plan_existing_table(layout, table, scope.choices.of(layout.source), holder)
-        for layout, table, holder in found
+        target_table if table is None else plan_existing_table(target_table, table, scope.options.of(target_table.source), local_table)
+        for target_table, table, local_table in found
     ]

@@ -7,9 +7,9 @@ from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 
-def place_of_name(name: TableName, target: ClickHouseTarget, choices: ClickHouseOptions) -> tuple[str, str]:
+def target_name(name: TableName, target: ClickHouseTarget, options: ClickHouseOptions) -> tuple[str, str]:
     """Target database and table of the source table of that name."""
-    chosen = choices.of(name)
+    chosen = options.of(name)
     before, _, table = chosen.target.rpartition(".")
     database = before or chosen.database or target.database or name.database
     return (_filled(database, name) if before or chosen.database else database), _filled(table, name) if table else name.table

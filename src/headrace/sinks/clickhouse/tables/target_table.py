@@ -1,7 +1,7 @@
 """A target table as the sink uses it: where it is, what its engine does with rows, and which column holds what.
 
 A layout says everything that writing, reading, sweeping and altering need to know of a table, whether Headrace made it or found it. It is
-pure: it is resolved once from what the server says (`layouts`), and carries no connection.
+pure: it is resolved once from what the server says (`target_tables`), and carries no connection.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class MetadataColumn:
     """A column of ours that rows are inserted with."""
 
     name: str
-    meaning: MetadataRole
+    role: MetadataRole
     type: str
 
 
@@ -116,20 +116,20 @@ class TargetTable:
     family: EngineFamily
     columns: tuple[StoredColumn, ...]
     """In the source's order."""
-    marks: tuple[MetadataColumn, ...]
-    moving: tuple[str, ...]
+    metadata_columns: tuple[MetadataColumn, ...]
+    key_dependencies: tuple[str, ...]
     """Source columns whose change moves a row: its key, and all that sort, partition and shard key depend on."""
-    ours: bool = True
+    matches_plan: bool = True
     """Whether it is what Headrace would make; else it was found and is adapted to."""
-    holder: tuple[str, str] | None = None
+    local_table: tuple[str, str] | None = None
     """The table that holds the rows, where this one only distributes them."""
     ignores_deletes: bool = False
     storage: Storage = Storage()
-    hides_deleted: bool = True
+    final_hides_deleted: bool = True
     """Whether `FINAL` itself leaves out what is marked as deleted."""
-    scattered: bool = False
+    spans_partitions: bool = False
     """Whether images of one sort key may lie in several partitions: then these are collapsed one by one."""
-    made: bool = True
+    created_by_headrace: bool = True
     """Whether Headrace made the table: only such a table may be dropped to be made anew."""
 
     @property
@@ -137,7 +137,13 @@ class TargetTable:
         return self.schema.name
 
     @property
+    def full_name(self) -> str:
+        """`database.table`, unquoted: for messages."""
+        return f"{self.database}.{self.table}"
+
+    @property
     def qualified(self) -> str:
+        """The quoted name, for SQL."""
         return f"{quote_name(self.database)}.{quote_name(self.table)}"
 
     @property
@@ -145,27 +151,27 @@ class TargetTable:
         return bool(self.schema.row_key)
 
     @property
-    def every_before(self) -> bool:
+    def needs_before_images(self) -> bool:
         """Whether updates must come with what was there before."""
         return not self.has_key or self.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED)
 
     @property
-    def counts(self) -> bool:
+    def counts_duplicates(self) -> bool:
         """Whether an image that is written twice counts twice: blocks are then written under a token, and snapshots at one position."""
         return self.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED, EngineFamily.HISTORY)
 
     @property
-    def is_exact(self) -> bool:
+    def needs_consistent_snapshot(self) -> bool:
         """Whether rows of a snapshot must be those of one position, because nothing in the table puts an older image behind a newer one."""
-        return self.counts or self.family is EngineFamily.COALESCING or not self.has_key
+        return self.counts_duplicates or self.family is EngineFamily.COALESCING or not self.has_key
 
     @property
-    def is_ordered(self) -> bool:
+    def needs_ordered_writes(self) -> bool:
         """Whether blocks must be written in the order of the log, cut the same way each time."""
-        return self.counts or self.family is EngineFamily.COALESCING
+        return self.counts_duplicates or self.family is EngineFamily.COALESCING
 
     @property
-    def version_by_content(self) -> bool:
+    def cancels_by_content_hash(self) -> bool:
         """Whether images cancel each other by a hash of the row: when columns change, all rows must be hashed again (the table rebuilt)."""
         version = self.storage.arguments[-1] if self.family is EngineFamily.VERSIONED and self.storage.arguments else ""
         return bool(version) and all(column.name != version for column in self.columns)
@@ -173,21 +179,21 @@ class TargetTable:
     @property
     def key(self) -> tuple[str, ...]:
         """The columns of the table that tell its rows apart."""
-        return tuple(self.stored(name).name for name in self.schema.row_key)
+        return tuple(self.stored_column(name).name for name in self.schema.row_key)
 
     @property
     def insert_settings(self) -> dict[str, str]:
         """What an INSERT must say besides: a Distributed table answers when its shards have the rows, and never picks one at random."""
-        return {"distributed_foreground_insert": "1", "insert_distributed_one_random_shard": "0"} if self.holder is not None else {}
+        return {"distributed_foreground_insert": "1", "insert_distributed_one_random_shard": "0"} if self.local_table is not None else {}
 
     @property
     def view(self) -> str:
         """Where the source's rows are read by name, if that view is made."""
         return f"{quote_name(self.database)}.{quote_name(self.table + VIEW_SUFFIX)}"
 
-    def mark(self, meaning: MetadataRole) -> MetadataColumn | None:
-        return next((mark for mark in self.marks if mark.meaning is meaning), None)
+    def metadata_column(self, role: MetadataRole) -> MetadataColumn | None:
+        return next((metadata_column for metadata_column in self.metadata_columns if metadata_column.role is role), None)
 
-    def stored(self, name: str) -> StoredColumn:
+    def stored_column(self, name: str) -> StoredColumn:
         """Where a source's column is kept."""
         return next(column for column in self.columns if column.source.name == name)

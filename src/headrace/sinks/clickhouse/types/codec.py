@@ -26,7 +26,7 @@ CONVERSION_SETTINGS: Final = {
 }
 """What keeps the server from seeing types in a document that it has not. They do not reach the conversions of an Arrow stream, only those
 that a statement spells out."""
-HERE: Final = "{}"
+COLUMN: Final = "{}"
 """Stands for the column in an expression."""
 
 
@@ -57,9 +57,9 @@ class ColumnCodec:
     """Whether a NULL is sent as a value that the column cannot have otherwise."""
     sent_as: str = ""
     """The ClickHouse type in which it is sent if the server is to convert it, under `CONVERSION_SETTINGS`; empty: its own."""
-    read: str = HERE
+    read: str = COLUMN
     """The expression whose Arrow form `restore` takes."""
-    canonical: str | None = HERE
+    canonical: str | None = COLUMN
     """The expression that gives the value in the column's default type, or in a wider one of its family (any integer type, any
     decimal, DateTime64 of any precision; a TIME as Int64 of microseconds); None where SQL has no exact one."""
     comparable: bool = True
@@ -73,10 +73,10 @@ class ColumnCodec:
 
     def expression(self, quoted: str) -> str:
         """What to select, for `restore`."""
-        return self.read.replace(HERE, quoted)
+        return self.read.replace(COLUMN, quoted)
 
     def canonical_expression(self, quoted: str) -> str | None:
-        return None if self.canonical is None else self.canonical.replace(HERE, quoted)
+        return None if self.canonical is None else self.canonical.replace(COLUMN, quoted)
 
     def restored(self, values: Any, to: pa.DataType) -> Any:
         """The column's values from what the server answered, chunk by chunk."""
@@ -85,7 +85,7 @@ class ColumnCodec:
         return pa.chunked_array([self.restore(chunk) for chunk in values.chunks], to)
 
 
-def failing(array: Any, recode: Recode) -> Any:
+def find_failing_values(array: Any, recode: Recode) -> Any:
     """Which values a strict recoding refuses, as booleans: halves of a column are tried until what fails stands alone."""
     bad = np.zeros(len(array), dtype=bool)
     waiting = [(0, len(array))]
@@ -102,7 +102,7 @@ def failing(array: Any, recode: Recode) -> Any:
     return pa.array(bad)
 
 
-def chain(*recodes: Recode | None) -> Recode | None:
+def compose(*recodes: Recode | None) -> Recode | None:
     """One recoding after the other."""
     steps = [one for one in recodes if one is not None]
     if not steps:
@@ -116,12 +116,12 @@ def chain(*recodes: Recode | None) -> Recode | None:
     return run
 
 
-def to_type(wanted: pa.DataType) -> Recode:
+def cast_to(wanted: pa.DataType) -> Recode:
     """A strict cast."""
     return lambda array: array.cast(wanted)
 
 
-def seen_as(wanted: pa.DataType) -> Recode:
+def reinterpret_as(wanted: pa.DataType) -> Recode:
     """The same bits under another type."""
     return lambda array: array.view(wanted)
 

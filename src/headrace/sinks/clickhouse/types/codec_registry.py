@@ -28,7 +28,7 @@ from headrace.sinks.clickhouse.types.text import (
     uuid_codec,
     vector_codec,
 )
-from headrace.sinks.clickhouse.types.type_names import StoredType, unwrap
+from headrace.sinks.clickhouse.types.type_names import StoredType, parse_stored_type
 
 _CARRIERS: Final[dict[Kind, Callable[[Column, StoredType, ServerLimits], ColumnCodec | str | None]]] = {
     **dict.fromkeys(BITS, integer_codec),
@@ -54,7 +54,7 @@ _CARRIERS: Final[dict[Kind, Callable[[Column, StoredType, ServerLimits], ColumnC
 
 def codec_for(column: Column, stored: str, limits: ServerLimits) -> ColumnCodec:
     """How the column's values get into a column of type `stored` and back; a definite error where they cannot."""
-    kept = unwrap(stored)
+    kept = parse_stored_type(stored)
     found = _CARRIERS[column.kind](column, kept, limits) or canonical_text_codec(column, kept)
     if found is None or isinstance(found, str):
         why = f": {found}" if found else ""
@@ -66,7 +66,7 @@ def codec_for(column: Column, stored: str, limits: ServerLimits) -> ColumnCodec:
     return _with_nulls(column, kept, found)
 
 
-def misfit(column: Column, stored: str) -> str:
+def type_mismatch(column: Column, stored: str) -> str:
     """Why the column's values cannot be kept in a column of type `stored`; empty if they can."""
     try:
         codec_for(column, stored, ANY_SERVER)

@@ -17,12 +17,12 @@ import pyarrow as pa
 _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 
 
-def kept_documents(array: Any) -> Any:
+def normalize_source_documents(array: Any) -> Any:
     """The source's documents as the type keeps them."""
     return _canonical(array, _source_integer)
 
 
-def stored_documents(array: Any) -> Any:
+def normalize_stored_documents(array: Any) -> Any:
     """The type's own text of documents, in the same form."""
     return _canonical(array.cast(pa.string()), _stored_integer)
 

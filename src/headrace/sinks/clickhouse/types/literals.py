@@ -17,10 +17,10 @@ from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.server.scalar_values import time_text
 from headrace.sinks.clickhouse.server.server_limits import ANY_SERVER
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
-from headrace.sinks.clickhouse.types.type_names import unwrap
+from headrace.sinks.clickhouse.types.type_names import parse_stored_type
 
 
-def constant_in(column: Column, stored: str, value: object) -> str | None:
+def constant_sql(column: Column, stored: str, value: object) -> str | None:
     """A value (as Arrow takes it for the column; days and microseconds for dates and times); None where the type does not keep it."""
     codec = codec_for(column, stored, ANY_SERVER)
     array = _array(column, value)
@@ -30,11 +30,11 @@ def constant_in(column: Column, stored: str, value: object) -> str | None:
         sent = array if codec.recode is None else codec.recode(array)
     except pa.ArrowInvalid:
         return None
-    return f"CAST({_written(unwrap(stored).plain.name, sent[0])}, {quote_text(stored)})"
+    return f"CAST({_written(parse_stored_type(stored).plain.name, sent[0])}, {quote_text(stored)})"
 
 
-def number_or_value(scalar: Any) -> object:
-    """An Arrow scalar as `constant_in` takes it."""
+def scalar_value(scalar: Any) -> object:
+    """An Arrow scalar as `constant_sql` takes it."""
     if pa.types.is_temporal(scalar.type):
         return scalar.value
     return scalar.as_py()

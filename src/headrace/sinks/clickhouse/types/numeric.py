@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, chain, check_range, to_type
-from headrace.sinks.clickhouse.types.type_names import StoredType, TypeName
+from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, cast_to, check_range, compose
+from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredType
 
 BITS: Final = {
     Kind.INT8: 8,
@@ -55,7 +55,7 @@ def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
     if name in _NARROW:
         wire = _NARROW[name]
         caution = "" if _holds(column, name) else f"numbers that {name} cannot hold"
-        return ColumnCodec(wire, None if wire.equals(back) else to_type(wire), caution=caution)
+        return ColumnCodec(wire, None if wire.equals(back) else cast_to(wire), caution=caution)
     if name in _WIDE:
         # The server widens what it is sent; it would wrap a negative number without a word.
         negative = name.startswith("U") and column.kind in _SIGNED
@@ -67,19 +67,19 @@ def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
         as_number = "toUInt8({})"
         caution = "" if column.kind is Kind.BIT and column.precision == 1 else "numbers other than 0 and 1"
         return ColumnCodec(
-            pa.bool_(), to_type(pa.bool_()), checks=checks, read=as_number, canonical=as_number, comparable=False, caution=caution
+            pa.bool_(), cast_to(pa.bool_()), checks=checks, read=as_number, canonical=as_number, comparable=False, caution=caution
         )
     if name in _FLOATS:
         caution = "" if BITS[column.kind] <= _EXACT_TO[name] else f"numbers beyond 2 to the {_EXACT_TO[name]}"
-        return ColumnCodec(_FLOATS[name], to_type(_FLOATS[name]), to_type(back), canonical=canonical, comparable=False, caution=caution)
+        return ColumnCodec(_FLOATS[name], cast_to(_FLOATS[name]), cast_to(back), canonical=canonical, comparable=False, caution=caution)
     decimal = decimal_arrow(stored.plain)
     if decimal is not None:
         digits = len(str(1 << BITS[column.kind]))
-        caution = "" if decimal.precision - decimal.scale >= digits else f"numbers that {stored.plain.spelled} cannot hold"
+        caution = "" if decimal.precision - decimal.scale >= digits else f"numbers that {stored.plain.sql_name} cannot hold"
         return ColumnCodec(
             decimal,
-            chain(to_type(pa.decimal128(20, 0)), to_type(decimal)),
-            chain(to_type(decimal), to_type(back)),
+            compose(cast_to(pa.decimal128(20, 0)), cast_to(decimal)),
+            compose(cast_to(decimal), cast_to(back)),
             canonical=canonical,
             comparable=False,
             caution=caution,
@@ -95,18 +95,18 @@ def decimal_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
     if decimal is not None:
         whole = decimal.precision - decimal.scale
         fits = decimal.scale >= column.scale and whole >= column.precision - column.scale
-        caution = "" if fits else f"numbers that {stored.plain.spelled} cannot hold"
-        return ColumnCodec(decimal, None if decimal.equals(mine) else to_type(decimal), caution=caution)
+        caution = "" if fits else f"numbers that {stored.plain.sql_name} cannot hold"
+        return ColumnCodec(decimal, None if decimal.equals(mine) else cast_to(decimal), caution=caution)
     if name in _NARROW:
         largest = (1 << (int(name.lstrip("UInt")) - (not name.startswith("U")))) - 1
         fits = column.scale == 0 and not name.startswith("U") and 10**column.precision - 1 <= largest
         wire = _NARROW[name]
-        back = chain(
-            to_type(wire), to_type(pa.int64() if not name.startswith("U") else pa.uint64()), to_type(pa.decimal128(20, 0)), to_type(mine)
+        back = compose(
+            cast_to(wire), cast_to(pa.int64() if not name.startswith("U") else pa.uint64()), cast_to(pa.decimal128(20, 0)), cast_to(mine)
         )
         canonical = f"CAST({{}} AS {_wrapped(stored, f'Decimal({column.precision}, {column.scale})')})"
         caution = "" if fits else f"numbers that {name} cannot hold"
-        return ColumnCodec(wire, to_type(wire), back, canonical=canonical, comparable=True, caution=caution)
+        return ColumnCodec(wire, cast_to(wire), back, canonical=canonical, comparable=True, caution=caution)
     return None
 
 
@@ -120,14 +120,14 @@ def float_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Col
     if wire.equals(column.arrow_type):
         return ColumnCodec(wire)
     if column.kind is Kind.FLOAT32:
-        return ColumnCodec(wire, to_type(wire), to_type(pa.float32()), canonical="toFloat32({})")
+        return ColumnCodec(wire, cast_to(wire), cast_to(pa.float32()), canonical="toFloat32({})")
     checks = (Check("is not a number that Float32 holds exactly", _not_single),)
     return ColumnCodec(
-        wire, _narrow_float, to_type(pa.float64()), checks=checks, canonical="toFloat64({})", caution="numbers that Float32 rounds"
+        wire, _narrow_float, cast_to(pa.float64()), checks=checks, canonical="toFloat64({})", caution="numbers that Float32 rounds"
     )
 
 
-def decimal_arrow(plain: TypeName) -> Any | None:
+def decimal_arrow(plain: ClickHouseType) -> Any | None:
     """The Arrow type of a Decimal; None if it is none."""
     if plain.name == "Decimal":
         precision, scale = plain.number(0, 10), plain.number(1, 0)

@@ -1,6 +1,6 @@
 """Single rows as JSON that people can read and that gives the same row back, for every kind of column.
 
-Invariant: `row_values(schema, values_of(...))` equals the rows it was made from, bit for bit. Never used on whole blocks.
+Invariant: `rows_from_json(schema, values_of(...))` equals the rows it was made from, bit for bit. Never used on whole blocks.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _CLOCK: Final = re.compile(r"(-?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
 _INSTANTS: Final = (Kind.DATETIME, Kind.TIMESTAMP)
 
 
-def values_of(images: pa.RecordBatch, schema: TableSchema, row: int) -> dict[str, Json]:
+def row_to_json(images: pa.RecordBatch, schema: TableSchema, row: int) -> dict[str, Json]:
     """One row in JSON's types, by column."""
     return {column.name: _to_json(column, images.column(place)[row]) for place, column in enumerate(schema.columns)}
 
 
-def row_values(schema: TableSchema, rows: list[dict[str, Json]]) -> pa.RecordBatch:
+def rows_from_json(schema: TableSchema, rows: list[dict[str, Json]]) -> pa.RecordBatch:
     """The rows again."""
     arrays = [_to_array(column, [row[column.name] for row in rows]) for column in schema.columns]
     return pa.record_batch(arrays, schema=schema.arrow_schema)

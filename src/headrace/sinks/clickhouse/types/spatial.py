@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import Column
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.types.codec import ColumnCodec, to_type
+from headrace.sinks.clickhouse.types.codec import ColumnCodec, cast_to
 from headrace.sinks.clickhouse.types.text import bytes_codec
 from headrace.sinks.clickhouse.types.type_names import StoredType
 
@@ -114,7 +114,7 @@ def geometry_codec(column: Column, stored: StoredType, limits: ServerLimits) -> 
     return ColumnCodec(
         wire,
         recode,
-        to_type(pa.binary()),
+        cast_to(pa.binary()),
         null_as_value=column.nullable and wire is not _POINT,
         read=read,
         canonical=None,

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, chain, check_range, seen_as, to_type
+from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, cast_to, check_range, compose, reinterpret_as
 from headrace.sinks.clickhouse.types.type_names import StoredType
 
 _US: Final = pa.timestamp("us")
@@ -32,12 +32,12 @@ def date_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
     """A DATE."""
     del column
     name = stored.plain.name
-    outside = f"is outside what this server's {stored.spelled} holds"
+    outside = f"is outside what this server's {stored.sql_name} holds"
     if name == "Date32":
         return ColumnCodec(pa.date32(), checks=(check_range(pa.int32(), limits.first_day, limits.last_day, outside),))
     if name == "Date":
         checks = (check_range(pa.int32(), 0, _LAST_DATE, outside),)
-        recode = chain(seen_as(pa.int32()), to_type(pa.uint16()))
+        recode = compose(reinterpret_as(pa.int32()), cast_to(pa.uint16()))
         return ColumnCodec(pa.uint16(), recode, checks=checks, canonical="toDate32({})", caution="dates before 1970 or after 2149-06-06")
     return None
 
@@ -51,15 +51,15 @@ def timestamp_codec(column: Column, stored: StoredType, limits: ServerLimits) ->
             return _datetime_codec(column, stored, limits)
         case "Int64":
             # Microseconds since 1970, of the wall clock or of the instant.
-            return ColumnCodec(pa.int64(), seen_as(pa.int64()), seen_as(column.arrow_type), canonical=None, comparable=False)
+            return ColumnCodec(pa.int64(), reinterpret_as(pa.int64()), reinterpret_as(column.arrow_type), canonical=None, comparable=False)
     return None
 
 
 def time_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
     """A TIME: signed, beyond 24 hours."""
-    outside = f"is outside what this server's {stored.spelled} holds"
+    outside = f"is outside what this server's {stored.sql_name} holds"
     bounds = check_range(pa.int64(), limits.first_time_us, limits.last_time_us, outside)
-    restore = seen_as(pa.time64("us"))
+    restore = reinterpret_as(pa.time64("us"))
     match stored.plain.name:
         case "Time64":
             scale = stored.plain.number(0, 3)
@@ -71,14 +71,18 @@ def time_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
             )
         case "Time":
             read = "toInt64({}) * 1000000"
-            recode = chain(
-                seen_as(pa.int64()), seen_as(pa.duration("us")), to_type(pa.duration("s")), seen_as(pa.int64()), to_type(pa.int32())
+            recode = compose(
+                reinterpret_as(pa.int64()),
+                reinterpret_as(pa.duration("us")),
+                cast_to(pa.duration("s")),
+                reinterpret_as(pa.int64()),
+                cast_to(pa.int32()),
             )
             caution = "fractions of a second" if column.precision else ""
             checks = (bounds, *_check_fraction(column, 0))
             return ColumnCodec(pa.int32(), recode, restore, checks, read=read, canonical=read, comparable=False, caution=caution)
         case "Int64":
-            return ColumnCodec(pa.int64(), seen_as(pa.int64()), restore, checks=_check_fraction(column, 6))
+            return ColumnCodec(pa.int64(), reinterpret_as(pa.int64()), restore, checks=_check_fraction(column, 6))
     return None
 
 
@@ -92,13 +96,13 @@ def _datetime64_codec(column: Column, stored: StoredType, limits: ServerLimits) 
     fraction = "" if scale >= column.precision else f"fractions of more than {scale} digits"
     years = f"years that a DateTime64 of {scale} digits cannot hold" if most < limits.last_instant_us else ""
     checks = (
-        check_range(pa.int64(), first, last, f"is outside what this server's {stored.spelled} holds"),
+        check_range(pa.int64(), first, last, f"is outside what this server's {stored.sql_name} holds"),
         *_check_fraction(column, scale),
     )
     zone = stored.plain.text(1) or limits.zone
     if column.kind is Kind.TIMESTAMP:
         read = "{}" if zone in UTC_ZONES else "toTimeZone({}, 'UTC')"
-        return ColumnCodec(_UTC_US, None, chain(to_type(_UTC_US)), checks, read=read, canonical=read, caution=_both(fraction, years))
+        return ColumnCodec(_UTC_US, None, compose(cast_to(_UTC_US)), checks, read=read, canonical=read, caution=_both(fraction, years))
     if zone not in UTC_ZONES:
         return _wall_clock_in(zone)
     return ColumnCodec(_US, None, _wall_clock, checks, caution=_both(fraction, years))
@@ -108,10 +112,12 @@ def _datetime_codec(column: Column, stored: StoredType, limits: ServerLimits) ->
     zone = stored.plain.text(0) or limits.zone
     if column.kind is Kind.DATETIME and zone not in UTC_ZONES:
         return _wall_clock_in(zone)
-    outside = f"is outside what {stored.spelled} holds"
+    outside = f"is outside what {stored.sql_name} holds"
     checks = (check_range(pa.int64(), 0, _LAST_SECOND * 1_000_000 + 999_999, outside), *_check_fraction(column, 0))
-    recode = chain(seen_as(_US), to_type(pa.timestamp("s")), seen_as(pa.int64()), to_type(pa.uint32()))
-    restore = chain(to_type(pa.uint32()), to_type(pa.int64()), seen_as(pa.timestamp("s")), to_type(_US), seen_as(column.arrow_type))
+    recode = compose(reinterpret_as(_US), cast_to(pa.timestamp("s")), reinterpret_as(pa.int64()), cast_to(pa.uint32()))
+    restore = compose(
+        cast_to(pa.uint32()), cast_to(pa.int64()), reinterpret_as(pa.timestamp("s")), cast_to(_US), reinterpret_as(column.arrow_type)
+    )
     canonical = f"toDateTime64({{}}, {column.precision}, 'UTC')"
     caution = _both("fractions of a second" if column.precision else "", "years before 1970 or after 2106")
     return ColumnCodec(pa.uint32(), recode, restore, checks, canonical=canonical, caution=caution)

@@ -16,9 +16,9 @@ from headrace.model.schema import Column, Kind
 from headrace.model.text_values import read_uuids, spelling
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, chain, to_type
-from headrace.sinks.clickhouse.types.json_documents import kept_documents, stored_documents
-from headrace.sinks.clickhouse.types.type_names import StoredType, unwrap
+from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, cast_to, compose
+from headrace.sinks.clickhouse.types.json_documents import normalize_source_documents, normalize_stored_documents
+from headrace.sinks.clickhouse.types.type_names import StoredType, parse_stored_type
 
 _INTEGER: Final = re.compile(r"u?int\d+")
 _ENUMS: Final = {"Enum8": pa.int8(), "Enum16": pa.int16()}
@@ -48,7 +48,7 @@ def text_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
         case "String":
             return ColumnCodec(pa.string())
         case "FixedString":
-            return _fixed(column, stored, to_type(pa.binary()), to_type(pa.string()))
+            return _fixed(column, stored, cast_to(pa.binary()), cast_to(pa.string()))
         case "Enum8" | "Enum16":
             return _enum(stored, None, _decoded)
         case "UUID":
@@ -60,7 +60,7 @@ def text_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
             checks = (Check("is not a JSON object, which is all that the type JSON holds", _not_object),)
             return ColumnCodec(
                 pa.string(),
-                restore=stored_documents,
+                restore=normalize_stored_documents,
                 checks=checks,
                 sent_as="Nullable(String)" if stored.nullable else "String",
                 read="toString({})",
@@ -68,7 +68,7 @@ def text_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
                 comparable=False,
                 caution="documents that are no objects, or that have a path twice",
                 loses=_JSON_LOSES,
-                kept=kept_documents,
+                kept=normalize_source_documents,
             )
     return None
 
@@ -80,11 +80,11 @@ def bytes_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Col
         case "String":
             return ColumnCodec(pa.binary())
         case "FixedString":
-            return _fixed(column, stored, None, to_type(pa.binary()))
+            return _fixed(column, stored, None, cast_to(pa.binary()))
         case "UUID":
-            return _of_width(column, 16, "UUIDStringToNum(toString({}))", chain(_storage, to_type(pa.binary())))
+            return _of_width(column, 16, "UUIDStringToNum(toString({}))", compose(_storage, cast_to(pa.binary())))
         case "IPv6":
-            return _of_width(column, 16, "CAST({} AS FixedString(16))", to_type(pa.binary()))
+            return _of_width(column, 16, "CAST({} AS FixedString(16))", cast_to(pa.binary()))
     return None
 
 
@@ -95,9 +95,9 @@ def enum_or_set_codec(column: Column, stored: StoredType, limits: ServerLimits) 
         case "String" if stored.low_cardinality:
             return ColumnCodec(column.arrow_type, _distinct_dictionary, _named)
         case "String":
-            return ColumnCodec(pa.string(), to_type(pa.string()), _named)
+            return ColumnCodec(pa.string(), cast_to(pa.string()), _named)
         case "Enum8" | "Enum16" if column.kind is Kind.ENUM:
-            return _enum(stored, to_type(pa.string()), _named, column.members)
+            return _enum(stored, cast_to(pa.string()), _named, column.members)
         case "Array" if column.kind is Kind.SET and _spelled_inner(stored) in _SET_ARRAYS:
             read = "arrayStringConcat({}, ',')"
             caution = "NULL" if column.nullable else ""
@@ -121,9 +121,9 @@ def inet_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
     del limits
     match (column.kind, stored.plain.name):
         case (Kind.INET4, "IPv4"):
-            return ColumnCodec(pa.uint32(), _numbers, chain(to_type(pa.uint32()), _addresses))
+            return ColumnCodec(pa.uint32(), _numbers, compose(cast_to(pa.uint32()), _addresses))
         case (Kind.INET4, "UInt32"):
-            return ColumnCodec(pa.uint32(), _numbers, chain(to_type(pa.uint32()), _addresses), canonical="toIPv4({})", comparable=False)
+            return ColumnCodec(pa.uint32(), _numbers, compose(cast_to(pa.uint32()), _addresses), canonical="toIPv4({})", comparable=False)
         case (Kind.INET6, "IPv6"):
             return ColumnCodec(column.arrow_type)
         case (Kind.INET6, "FixedString") if stored.plain.number(0, 0) == 16:
@@ -138,8 +138,8 @@ def vector_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Co
     if stored.plain.name != "Array" or inner not in ("Float32", "Float64"):
         return None
     wire = column.arrow_type if inner == "Float32" else pa.list_(pa.field("item", pa.float64(), nullable=False))
-    recode = chain(_without_nulls, None if inner == "Float32" else to_type(wire))
-    restore = chain(to_type(column.arrow_type), _with_nulls if column.nullable else None)
+    recode = compose(_without_nulls, None if inner == "Float32" else cast_to(wire))
+    restore = compose(cast_to(column.arrow_type), _with_nulls if column.nullable else None)
     canonical = "{}" if inner == "Float32" else "arrayMap(x -> toFloat32(x), {})"
     return ColumnCodec(wire, recode, restore, null_as_value=column.nullable, canonical=canonical, comparable=inner == "Float32")
 
@@ -153,12 +153,12 @@ def canonical_text_codec(column: Column, stored: StoredType) -> ColumnCodec | No
     kind = _PARSED.get(column.kind)
     cast = "accurateCast" if "Int" in (kind or "") else "CAST"
     canonical = None if kind is None else f"{cast}({{}}, '{f'Nullable({kind})' if stored.nullable else kind}')"
-    return ColumnCodec(pa.string(), spell, chain(_decoded, read), canonical=canonical, comparable=False)
+    return ColumnCodec(pa.string(), spell, compose(_decoded, read), canonical=canonical, comparable=False)
 
 
 def _spelled_inner(stored: StoredType) -> str:
     inner = stored.plain.inner()
-    return "" if inner is None else unwrap(inner.spelled).spelled
+    return "" if inner is None else parse_stored_type(inner.sql_name).sql_name
 
 
 def _fixed(column: Column, stored: StoredType, to_bytes: Recode | None, restore: Recode | None) -> ColumnCodec:
@@ -166,15 +166,15 @@ def _fixed(column: Column, stored: StoredType, to_bytes: Recode | None, restore:
     width = stored.plain.number(0, 0)
     source = _FIXED_SOURCE.fullmatch(column.source_type)
     if source is not None and int(source.group(1)) == width:
-        return ColumnCodec(pa.binary(width), to_type(pa.binary(width)), to_type(pa.binary()))
-    why = f"is longer than the {width} bytes of {stored.plain.spelled}, or ends with a zero byte, which it would not keep"
-    find = chain(to_bytes, lambda array: _not_padded(array, width))
+        return ColumnCodec(pa.binary(width), cast_to(pa.binary(width)), cast_to(pa.binary()))
+    why = f"is longer than the {width} bytes of {stored.plain.sql_name}, or ends with a zero byte, which it would not keep"
+    find = compose(to_bytes, lambda array: _not_padded(array, width))
     assert find is not None
     caution = f"more than {width} bytes, or a zero byte at the end"
     return ColumnCodec(
         pa.binary(),
         to_bytes,
-        chain(to_type(pa.binary()), restore),
+        compose(cast_to(pa.binary()), restore),
         checks=(Check(why, find),),
         read=_WITHOUT_ZEROS,
         canonical=_WITHOUT_ZEROS,
@@ -191,14 +191,14 @@ def _not_padded(array: Any, width: int) -> Any | None:
 def _of_width(column: Column, width: int, canonical: str, restore: Recode | None) -> ColumnCodec:
     source = _FIXED_SOURCE.fullmatch(column.source_type)
     caution = "" if source is not None and int(source.group(1)) == width else f"anything but {width} bytes"
-    return ColumnCodec(pa.binary(width), to_type(pa.binary(width)), restore, canonical=canonical, comparable=False, caution=caution)
+    return ColumnCodec(pa.binary(width), cast_to(pa.binary(width)), restore, canonical=canonical, comparable=False, caution=caution)
 
 
 def _enum(stored: StoredType, to_text: Recode | None, restore: Recode, needed: tuple[str, ...] | None = None) -> ColumnCodec:
     numbers = stored.plain.members
     wire = _ENUMS[stored.plain.name]
     names, values = pa.array(list(numbers), pa.string()), pa.array(list(numbers.values()), wire)
-    look_up = chain(to_text, lambda array: pc.index_in(array, names))
+    look_up = compose(to_text, lambda array: pc.index_in(array, names))
     assert look_up is not None
     places: Recode = look_up
 
@@ -212,7 +212,7 @@ def _enum(stored: StoredType, to_text: Recode | None, restore: Recode, needed: t
     missing = "text that is no member" if needed is None else ", ".join(map(quote_text, sorted({"", *needed} - set(numbers))[:5]))
     caution = missing if needed is None or not missing else f"the members that it lacks: {missing}"
     check = Check(f"is no member of {stored.plain.name} as the column has it", find)
-    recode = chain(places, values.take)
+    recode = compose(places, values.take)
     return ColumnCodec(
         wire, recode, restore, checks=(check,), read="toString({})", canonical="toString({})", comparable=False, caution=caution
     )

@@ -29,9 +29,9 @@ from headrace.sinks.clickhouse.server.options import (
     YearAs,
 )
 from headrace.sinks.clickhouse.server.quoting import quote_text
-from headrace.sinks.clickhouse.types.codec_registry import misfit
+from headrace.sinks.clickhouse.types.codec_registry import type_mismatch
 from headrace.sinks.clickhouse.types.numeric import decimal_arrow
-from headrace.sinks.clickhouse.types.type_names import StoredType, TypeName, parse_type, unwrap
+from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredType, parse_stored_type, parse_type
 
 SIGN, VERSION, DELETED = "_sign", "_version", "_deleted"
 OCCURRENCE, ROW = "_occurrence", "_row"
@@ -79,14 +79,14 @@ _NEVER_NULLABLE: Final = frozenset(
 _DEFAULTS = TableOptions()
 
 
-def storage_type(schema: TableSchema, column: Column, choices: TableOptions = _DEFAULTS) -> str:
+def storage_type(schema: TableSchema, column: Column, options: TableOptions = _DEFAULTS) -> str:
     """The column's type in a target table that is made, spelled as the server spells it."""
-    explicit = _given(column, choices)
+    explicit = _given(column, options)
     if explicit:
         return _explicit_type(schema, column, explicit)
-    kind = _wrapped(schema, column, unwrap(_chosen_type(schema, column, choices)))
-    low = kind.plain.name == "String" and any(fnmatch.fnmatchcase(column.name, glob) for glob in choices.low_cardinality)
-    return StoredType(kind.plain, kind.nullable, low or kind.low_cardinality).spelled
+    kind = _wrapped(schema, column, parse_stored_type(_chosen_type(schema, column, options)))
+    low = kind.plain.name == "String" and any(fnmatch.fnmatchcase(column.name, glob) for glob in options.low_cardinality)
+    return StoredType(kind.plain, kind.nullable, low or kind.low_cardinality).sql_name
 
 
 def enum_type(members: tuple[str, ...], numbers: Mapping[str, int] | None = None) -> str:
@@ -105,18 +105,18 @@ def enum_type(members: tuple[str, ...], numbers: Mapping[str, int] | None = None
     return f"{family}({', '.join(f'{quote_text(name)} = {number}' for name, number in listed)})"
 
 
-def grown_enum(old: str, new: str) -> str:
+def merge_enum_types(old: str, new: str) -> str:
     """An Enum with the members of both types, those of the old one under their numbers, as ClickHouse demands; empty if one is no Enum."""
-    before, after = unwrap(old), unwrap(new)
+    before, after = parse_stored_type(old), parse_stored_type(new)
     if not (before.plain.name.startswith("Enum") and after.plain.name.startswith("Enum")):
         return ""
     members = sorted(after.plain.members.items(), key=lambda member: member[1])
     grown = parse_type(enum_type(tuple(name for name, _ in members if name), before.plain.members))
-    return replace(after, plain=grown).spelled
+    return replace(after, plain=grown).sql_name
 
 
-def _given(column: Column, choices: TableOptions) -> str:
-    given = dict(choices.types)
+def _given(column: Column, options: TableOptions) -> str:
+    given = dict(options.types)
     return given.get(column.name) or given.get(f"kind:{column.kind.value}") or ""
 
 
@@ -124,15 +124,15 @@ def _explicit_type(schema: TableSchema, column: Column, given: str) -> str:
     """A type that the user named."""
     bare = _NOT_NULL.sub("", given)
     try:
-        stored = unwrap(bare)
+        stored = parse_stored_type(bare)
         decimal = decimal_arrow(stored.plain)
         if decimal is not None:
             # Decimal64(3) and its like are other names of the same.
-            stored = replace(stored, plain=TypeName("Decimal", (decimal.precision, decimal.scale)))
+            stored = replace(stored, plain=ClickHouseType("Decimal", (decimal.precision, decimal.scale)))
     except DefiniteError as error:
         raise _refused(schema, column, error.message, error.hint) from error
-    kind = (stored if bare != given else _wrapped(schema, column, stored)).spelled
-    why = misfit(column, kind)
+    kind = (stored if bare != given else _wrapped(schema, column, stored)).sql_name
+    why = type_mismatch(column, kind)
     if why:
         raise _refused(schema, column, why, "choose another type for it in the settings (see docs/types.md)")
     return kind
@@ -144,50 +144,50 @@ def _wrapped(schema: TableSchema, column: Column, kind: StoredType) -> StoredTyp
     return StoredType(kind.plain, kind.nullable or nullable, kind.low_cardinality)
 
 
-def _chosen_type(schema: TableSchema, column: Column, choices: TableOptions) -> str:
+def _chosen_type(schema: TableSchema, column: Column, options: TableOptions) -> str:
     match column.kind:
         case Kind.DECIMAL:
             _check_decimal(schema, column)
-            return "String" if choices.decimal is DecimalAs.STRING else f"Decimal({column.precision}, {column.scale})"
+            return "String" if options.decimal is DecimalAs.STRING else f"Decimal({column.precision}, {column.scale})"
         case Kind.DATETIME | Kind.TIMESTAMP:
-            return _instant_type(schema, column, choices)
+            return _instant_type(schema, column, options)
         case Kind.TIME:
             _check_fraction(schema, column)
             times = {TimeAs.INT64: "Int64", TimeAs.STRING: "String"}
-            return times.get(choices.time, f"Time64({column.precision})")
+            return times.get(options.time, f"Time64({column.precision})")
         case Kind.ENUM:
             enums = {EnumAs.LOW_CARDINALITY: "LowCardinality(String)", EnumAs.STRING: "String"}
-            return enums.get(choices.enum) or enum_type(column.members)
+            return enums.get(options.enum) or enum_type(column.members)
         case Kind.SET:
-            return _SETS[choices.set]
-        case Kind.GEOMETRY if choices.geometry is GeometryAs.GEO:
+            return _SETS[options.set]
+        case Kind.GEOMETRY if options.geometry is GeometryAs.GEO:
             return _GEO.get(column.source_type.lower().partition(" ")[0], "String")
-    return _number_type(column, choices) or _PLAIN[column.kind]
+    return _number_type(column, options) or _PLAIN[column.kind]
 
 
-def _instant_type(schema: TableSchema, column: Column, choices: TableOptions) -> str:
+def _instant_type(schema: TableSchema, column: Column, options: TableOptions) -> str:
     _check_fraction(schema, column)
-    if choices.datetime is DatetimeAs.STRING:
+    if options.datetime is DatetimeAs.STRING:
         return "String"
-    digits = 6 if choices.datetime is DatetimeAs.MICRO else column.precision
-    zone = choices.zone if column.kind is Kind.TIMESTAMP else "UTC"
-    return TypeName("DateTime64", (digits, zone)).spelled
+    digits = 6 if options.datetime is DatetimeAs.MICRO else column.precision
+    zone = options.zone if column.kind is Kind.TIMESTAMP else "UTC"
+    return ClickHouseType("DateTime64", (digits, zone)).sql_name
 
 
-def _number_type(column: Column, choices: TableOptions) -> str:
+def _number_type(column: Column, options: TableOptions) -> str:
     """What was chosen instead of the plain type; empty: nothing."""
     match column.kind:
-        case Kind.JSON if choices.json is JsonAs.JSON:
+        case Kind.JSON if options.json is JsonAs.JSON:
             return "JSON"
-        case Kind.BIT if choices.bit is BitAs.STRING:
+        case Kind.BIT if options.bit is BitAs.STRING:
             return "String"
-        case Kind.BIT if choices.bit is BitAs.BOOL and column.precision == 1:
+        case Kind.BIT if options.bit is BitAs.BOOL and column.precision == 1:
             return "Bool"
-        case Kind.INT8 if choices.tinyint1 is TinyintAs.BOOL and _TINYINT1.match(column.source_type):
+        case Kind.INT8 if options.tinyint1 is TinyintAs.BOOL and _TINYINT1.match(column.source_type):
             return "Bool"
         case Kind.UINT64:
-            return _UNSIGNED.get(choices.uint64, "")
-        case Kind.YEAR if choices.year is YearAs.STRING:
+            return _UNSIGNED.get(options.uint64, "")
+        case Kind.YEAR if options.year is YearAs.STRING:
             return "String"
     return ""
 

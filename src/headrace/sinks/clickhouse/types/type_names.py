@@ -17,14 +17,14 @@ _TOKEN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class TypeName:
+class ClickHouseType:
     """A type: its family, and its arguments as types, numbers, texts or (text, number) of an Enum."""
 
     name: str
-    arguments: tuple[TypeName | int | str | tuple[str, int], ...] = ()
+    arguments: tuple[ClickHouseType | int | str | tuple[str, int], ...] = ()
 
     @property
-    def spelled(self) -> str:
+    def sql_name(self) -> str:
         if not self.arguments:
             return self.name
         return f"{self.name}({', '.join(map(_spell, self.arguments))})"
@@ -54,27 +54,27 @@ class TypeName:
         given = self.arguments[place] if place < len(self.arguments) else ""
         return given if isinstance(given, str) else ""
 
-    def inner(self) -> TypeName | None:
+    def inner(self) -> ClickHouseType | None:
         """The only argument, if it is a type."""
         first = self.arguments[0] if len(self.arguments) == 1 else None
-        return first if isinstance(first, TypeName) else None
+        return first if isinstance(first, ClickHouseType) else None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredType:
     """A column's type without what is wrapped around it."""
 
-    plain: TypeName
+    plain: ClickHouseType
     nullable: bool = False
     low_cardinality: bool = False
 
     @property
-    def spelled(self) -> str:
-        inner = f"Nullable({self.plain.spelled})" if self.nullable else self.plain.spelled
+    def sql_name(self) -> str:
+        inner = f"Nullable({self.plain.sql_name})" if self.nullable else self.plain.sql_name
         return f"LowCardinality({inner})" if self.low_cardinality else inner
 
 
-def parse_type(text: str) -> TypeName:
+def parse_type(text: str) -> ClickHouseType:
     """The type of a name as the server, or a user, writes it; a definite error if it is none."""
     parser = _Parser(text)
     found = parser.type()
@@ -83,7 +83,7 @@ def parse_type(text: str) -> TypeName:
     return found
 
 
-def unwrap(text: str) -> StoredType:
+def parse_stored_type(text: str) -> StoredType:
     """The type inside LowCardinality and Nullable."""
     found = StoredType(parse_type(text))
     for wrapper, field in (("LowCardinality", "low_cardinality"), ("Nullable", "nullable")):
@@ -93,10 +93,10 @@ def unwrap(text: str) -> StoredType:
     return found
 
 
-def _spell(argument: TypeName | int | str | tuple[str, int]) -> str:
+def _spell(argument: ClickHouseType | int | str | tuple[str, int]) -> str:
     match argument:
-        case TypeName():
-            return argument.spelled
+        case ClickHouseType():
+            return argument.sql_name
         case int():
             return str(argument)
         case str():
@@ -111,12 +111,12 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
 
-    def type(self) -> TypeName:
+    def type(self) -> ClickHouseType:
         name = self._take("word")
         if self.peek() != "(":
-            return TypeName(name)
+            return ClickHouseType(name)
         self._take("mark")
-        arguments: list[TypeName | int | str | tuple[str, int]] = []
+        arguments: list[ClickHouseType | int | str | tuple[str, int]] = []
         while self.peek() != ")":
             arguments.append(self._argument())
             if self.peek() == ",":
@@ -124,7 +124,7 @@ class _Parser:
             elif self.peek() != ")":
                 raise self.misspelt()
         self._take("mark")
-        return TypeName(name, tuple(arguments))
+        return ClickHouseType(name, tuple(arguments))
 
     def peek(self) -> str | None:
         match = _TOKEN.match(self._text, self._at)
@@ -137,7 +137,7 @@ class _Parser:
     def misspelt(self) -> DefiniteError:
         return DefiniteError(f"{self._text!r} is not a type of ClickHouse", hint="write it as ClickHouse does, such as Nullable(Int64)")
 
-    def _argument(self) -> TypeName | int | str | tuple[str, int]:
+    def _argument(self) -> ClickHouseType | int | str | tuple[str, int]:
         match = _TOKEN.match(self._text, self._at)
         if match is None:
             raise self.misspelt()

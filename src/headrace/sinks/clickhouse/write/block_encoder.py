@@ -22,9 +22,9 @@ from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, R
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.scalar_values import render_value
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
-from headrace.sinks.clickhouse.tables.metadata_columns import mark_field, mark_values
+from headrace.sinks.clickhouse.tables.metadata_columns import metadata_field, metadata_values
 from headrace.sinks.clickhouse.tables.target_table import StoredColumn, TargetTable
-from headrace.sinks.clickhouse.types.codec import ColumnCodec, failing
+from headrace.sinks.clickhouse.types.codec import ColumnCodec, find_failing_values
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
 
 _LEAST_BUFFER, _MOST_KEPT_BUFFER = 1 << 16, 1 << 25
@@ -34,15 +34,15 @@ _NOT_STORED = "correct the value in the source, choose on_refused_row = dead_let
 class BlockEncoder:
     """Encodes blocks of one table; built once, then run on every block."""
 
-    def __init__(self, layout: TargetTable, limits: ServerLimits, *, compression: str | None = None) -> None:
-        self._schema = layout.schema
-        self._columns = layout.columns
-        self._places = [layout.schema.columns.index(column.source) for column in layout.columns]
-        self._types = [c.arrow_type for c in layout.schema.columns]
-        self._carriers = [codec_for(c.source, c.type, limits) for c in layout.columns]
-        self._marks = layout.marks
-        fields = [pa.field(c.name, made.wire, made.nullable) for c, made in zip(layout.columns, self._carriers, strict=True)]
-        self._arrow_schema = pa.schema([*fields, *map(mark_field, layout.marks)])
+    def __init__(self, target_table: TargetTable, limits: ServerLimits, *, compression: str | None = None) -> None:
+        self._schema = target_table.schema
+        self._columns = target_table.columns
+        self._places = [target_table.schema.columns.index(column.source) for column in target_table.columns]
+        self._types = [c.arrow_type for c in target_table.schema.columns]
+        self._carriers = [codec_for(c.source, c.type, limits) for c in target_table.columns]
+        self._metadata_columns = target_table.metadata_columns
+        fields = [pa.field(c.name, made.wire, made.nullable) for c, made in zip(target_table.columns, self._carriers, strict=True)]
+        self._arrow_schema = pa.schema([*fields, *map(metadata_field, target_table.metadata_columns)])
         self._options = pa.ipc.IpcWriteOptions(compression=compression)
         self._compressed = compression is not None
         self._buffer: Any = None
@@ -62,7 +62,7 @@ class BlockEncoder:
         if not self.converts:
             return f"INSERT INTO {table} ({names}) FORMAT ArrowStream\n"
         sent = [(c.name, made.sent_as, c.type) for c, made in zip(self._columns, self._carriers, strict=True)]
-        sent += [(mark.name, "", mark.type) for mark in self._marks]
+        sent += [(mark.name, "", mark.type) for mark in self._metadata_columns]
         structure = ", ".join(f"{quote_name(name)} {of or kind}" for name, of, kind in sent)
         chosen = ", ".join(f"CAST({quote_name(name)} AS {kind})" if of else quote_name(name) for name, of, kind in sent)
         return f"INSERT INTO {table} ({names}) SELECT {chosen} FROM input({quote_text(structure)}) FORMAT ArrowStream\n"
@@ -88,31 +88,31 @@ class BlockEncoder:
         self._check_shape(block)
         columns = block.images.columns
         arrays = [
-            self._carried(column, codec, columns[place], block)
+            self._encode_column(column, codec, columns[place], block)
             for column, codec, place in zip(self._columns, self._carriers, self._places, strict=True)
         ]
-        marks = [mark_values(mark, block) for mark in self._marks]
-        return pa.record_batch([*arrays, *marks], schema=self._arrow_schema)
+        metadata_columns = [metadata_values(mark, block) for mark in self._metadata_columns]
+        return pa.record_batch([*arrays, *metadata_columns], schema=self._arrow_schema)
 
-    def _carried(self, column: StoredColumn, codec: ColumnCodec, array: Any, block: ChangeBlock) -> Any:
+    def _encode_column(self, column: StoredColumn, codec: ColumnCodec, array: Any, block: ChangeBlock) -> Any:
         """The column as it is sent; a definite error that names the first row with a value that is not stored as it is."""
         for check in codec.checks:
             bad = check.find(array)
             if bad is not None:
-                raise self._refusal(column, block, bad, check.why)
+                raise self._rejection(column, block, bad, check.why)
         if codec.recode is None:
             return array
         try:
             return codec.recode(array)
         except pa.ArrowInvalid as error:
-            raise self._refusal(column, block, failing(array, codec.recode), _misfit(column, error)) from error
+            raise self._rejection(column, block, find_failing_values(array, codec.recode), _rejection_reason(column, error)) from error
 
-    def refused(self, block: ChangeBlock) -> RejectedRows:
+    def find_rejected_rows(self, block: ChangeBlock) -> RejectedRows:
         """All rows with a value that is not stored as it is: each with the first such column, and why."""
         found: dict[int, tuple[str, str]] = {}
         columns = block.images.columns
         for column, codec, place in zip(self._columns, self._carriers, self._places, strict=True):
-            for bad, why in _misfits(column, codec, columns[place]):
+            for bad, why in _find_rejected_values(column, codec, columns[place]):
                 for row in np.flatnonzero(pc.fill_null(bad, False).to_numpy(zero_copy_only=False)).tolist():
                     value = render_value(columns[place][row])
                     found.setdefault(row, (column.source.name, f"{column.source.name} = {value} {why}"))
@@ -150,7 +150,7 @@ class BlockEncoder:
                 hint="this is a defect of the source; please report it",
             )
 
-    def _refusal(self, column: StoredColumn, block: ChangeBlock, bad: Any, why: str) -> RowRejected:
+    def _rejection(self, column: StoredColumn, block: ChangeBlock, bad: Any, why: str) -> RowRejected:
         source = column.source
         row = pc.index(bad, pa.scalar(True)).as_py()
         value = render_value(block.images.column(source.name)[row])
@@ -161,7 +161,7 @@ class BlockEncoder:
         return RowRejected(f"{source.name} = {value} {why}", place=place, hint=hint, event=event_of(block, row))
 
 
-def _misfits(column: StoredColumn, codec: ColumnCodec, array: Any) -> Iterator[tuple[Any, str]]:
+def _find_rejected_values(column: StoredColumn, codec: ColumnCodec, array: Any) -> Iterator[tuple[Any, str]]:
     """Which values of a column are not stored as they are, check by check; a recoding is only tried on what the checks let pass."""
     passed = np.ones(len(array), dtype=bool)
     for check in codec.checks:
@@ -177,9 +177,9 @@ def _misfits(column: StoredColumn, codec: ColumnCodec, array: Any) -> Iterator[t
         codec.recode(kept)
     except pa.ArrowInvalid as error:
         bad = np.zeros(len(array), dtype=bool)
-        bad[places[failing(kept, codec.recode).to_numpy(zero_copy_only=False)]] = True
-        yield pa.array(bad), _misfit(column, error)
+        bad[places[find_failing_values(kept, codec.recode).to_numpy(zero_copy_only=False)]] = True
+        yield pa.array(bad), _rejection_reason(column, error)
 
 
-def _misfit(column: StoredColumn, error: pa.ArrowInvalid) -> str:
+def _rejection_reason(column: StoredColumn, error: pa.ArrowInvalid) -> str:
     return f"is not a value that {column.type} holds ({error})"

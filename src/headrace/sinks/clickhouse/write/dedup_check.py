@@ -22,14 +22,14 @@ import pyarrow.compute as pc
 from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.response_rows import arrow_table
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sinks.clickhouse.write.dedup_token import first_version, last_version
 
-_UNDER_WAY = "SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {like}"
+_RUNNING_INSERT = "SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {like}"
 _BYTES = {"output_format_arrow_string_as_string": "0"}
 
 
@@ -45,10 +45,10 @@ class UnsentPart:
 class DedupChecker:
     """What one task doubts of one table's blocks."""
 
-    def __init__(self, scope: TargetScope, layout: TargetTable, *, again: bool) -> None:
+    def __init__(self, scope: TargetScope, target_table: TargetTable, *, again: bool) -> None:
         """`again`: whether blocks of this batch may be there from an earlier run."""
-        self._scope, self._layout, self._again = scope, layout, again
-        self._version = layout.mark(MetadataRole.VERSION)
+        self._scope, self._target_table, self._again = scope, target_table, again
+        self._version = target_table.metadata_column(MetadataRole.VERSION)
         self._highest: int | None = None
         self._sent: tuple[int, int] | None = None
 
@@ -57,13 +57,13 @@ class DedupChecker:
         if self._version is None or block.op[0].as_py() == Op.SNAPSHOT:
             return UnsentPart(block)
         span = first_version(block), last_version(block)
-        doubtful, self._sent = self._sent == span or self._may_be_there(span), span
+        doubtful, self._sent = self._sent == span or self._may_be_stored(span), span
         if not doubtful or self._engine.startswith(("Replicated", "Shared")):
             # With replicas, parts and tokens are noted in one step.
             return UnsentPart(block)
-        if self._layout.family is EngineFamily.HISTORY:
-            return self._missing_of(block, span)
-        if self._layout.counts and not self._is_partitioned and self._has_any(span):
+        if self._target_table.family is EngineFamily.HISTORY:
+            return self._missing_rows(block, span)
+        if self._target_table.counts_duplicates and not self._is_partitioned and self._has_any(span):
             return UnsentPart(_filtered(block, pa.repeat(False, block.rows)))
         return UnsentPart(block)
 
@@ -71,22 +71,22 @@ class DedupChecker:
         """The last block that was sent is there."""
         self._sent = None
 
-    def _may_be_there(self, span: tuple[int, int]) -> bool:
+    def _may_be_stored(self, span: tuple[int, int]) -> bool:
         """Whether the rows should be asked: up to the first block that lies beyond all there is."""
         if not self._again:
             return False
         if self._highest is None:
-            self._highest = int(self._column(f"SELECT max({self._name}) FROM {self._layout.qualified}")[0].as_py() or 0)
+            self._highest = int(self._column(f"SELECT max({self._name}) FROM {self._target_table.qualified}")[0].as_py() or 0)
         self._again = span[0] <= self._highest
-        return self._layout.family is EngineFamily.HISTORY or span[0] <= self._highest <= span[1]
+        return self._target_table.family is EngineFamily.HISTORY or span[0] <= self._highest <= span[1]
 
-    def _missing_of(self, block: ChangeBlock, span: tuple[int, int]) -> UnsentPart:
-        check_none_under_way(self._scope, self._layout)
-        found = self._column(f"SELECT toUInt64({self._name}) FROM {self._layout.qualified} WHERE {self._within(span)}")
+    def _missing_rows(self, block: ChangeBlock, span: tuple[int, int]) -> UnsentPart:
+        check_no_running_insert(self._scope, self._target_table)
+        found = self._column(f"SELECT toUInt64({self._name}) FROM {self._target_table.qualified} WHERE {self._within(span)}")
         return UnsentPart(_filtered(block, pc.invert(pc.is_in(block.version, value_set=found.cast(pa.uint64())))), certain=True)
 
     def _has_any(self, span: tuple[int, int]) -> bool:
-        return len(self._column(f"SELECT 1 FROM {self._layout.qualified} WHERE {self._within(span)} LIMIT 1")) > 0
+        return len(self._column(f"SELECT 1 FROM {self._target_table.qualified} WHERE {self._within(span)} LIMIT 1")) > 0
 
     @cached_property
     def _engine(self) -> str:
@@ -98,7 +98,7 @@ class DedupChecker:
 
     @property
     def _from_tables(self) -> str:
-        database, table = self._layout.holder or (self._layout.database, self._layout.table)
+        database, table = self._target_table.local_table or (self._target_table.database, self._target_table.table)
         return f"FROM system.tables WHERE database = {quote_text(database)} AND name = {quote_text(table)}"
 
     def _within(self, span: tuple[int, int]) -> str:
@@ -110,18 +110,18 @@ class DedupChecker:
         return quote_name(self._version.name)
 
     def _column(self, sql: str) -> pa.ChunkedArray:
-        with translated(self._scope.target, f"looking for the last block of {self._layout.database}.{self._layout.table}"):
+        with translate_errors(self._scope.target, f"looking for the last block of {self._target_table.full_name}"):
             return arrow_table(connect(self._scope.target).client.raw_query(sql, settings=_BYTES, fmt="ArrowStream"), 1).column(0)
 
 
-def check_none_under_way(scope: TargetScope, layout: TargetTable) -> None:
+def check_no_running_insert(scope: TargetScope, target_table: TargetTable) -> None:
     """Raise `TransientError` while the server still does an INSERT of somebody who may be gone: it would come after what is done next."""
-    like = layout.qualified.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    inserting = _UNDER_WAY.format(like=quote_text(f"INSERT INTO {like}%"))
-    with translated(scope.target, f"looking for INSERTs into {layout.database}.{layout.table}"):
+    like = target_table.qualified.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    inserting = _RUNNING_INSERT.format(like=quote_text(f"INSERT INTO {like}%"))
+    with translate_errors(scope.target, f"looking for INSERTs into {target_table.full_name}"):
         found = connect(scope.target).client.query(inserting).result_rows
     if found:
-        raise TransientError("an earlier INSERT of the same rows is still under way", place=f"table {layout.database}.{layout.table}")
+        raise TransientError("an earlier INSERT of the same rows is still under way", place=f"table {target_table.full_name}")
 
 
 def _filtered(block: ChangeBlock, keep: pa.Array) -> ChangeBlock:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from headrace.model.change_block import ChangeBlock, Op
 
 
-def token_of(pipe: str, block: ChangeBlock, attempt: str) -> str:
+def dedup_token(pipe: str, block: ChangeBlock, attempt: str) -> str:
     """The block's name. `pipe`: who writes; `attempt`: which reading of a snapshot it is."""
     first, last = first_version(block), last_version(block)
     parts = [pipe, str(block.schema.name), first, last, block.rows]

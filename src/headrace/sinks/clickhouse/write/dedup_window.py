@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.client import Connection, connect
-from headrace.sinks.clickhouse.server.errors import translated
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
@@ -26,7 +26,7 @@ _DEFAULTS: Final = {_ALONE: "system.merge_tree_settings", _REPLICATED: "system.r
 
 
 @dataclass(frozen=True, slots=True)
-class _Memory:
+class _WindowSetting:
     """A table's memory of blocks, as the server has it."""
 
     setting: str
@@ -34,19 +34,19 @@ class _Memory:
     partitioned: bool
 
 
-def ensure_windows(scope: TargetScope, layouts: Iterable[TargetTable]) -> None:
+def ensure_dedup_windows(scope: TargetScope, target_tables: Iterable[TargetTable]) -> None:
     """See to it that each of the tables remembers enough blocks. Repeatable."""
-    wanted = tuple(layouts)
-    for layout, memory in zip(wanted, _look(scope, wanted), strict=True):
-        _ensure(scope, layout, memory, LEAST_BLOCKS)
+    wanted = tuple(target_tables)
+    for target_table, memory in zip(wanted, _read_windows(scope, wanted), strict=True):
+        _ensure(scope, target_table, memory, LEAST_BLOCKS)
 
 
-class BlockCount:
+class DedupWindow:
     """Counts the blocks of one table that one task writes; makes the table's memory grow with them."""
 
-    def __init__(self, scope: TargetScope, layout: TargetTable, connection: Connection) -> None:
-        self._scope, self._layout = scope, layout
-        self._most_partitions = connection.most_partitions
+    def __init__(self, scope: TargetScope, target_table: TargetTable, connection: Connection) -> None:
+        self._scope, self._target_table = scope, target_table
+        self._most_partitions = connection.max_partitions
         self._blocks = self._parts = 0
         self._room = LEAST_BLOCKS
 
@@ -59,50 +59,52 @@ class BlockCount:
 
     def _make_room(self) -> int:
         """How many parts may be written before looking again."""
-        [memory] = _look(self._scope, [self._layout])
+        [memory] = _read_windows(self._scope, [self._target_table])
         if memory.partitioned:
-            return _ensure(self._scope, self._layout, memory, 2 * self._parts)
-        return self._parts + _ensure(self._scope, self._layout, memory, 2 * self._blocks) - self._blocks
+            return _ensure(self._scope, self._target_table, memory, 2 * self._parts)
+        return self._parts + _ensure(self._scope, self._target_table, memory, 2 * self._blocks) - self._blocks
 
 
-def _ensure(scope: TargetScope, layout: TargetTable, memory: _Memory, least: int) -> int:
+def _ensure(scope: TargetScope, target_table: TargetTable, memory: _WindowSetting, least: int) -> int:
     """Make the table remember at least so many blocks; how many it does."""
     if memory.blocks >= least:
         return memory.blocks
-    database, table = _place(layout)
-    cluster = f" ON CLUSTER {quote_text(scope.choices.cluster)}" if scope.choices.cluster else ""
-    with translated(scope.target, f"raising {memory.setting} of table {database}.{table} from {memory.blocks} to {least}"):
+    database, table = _local_table(target_table)
+    cluster = f" ON CLUSTER {quote_text(scope.options.cluster)}" if scope.options.cluster else ""
+    with translate_errors(scope.target, f"raising {memory.setting} of table {database}.{table} from {memory.blocks} to {least}"):
         connect(scope.target).client.command(
             f"ALTER TABLE {quote_name(database)}.{quote_name(table)}{cluster} MODIFY SETTING {memory.setting} = {least}"
         )
     return least
 
 
-def _look(scope: TargetScope, layouts: Sequence[TargetTable]) -> list[_Memory]:
+def _read_windows(scope: TargetScope, target_tables: Sequence[TargetTable]) -> list[_WindowSetting]:
     """What the tables remember, as the server has it now."""
-    if not layouts:
+    if not target_tables:
         return []
     client = connect(scope.target).client
-    listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in map(_place, layouts))
+    listed = ", ".join(f"({quote_text(database)}, {quote_text(table)})" for database, table in map(_local_table, target_tables))
     tables = f"SELECT database, name, engine, engine_full, partition_key FROM system.tables WHERE (database, name) IN ({listed})"
     usual = " UNION ALL ".join(f"SELECT name, value FROM {source} WHERE name = '{setting}'" for setting, source in _DEFAULTS.items())
-    with translated(scope.target, "looking at tables"):
+    with translate_errors(scope.target, "looking at tables"):
         found = {(database, name): about for database, name, *about in client.query(tables).result_rows}
         defaults = {name: int(value) for name, value in client.query(usual).result_rows}
-    return [_memory(layout, found.get(_place(layout)), defaults) for layout in layouts]
+    return [_parse_window(target_table, found.get(_local_table(target_table)), defaults) for target_table in target_tables]
 
 
-def _memory(layout: TargetTable, about: list[str] | None, defaults: Mapping[str, int]) -> _Memory:
+def _parse_window(target_table: TargetTable, about: list[str] | None, defaults: Mapping[str, int]) -> _WindowSetting:
     if about is None:
-        database, table = _place(layout)
+        database, table = _local_table(target_table)
         raise DefiniteError(
-            f"the table {database}.{table} is not on this server", place=f"table {layout.source}", hint="connect to a server that has it"
+            f"the table {database}.{table} is not on this server",
+            place=f"table {target_table.source}",
+            hint="connect to a server that has it",
         )
     engine, full, partition_key = about
     setting = _REPLICATED if engine.startswith(("Replicated", "Shared")) else _ALONE
     own = re.search(rf"\b{setting} = (\d+)", full)
-    return _Memory(setting, int(own.group(1)) if own is not None else defaults[setting], bool(partition_key))
+    return _WindowSetting(setting, int(own.group(1)) if own is not None else defaults[setting], bool(partition_key))
 
 
-def _place(layout: TargetTable) -> tuple[str, str]:
-    return layout.holder or (layout.database, layout.table)
+def _local_table(target_table: TargetTable) -> tuple[str, str]:
+    return target_table.local_table or (target_table.database, target_table.table)

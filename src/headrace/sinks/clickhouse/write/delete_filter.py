@@ -19,9 +19,9 @@ from headrace.sinks.clickhouse.tables.target_table import MetadataRole, TargetTa
 _TAKING = (MetadataRole.SIGN, MetadataRole.DELETED, MetadataRole.OPERATION)
 
 
-def without_deletions(layout: TargetTable, block: ChangeBlock) -> ChangeBlock:
+def drop_deletions(target_table: TargetTable, block: ChangeBlock) -> ChangeBlock:
     """What of a block is written to a table that keeps deleted rows."""
-    if not any(mark.meaning in _TAKING for mark in layout.marks):
+    if not any(mark.role in _TAKING for mark in target_table.metadata_columns):
         _check_unmoved(block)
     deleted = pc.equal(block.op, pa.scalar(Op.DELETE, pa.uint8()))
     if not pc.any(deleted).as_py():

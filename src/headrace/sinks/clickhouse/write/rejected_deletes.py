@@ -16,39 +16,41 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
-from headrace.sinks.clickhouse.types.row_json import row_values, values_of
+from headrace.sinks.clickhouse.types.row_json import row_to_json, rows_from_json
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 
 _TAKING = (Op.DELETE, Op.BEFORE)
 
 
-def deletion_of(layout: TargetTable, encoder: BlockEncoder, block: ChangeBlock, refused: RejectedRows, place: int) -> ChangeBlock | None:
+def storable_deletion(
+    target_table: TargetTable, encoder: BlockEncoder, block: ChangeBlock, find_rejected_rows: RejectedRows, place: int
+) -> ChangeBlock | None:
     """One of the refused rows as a deletion that is not refused; None if it is no deletion, or cannot be made one."""
-    row = int(refused.rows[place])
-    if block.op[row].as_py() not in _TAKING or layout.family is not EngineFamily.REPLACING or not layout.has_key:
+    row = int(find_rejected_rows.rows[place])
+    if block.op[row].as_py() not in _TAKING or target_table.family is not EngineFamily.REPLACING or not target_table.has_key:
         return None
     one = block.taken(np.array([row]))
-    values = values_of(one.images, block.schema, 0)
+    values = row_to_json(one.images, block.schema, 0)
     for nulls in (True, False):
-        made = _blanked(layout, encoder, one, values, refused.columns[place], nulls=nulls)
+        made = _with_blanks(target_table, encoder, one, values, find_rejected_rows.columns[place], nulls=nulls)
         if made is not None:
             return made
     return None
 
 
-def _blanked(
-    layout: TargetTable, encoder: BlockEncoder, one: ChangeBlock, values: dict[str, Any], column: str, *, nulls: bool
+def _with_blanks(
+    target_table: TargetTable, encoder: BlockEncoder, one: ChangeBlock, values: dict[str, Any], column: str, *, nulls: bool
 ) -> ChangeBlock | None:
     """The row with nothing in every column that is refused; with the least there is, where NULL is refused too."""
     blanked: set[str] = set()
-    while column not in layout.moving and column not in blanked:
+    while column not in target_table.key_dependencies and column not in blanked:
         blanked.add(column)
         blank = {name: _blank(one.schema.column(name), nulls=nulls) for name in blanked}
-        made = replace(one, images=row_values(one.schema, [{**values, **blank}]))
-        refused = encoder.refused(made)
-        if not len(refused.rows):
+        made = replace(one, images=rows_from_json(one.schema, [{**values, **blank}]))
+        find_rejected_rows = encoder.find_rejected_rows(made)
+        if not len(find_rejected_rows.rows):
             return made
-        column = refused.columns[0]
+        column = find_rejected_rows.columns[0]
     return None
 
 

@@ -36,17 +36,17 @@ from headrace.sinks.clickhouse.dead_letters.rejected_rows import (
     row_text,
 )
 from headrace.sinks.clickhouse.server.client import INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
-from headrace.sinks.clickhouse.server.errors import RejectedByServer, ServerBusy, translated
+from headrace.sinks.clickhouse.server.errors import RejectedByServer, ServerBusy, translate_errors
 from headrace.sinks.clickhouse.server.options import OnRefusedRow
-from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_one
+from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_table
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from headrace.sinks.clickhouse.types.codec import CONVERSION_SETTINGS
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 from headrace.sinks.clickhouse.write.dedup_check import DedupChecker
-from headrace.sinks.clickhouse.write.dedup_token import token_of
-from headrace.sinks.clickhouse.write.dedup_window import BlockCount
-from headrace.sinks.clickhouse.write.delete_filter import without_deletions
-from headrace.sinks.clickhouse.write.rejected_deletes import deletion_of
+from headrace.sinks.clickhouse.write.dedup_token import dedup_token
+from headrace.sinks.clickhouse.write.dedup_window import DedupWindow
+from headrace.sinks.clickhouse.write.delete_filter import drop_deletions
+from headrace.sinks.clickhouse.write.rejected_deletes import storable_deletion
 
 log = logging.getLogger("headrace")
 
@@ -55,20 +55,20 @@ log = logging.getLogger("headrace")
 class _Route:
     """Where a table's blocks go, and how."""
 
-    layout: TargetTable
+    target_table: TargetTable
     statement: bytes
     encoder: BlockEncoder
     settings: dict[str, str]
     """What the statement needs besides."""
-    named: _Named | None
+    named: _Dedup | None
     """For a table whose blocks have tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
+class _Dedup:
     """What is kept of a table whose blocks have tokens."""
 
-    count: BlockCount
+    count: DedupWindow
     doubts: DedupChecker
 
 
@@ -99,7 +99,7 @@ class ClickHouseWriter:
         self._settings: dict[str, str] = {}
         self._token_settings: dict[str, str] = {}
         self._routes: dict[TableSchema, _Route] = {}
-        self._named: dict[TableSchema, _Named] = {}
+        self._named: dict[TableSchema, _Dedup] = {}
         self._refused_here = 0
         self._closed = False
 
@@ -111,18 +111,18 @@ class ClickHouseWriter:
             return
         connection = self._connected()
         route = self._route(block.schema, connection)
-        written = without_deletions(route.layout, block) if route.layout.ignores_deletes else block
+        written = drop_deletions(route.target_table, block) if route.target_table.ignores_deletes else block
         if not written.rows:
             return
         self._refused_here = 0
         if route.named is None:
-            self._write_freely(written)
+            self._write_splittable(written)
             return
         route.named.count.add(written.rows)
         left = route.named.doubts.unsent_part(written)
         if left.block.rows:
-            name = token_of(self._pipe, block, self._attempt) + (f":{secrets.token_hex(8)}" if left.certain else "")
-            self._write_named(route, left.block, name)
+            name = dedup_token(self._pipe, block, self._attempt) + (f":{secrets.token_hex(8)}" if left.certain else "")
+            self._write_with_token(route, left.block, name)
         route.named.doubts.answered()
 
     def write_row(self, block: ChangeBlock, name: str) -> None:
@@ -130,49 +130,49 @@ class ClickHouseWriter:
         connection = self._connected()
         route = self._route(block.schema, connection)
         if route.named is None:
-            self._write_freely(block)
+            self._write_splittable(block)
         else:
-            self._write_named(route, block, name)
+            self._write_with_token(route, block, name)
 
-    def _write_named(self, route: _Route, block: ChangeBlock, token: str) -> None:
+    def _write_with_token(self, route: _Route, block: ChangeBlock, token: str) -> None:
         settings = {**self._token_settings, "insert_deduplication_token": token}
         try:
             self._send(self._connected(), route, block, settings)
         except RowRejected:
-            refuse = self._refuser(route.layout)
+            refuse = self._rejection_handler(route.target_table)
             if refuse is None:
                 raise
-            refused = route.encoder.refused(block)
-            refuse(route.layout, block, refused)
+            refused = route.encoder.find_rejected_rows(block)
+            refuse(route.target_table, block, refused)
             rest = block.taken(np.delete(np.arange(block.rows), refused.rows))
             if rest.rows:
                 self._send(self._connected(), route, rest, settings)
 
-    def _write_freely(self, block: ChangeBlock) -> None:
+    def _write_splittable(self, block: ChangeBlock) -> None:
         """Write to a table that merges by version: in one piece, or in whatever pieces it takes."""
         connection = self._connected()
         route = self._route(block.schema, connection)
         try:
             self._send(connection, route, block, self._settings)
         except RowRejected:
-            refuse = self._refuser(route.layout)
+            refuse = self._rejection_handler(route.target_table)
             if refuse is None:
                 raise
-            self._write_around(route, block, refuse)
+            self._write_without_rejected(route, block, refuse)
         except (RejectedByServer, ServerBusy) as error:
             self._write_in_halves(route, block, error)
 
-    def _write_around(self, route: _Route, block: ChangeBlock, refuse: OnRejected) -> None:
+    def _write_without_rejected(self, route: _Route, block: ChangeBlock, refuse: OnRejected) -> None:
         """Write what our own checks let pass; see to the others first."""
-        refused = route.encoder.refused(block)
-        deletions = [deletion_of(route.layout, route.encoder, block, refused, place) for place in range(len(refused.rows))]
+        refused = route.encoder.find_rejected_rows(block)
+        deletions = [storable_deletion(route.target_table, route.encoder, block, refused, place) for place in range(len(refused.rows))]
         others = [place for place, deletion in enumerate(deletions) if deletion is None]
         if others:
-            refuse(route.layout, block, refused.only(others))
+            refuse(route.target_table, block, refused.only(others))
         rest = block.taken(np.delete(np.arange(block.rows), refused.rows))
         for piece in (rest, *deletions):
             if piece is not None and piece.rows:
-                self._write_freely(piece)
+                self._write_splittable(piece)
 
     def _write_in_halves(self, route: _Route, block: ChangeBlock, error: RejectedByServer | ServerBusy) -> None:
         """The server did not take the block: halves of it may pass, if it was the block's size or one row's value."""
@@ -180,40 +180,40 @@ class ClickHouseWriter:
             raise error
         if block.rows > 1:
             for half in halves(block):
-                self._write_freely(half)
+                self._write_splittable(half)
             return
         if isinstance(error, ServerBusy):
             raise error
-        refuse = self._refuser(route.layout)
+        refuse = self._rejection_handler(route.target_table)
         self._refused_here += 1
         if refuse is None or self._refused_here > MOST_REFUSED:
             many = f"; it is one of more than {MOST_REFUSED} of its block" if refuse is not None else ""
             place = f"table {block.schema.name}{row_text(block, 0)}, {place_text(block.version[0].as_py())}"
             event = event_of(block, 0)
             raise DefiniteError(f"the row is refused{many}: {error.message}", place=place, hint=error.hint, event=event) from error
-        refuse(route.layout, block, RejectedRows.of({0: ("", error.message)}))
+        refuse(route.target_table, block, RejectedRows.of({0: ("", error.message)}))
 
-    def _refuser(self, layout: TargetTable) -> OnRejected | None:
+    def _rejection_handler(self, target_table: TargetTable) -> OnRejected | None:
         if self._on_refused is not None:
             return self._on_refused
-        chosen = self._scope.choices.of(layout.source).on_refused_row
-        return self._post if chosen is OnRefusedRow.DEAD_LETTER else None
+        chosen = self._scope.options.of(target_table.source).on_refused_row
+        return self._store_dead_letters if chosen is OnRefusedRow.DEAD_LETTER else None
 
-    def _post(self, layout: TargetTable, block: ChangeBlock, refused: RejectedRows) -> None:
-        store_dead_letters(OwnTables(self._scope), layout, (self._pipe, self._label), block, refused, time.time_ns() // 1000)
+    def _store_dead_letters(self, target_table: TargetTable, block: ChangeBlock, refused: RejectedRows) -> None:
+        store_dead_letters(OwnTables(self._scope), target_table, (self._pipe, self._label), block, refused, time.time_ns() // 1000)
         log.warning(
             "%d rows of %s are in headrace.errors, not in %s.%s: %s",
             len(refused.rows),
-            layout.source,
-            layout.database,
-            layout.table,
+            target_table.source,
+            target_table.database,
+            target_table.table,
             refused.reasons[0],
         )
 
     def _send(self, connection: Connection, route: _Route, block: ChangeBlock, settings: dict[str, str]) -> None:
         body = route.encoder.encode(block, route.statement)
-        settings = {**settings, **route.settings, **route.layout.insert_settings}
-        with translated(self._target, f"writing {block.rows} rows to table {block.schema.name}"):
+        settings = {**settings, **route.settings, **route.target_table.insert_settings}
+        with translate_errors(self._target, f"writing {block.rows} rows to table {block.schema.name}"):
             # Without a table name the driver sends the body as it is, which saves a copy of it.
             connection.client.raw_insert("", None, body, settings=settings)  # type: ignore[arg-type]
 
@@ -227,9 +227,9 @@ class ClickHouseWriter:
         if connection is not self._connection:
             # Another host may know other settings, and hold other dates.
             self._connection = connection
-            settings = {**INSERT_SETTINGS, "max_partitions_per_insert_block": str(connection.most_partitions)}
-            self._settings = connection.known(settings)
-            self._token_settings = connection.known({**settings, **TOKEN_SETTINGS})
+            settings = {**INSERT_SETTINGS, "max_partitions_per_insert_block": str(connection.max_partitions)}
+            self._settings = connection.supported(settings)
+            self._token_settings = connection.supported({**settings, **TOKEN_SETTINGS})
             self._routes.clear()
         return connection
 
@@ -238,15 +238,15 @@ class ClickHouseWriter:
         route = self._routes.get(schema)
         if route is None:
             compression = None if self._target.is_loopback else "lz4"
-            layout = resolve_one(self._scope, schema, self._tables)
-            encoder = BlockEncoder(layout, connection.limits, compression=compression)
-            settings = connection.known(CONVERSION_SETTINGS) if encoder.converts else {}
-            if layout.is_ordered and schema not in self._named:
-                self._named[schema] = _Named(
-                    BlockCount(self._scope, layout, connection), DedupChecker(self._scope, layout, again=self._again)
+            target_table = resolve_table(self._scope, schema, self._tables)
+            encoder = BlockEncoder(target_table, connection.limits, compression=compression)
+            settings = connection.supported(CONVERSION_SETTINGS) if encoder.converts else {}
+            if target_table.needs_ordered_writes and schema not in self._named:
+                self._named[schema] = _Dedup(
+                    DedupWindow(self._scope, target_table, connection), DedupChecker(self._scope, target_table, again=self._again)
                 )
             # What was written before a change of hosts counts on.
             route = self._routes[schema] = _Route(
-                layout, encoder.statement(layout.qualified).encode(), encoder, settings, self._named.get(schema)
+                target_table, encoder.statement(target_table.qualified).encode(), encoder, settings, self._named.get(schema)
             )
         return route
