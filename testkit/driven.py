@@ -59,7 +59,7 @@ class DrivenPipe:
         """`settings`: what else was chosen, in the words of a settings file. `others`: further fields of `PipeSettings`."""
         self.book = book
         selection = others.pop("selection", None) or Selection((f"{book.database}.*",), exclude)
-        policies = SchemaPolicy.of_pairs(policy)
+        policies = SchemaPolicy.from_pairs(policy)
         more = settings or {}
         chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=more, chunk_rows=chunk_rows, **others)
         sink = ClickHouseSink(parse_target(sink_url), choices or ClickHouseOptions())

@@ -55,7 +55,7 @@ class LocalTopicPipe:
             Selection(("*.*",), exclude),
             state,
             schema_changes=policy or SchemaPolicy(),
-            patience_s=5.0,
+            retry_timeout_s=5.0,
             projection=Projection(exclude=exclude_columns),
             choices=settings or {},
         )

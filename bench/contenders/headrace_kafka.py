@@ -25,7 +25,7 @@ from headrace.pipes.debezium.topic_settings import TopicSettings, topic_pattern
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink
 from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
-from headrace.settings.settings_file import Chosen
+from headrace.settings.settings_file import UserSettings
 
 BATCH_RECORDS = 200_000
 
@@ -77,6 +77,6 @@ class HeadraceIntoTopics:
         start = f"{target.start_file}:{target.start_position}"
         state = Path.cwd() / "state"
         settings = PipeSettings(Selection((f"{target.database}.*",)), state, once=True, start_at=start, snapshot=SnapshotMode.NONE)
-        with open_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", Chosen(), state, "127.0.0.1") as named:
+        with open_sink(f"kafka://{os.environ[SERVERS_VARIABLE]}", UserSettings(), state, "127.0.0.1") as named:
             MySQLPipe(address_of(target), named.sink, named.name, settings, flow).run()
         return flow.window()

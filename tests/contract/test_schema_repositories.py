@@ -20,7 +20,7 @@ from headrace.kafka.registry import MemoryRepository, open_repository, secret_in
 from headrace.kafka.registry_files import DirectoryRepository, subject_of
 from headrace.kafka.registry_http import HttpRepository, client_settings
 from headrace.kafka.schema_repository import Compatibility, SchemaRepository, conflicts
-from headrace.settings.settings_file import parse_set
+from headrace.settings.settings_file import parse_set_flag
 from testkit.schema_registry import PrivateRegistry
 
 
@@ -205,10 +205,10 @@ def test_the_address_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_setting_holds_no_secret(address: str, secret: str | None) -> None:
     assert secret_in(address) == secret
     if secret is None:
-        assert parse_set(f"debezium.registry={address}").debezium.registry == address
+        assert parse_set_flag(f"debezium.registry={address}").debezium.registry == address
     else:
         with pytest.raises(DefiniteError, match="settings are kept") as caught:
-            parse_set(f"debezium.registry={address}")
+            parse_set_flag(f"debezium.registry={address}")
         assert "word" not in str(caught.value).replace("password", "")
 
 

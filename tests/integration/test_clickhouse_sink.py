@@ -25,7 +25,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.retry import retrying
-from headrace.settings.settings_file import parse_set
+from headrace.settings.settings_file import parse_set_flag
 from headrace.sinks.clickhouse.reader import orders_by_bytes
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -398,7 +398,7 @@ def test_what_a_statement_adds_to_a_table(server: EmbeddedServer) -> None:
 
 
 def test_an_extra_column_must_not_hide_one_of_the_source(sink: ClickHouseSink) -> None:
-    choices = parse_set("extra_columns.n=Int64 ALIAS 1").sink
+    choices = parse_set_flag("extra_columns.n=Int64 ALIAS 1").sink
     with pytest.raises(DefiniteError) as caught:
         replace(sink, options=choices).prepare([schema_of()])
     assert "the extra column n has the name of a column of the source" in caught.value.message

@@ -271,7 +271,7 @@ def test_new_columns_by_policy(open_pipe: Open, word: str) -> None:
     records = records_of("mysql-schema", "evolving")
     shapes = [tuple(json.loads(one.value or b"null")["payload"]["after"] or ()) for one in records]
     cut = next(place for place, shape in enumerate(shapes) if shape and shape != shapes[0])
-    pipe = open_pipe(policy=SchemaPolicy.of_words({"add_column": word}))
+    pipe = open_pipe(policy=SchemaPolicy.from_dict({"add_column": word}))
     pipe.run(records[:cut])
     if word == "halt":
         with pytest.raises(DefiniteError, match="add_column is set to halt"):

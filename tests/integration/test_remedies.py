@@ -14,7 +14,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.state.resync_requests import with_state
-from headrace.settings.settings_file import Chosen
+from headrace.settings.settings_file import UserSettings
 from testkit.binlogs import Logbook, open_logbook
 from testkit.driven import DrivenPipe
 from testkit.remedies import commands_of, execute
@@ -166,7 +166,7 @@ def test_a_setting_that_needs_another_table(runs: Runs) -> None:
     runs.run()
     runs.in_sink("DROP TABLE DB.t", "DROP TABLE DB.u")
     runs.state = runs.state.with_name("other")
-    runs.run(settings=other, choices=Chosen(other).sink)
+    runs.run(settings=other, choices=UserSettings(other).sink)
     runs.assert_same()
 
 

@@ -88,7 +88,7 @@ class Pair:
 
     def pipe(self, snapshot_mode: SnapshotMode = SnapshotMode.LOCK_FREE, exclude: str = "cdc_*") -> ScyllaPipe:
         chosen = Selection((f"{self.keyspace}.*",), (f"{self.keyspace}.cdc_*", f"{self.keyspace}.{exclude}"))
-        settings = PipeSettings(chosen, self.state, once=True, snapshot=snapshot_mode, patience_s=30, chunk_rows=60)
+        settings = PipeSettings(chosen, self.state, once=True, snapshot=snapshot_mode, retry_timeout_s=30, chunk_rows=60)
         settings = replace(settings, choices={"scylla": {"kept": self.choices.kept.value}})
         target = LogTarget(self.kept, "clickhouse://there/", self.sink.sink.progress_store())
         return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())

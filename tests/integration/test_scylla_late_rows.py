@@ -27,7 +27,7 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.service.status_collector import StatusCollector
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
-from headrace.settings.settings_file import Chosen
+from headrace.settings.settings_file import UserSettings
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
 from headrace.sinks.clickhouse.server.client import disconnect
@@ -90,7 +90,7 @@ class Source:
         self.captured.execute(f"INSERT INTO {self.keyspace}.t (p, c, v) VALUES ({key}, {key}, 'written {age_s} s late'){stamp}")
 
     def pipe(self, *, once: bool, snapshot: SnapshotMode = SnapshotMode.NONE, target: LogTarget | None = None) -> ScyllaPipe:
-        settings = PipeSettings(Selection((str(self.name),)), self.state, once=once, snapshot=snapshot, patience_s=30)
+        settings = PipeSettings(Selection((str(self.name),)), self.state, once=once, snapshot=snapshot, retry_timeout_s=30)
         cells = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.progress_store())
         return ScyllaPipe(self.session.address, self.choices, target or cells, settings, self.view)
 
@@ -288,7 +288,7 @@ def test_targets_outside_of_clickhouse_get_late_rows_too(
         until(lambda: len(set(keys())) == total)
         until(lambda: source.view.progress().late_rows == counted)
 
-    with open_log_target(address, Chosen(), source.state, "127.0.0.1") as target:
+    with open_log_target(address, UserSettings(), source.state, "127.0.0.1") as target:
         source.insert(1)
         with source.running(target=target):
             until(lambda: keys() == [1])

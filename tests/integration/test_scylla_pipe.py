@@ -89,7 +89,7 @@ class Source:
     def pipe(self, *, start_at: str = "", once: bool = True) -> ScyllaPipe:
         tables, left_out = (tuple(f"{self.keyspace}.{glob}" for glob in globs) for globs in (self.include, ("cdc_*", *self.exclude)))
         settings = PipeSettings(
-            Selection(tables, left_out), self.state, once=once, start_at=start_at, snapshot=self.snapshot, patience_s=30
+            Selection(tables, left_out), self.state, once=once, start_at=start_at, snapshot=self.snapshot, retry_timeout_s=30
         )
         target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.progress_store())
         return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())

@@ -21,7 +21,7 @@ from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
-from headrace.settings.settings_file import Chosen, parse_settings
+from headrace.settings.settings_file import UserSettings, parse_settings
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
 from headrace.verify import regions
@@ -225,7 +225,7 @@ def test_the_sink_shows_what_the_sources_own_select_shows(
 
 def compared(book: Logbook, pipe: DrivenPipe, settings: dict[str, Any], *, repair: bool = False) -> list[TableResult]:
     sink, selection = pipe.sink, Selection((f"{book.database}.*",))
-    options = VerifyOptions(chunk_rows=50, spark=SparkUse.NEVER, transforms=Chosen(settings).transforms, repair=repair)
+    options = VerifyOptions(chunk_rows=50, spark=SparkUse.NEVER, transforms=UserSettings(settings).transforms, repair=repair)
     watermark = find_watermark(sink, book.address, book.database, KnownPipe(), 5.0)
     return list(verify_tables(book.address, sink, selection, options, watermark=watermark))
 

@@ -62,7 +62,7 @@ def test_a_whole_file_becomes_pipes(tmp_path: Path) -> None:
     assert part.source == "mysql://repl:p%40ss%2Fw%3Ard%25@db:3307/shop?tls=required"
     assert part.sink == "clickhouse://default:a%20b%26c@ch:8123/"
     settings = part.settings
-    assert (settings.name, settings.state, settings.patience_s) == ("orders", tmp_path / "progress" / "orders", math.inf)
+    assert (settings.name, settings.state, settings.retry_timeout_s) == ("orders", tmp_path / "progress" / "orders", math.inf)
     assert (settings.selection.include, settings.selection.exclude) == (("shop.orders", "billing.*"), ("shop.*_tmp",))
     assert (settings.projection.exclude, settings.zero_dates, settings.snapshot) == (
         ("shop.users.secret",),
@@ -312,7 +312,7 @@ def test_settings_of_a_producer_are_shown_nowhere_and_masked_in_the_log(tmp_path
     monkeypatch.setenv("SOME_KEY", "hunter3")
     more = 'class = "my.module:Sink"\npassphrase = "hunter2"\napi_key = "hunter4"\nother = "x${SOME_KEY}"\ncolour = "red"'
     [spec] = loaded(tmp_path, base().replace('url = "chdb:data"', more)).pipes[0].specs
-    assert spec.settings.lasting["settings"] == {"producer": {"colour": "red"}}
+    assert spec.settings.stored_options["settings"] == {"producer": {"colour": "red"}}
     settings = json.loads(parse_producer(spec.sink, spec.chosen.producer).settings)
     assert settings == {"passphrase": "hunter2", "api_key": "hunter4", "other": "xhunter3", "colour": "red"}
     kafka = 'url = "kafka://k:9092?sasl.password=s3cr%2Ft"'

@@ -132,7 +132,7 @@ def test_a_batch_that_is_read_again_begins_with_what_was_known_before(tmp_path: 
 def test_what_needs_the_source_is_refused() -> None:
     for words in ({"truncate_table": "keep"}, {"add_column": "resync"}):
         with pytest.raises(DefiniteError, match="pipe from Kafka"):
-            check_policy(SchemaPolicy.of_words(words))
+            check_policy(SchemaPolicy.from_dict(words))
     with pytest.raises(DefiniteError, match="several tasks"):
         TopicSettings("x", min_partitions=8).check()
 

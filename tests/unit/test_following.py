@@ -118,7 +118,7 @@ class Pipe:
         self.executor = IntentExecutor(
             self.state, self.directory, self.snapshots, self.sink, SinkSchemaResolver(PipeSettings(WANTED, path)), self.ask
         )
-        self.follower = SchemaChangeFollower(history, WANTED, self.executor, SchemaPolicy.of_pairs(policy), "p", self.check, LogView())
+        self.follower = SchemaChangeFollower(history, WANTED, self.executor, SchemaPolicy.from_pairs(policy), "p", self.check, LogView())
 
     def ask(self, tables: tuple[str, ...]) -> None:
         saved = self.directory.load()

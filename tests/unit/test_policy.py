@@ -10,16 +10,16 @@ from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 
 def test_everything_is_applied_unless_it_is_said_otherwise() -> None:
     assert {SchemaPolicy().of(kind) for kind in ChangeKind} == {Policy.APPLY}
-    chosen = SchemaPolicy.of_pairs(["drop_table=keep", "add_column=ignore", "drop_table=halt"])
+    chosen = SchemaPolicy.from_pairs(["drop_table=keep", "add_column=ignore", "drop_table=halt"])
     assert (chosen.of(ChangeKind.DROP_TABLE), chosen.of(ChangeKind.ADD_COLUMN)) == (Policy.HALT, Policy.IGNORE)
     assert chosen.of(ChangeKind.CREATE_TABLE) is Policy.APPLY
-    assert SchemaPolicy.of_words(chosen.to_words()) == chosen
+    assert SchemaPolicy.from_dict(chosen.to_dict()) == chosen
 
 
 def test_all_is_about_the_kinds_that_know_the_policy_and_single_words_come_after_it() -> None:
-    halting = SchemaPolicy.of_pairs(["truncate_table=apply", "all=halt"])
+    halting = SchemaPolicy.from_pairs(["truncate_table=apply", "all=halt"])
     assert [kind for kind in ChangeKind if halting.of(kind) is not Policy.HALT] == [ChangeKind.TRUNCATE_TABLE]
-    kept = SchemaPolicy.of_pairs(["all=keep"])
+    kept = SchemaPolicy.from_pairs(["all=keep"])
     assert [kind for kind in ChangeKind if kept.of(kind) is Policy.KEEP] == [ChangeKind.DROP_TABLE, ChangeKind.TRUNCATE_TABLE]
 
 
@@ -38,4 +38,4 @@ def test_all_is_about_the_kinds_that_know_the_policy_and_single_words_come_after
 )
 def test_what_would_make_rows_wrong_cannot_be_chosen(pair: str, message: str) -> None:
     with pytest.raises(DefiniteError, match=message):
-        SchemaPolicy.of_pairs([pair])
+        SchemaPolicy.from_pairs([pair])

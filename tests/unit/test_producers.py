@@ -16,7 +16,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink, same_sink
-from headrace.settings.settings_file import Chosen, parse_set, parse_settings
+from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_settings
 from headrace.sinks.base import BatchCommit
 from headrace.sinks.producer import Producer
 from headrace.sinks.producer_sink import is_producer, open_producer, parse_producer
@@ -151,7 +151,7 @@ def test_a_scheme_of_an_installed_package(folder: Path) -> None:
     sys.path.insert(0, str(folder))
     assert is_producer("files:/data")
     assert not is_producer("files")
-    with open_sink("files:/data/out%20s?times=3", Chosen(), folder, "local[2]") as named:
+    with open_sink("files:/data/out%20s?times=3", UserSettings(), folder, "local[2]") as named:
         assert named.name == "files:/data/out%20s"
         named.sink.prepare([TABLE])
     found = parse_producer("files:/data/out%20s?times=3", {"times": 4})
@@ -171,8 +171,8 @@ def test_settings_of_a_producer_are_free_but_for_secrets() -> None:
 
 
 def test_a_setting_by_flag() -> None:
-    assert parse_set("producer.times=3").producer == {"times": 3}
-    assert parse_set("producer.path=lake").producer == {"path": "lake"}
+    assert parse_set_flag("producer.times=3").producer == {"times": 3}
+    assert parse_set_flag("producer.path=lake").producer == {"path": "lake"}
 
 
 def test_the_document_s_class(folder: Path) -> None:
@@ -194,7 +194,7 @@ def test_settings_of_other_sinks_are_refused(folder: Path) -> None:
         ("chdb:x", "producer"),
         ("kafka://h:1", "producer"),
     ):
-        with pytest.raises(DefiniteError, match="engine: "), open_sink(address, Chosen({section: {"engine": "x"}}), folder, "local"):
+        with pytest.raises(DefiniteError, match="engine: "), open_sink(address, UserSettings({section: {"engine": "x"}}), folder, "local"):
             pass
     for address in ("stdout:?format=text", "class:own_sinks:Good"):
         with pytest.raises(DefiniteError, match="holds tables"), open_clickhouse_sink(address):

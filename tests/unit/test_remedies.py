@@ -17,7 +17,7 @@ import pytest
 
 from headrace.cli import build_parser
 from headrace.cli.help.manual import commands
-from headrace.settings.settings_file import parse_set
+from headrace.settings.settings_file import parse_set_flag
 
 ROOT = Path(__file__).parents[2]
 _NAMED = re.compile(r"hint|start_over|repair|remedy|_ALLOW|_SIGN_IN|_TRUST|_DEFINITE", re.IGNORECASE)
@@ -184,4 +184,4 @@ def test_settings_exist() -> None:
     found = {text for _, remedy in remedies() for text in re.findall(r"--set ([a-z_]+(?:\.[a-z_]+)*=[a-z]+)\b", remedy)}
     assert found
     for text in found:
-        parse_set(text)
+        parse_set_flag(text)

@@ -14,7 +14,7 @@ from headrace.pipes.scylla.settings_check import check_chosen
 from headrace.pipes.scylla.sink_factory import open_log_target
 from headrace.pipes.scylla.start_position import parse_start
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.settings.settings_file import Chosen, parse_settings
+from headrace.settings.settings_file import UserSettings, parse_settings
 from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaChoices
 
 
@@ -26,7 +26,7 @@ def test_what_tables_are_called_in_the_sink_is_told(tmp_path: Path) -> None:
     chosen = parse_settings('[sink]\ntarget = "east_{table}"', "settings.toml")
     with open_log_target("clickhouse://u@ch:8123/", chosen, tmp_path, "127.0.0.1") as target:
         assert target.place(TableName("app", "notes")) == "app.east_notes"
-    with open_log_target("stdout:", Chosen(), tmp_path, "127.0.0.1") as target:
+    with open_log_target("stdout:", UserSettings(), tmp_path, "127.0.0.1") as target:
         assert target.place(TableName("app", "notes")) == ""
 
 

@@ -16,11 +16,11 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory, TableState
 from headrace.pipes.state.stored_settings import chosen_for, stored_settings, take_settings, warn_of_unmatched
-from headrace.settings.dataclass_fields import fields_of, plain, read
-from headrace.settings.foreign_names import ELSEWHERE
+from headrace.settings.dataclass_fields import parse_value, setting_fields, to_plain
+from headrace.settings.foreign_names import REPLACEMENTS
 from headrace.settings.reference_page import BEGIN, END, PAGES, TABLES_PAGE, markdown
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
-from headrace.settings.settings_file import Chosen, choose, parse_set, parse_settings, read_settings, split_list
+from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_setting, parse_settings, read_settings, split_list
 from headrace.settings.toml_writer import to_toml
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, Deletes, MissingColumns, TableOptions, TargetEngine
 from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
@@ -63,17 +63,17 @@ def test_a_file_gives_each_table_its_choices() -> None:
 
 
 def test_policies_of_schema_changes() -> None:
-    chosen = parse_set("schema_changes.truncate_table=keep").over(
+    chosen = parse_set_flag("schema_changes.truncate_table=keep").over(
         parse_settings("[schema_changes]\nall = 'halt'\ndrop_table = 'keep'", "f")
     )
     policies = chosen.schema_changes
     assert policies.of(ChangeKind.DROP_TABLE) is policies.of(ChangeKind.TRUNCATE_TABLE) is Policy.KEEP
     assert policies.of(ChangeKind.ADD_COLUMN) is Policy.HALT
-    assert Chosen().schema_changes == SchemaPolicy()
+    assert UserSettings().schema_changes == SchemaPolicy()
 
 
 def test_no_settings_are_the_defaults() -> None:
-    assert parse_settings("", "f").sink == Chosen().sink == ClickHouseOptions()
+    assert parse_settings("", "f").sink == UserSettings().sink == ClickHouseOptions()
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
     ],
 )
 def test_one_setting_from_a_flag(text: str, expected: dict[str, Any]) -> None:
-    assert parse_set(text).plain == expected
+    assert parse_set_flag(text).plain == expected
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_one_setting_from_a_flag(text: str, expected: dict[str, Any]) -> None:
 )
 def test_a_flag_that_is_wrong(text: str, said: str) -> None:
     with pytest.raises(DefiniteError) as caught:
-        parse_set(text)
+        parse_set_flag(text)
     assert said in caught.value.message
     assert caught.value.place.startswith("--set")
 
@@ -162,7 +162,11 @@ def test_a_flag_that_is_wrong(text: str, said: str) -> None:
 def test_flags_lie_over_the_file_and_the_file_over_nothing(tmp_path: Path) -> None:
     file = tmp_path / "pipe.toml"
     file.write_text(FILE)
-    flags = [choose(("engine",), "collapsing", "--engine"), parse_set("types.note=UUID"), parse_set('tables."shop.events".view=false')]
+    flags = [
+        parse_setting(("engine",), "collapsing", "--engine"),
+        parse_set_flag("types.note=UUID"),
+        parse_set_flag('tables."shop.events".view=false'),
+    ]
     choices = chosen_for(tmp_path / "state", str(file), flags).sink
     assert choices.of(ORDERS).engine is TargetEngine.COLLAPSING
     assert choices.of(ORDERS).types == (("kind:json", "String"), ("note", "UUID"))
@@ -173,16 +177,16 @@ def test_flags_lie_over_the_file_and_the_file_over_nothing(tmp_path: Path) -> No
 def test_every_field_can_be_written_and_read_back() -> None:
     """Also those that others add: a field whose type cannot be written in a file is found here."""
     for settings in (TableOptions, ClickHouseOptions):
-        for one in fields_of(settings).values():
+        for one in setting_fields(settings).values():
             if one.name not in ("all_tables", "tables"):
-                assert read(one.kind, plain(one.kind, one.default)) == one.default, one.name
+                assert parse_value(one.kind, to_plain(one.kind, one.default)) == one.default, one.name
                 assert one.text, f"{settings.__name__}.{one.name} says nothing of itself: write a line under it"
 
 
 def test_what_may_change_is_a_setting() -> None:
-    assert set(fields_of(TableOptions)) | set(fields_of(ClickHouseOptions)) >= CHANGEABLE
-    assert not set(ELSEWHERE) & (set(fields_of(TableOptions)) | set(fields_of(ClickHouseOptions)))
-    assert set(fields_of(KafkaOptions)) >= TOPICS_CHANGEABLE
+    assert set(setting_fields(TableOptions)) | set(setting_fields(ClickHouseOptions)) >= CHANGEABLE
+    assert not set(REPLACEMENTS) & (set(setting_fields(TableOptions)) | set(setting_fields(ClickHouseOptions)))
+    assert set(setting_fields(KafkaOptions)) >= TOPICS_CHANGEABLE
 
 
 @pytest.mark.parametrize("page", [TABLES_PAGE, *sorted(set(PAGES.values()))])
@@ -198,7 +202,7 @@ def test_sections_about_kafka() -> None:
     expected = KafkaOptions(format=MessageFormat.SPECIFIC, partitions=6, properties=(("linger.ms", "20"),))
     assert (chosen.kafka, chosen.debezium.epoch, chosen.debezium.versions) == (expected, 2, Versions.OFFSET)
     assert parse_settings(to_toml(chosen.plain), "f") == chosen
-    assert parse_set("kafka.format=debezium").over(chosen).kafka.format is MessageFormat.DEBEZIUM
+    assert parse_set_flag("kafka.format=debezium").over(chosen).kafka.format is MessageFormat.DEBEZIUM
     with pytest.raises(DefiniteError, match="format must be one of") as caught:
         parse_settings('[kafka]\nformat = "avro"', "f")
     assert "line 2, kafka.format" in caught.value.place
@@ -207,7 +211,7 @@ def test_sections_about_kafka() -> None:
 
 
 def test_a_section_about_something_else_is_refused() -> None:
-    chosen = parse_set("kafka.format=debezium").over(parse_set("engine=history"))
+    chosen = parse_set_flag("kafka.format=debezium").over(parse_set_flag("engine=history"))
     chosen.check_sections(("debezium",), "no Debezium here")
     with pytest.raises(DefiniteError, match="format: no Kafka here"):
         chosen.check_sections(("kafka",), "no Kafka here")
@@ -282,7 +286,7 @@ def test_a_restart_goes_on_with_what_the_state_remembers(tmp_path: Path) -> None
     directory = StateDirectory(tmp_path / "state")
     directory.save(_state(ORDERS, engine="history", deletes="ignore"))
     assert stored_settings(tmp_path / "state").sink.of(ORDERS).deletes is Deletes.IGNORE
-    goes_on = chosen_for(tmp_path / "state", "", [parse_set("missing_columns=add")])
+    goes_on = chosen_for(tmp_path / "state", "", [parse_set_flag("missing_columns=add")])
     assert goes_on.sink.of(ORDERS) == TableOptions(engine=TargetEngine.HISTORY, deletes=Deletes.IGNORE, missing_columns=MissingColumns.ADD)
     file = tmp_path / "f.toml"
     file.write_text("[sink]\nview = true\n")
@@ -294,7 +298,7 @@ def test_a_state_of_before_there_were_settings(tmp_path: Path) -> None:
     state = _state(ORDERS)
     del state.options["settings"]
     directory.save(state)
-    assert stored_settings(tmp_path / "state") == Chosen()
+    assert stored_settings(tmp_path / "state") == UserSettings()
 
 
 def test_globs_about_no_table_are_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -310,7 +314,7 @@ class _Undocumented:
 
 def test_a_type_that_no_file_can_hold_is_a_programming_error() -> None:
     with pytest.raises(TypeError):
-        read(fields_of(_Undocumented)["strange"].kind, 1)
+        parse_value(setting_fields(_Undocumented)["strange"].kind, 1)
 
 
 def test_wrong_settings_end_a_run_before_it_begins(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -333,7 +337,7 @@ def test_flags_of_the_command_line_are_settings() -> None:
     parsed = cli.build_parser().parse_args(
         ["replicate", "mysql://h/db", "chdb:x", *given.split(" "), "--schema-changes", "drop_table=keep"]
     )
-    chosen = Chosen()
+    chosen = UserSettings()
     for flag in flags.chosen_by_flags(parsed):
         chosen = flag.over(chosen)
     assert chosen.plain == {

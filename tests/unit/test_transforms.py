@@ -17,7 +17,7 @@ from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration, Fate, Filled, Kept, Shortened, Untold
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
-from headrace.settings.settings_file import Chosen, parse_set, parse_settings
+from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_settings
 from headrace.transforms.alteration import reread_reason, shaped_alteration
 from headrace.transforms.block_transform import Shaper, filtered
 from headrace.transforms.expressions import parse
@@ -434,8 +434,8 @@ def test_settings_of_transforms() -> None:
     )
     assert transforms.of(TableName("shop", "people")) == chosen(drop=("secret_*",), mask={"phone": "last 4"})
     assert transforms.of(TableName("crm", "people")).is_empty
-    flag = parse_set('transforms."shop.orders".filter=total = 1')
-    assert flag.over(Chosen({})).transforms.of(TableName("shop", "orders")).filter == "total = 1"
+    flag = parse_set_flag('transforms."shop.orders".filter=total = 1')
+    assert flag.over(UserSettings({})).transforms.of(TableName("shop", "orders")).filter == "total = 1"
 
 
 @pytest.mark.parametrize(

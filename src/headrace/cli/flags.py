@@ -13,7 +13,7 @@ from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE as SINK_PASSW
 from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 
 if TYPE_CHECKING:
-    from headrace.settings.settings_file import Chosen
+    from headrace.settings.settings_file import UserSettings
 
 OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
 """Exit codes: well, differences found, an error that is explained, a comparison that could not decide."""
@@ -176,17 +176,17 @@ def add_choices(command: argparse.ArgumentParser) -> None:
     group.add_argument("--view", action="store_const", const="true", help="make a view t_current of each table's current rows")
 
 
-def chosen_by_flags(arguments: argparse.Namespace) -> list[Chosen]:
+def chosen_by_flags(arguments: argparse.Namespace) -> list[UserSettings]:
     """The settings that flags give, later ones over earlier ones."""
-    from headrace.settings.settings_file import choose, parse_set
+    from headrace.settings.settings_file import parse_set_flag, parse_setting
 
     named = ("engine", "sort_key", "partition_by", "delete_column", "missing_columns", "view")
     given = [(name, getattr(arguments, name)) for name in named if getattr(arguments, name) is not None]
     policies = [(kind.strip(), word.strip()) for kind, _, word in (pair.partition("=") for pair in arguments.schema_changes)]
     return [
-        *(choose((name,), value, f"--{name.replace('_', '-')}") for name, value in given),
-        *(choose(("schema_changes", kind), word, "--schema-changes") for kind, word in policies),
-        *map(parse_set, arguments.set),
+        *(parse_setting((name,), value, f"--{name.replace('_', '-')}") for name, value in given),
+        *(parse_setting(("schema_changes", kind), word, "--schema-changes") for kind, word in policies),
+        *map(parse_set_flag, arguments.set),
     ]
 
 

@@ -108,7 +108,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.lifecycle.keeper_link import open_keeper_link
     from headrace.pipes.lifecycle.progress_view import LogView, choose_view
     from headrace.pipes.state.stored_settings import chosen_for
-    from headrace.settings.pipe_settings import PipeSettings, SnapshotMode, snapshot_before
+    from headrace.settings.pipe_settings import PipeSettings, SnapshotMode, snapshot_mode_for
     from headrace.sources.mysql.limits import BatchLimits
 
     # What a pipe keeps is nobody else's business: a mirror of the source's log is among it.
@@ -127,13 +127,13 @@ def replicate(arguments: argparse.Namespace) -> int:
         shared_target=arguments.shared_target,
         once=arguments.once,
         start_at=arguments.start_at,
-        snapshot=snapshot_before(arguments.start_at, SnapshotMode(arguments.snapshot)),
+        snapshot=snapshot_mode_for(arguments.start_at, SnapshotMode(arguments.snapshot)),
         limits=BatchLimits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
         relay_bytes=arguments.relay_bytes,
         relay=arguments.relay,
         chunk_rows=arguments.chunk_rows,
         zero_dates=ZeroDates(arguments.zero_dates),
-        patience_s=arguments.patience or math.inf,
+        retry_timeout_s=arguments.patience or math.inf,
         master=arguments.master,
         spark=spark_settings(arguments.conf),
         spark_log=arguments.spark_log,

@@ -115,9 +115,9 @@ def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
 def ddl(arguments: argparse.Namespace) -> int:
     """Show what a statement of the source would do to the sink."""
     from headrace.pipes.commands.ddl_dry_run_view import Asked, rehearse
-    from headrace.settings.settings_file import Chosen, read_settings
+    from headrace.settings.settings_file import UserSettings, read_settings
 
-    chosen = read_settings(Path(arguments.settings)) if arguments.settings else Chosen()
+    chosen = read_settings(Path(arguments.settings)) if arguments.settings else UserSettings()
     for flag in chosen_by_flags(arguments):
         chosen = flag.over(chosen)
     asked = Asked(
@@ -139,12 +139,12 @@ def retry(arguments: argparse.Namespace) -> int:
     """Write rows again that a target table refused; 1 if some still wait."""
     from headrace.pipes.commands.retry_rows import retry_rows
     from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
-    from headrace.settings.settings_file import Chosen, read_settings
+    from headrace.settings.settings_file import UserSettings, read_settings
     from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting_dead_letters
 
-    given: Chosen | None = read_settings(Path(arguments.settings)) if arguments.settings else None
+    given: UserSettings | None = read_settings(Path(arguments.settings)) if arguments.settings else None
     for flag in chosen_by_flags(arguments):
-        given = flag.over(given or Chosen())
+        given = flag.over(given or UserSettings())
     chosen = {"pipe": arguments.pipe, "table": arguments.table, "ids": tuple(arguments.id)}
     with open_clickhouse_sink(arguments.sink) as named:
         if arguments.list:

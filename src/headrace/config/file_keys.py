@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.model.schema import ZeroDates
-from headrace.settings.dataclass_fields import Field, Size, fields_of
+from headrace.settings.dataclass_fields import Field, Size, setting_fields
 from headrace.settings.pipe_settings import SnapshotMode
 from headrace.sources.debezium.events.options import DebeziumChoices
 from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
@@ -203,8 +203,8 @@ class PipeWords:
 TOPIC_TABLES: Final = {"topic_tables": "topics", "topic_table_patterns": "topic_patterns"}
 """Keys of topics' sources by the names that the same settings have under `[debezium]`, where they mean something else here."""
 _OF_DEBEZIUM: Final[dict[str, Field]] = {
-    **{name: one for name, one in fields_of(DebeziumChoices).items() if name not in TOPIC_TABLES.values()},
-    **{ours: fields_of(DebeziumChoices)[theirs] for ours, theirs in TOPIC_TABLES.items()},
+    **{name: one for name, one in setting_fields(DebeziumChoices).items() if name not in TOPIC_TABLES.values()},
+    **{ours: setting_fields(DebeziumChoices)[theirs] for ours, theirs in TOPIC_TABLES.items()},
 }
 OWN_OF_SOURCES: Final[Mapping[SourceKind, tuple[type, ...]]] = {
     SourceKind.MYSQL: (SourceWords, ColumnWords, StartWords, SnapshotWords, LogWords, RelayWords),
@@ -214,16 +214,16 @@ OWN_OF_SOURCES: Final[Mapping[SourceKind, tuple[type, ...]]] = {
 }
 CHOICES_OF_SOURCES: Final[Mapping[SourceKind, tuple[str, Mapping[str, Field]]]] = {
     SourceKind.TOPICS: ("debezium", _OF_DEBEZIUM),
-    SourceKind.SCYLLA: ("scylla", fields_of(ScyllaChoices)),
+    SourceKind.SCYLLA: ("scylla", setting_fields(ScyllaChoices)),
 }
 """Of kinds of sources with choices of their own: the section in which these are kept, and their keys in this file."""
 
 
 CLASS: Final = "class"
-OF_PRODUCERS: Final[dict[str, Field]] = {CLASS: fields_of(ProducerWords)["producer"]}
+OF_PRODUCERS: Final[dict[str, Field]] = {CLASS: setting_fields(ProducerWords)["producer"]}
 """A word that no field of Python's can have."""
 
 
 def own_fields(*classes: type) -> dict[str, Field]:
     """All fields of these classes."""
-    return {name: one for each in classes for name, one in fields_of(each).items()}
+    return {name: one for each in classes for name, one in setting_fields(each).items()}

@@ -18,7 +18,7 @@ from headrace.config.file_keys import (
     StdoutWords,
     own_fields,
 )
-from headrace.settings.dataclass_fields import Field, fields_of
+from headrace.settings.dataclass_fields import Field, setting_fields
 from headrace.settings.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SINK
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
 from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
@@ -74,15 +74,15 @@ def sink_title(section: str) -> str:
 @functools.cache
 def sections() -> tuple[Section, ...]:
     """All of them, in the order of a file."""
-    process = fields_of(ProcessSettings)
+    process = setting_fields(ProcessSettings)
     return (
         Section("headrace", "", process, frozenset(process) - {"state"}),
         *(_source(kind) for kind in OWN_OF_SOURCES),
         *(_sink(section) for section in _SINKS),
         Section("sinks.NAME", "a class of your own", OF_PRODUCERS, frozenset()),
-        Section("pipes.NAME", "", fields_of(PipeWords), frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
-        Section('pipes.NAME.tables."GLOB"', "ClickHouse", fields_of(TableOptions), CHANGEABLE),
-        Section('pipes.NAME.tables."GLOB"', "every sink", fields_of(TransformChoices), frozenset()),
+        Section("pipes.NAME", "", setting_fields(PipeWords), frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
+        Section('pipes.NAME.tables."GLOB"', "ClickHouse", setting_fields(TableOptions), CHANGEABLE),
+        Section('pipes.NAME.tables."GLOB"', "every sink", setting_fields(TransformChoices), frozenset()),
     )
 
 
@@ -93,19 +93,21 @@ def _source(kind: SourceKind) -> Section:
 
 
 def _sink(section: str) -> Section:
-    return Section("sinks.NAME", _SINKS[section][0], {**fields_of(SinkWords), **sink_choices(section)}, _later(section), _SINKS[section][1])
+    return Section(
+        "sinks.NAME", _SINKS[section][0], {**setting_fields(SinkWords), **sink_choices(section)}, _later(section), _SINKS[section][1]
+    )
 
 
 def sink_choices(section: str) -> dict[str, Field]:
     """The keys of a sink's own choices, but those that are about single tables."""
     if section == SINK:
-        of_sink = {name: one for name, one in fields_of(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
-        return {**of_sink, **fields_of(TableOptions)}
+        of_sink = {name: one for name, one in setting_fields(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
+        return {**of_sink, **setting_fields(TableOptions)}
     if section == STDOUT:
-        return fields_of(StdoutWords)
-    return dict(fields_of(PLAIN_SECTIONS[section])) if section in PLAIN_SECTIONS else {}
+        return setting_fields(StdoutWords)
+    return dict(setting_fields(PLAIN_SECTIONS[section])) if section in PLAIN_SECTIONS else {}
 
 
 def _later(section: str) -> frozenset[str]:
-    kept = {SINK: CHANGEABLE, KAFKA: KAFKA_CHANGEABLE, REPLAY: frozenset(fields_of(PLAIN_SECTIONS[REPLAY]))}
-    return kept.get(section, frozenset(fields_of(StdoutWords))) | _PLACES
+    kept = {SINK: CHANGEABLE, KAFKA: KAFKA_CHANGEABLE, REPLAY: frozenset(setting_fields(PLAIN_SECTIONS[REPLAY]))}
+    return kept.get(section, frozenset(setting_fields(StdoutWords))) | _PLACES

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from headrace.config.key_catalog import sections
-from headrace.settings.foreign_names import ELSEWHERE
+from headrace.settings.foreign_names import REPLACEMENTS
 from headrace.settings.schema_policy import ChangeKind
 
 _WORDS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
@@ -35,8 +35,8 @@ def hint_for(name: str, raw: Any, here: str) -> str:
     if places:
         return f"it is a setting of {' and of '.join(places)}"
     for known in _dotted(name, raw):
-        if known in ELSEWHERE:
-            return in_words_of_the_file(ELSEWHERE[known])
+        if known in REPLACEMENTS:
+            return in_words_of_the_file(REPLACEMENTS[known])
     return ""
 
 

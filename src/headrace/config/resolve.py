@@ -35,9 +35,9 @@ from headrace.config.target_prefixes import apply_prefix
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.pipes.factory import PipeSpec, TopicChoice, selected
-from headrace.settings.dataclass_fields import nearest
-from headrace.settings.pipe_settings import PipeSettings, snapshot_before
-from headrace.settings.settings_file import KAFKA, SINK, Chosen, Plain
+from headrace.settings.dataclass_fields import closest_match
+from headrace.settings.pipe_settings import PipeSettings, snapshot_mode_for
+from headrace.settings.settings_file import KAFKA, SINK, PlainSettings, UserSettings
 from headrace.sources.mysql.limits import BatchLimits
 
 log = logging.getLogger("headrace")
@@ -105,11 +105,13 @@ class _Resolving:
         parts = tuple(self._part(pipe, source, sink, tables, several) for source in chosen if source is not None)
         return ConfiguredPipe(pipe.name, parts, pipe.words["enabled"], pipe.words["merge"], self._prefix(pipe, sink))
 
-    def _part(self, pipe: PipeSection, source: SourceSection, sink: SinkSection, tables: Plain, several: bool) -> PipeSpec:
+    def _part(self, pipe: PipeSection, source: SourceSection, sink: SinkSection, tables: PlainSettings, several: bool) -> PipeSpec:
         path = (PIPES, pipe.name)
         name = f"{pipe.name}/{source.name}" if several else pipe.name
         words = {**_USUAL, **source.words}
-        chosen = Chosen(pipe.schema_changes).over(Chosen(tables)).over(Chosen(source.chosen)).over(Chosen(sink.chosen))
+        chosen = (
+            UserSettings(pipe.schema_changes).over(UserSettings(tables)).over(UserSettings(source.chosen)).over(UserSettings(sink.chosen))
+        )
         include, exclude = pipe.words["include"] or words["tables"], (*words["exclude"], *pipe.words["exclude"])
         try:
             chosen = apply_prefix(chosen, self._prefix(pipe, sink), source.name, sink.url)
@@ -120,13 +122,13 @@ class _Resolving:
                 state=self._state(pipe, source, several),
                 name=name,
                 start_at=start_at,
-                snapshot=snapshot_before(start_at, words["snapshot"]),
+                snapshot=snapshot_mode_for(start_at, words["snapshot"]),
                 limits=BatchLimits(words["flush_bytes"], words["flush_rows"], words["flush_seconds"]),
                 relay_bytes=words["relay_bytes"],
                 relay=words["relay"],
                 chunk_rows=words["chunk_rows"],
                 zero_dates=words["zero_dates"],
-                patience_s=pipe.words["patience"] or math.inf,
+                retry_timeout_s=pipe.words["patience"] or math.inf,
                 master=self._process.master,
                 spark=self._process.spark,
                 spark_log=self._process.spark_log,
@@ -184,7 +186,7 @@ class _Resolving:
         there = self._document.content.get(kind, {})
         if isinstance(there, dict) and name in there:
             return None
-        near = nearest(name, there)
+        near = closest_match(name, there)
         hint = f"did you mean {near}?" if near else f"write [{kind}.{name}]" + (f"; there are {', '.join(sorted(there))}" if there else "")
         raise self._wrong(pipe, key, f"there is no section [{kind}.{name}]", hint)
 
@@ -195,7 +197,7 @@ class _Resolving:
 def _wanted(document: Document, pipes: dict[str, dict[str, Any]], only: Sequence[str]) -> dict[str, dict[str, Any]]:
     for name in only:
         if name not in pipes:
-            near = nearest(name, pipes)
+            near = closest_match(name, pipes)
             hint = f"did you mean {near}?" if near else f"pipes of this file: {', '.join(sorted(pipes)) or 'none'}"
             raise DefiniteError(f"there is no pipe {name!r}", place=document.file, hint=hint)
     if not pipes:

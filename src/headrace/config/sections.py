@@ -53,8 +53,19 @@ from headrace.config.file_keys import (
 from headrace.config.key_catalog import sink_choices, sink_title, source_title
 from headrace.config.key_hints import hint_for
 from headrace.errors import DefiniteError
-from headrace.settings.dataclass_fields import fields_of
-from headrace.settings.settings_file import KAFKA, PRODUCER, REPLAY, SCHEMA_CHANGES, SINK, TABLES, TRANSFORMS, Chosen, Plain, checked
+from headrace.settings.dataclass_fields import setting_fields
+from headrace.settings.settings_file import (
+    KAFKA,
+    PRODUCER,
+    REPLAY,
+    SCHEMA_CHANGES,
+    SINK,
+    TABLES,
+    TRANSFORMS,
+    PlainSettings,
+    UserSettings,
+    validate,
+)
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.producer_sink import CLASS as PRODUCER_SCHEME
 from headrace.sinks.producer_sink import is_producer, parse_producer
@@ -73,7 +84,7 @@ class SourceSection:
     """With its password: never print it."""
     kind: SourceKind
     words: Mapping[str, Any]
-    chosen: Plain
+    chosen: PlainSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +96,7 @@ class SinkSection:
     """With its password: never print it."""
     section: str
     """Under which its own choices are kept."""
-    chosen: Plain
+    chosen: PlainSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +105,7 @@ class PipeSection:
 
     name: str
     words: Mapping[str, Any]
-    schema_changes: Plain
+    schema_changes: PlainSettings
     tables: Mapping[str, Any]
 
     @property
@@ -108,7 +119,7 @@ def process_of(document: Document, problems: Problems) -> ProcessSettings:
     """`[headrace]`."""
     path = (HEADRACE,)
     raw = as_table(document, path, document.content.get(HEADRACE, {}))
-    known = fields_of(ProcessSettings)
+    known = setting_fields(ProcessSettings)
     settled = _settled(document, path, _known(document, path, known, raw, problems, "[headrace]"), problems)
     words = read_words(document, path, known, settled, problems)
     words["state"] = document.directory / words["state"]
@@ -146,7 +157,7 @@ def source_of(document: Document, name: str, raw: Mapping[str, Any], problems: P
     whole = _whole_address(document, path, url, words)
     with _at(document, (*path, "url")):
         check_source(whole, kind)
-    chosen: Plain = {}
+    chosen: PlainSettings = {}
     for key in (key for key in settled if key in choices):
         with problems.catching():
             at = _placing(document, (*path, key), 2)
@@ -162,7 +173,7 @@ def sink_of(document: Document, name: str, raw: Mapping[str, Any], problems: Pro
     url = _url(document, path, raw, SINK_FORMS)
     if is_producer(url):
         return _producer_of(document, name, raw, problems, url)
-    own = {**fields_of(SinkWords), **(fields_of(StdoutWords) if is_stdout(url) else {})}
+    own = {**setting_fields(SinkWords), **(setting_fields(StdoutWords) if is_stdout(url) else {})}
     section = _section_of_sink(url)
     tables = {TABLES: None} if section == SINK else {}
     known = _known(document, path, {**own, **sink_choices(section), **tables}, raw, problems, sink_title(section))
@@ -171,9 +182,9 @@ def sink_of(document: Document, name: str, raw: Mapping[str, Any], problems: Pro
     whole = _whole_address(document, path, url, words)
     with _at(document, (*path, "url")):
         if is_stdout(url):
-            whole = with_settings(url, {key: str(words[key]) for key in fields_of(StdoutWords) if key in raw})
+            whole = with_settings(url, {key: str(words[key]) for key in setting_fields(StdoutWords) if key in raw})
         check_sink(whole)
-    chosen: Plain = {}
+    chosen: PlainSettings = {}
     for key, value in settled.items():
         if key not in own:
             with problems.catching():
@@ -197,7 +208,7 @@ def _producer_of(document: Document, name: str, raw: Mapping[str, Any], problems
     with _at(document, (*path, "url" if "url" in raw else CLASS)):
         url = with_settings(url, secrets)
         parse_producer(url, {})
-    chosen: Plain = {}
+    chosen: PlainSettings = {}
     for key, value in settled.items():
         if key not in secrets:
             with problems.catching():
@@ -208,11 +219,11 @@ def _producer_of(document: Document, name: str, raw: Mapping[str, Any], problems
 def pipe_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> PipeSection:
     """`[pipes.NAME]`."""
     path = (PIPES, name)
-    own = fields_of(PipeWords)
+    own = setting_fields(PipeWords)
     known = _known(document, path, {**own, TABLES: None, SCHEMA_CHANGES: None}, raw, problems, "[pipes.NAME]")
     settled = _settled(document, path, known, problems)
     words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
-    policies: Plain = {}
+    policies: PlainSettings = {}
     for kind, word in as_table(document, (*path, SCHEMA_CHANGES), settled.get(SCHEMA_CHANGES, {})).items():
         with problems.catching():
             _check_into(policies, SCHEMA_CHANGES, {kind: word}, _placing(document, path, 0))
@@ -226,15 +237,15 @@ def pipe_of(document: Document, name: str, raw: Mapping[str, Any], problems: Pro
     return PipeSection(name, words, policies, tables)
 
 
-def table_choices(document: Document, pipe: PipeSection, sink: SinkSection, problems: Problems) -> Plain:
+def table_choices(document: Document, pipe: PipeSection, sink: SinkSection, problems: Problems) -> PlainSettings:
     """What `[pipes.NAME.tables."GLOB"]` chooses, by the sections under which it is kept."""
-    found: Plain = {}
+    found: PlainSettings = {}
     for glob, raw in pipe.tables.items():
         path = (PIPES, pipe.name, TABLES, glob)
         with problems.catching():
             own = as_table(document, path, raw)
-            of_sink = fields_of(TableOptions) if sink.section == SINK else {}
-            known = {**fields_of(TransformChoices), **of_sink}
+            of_sink = setting_fields(TableOptions) if sink.section == SINK else {}
+            known = {**setting_fields(TransformChoices), **of_sink}
             for key, value in own.items():
                 with problems.catching():
                     if key not in known:
@@ -246,9 +257,9 @@ def table_choices(document: Document, pipe: PipeSection, sink: SinkSection, prob
     return found
 
 
-def _check_into(chosen: Plain, section: str, content: Plain, place: Callable[[Keys], str]) -> None:
+def _check_into(chosen: PlainSettings, section: str, content: PlainSettings, place: Callable[[Keys], str]) -> None:
     """Check choices and lay them over those that were."""
-    merged = Chosen(checked({section: content}, place)).over(Chosen(chosen))
+    merged = UserSettings(validate({section: content}, place)).over(UserSettings(chosen))
     chosen.clear()
     chosen.update(merged.plain)
 

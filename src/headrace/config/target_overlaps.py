@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import TableName
 from headrace.pipes.factory import PipeSpec
-from headrace.settings.settings_file import SINK, Chosen
+from headrace.settings.settings_file import SINK, UserSettings
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.tables.target_names import target_name
 from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
@@ -67,7 +67,7 @@ def _merged(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
         part = pipe.specs[0]
         tables = {name: value for name, value in part.chosen.plain.get(SINK, {}).items() if name != "target"}
         settings = replace(part.settings, name=pipe.name)
-        yield replace(part, settings=settings, chosen=Chosen({**part.chosen.plain, SINK: tables}))
+        yield replace(part, settings=settings, chosen=UserSettings({**part.chosen.plain, SINK: tables}))
 
 
 def _shared(first: PipeSpec, second: PipeSpec) -> str:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.settings.settings_file import KAFKA, SINK, TABLES, Chosen, Plain
+from headrace.settings.settings_file import KAFKA, SINK, TABLES, PlainSettings, UserSettings
 from headrace.sinks.kafka.messages.options import TOPIC_FORMATS
 from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
 
@@ -14,10 +14,10 @@ SOURCE: Final = "{source}"
 _NAMES: Final = ("database", "target")
 
 
-def apply_prefix(chosen: Chosen, prefix: str, source: str, sink: str) -> Chosen:
+def apply_prefix(chosen: UserSettings, prefix: str, source: str, sink: str) -> UserSettings:
     """The choices for one source of a pipe."""
     if is_kafka(sink):
-        return Chosen({**chosen.plain, KAFKA: _topics(chosen, prefix.replace(SOURCE, source), sink)}) if prefix else chosen
+        return UserSettings({**chosen.plain, KAFKA: _topics(chosen, prefix.replace(SOURCE, source), sink)}) if prefix else chosen
     if not sink.startswith((*CLICKHOUSE, "chdb:")):
         if prefix:
             raise DefiniteError("targets of this sink have no names to put a prefix to", place="prefix", hint="leave it out")
@@ -28,17 +28,17 @@ def apply_prefix(chosen: Chosen, prefix: str, source: str, sink: str) -> Chosen:
     if prefix:
         tables["target"] = f"{prefix}{{table}}"
     named = _named(tables, source)
-    return Chosen({**chosen.plain, SINK: named}) if named else chosen
+    return UserSettings({**chosen.plain, SINK: named}) if named else chosen
 
 
-def _topics(chosen: Chosen, prefix: str, sink: str) -> Plain:
+def _topics(chosen: UserSettings, prefix: str, sink: str) -> PlainSettings:
     if parse_kafka_url(sink).topic:
         raise DefiniteError("the sink's address names the topic", place="prefix", hint="leave the topic out of the address, or the prefix")
     pattern = chosen.kafka.topic or TOPIC_FORMATS[chosen.kafka.format]
     return {**chosen.plain.get(KAFKA, {}), "topic": f"{prefix}{pattern}"}
 
 
-def _named(choices: Plain, source: str) -> Plain:
+def _named(choices: PlainSettings, source: str) -> PlainSettings:
     """The choices with the source's name in the names of tables."""
     found: dict[str, Any] = {}
     for name, value in choices.items():

@@ -22,7 +22,7 @@ from typing import Any, Final
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.materialize_mysql import keeper
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.settings.settings_file import Plain
+from headrace.settings.settings_file import PlainSettings
 from headrace.settings.toml_writer import to_toml
 
 SETTINGS: Final = "settings.toml"
@@ -65,7 +65,7 @@ class Background:
         file = self.directory / keeper.SECRET
         return dict(json.loads(file.read_text())) if file.exists() else {}
 
-    def write(self, command: Sequence[str], settings: Plain, secrets: Mapping[str, str], retry_ms: int) -> None:
+    def write(self, command: Sequence[str], settings: PlainSettings, secrets: Mapping[str, str], retry_ms: int) -> None:
         """Put down what the pipe is to be run with: the command, besides its state and settings, and the variables that are secret."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._put(keeper.SECRET, json.dumps(dict(secrets)))

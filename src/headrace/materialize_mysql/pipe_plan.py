@@ -14,9 +14,9 @@ from urllib.parse import quote, urlencode
 
 from headrace.errors import DefiniteError
 from headrace.materialize_mysql.statement_parser import CreateMirror, TableOverride
-from headrace.settings.dataclass_fields import NAMES, PAIRS, fields_of, nearest
+from headrace.settings.dataclass_fields import TEXT_LIST, TEXT_PAIRS, closest_match, setting_fields
 from headrace.settings.schema_policy import ChangeKind
-from headrace.settings.settings_file import SCHEMA_CHANGES, Chosen, Plain, choose, restored, split_list
+from headrace.settings.settings_file import SCHEMA_CHANGES, PlainSettings, UserSettings, load_stored, parse_setting, split_list
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TableOptions
 
 RETRY_MS: Final = 1000
@@ -69,28 +69,28 @@ class PipePlan:
     """The address, without password."""
     arguments: tuple[str, ...]
     """For `headrace replicate`, besides source, sink and state."""
-    settings: Plain = field(default_factory=dict)
+    settings: PlainSettings = field(default_factory=dict)
     retry_ms: int = RETRY_MS
     """How long to wait before a pipe that ended for a passing reason is started again; negative: never."""
     starts_without_source: bool = False
 
     @property
-    def chosen(self) -> Chosen:
-        return restored(self.settings, "the statement")
+    def chosen(self) -> UserSettings:
+        return load_stored(self.settings, "the statement")
 
 
 def plan_pipe(statement: CreateMirror) -> PipePlan:
     """The pipe that a statement asks for."""
     settings = dict(statement.settings)
     _check_known(settings)
-    chosen = Chosen({"sink": {"database": statement.name, **_CONVENTIONS}})
+    chosen = UserSettings({"sink": {"database": statement.name, **_CONVENTIONS}})
     if statement.cluster:
-        chosen = choose(("cluster",), statement.cluster, "ON CLUSTER").over(chosen)
+        chosen = parse_setting(("cluster",), statement.cluster, "ON CLUSTER").over(chosen)
     for name, value in settings.items():
         chosen = _chosen(name, value).over(chosen)
     tables = {f"{_escaped(statement.database)}.{_escaped(one.table)}": _override(one) for one in statement.overrides}
     if tables:
-        chosen = restored({"sink": {"tables": tables}}, "TABLE OVERRIDE").over(chosen)
+        chosen = load_stored({"sink": {"tables": tables}}, "TABLE OVERRIDE").over(chosen)
     return PipePlan(
         statement.name,
         _source(statement, settings),
@@ -102,35 +102,35 @@ def plan_pipe(statement: CreateMirror) -> PipePlan:
 
 
 def _check_known(settings: Mapping[str, str]) -> None:
-    known = (*_ORIGINAL, *_FLAGS, *_LISTS, *_ADDRESS, *ChangeKind, *fields_of(TableOptions), *fields_of(ClickHouseOptions))
+    known = (*_ORIGINAL, *_FLAGS, *_LISTS, *_ADDRESS, *ChangeKind, *setting_fields(TableOptions), *setting_fields(ClickHouseOptions))
     for name in settings:
         if name in _MEANINGLESS:
             raise _refused(name, "has no meaning here", _MEANINGLESS[name])
         if name in ("database", "cluster"):
             raise _refused(name, "is said by the statement itself", "write CREATE DATABASE name ON CLUSTER cluster")
         if name not in known or name in ("all_tables", "tables"):
-            near = nearest(name, known)
+            near = closest_match(name, known)
             raise _refused(name, "is unknown", f"did you mean {near}?" if near else "see docs/clickhouse.md for what is known")
     if settings.get("allows_query_when_mysql_lost", "1") != "1":
         reason = "the tables stay readable when the source is away; how far they are is in headrace.positions"
         raise _refused("allows_query_when_mysql_lost", "cannot be 0", reason)
 
 
-def _chosen(name: str, value: str) -> Chosen:
+def _chosen(name: str, value: str) -> UserSettings:
     """What one setting of ours says of the tables."""
     if name in list(ChangeKind):
-        return choose((SCHEMA_CHANGES, name), value, f"SETTINGS {name}")
-    known = {**fields_of(TableOptions), **fields_of(ClickHouseOptions)}
+        return parse_setting((SCHEMA_CHANGES, name), value, f"SETTINGS {name}")
+    known = {**setting_fields(TableOptions), **setting_fields(ClickHouseOptions)}
     if name not in known:
-        return Chosen()
+        return UserSettings()
     kind = known[name].kind
-    if kind == PAIRS:
+    if kind == TEXT_PAIRS:
         raise _refused(name, "takes a table of texts", "use TABLE OVERRIDE, or `headrace replicate` with --settings")
     if kind is bool and value in ("0", "1"):
         value = "true" if value == "1" else "false"
-    if kind == NAMES:
-        return restored({"sink": {name: [part.strip() for part in value.split(",") if part.strip()]}}, f"SETTINGS {name}")
-    return choose((name,), value, f"SETTINGS {name}")
+    if kind == TEXT_LIST:
+        return load_stored({"sink": {name: [part.strip() for part in value.split(",") if part.strip()]}}, f"SETTINGS {name}")
+    return parse_setting((name,), value, f"SETTINGS {name}")
 
 
 def _source(statement: CreateMirror, settings: Mapping[str, str]) -> str:
@@ -176,8 +176,8 @@ def _whole(settings: Mapping[str, str], name: str, default: int) -> int:
     return number
 
 
-def _override(override: TableOverride) -> Plain:
-    own: Plain = {}
+def _override(override: TableOverride) -> PlainSettings:
+    own: PlainSettings = {}
     for clause, text in override.clauses:
         own[_CLAUSES[clause]] = list(split_list(text)) if clause == "ORDER BY" else text
     extra = {column.name: f"{column.type} {column.declared}".strip() for column in override.columns if column.declared}

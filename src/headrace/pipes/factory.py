@@ -16,7 +16,7 @@ from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.settings.settings_file import DEBEZIUM, REPLAY, SCYLLA, TRANSFORMS, Chosen
+from headrace.settings.settings_file import DEBEZIUM, REPLAY, SCYLLA, TRANSFORMS, UserSettings
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.producer_sink import is_producer, parse_producer
 from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka, is_stdout
@@ -52,7 +52,7 @@ class PipeSpec:
     source: str = field(repr=False)
     sink: str = field(repr=False)
     settings: PipeSettings
-    chosen: Chosen = field(default_factory=Chosen)
+    chosen: UserSettings = field(default_factory=UserSettings)
     topics: TopicChoice = field(default_factory=TopicChoice)
 
     @property

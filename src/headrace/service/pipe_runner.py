@@ -85,8 +85,8 @@ class PipeRunner:
         enabled: bool = True,
         retry_s: float = 5.0,
     ) -> None:
-        patience_s = min(spec.settings.patience_s, _TASK_RETRY_TIMEOUT_S) if spark.is_shared else spec.settings.patience_s
-        self.spec = replace(spec, settings=replace(spec.settings, patience_s=patience_s))
+        retry_timeout_s = min(spec.settings.retry_timeout_s, _TASK_RETRY_TIMEOUT_S) if spark.is_shared else spec.settings.retry_timeout_s
+        self.spec = replace(spec, settings=replace(spec.settings, retry_timeout_s=retry_timeout_s))
         self.shown, self.view, self.history = shown, StatusCollector(), SampleHistory()
         self._spark, self._build, self._retry_s = spark, build, retry_s
         self._changed = threading.Condition()

@@ -1,7 +1,7 @@
-"""The fields of a settings class as a user may write them: names, types, defaults and meanings, all taken from the class itself.
+"""The settings that a dataclass defines: names, types, defaults and descriptions, all taken from the class itself.
 
-Invariant: whatever `read` accepts, `plain` writes back so that `read` gives the same value again. So a file, a flag and a state directory
-hold settings in one form, and a field that is added to a class is a setting at once.
+Invariant: `to_plain` converts every value that `parse_value` returns back to a form that `parse_value` reads as the same value. So files,
+flags and state directories hold settings in one form, and a new field of a class is a setting at once.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
-PAIRS = tuple[tuple[str, str], ...]
-"""The type of a field that maps names to texts: a table in a file."""
-NAMES = tuple[str, ...]
-TEXTS = Mapping[str, str]
-"""The same as `PAIRS`, of classes that are not carried to other processes."""
+TEXT_PAIRS = tuple[tuple[str, str], ...]
+"""The type of a field that maps names to texts: a TOML table."""
+TEXT_LIST = tuple[str, ...]
+TEXT_MAP = Mapping[str, str]
+"""Like `TEXT_PAIRS`, for classes that are not sent to other processes."""
 Size = NewType("Size", int)
 """The type of a field that is a number of bytes: `67108864`, or `"64M"`."""
 _SIZE = re.compile(r"([0-9]+)([KMG]?)i?B?", re.IGNORECASE)
 _SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30}
 
 
-class Unfit(ValueError):
-    """A value that a field cannot have; the text says what it can have."""
+class InvalidValue(ValueError):
+    """A value that a field cannot have; the message is what it can have."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One setting."""
+    """One setting of a class."""
 
     name: str
     kind: Any
-    """Its type, resolved."""
+    """Its resolved type."""
     default: Any
     text: str
-    """What it means, as its class says."""
+    """Its description: the string literal below the field."""
 
 
 @functools.cache
-def fields_of(settings: type) -> dict[str, Field]:
-    """The fields of a settings class, in its order."""
-    kinds, texts = get_type_hints(settings), _texts(settings)
+def setting_fields(settings: type) -> dict[str, Field]:
+    """Return the fields of a settings class, in order."""
+    kinds, texts = get_type_hints(settings), _field_descriptions(settings)
     found = {}
     for one in fields(settings):
         default = one.default if one.default is not MISSING else one.default_factory() if one.default_factory is not MISSING else None
@@ -58,10 +58,10 @@ def fields_of(settings: type) -> dict[str, Field]:
     return found
 
 
-def read(kind: Any, raw: Any) -> Any:
-    """A value of the type, from what a file, a flag or a state directory says; `Unfit` if it cannot be one."""
+def parse_value(kind: Any, raw: Any) -> Any:
+    """Convert a value of a file, flag or state directory to the type; raise `InvalidValue` if that is not possible."""
     if get_origin(kind) in (Union, UnionType):
-        return _read_first(kind, raw)
+        return _parse_union(kind, raw)
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         if isinstance(raw, str) and raw in set(kind):
             return kind(raw)
@@ -71,7 +71,7 @@ def read(kind: Any, raw: Any) -> Any:
     elif kind in (int, float):
         if isinstance(raw, int | float) and not isinstance(raw, bool) and (kind is float or isinstance(raw, int)):
             if not math.isfinite(raw) or raw < 0:
-                raise Unfit("a number that is not negative")
+                raise InvalidValue("a number that is not negative")
             return kind(raw)
     elif kind is str:
         if isinstance(raw, str):
@@ -85,31 +85,31 @@ def read(kind: Any, raw: Any) -> Any:
             return int(size[1]) << _SHIFTS[size[2].upper()]
         if isinstance(raw, int) and not isinstance(raw, bool) and raw >= 0:
             return raw
-    elif kind == NAMES:
+    elif kind == TEXT_LIST:
         if isinstance(raw, list | tuple) and all(isinstance(one, str) for one in raw):
             return tuple(raw)
-    elif kind in (PAIRS, TEXTS):
+    elif kind in (TEXT_PAIRS, TEXT_MAP):
         if isinstance(raw, dict) and all(isinstance(one, str | int | float | bool) for one in raw.values()):
             pairs = tuple((name, _as_text(value)) for name, value in raw.items())
-            return pairs if kind == PAIRS else dict(pairs)
+            return pairs if kind == TEXT_PAIRS else dict(pairs)
     else:
         raise TypeError(f"no way to read a setting of type {kind}")
-    raise Unfit(allowed(kind))
+    raise InvalidValue(describe_type(kind))
 
 
-def plain(kind: Any, value: Any) -> Any:
-    """The value in the words of a file: texts, numbers, lists, tables."""
+def to_plain(kind: Any, value: Any) -> Any:
+    """Convert a value to the types of a file: texts, numbers, lists, tables."""
     if isinstance(value, StrEnum):
         return value.value
     if isinstance(value, tuple):
-        return dict(value) if kind == PAIRS else list(value)
+        return dict(value) if kind == TEXT_PAIRS else list(value)
     return str(value) if isinstance(value, Path) else value
 
 
-def allowed(kind: Any) -> str:
-    """What a field of the type can be, for people."""
+def describe_type(kind: Any) -> str:
+    """Describe the values of a type, for messages."""
     if get_origin(kind) in (Union, UnionType):
-        return " or ".join(allowed(one) for one in _members(kind))
+        return " or ".join(describe_type(one) for one in _union_members(kind))
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return "one of " + ", ".join(f'"{one.value}"' for one in kind)
     words = {
@@ -122,26 +122,26 @@ def allowed(kind: Any) -> str:
     }
     if kind in words:
         return words[kind]
-    return 'a list of texts, such as ["a", "b"]' if kind == NAMES else 'a table of texts, such as { name = "text" }'
+    return 'a list of texts, such as ["a", "b"]' if kind == TEXT_LIST else 'a table of texts, such as { name = "text" }'
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that was most likely meant; empty if none is near."""
+def closest_match(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is most similar; empty if none is similar."""
     folded = {one.replace("_", ""): one for one in known}
     found = difflib.get_close_matches(name.lower().replace("-", "").replace("_", ""), folded, 1, 0.6)
     return folded[found[0]] if found else ""
 
 
-def _read_first(kind: Any, raw: Any) -> Any:
-    for one in _members(kind):
+def _parse_union(kind: Any, raw: Any) -> Any:
+    for one in _union_members(kind):
         try:
-            return read(one, raw)
-        except Unfit:
+            return parse_value(one, raw)
+        except InvalidValue:
             continue
-    raise Unfit(allowed(kind))
+    raise InvalidValue(describe_type(kind))
 
 
-def _members(kind: Any) -> tuple[Any, ...]:
+def _union_members(kind: Any) -> tuple[Any, ...]:
     return tuple(one for one in get_args(kind) if one is not type(None))
 
 
@@ -149,19 +149,19 @@ def _as_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _texts(settings: type) -> dict[str, str]:
-    """What stands under each field in the source of its class, or of the class of its type."""
+def _field_descriptions(settings: type) -> dict[str, str]:
+    """Return the description of each field: the string literal below it, or the docstring of its type."""
     body = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
     assert isinstance(body, ast.ClassDef)
     found: dict[str, str] = {}
     for line, below in zip(body.body, [*body.body[1:], None], strict=True):
         if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
             text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
-            found[line.target.id] = " ".join(str(text).split()) or _text_of_type(get_type_hints(settings)[line.target.id])
+            found[line.target.id] = " ".join(str(text).split()) or _type_description(get_type_hints(settings)[line.target.id])
     return found
 
 
-def _text_of_type(kind: Any) -> str:
-    # A class without a text has its parent's.
+def _type_description(kind: Any) -> str:
+    # `getdoc` of a class without a docstring returns its parent's.
     own = isinstance(kind, type) and issubclass(kind, StrEnum) and inspect.getdoc(kind) != inspect.getdoc(StrEnum)
     return " ".join((inspect.getdoc(kind) or "").split()) if own else ""

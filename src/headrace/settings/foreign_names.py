@@ -1,6 +1,6 @@
-"""Names that users of other tools know, and what to write here instead.
+"""Setting names of other tools, and what to write in Headrace instead.
 
-Only for messages: such a name is never accepted, for its meaning is not quite ours, but whoever writes it is told what to write.
+Only for hints in messages: such a name is never accepted, because its meaning is not exactly the same.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ _CLUSTER: Final = "give it in the sink's address: kafka://host:port,host:port"
 _ALWAYS: Final = "nothing is needed: Headrace always does this"
 _POLICY: Final = "write the policy per kind of statement under [schema_changes]"
 
-ELSEWHERE: Final[dict[str, str]] = {
+REPLACEMENTS: Final[dict[str, str]] = {
     # Altinity's sink connector
     "replacingmergetree.delete.column": 'write delete_column = "NAME"',
     "ignore_delete": 'write deletes = "ignore"',

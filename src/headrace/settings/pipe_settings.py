@@ -1,4 +1,4 @@
-"""What the user chose for a pipe."""
+"""The settings of one pipe."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from headrace.model.schema import ZeroDates
 from headrace.model.table_selection import Selection
 from headrace.retry import DEADLINE_S
 from headrace.settings.schema_policy import SchemaPolicy
-from headrace.settings.settings_file import Chosen
+from headrace.settings.settings_file import UserSettings
 from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
 from headrace.transforms.options import Transforms
 from headrace.transforms.salts import read_salts
 
 SALTS = "salts"
-"""The lasting choice that tells whether hashes are made with the same secrets."""
-RESHAPED = "reshaped"
-"""Among a state's options: tables that are to be emptied before they are read again, for they are transformed otherwise."""
+"""The stored option that shows whether hashes use the same salts."""
+RESHAPED_TABLES = "reshaped"
+"""The stored option with tables that must be emptied before a resync because their transforms changed."""
 
 
 class SnapshotMode(StrEnum):
@@ -33,8 +33,8 @@ class SnapshotMode(StrEnum):
     CONSISTENT = "consistent"
 
 
-def snapshot_before(start_at: str, asked: SnapshotMode) -> SnapshotMode:
-    """What is read first, of a pipe that may start at a place in the log: then nothing."""
+def snapshot_mode_for(start_at: str, asked: SnapshotMode) -> SnapshotMode:
+    """Return the snapshot mode; a pipe that starts at a position of the log takes none."""
     if start_at and asked is SnapshotMode.CONSISTENT:
         raise DefiniteError(
             "a pipe that starts at a place in the log reads no rows first", place="start_at", hint="leave out start_at, or snapshot"
@@ -44,7 +44,7 @@ def snapshot_before(start_at: str, asked: SnapshotMode) -> SnapshotMode:
 
 @dataclass(frozen=True, slots=True)
 class PipeSettings:
-    """Everything but the two ends."""
+    """All settings of a pipe except its source and sink."""
 
     selection: Selection
     state: Path
@@ -57,35 +57,35 @@ class PipeSettings:
     limits: BatchLimits = field(default_factory=BatchLimits)
     relay_bytes: int = 1 << 30
     relay: str = ""
-    """Where a server's log is mirrored; empty: in the state directory. On a cluster, a directory that all machines share: tasks read the
-    log there, and need not fetch it from the source once more."""
+    """The directory of the relay log; empty: in the state directory. On a cluster, use a shared directory: tasks read the log there
+    instead of fetching it from the source again."""
     chunk_rows: int = CHUNK_ROWS
     zero_dates: ZeroDates = ZeroDates.HALT
-    patience_s: float = DEADLINE_S
-    """How long a sink that is away or busy is waited for."""
+    retry_timeout_s: float = DEADLINE_S
+    """How long to wait for a sink that is away or busy."""
     master: str = "local[2]"
     spark: Mapping[str, str] = field(default_factory=dict)
-    """Further settings of Spark's, and of how it is used on a cluster (`spark.headrace.*`, see docs/scaling.md)."""
+    """More Spark settings, including those of Headrace on a cluster (`spark.headrace.*`, see docs/scaling.md)."""
     spark_log: bool = False
     name: str = ""
-    """What the pipe is called in the sink's own tables; empty: as its state directory."""
+    """The pipe's name in the sink's bookkeeping tables; empty: the name of its state directory."""
     shared_target: bool = False
     """Whether the pipe may write to tables or topics that another pipe writes to."""
     choices: dict[str, Any] = field(default_factory=dict)
-    """What was chosen for the sink and its tables, in the words of a settings file (`settings_file`): kept in the state."""
+    """Settings of the sink and its tables in plain form (`settings_file`); stored in the state."""
     transforms: Transforms = field(init=False, repr=False)
-    """What of that is done to rows on their way."""
+    """The transforms among `choices`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "transforms", Chosen(self.choices).transforms)
+        object.__setattr__(self, "transforms", UserSettings(self.choices).transforms)
 
     @property
     def pipe_name(self) -> str:
         return self.name or self.state.resolve().name
 
     @property
-    def lasting(self) -> dict[str, Any]:
-        """The choices that a state was made with and that must not change."""
+    def stored_options(self) -> dict[str, Any]:
+        """The settings that are stored with a new state and must not change later."""
         columns = {"include": list(self.projection.include), "exclude": list(self.projection.exclude)}
         salts = read_salts(self.transforms).fingerprints()
         return {"zero_dates": self.zero_dates.value, "columns": columns, "settings": self.choices, **({SALTS: salts} if salts else {})}

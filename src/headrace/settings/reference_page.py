@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
-from headrace.settings.dataclass_fields import NAMES, PAIRS, Field, allowed, fields_of, plain
-from headrace.settings.schema_policy import EVERY, ChangeKind, Policy, SchemaPolicy, allowed_for
+from headrace.settings.dataclass_fields import TEXT_LIST, TEXT_PAIRS, Field, describe_type, setting_fields, to_plain
+from headrace.settings.schema_policy import ALL_KINDS, ChangeKind, Policy, SchemaPolicy, allowed_policies
 from headrace.settings.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SCYLLA, TRANSFORMS
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
 from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
@@ -39,20 +39,20 @@ class Row(NamedTuple):
 def setting_rows() -> Iterator[Row]:
     """All settings, section by section."""
     yield from _table_rows()
-    yield from (row(_OF_TRANSFORMS, one, False) for one in fields_of(TransformChoices).values())
+    yield from (row(_OF_TRANSFORMS, one, False) for one in setting_fields(TransformChoices).values())
     for section, choices in PLAIN_SECTIONS.items():
-        later = KAFKA_CHANGEABLE if section == KAFKA else fields_of(choices).keys() - DEBEZIUM_FIXED - SCYLLA_FIXED
-        yield from (row(section, one, one.name in later) for one in fields_of(choices).values())
+        later = KAFKA_CHANGEABLE if section == KAFKA else setting_fields(choices).keys() - DEBEZIUM_FIXED - SCYLLA_FIXED
+        yield from (row(section, one, one.name in later) for one in setting_fields(choices).values())
 
 
 def _table_rows() -> Iterator[Row]:
-    of_sink = [one for one in fields_of(ClickHouseOptions).values() if one.name not in ("all_tables", "tables")]
-    for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', fields_of(TableOptions).values())):
+    of_sink = [one for one in setting_fields(ClickHouseOptions).values() if one.name not in ("all_tables", "tables")]
+    for section, fields in (("sink", of_sink), ('sink and sink.tables."GLOB"', setting_fields(TableOptions).values())):
         yield from (row(section, one, one.name in CHANGEABLE) for one in fields)
     for kind in ChangeKind:
-        values = ", ".join(f"`{policy}`" for policy in allowed_for(kind))
+        values = ", ".join(f"`{policy}`" for policy in allowed_policies(kind))
         yield Row(SCHEMA_CHANGES, kind.value, values, json.dumps(SchemaPolicy().of(kind)), "", True)
-    yield Row(SCHEMA_CHANGES, EVERY, ", ".join(f"`{policy}`" for policy in Policy), "", "Every kind that may have this policy.", True)
+    yield Row(SCHEMA_CHANGES, ALL_KINDS, ", ".join(f"`{policy}`" for policy in Policy), "", "Every kind that may have this policy.", True)
 
 
 def markdown(page: str = TABLES_PAGE) -> str:
@@ -85,13 +85,13 @@ def row(section: str, one: Field, later: bool) -> Row:
 def _values(kind: Any) -> str:
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return ", ".join(f"`{member.value}`" for member in kind)
-    if kind == NAMES:
+    if kind == TEXT_LIST:
         return "list of texts"
-    if kind == PAIRS:
+    if kind == TEXT_PAIRS:
         return "table of texts"
-    return allowed(kind).replace("a text in quotes", "text").replace('a list of texts, such as ["a", "b"]', "list of texts")
+    return describe_type(kind).replace("a text in quotes", "text").replace('a list of texts, such as ["a", "b"]', "list of texts")
 
 
 def _default(one: Field) -> str:
-    value = plain(one.kind, one.default)
+    value = to_plain(one.kind, one.default)
     return "" if value in ("", [], {}) else json.dumps(value)

@@ -1,7 +1,7 @@
-"""What the user wants done about each kind of schema change.
+"""The policy for each kind of schema change.
 
-Invariant: every combination that can be chosen here leads to rows that are right, or to a halt. What would make rows wrong without a word
-(leaving a renamed column or another key unnoticed) cannot be chosen, and the refusal says why.
+Invariant: every allowed combination leads to correct rows or to a halt. A policy that would silently corrupt rows (such as to ignore a
+renamed column or a changed key) is rejected with the reason.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.errors import DefiniteError
 
 
 class ChangeKind(StrEnum):
-    """The kinds of schema changes, by the words of the settings."""
+    """The kinds of schema changes, by their setting names."""
 
     CREATE_TABLE = "create_table"
     DROP_TABLE = "drop_table"
@@ -60,13 +60,13 @@ _WHY_NOT: Final = {
     (ChangeKind.RENAME_COLUMN, Policy.IGNORE): "values under the new name would have no column to go to",
     (ChangeKind.CHANGE_KEY, Policy.IGNORE): "rows that the new key tells apart would replace each other",
 }
-EVERY: Final = "all"
-"""The word for all kinds that know a policy."""
+ALL_KINDS: Final = "all"
+"""Stands for all kinds that allow the policy."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaPolicy:
-    """The policy of each kind of change; what is not named is applied."""
+    """The policy of each kind of change; the default is `apply`."""
 
     chosen: tuple[tuple[ChangeKind, Policy], ...] = ()
 
@@ -74,7 +74,7 @@ class SchemaPolicy:
         for kind, policy in self.chosen:
             if policy not in _ALLOWED[kind]:
                 why = _WHY_NOT.get((kind, policy))
-                allowed = ", ".join(allowed_for(kind))
+                allowed = ", ".join(allowed_policies(kind))
                 raise DefiniteError(
                     f"{kind} cannot be set to {policy}" + (f": {why}" if why else ""),
                     place="schema_changes",
@@ -85,22 +85,22 @@ class SchemaPolicy:
         return dict(self.chosen).get(kind, Policy.APPLY)
 
     @staticmethod
-    def knows(kind: ChangeKind, policy: Policy) -> bool:
-        """Whether the policy may be chosen for the kind."""
+    def allows(kind: ChangeKind, policy: Policy) -> bool:
+        """Return whether the kind allows the policy."""
         return policy in _ALLOWED[kind]
 
     @classmethod
-    def of_words(cls, words: Mapping[str, str]) -> SchemaPolicy:
-        """From the words of a settings file; `all` is about every kind that knows the policy, and the other words come after it."""
+    def from_dict(cls, words: Mapping[str, str]) -> SchemaPolicy:
+        """Parse policies by kind; `all` sets every kind that allows the policy, and single kinds override it."""
         policies = {name: _policy(name, word) for name, word in words.items()}
-        everywhere = policies.pop(EVERY, None)
+        everywhere = policies.pop(ALL_KINDS, None)
         chosen = {kind: everywhere for kind in ChangeKind if everywhere is not None and everywhere in _ALLOWED[kind]}
         chosen |= {_kind(name): policy for name, policy in policies.items()}
         return cls(tuple(chosen.items()))
 
     @classmethod
-    def of_pairs(cls, pairs: Iterable[str]) -> SchemaPolicy:
-        """From `KIND=POLICY`, as the command line has them; a later one counts."""
+    def from_pairs(cls, pairs: Iterable[str]) -> SchemaPolicy:
+        """Parse `KIND=POLICY` flags; a later one overrides."""
         words: dict[str, str] = {}
         for pair in pairs:
             name, found, word = pair.partition("=")
@@ -109,14 +109,14 @@ class SchemaPolicy:
                     f"{pair!r} is not KIND=POLICY", place="--schema-changes", hint="such as --schema-changes drop_table=keep"
                 )
             words[name.strip()] = word.strip()
-        return cls.of_words(words)
+        return cls.from_dict(words)
 
-    def to_words(self) -> dict[str, str]:
+    def to_dict(self) -> dict[str, str]:
         return {kind.value: policy.value for kind, policy in self.chosen}
 
 
-def allowed_for(kind: ChangeKind) -> tuple[Policy, ...]:
-    """The policies that a kind of change may have."""
+def allowed_policies(kind: ChangeKind) -> tuple[Policy, ...]:
+    """Return the policies that a kind of change allows."""
     return tuple(policy for policy in Policy if policy in _ALLOWED[kind])
 
 
@@ -125,7 +125,7 @@ def _kind(name: str) -> ChangeKind:
         return ChangeKind(name)
     except ValueError:
         raise DefiniteError(
-            f"{name!r} is no kind of schema change", place="schema_changes", hint=f"kinds: {', '.join(ChangeKind)}, or {EVERY}"
+            f"{name!r} is no kind of schema change", place="schema_changes", hint=f"kinds: {', '.join(ChangeKind)}, or {ALL_KINDS}"
         ) from None
 
 

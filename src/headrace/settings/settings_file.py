@@ -1,8 +1,8 @@
-"""What a user chose, from a TOML file, from flags and from what a state directory remembers, checked against the classes that use it.
+"""The user's settings from a TOML file, flags or a state directory, validated against the classes that use them.
 
-Invariant: settings are kept in one plain form (`Plain`: what a TOML file says, checked), whichever way they came; `Chosen` is built from
-that form alone. A key that no class knows, or a value that its field cannot have, is an error that names file, line, key and what is
-allowed; nothing is skipped. No secret is a setting.
+Invariant: settings have one plain form (`PlainSettings`: validated content of a TOML file), wherever they come from; `UserSettings` is
+built from that form alone. An unknown key or an invalid value is an error that names file, line, key and the allowed values; nothing is
+skipped. No secret is a setting.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import is_secret
 from headrace.kafka.registry import secret_in
 from headrace.kafka.schema_repository import PASSWORD_VARIABLE, PROPERTIES_VARIABLE
-from headrace.settings.dataclass_fields import Field, Unfit, fields_of, nearest, plain, read
-from headrace.settings.foreign_names import ELSEWHERE
-from headrace.settings.schema_policy import EVERY, ChangeKind, SchemaPolicy
-from headrace.settings.toml_lines import find_lines, line_of, parse_key
+from headrace.settings.dataclass_fields import Field, InvalidValue, closest_match, parse_value, setting_fields, to_plain
+from headrace.settings.foreign_names import REPLACEMENTS
+from headrace.settings.schema_policy import ALL_KINDS, ChangeKind, SchemaPolicy
+from headrace.settings.toml_lines import find_key_lines, nearest_line, parse_key
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Fields, TableOptions
 from headrace.sinks.cql.options import ReplayOptions
 from headrace.sinks.kafka.messages.options import KafkaOptions
@@ -28,35 +28,37 @@ from headrace.sources.debezium.events.options import DebeziumChoices
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.transforms.options import TransformChoices, Transforms, check_salt, read_hash, read_mask
 
-Plain: TypeAlias = dict[str, Any]
-"""Sections, their keys and values: texts, numbers, lists and tables only."""
+PlainSettings: TypeAlias = dict[str, Any]
+"""Sections, keys and values: only texts, numbers, lists and tables."""
+Locator: TypeAlias = Callable[[tuple[str, ...]], str]
+"""Returns where a key stands, for messages."""
 SINK, TABLES, SCHEMA_CHANGES, KAFKA, DEBEZIUM, SCYLLA = "sink", "tables", "schema_changes", "kafka", "debezium", "scylla"
 REPLAY: Final = "replay"
 TRANSFORMS: Final = "transforms"
 PRODUCER: Final = "producer"
-"""Whatever a producer of one's own is made with: its class knows what that may be."""
+"""Settings of a custom producer; only its class knows their names."""
 PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaOptions, DEBEZIUM: DebeziumChoices, SCYLLA: ScyllaChoices, REPLAY: ReplayOptions}
 """Sections whose keys are the fields of one class."""
 SECTIONS: Final = (SINK, SCHEMA_CHANGES, TRANSFORMS, PRODUCER, *PLAIN_SECTIONS)
-_OF_SINK: Final = {name: one for name, one in fields_of(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
-_OF_TABLES: Final = fields_of(TableOptions)
-_OF_TRANSFORMS: Final = fields_of(TransformChoices)
-_KEY_WORDS: Final = ("primary", "materialize")
+_SINK_FIELDS: Final = {name: one for name, one in setting_fields(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
+_TABLE_FIELDS: Final = setting_fields(TableOptions)
+_TRANSFORM_FIELDS: Final = setting_fields(TransformChoices)
+_SORT_KEY_KEYWORDS: Final = ("primary", "materialize")
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
-    """All that was chosen."""
+class UserSettings:
+    """All settings that the user chose."""
 
-    plain: Plain = field(default_factory=dict)
-    """In the words of a file."""
+    plain: PlainSettings = field(default_factory=dict)
+    """As in a settings file."""
 
     @property
     def sink(self) -> ClickHouseOptions:
-        written: Plain = self.plain.get(SINK, {})
-        tables = tuple((glob, _fields(own)) for glob, own in written.get(TABLES, {}).items())
-        own = {name: read(one.kind, written[name]) for name, one in _OF_SINK.items() if name in written}
-        return ClickHouseOptions(all_tables=_fields(written), tables=tables, **own)
+        written: PlainSettings = self.plain.get(SINK, {})
+        tables = tuple((glob, _parse_table_fields(own)) for glob, own in written.get(TABLES, {}).items())
+        own = {name: parse_value(one.kind, written[name]) for name, one in _SINK_FIELDS.items() if name in written}
+        return ClickHouseOptions(all_tables=_parse_table_fields(written), tables=tables, **own)
 
     @property
     def kafka(self) -> KafkaOptions:
@@ -80,31 +82,33 @@ class Chosen:
 
     @property
     def transforms(self) -> Transforms:
-        written: Plain = self.plain.get(TRANSFORMS, {})
-        return Transforms(tuple((glob, _read_fields(_OF_TRANSFORMS, own)) for glob, own in written.items()))
+        written: PlainSettings = self.plain.get(TRANSFORMS, {})
+        return Transforms(tuple((glob, _parse_fields(_TRANSFORM_FIELDS, own)) for glob, own in written.items()))
 
     @property
     def schema_changes(self) -> SchemaPolicy:
-        return SchemaPolicy.of_words(self.plain.get(SCHEMA_CHANGES, {}))
+        return SchemaPolicy.from_dict(self.plain.get(SCHEMA_CHANGES, {}))
 
     def check_sections(self, unfit: Iterable[str], why: str) -> None:
-        """Raise `DefiniteError` if something was chosen in a section that is about something else: it would be left out silently."""
+        """Raise `DefiniteError` if a section is used that does not apply: its settings would be ignored silently."""
         for section in unfit:
             if self.plain.get(section):
                 names = ", ".join(self.plain[section])
                 raise DefiniteError(f"{names}: {why}", place=f"[{section}]", hint="leave it out, or use another settings file")
 
     def _of(self, section: str) -> dict[str, Any]:
-        written: Plain = self.plain.get(section, {})
-        return {name: read(one.kind, written[name]) for name, one in fields_of(PLAIN_SECTIONS[section]).items() if name in written}
+        written: PlainSettings = self.plain.get(section, {})
+        return {
+            name: parse_value(one.kind, written[name]) for name, one in setting_fields(PLAIN_SECTIONS[section]).items() if name in written
+        }
 
-    def over(self, other: Chosen) -> Chosen:
-        """These settings laid over others: a key that both have is as it is here."""
-        return Chosen(_merged(other.plain, self.plain))
+    def over(self, other: UserSettings) -> UserSettings:
+        """Merge with other settings; these take precedence."""
+        return UserSettings(_merge(other.plain, self.plain))
 
 
-def read_settings(path: Path) -> Chosen:
-    """The settings of a file."""
+def read_settings(path: Path) -> UserSettings:
+    """Read the settings of a file."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -112,74 +116,74 @@ def read_settings(path: Path) -> Chosen:
     return parse_settings(text, str(path))
 
 
-def parse_settings(text: str, file: str) -> Chosen:
-    """The settings that a TOML text gives."""
+def parse_settings(text: str, file: str) -> UserSettings:
+    """Parse the settings of a TOML text."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DefiniteError(f"the settings are not TOML: {error}", place=file, hint='write KEY = "TEXT", KEY = 1 or [SECTION]') from error
-    lines = find_lines(text)
+    lines = find_key_lines(text)
 
     def place(path: tuple[str, ...]) -> str:
-        line = line_of(lines, path)
+        line = nearest_line(lines, path)
         return f"{file}, {'.'.join(path)}" if line is None else f"{file}, line {line}, {'.'.join(path)}"
 
-    return Chosen(checked(content, place))
+    return UserSettings(validate(content, place))
 
 
-def parse_set(text: str) -> Chosen:
-    """One setting from `KEY=VALUE`: the key as in a file, within `[sink]` if it names no section; the value too, or a bare text."""
+def parse_set_flag(text: str) -> UserSettings:
+    """Parse `KEY=VALUE`: a key as in a file, in `[sink]` unless it names a section; a TOML value or a bare text."""
     for place in [place for place, character in enumerate(text) if character == "="]:
         path = parse_key(text[:place])
         if path is not None:
-            return choose(path, text[place + 1 :], f"--set {text[:place]}")
+            return parse_setting(path, text[place + 1 :], f"--set {text[:place]}")
     raise DefiniteError(f"{text!r} is no setting", place="--set", hint="write --set KEY=VALUE, such as --set engine=history")
 
 
-def choose(path: tuple[str, ...], value: str, place: str) -> Chosen:
-    """One setting from a flag's text."""
+def parse_setting(path: tuple[str, ...], value: str, place: str) -> UserSettings:
+    """Parse the value of one setting from a flag."""
     whole = path if path[0] in SECTIONS else (SINK, *path)
     failure: DefiniteError | None = None
-    # What reads as a number may be meant as a text: the field decides.
-    for candidate in (*_as_toml(value), value):
+    # A value that looks like a number may be meant as text: the field decides.
+    for candidate in (*_parse_toml_value(value), value):
         content: Any = candidate
         for name in reversed(whole):
             content = {name: content}
         try:
-            return Chosen(checked(content, lambda _: place))
+            return UserSettings(validate(content, lambda _: place))
         except DefiniteError as error:
             failure = failure or error
     assert failure is not None
     raise failure
 
 
-def restored(stored: Plain, file: str) -> Chosen:
-    """The settings that a state directory or a sink remembers."""
-    return Chosen(checked(stored, lambda path: f"{file}, {'.'.join(path)}"))
+def load_stored(stored: PlainSettings, file: str) -> UserSettings:
+    """Load the settings that a state directory or a sink has stored."""
+    return UserSettings(validate(stored, lambda path: f"{file}, {'.'.join(path)}"))
 
 
-def checked(content: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
-    """Settings as they are kept; `place` says where a key stands, for messages."""
-    found: Plain = {}
+def validate(content: Mapping[str, Any], place: Locator) -> PlainSettings:
+    """Validate settings and return their plain form."""
+    found: PlainSettings = {}
     for section, written in content.items():
         if section not in SECTIONS:
-            raise _unknown((section,), written, place, SECTIONS, "section")
+            raise _unknown_key((section,), written, place, SECTIONS, "section")
         if not isinstance(written, dict):
             raise DefiniteError(f"{section!r} is a section", place=place((section,)), hint=f"write [{section}] and its keys below")
         if section == PRODUCER:
-            found[section] = _free(written, place)
+            found[section] = _validate_producer(written, place)
         elif section in PLAIN_SECTIONS:
-            found[section] = _keys(fields_of(PLAIN_SECTIONS[section]), written, (section,), place)
+            found[section] = _validate_keys(setting_fields(PLAIN_SECTIONS[section]), written, (section,), place)
             _check_no_secret(found[section], lambda name, section=section: place((section, name)))  # type: ignore[misc]
         elif section == TRANSFORMS:
-            found[section] = _transforms(written, place)
+            found[section] = _validate_transforms(written, place)
         else:
-            found[section] = _sink(written, place) if section == SINK else _policies(written, place)
+            found[section] = _validate_sink(written, place) if section == SINK else _validate_policies(written, place)
     return found
 
 
-def _free(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
-    """Settings of somebody else's class: of any name, but plain, and no secrets."""
+def _validate_producer(written: Mapping[str, Any], place: Locator) -> PlainSettings:
+    """Validate the settings of a custom class: any name, plain values, no secrets."""
     for name, value in written.items():
         if is_secret(name):
             hint = "give it in the address (class:MODULE:CLASS?NAME=VALUE), of which that is not kept, or have the class read it elsewhere"
@@ -197,8 +201,8 @@ def _is_plain(value: Any) -> bool:
     return all(map(_is_plain, value)) if isinstance(value, list) else isinstance(value, str | int | float)
 
 
-def _transforms(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
-    found: Plain = {}
+def _validate_transforms(written: Mapping[str, Any], place: Locator) -> PlainSettings:
+    found: PlainSettings = {}
     for glob, own in written.items():
         path = (TRANSFORMS, glob)
         if not isinstance(own, dict) or "." not in glob:
@@ -209,9 +213,9 @@ def _transforms(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], s
     return found
 
 
-def check_transforms(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str], around: tuple[str, ...] = (TRANSFORMS,)) -> Plain:
-    """One table's transforms in plain form; `place` says where a key is, told by its path below the table."""
-    found = _keys(_OF_TRANSFORMS, written, around, lambda path: place(path[len(around) :]))
+def check_transforms(written: Mapping[str, Any], place: Locator, around: tuple[str, ...] = (TRANSFORMS,)) -> PlainSettings:
+    """Validate one table's transforms; `place` takes the path of a key below the table."""
+    found = _validate_keys(_TRANSFORM_FIELDS, written, around, lambda path: place(path[len(around) :]))
     for name, text in found.get("mask", {}).items():
         read_mask(text, place(("mask", name)))
     for name, text in found.get("hash", {}).items():
@@ -221,7 +225,7 @@ def check_transforms(written: Mapping[str, Any], place: Callable[[tuple[str, ...
     if found.get("filter"):
         expressions["filter",] = found["filter"]
     for path, text in expressions.items():
-        # What reads them is imported by those who have some.
+        # Imported only if needed: DuckDB is slow to load.
         from headrace.transforms.expressions import parse
 
         try:
@@ -231,9 +235,9 @@ def check_transforms(written: Mapping[str, Any], place: Callable[[tuple[str, ...
     return found
 
 
-def _check_no_secret(checked: Plain, place: Callable[[str], str]) -> None:
-    """Settings are kept in the state and shown: what is secret belongs into an address, of which that is never kept."""
-    for name, value in checked.items():
+def _check_no_secret(valid: PlainSettings, place: Callable[[str], str]) -> None:
+    """Raise `DefiniteError` for a secret: settings are stored in the state and shown; secrets of addresses are not."""
+    for name, value in valid.items():
         secret = next((key for key in value if is_secret(key)), None) if isinstance(value, dict) else None
         if secret is not None:
             raise DefiniteError(f"{secret} is a secret, and settings are kept", place=place(name), hint="give it in the address")
@@ -246,68 +250,68 @@ def _check_no_secret(checked: Plain, place: Callable[[str], str]) -> None:
             )
 
 
-def _policies(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
-    kinds = (*ChangeKind, EVERY)
+def _validate_policies(written: Mapping[str, Any], place: Locator) -> PlainSettings:
+    kinds = (*ChangeKind, ALL_KINDS)
     for name, word in written.items():
         path = (SCHEMA_CHANGES, name)
         if name not in kinds:
-            raise _unknown(path, word, place, kinds, "kind of schema change")
+            raise _unknown_key(path, word, place, kinds, "kind of schema change")
         try:
-            SchemaPolicy.of_words({name: str(word)})
+            SchemaPolicy.from_dict({name: str(word)})
         except DefiniteError as error:
             raise DefiniteError(error.message, place=place(path), hint=error.hint) from None
     return dict(written)
 
 
-def _sink(written: Mapping[str, Any], place: Callable[[tuple[str, ...]], str]) -> Plain:
-    known = {**_OF_TABLES, **_OF_SINK}
-    checked = _keys(known, {name: value for name, value in written.items() if name != TABLES}, (SINK,), place, extra=(TABLES,))
+def _validate_sink(written: Mapping[str, Any], place: Locator) -> PlainSettings:
+    known = {**_TABLE_FIELDS, **_SINK_FIELDS}
+    valid = _validate_keys(known, {name: value for name, value in written.items() if name != TABLES}, (SINK,), place, extra=(TABLES,))
     tables = written.get(TABLES)
     if tables is None:
-        return checked
+        return valid
     if not isinstance(tables, dict):
-        raise _misplaced(place((SINK, TABLES)))
-    checked[TABLES] = {}
+        raise _invalid_glob(place((SINK, TABLES)))
+    valid[TABLES] = {}
     for glob, own in tables.items():
         path = (SINK, TABLES, glob)
         if not isinstance(own, dict) or "." not in glob:
-            raise _misplaced(place(path))
-        for_sink = next((name for name in own if name in _OF_SINK), None)
+            raise _invalid_glob(place(path))
+        for_sink = next((name for name in own if name in _SINK_FIELDS), None)
         if for_sink is not None:
             raise DefiniteError(f"{for_sink} is for all tables", place=place((*path, for_sink)), hint="write it under [sink]")
-        checked[TABLES][glob] = _keys(_OF_TABLES, own, path, place)
-    return checked
+        valid[TABLES][glob] = _validate_keys(_TABLE_FIELDS, own, path, place)
+    return valid
 
 
-def _keys(
+def _validate_keys(
     known: Mapping[str, Field],
     written: Mapping[str, Any],
     around: tuple[str, ...],
-    place: Callable[[tuple[str, ...]], str],
+    place: Locator,
     extra: tuple[str, ...] = (),
-) -> Plain:
-    checked: Plain = {}
+) -> PlainSettings:
+    valid: PlainSettings = {}
     for name, raw in written.items():
         path = (*around, name)
         one = known.get(name)
         if one is None:
-            raise _unknown(path, raw, place, (*known, *extra), "setting")
+            raise _unknown_key(path, raw, place, (*known, *extra), "setting")
         try:
-            checked[name] = plain(one.kind, _normal(name, read(one.kind, raw)))
-        except Unfit as unfit:
+            valid[name] = to_plain(one.kind, _normalize(name, parse_value(one.kind, raw)))
+        except InvalidValue as unfit:
             raise DefiniteError(f"{name} must be {unfit}, not {raw!r}", place=place(path), hint=one.text) from None
-    return checked
+    return valid
 
 
-def _normal(name: str, value: Any) -> Any:
-    """A sort key that is written as one text is a list of expressions."""
-    if name != "sort_key" or not isinstance(value, str) or value in _KEY_WORDS:
+def _normalize(name: str, value: Any) -> Any:
+    """Split a sort key that is written as one text into its expressions."""
+    if name != "sort_key" or not isinstance(value, str) or value in _SORT_KEY_KEYWORDS:
         return value
     return split_list(value)
 
 
 def split_list(text: str) -> tuple[str, ...]:
-    """The expressions of a list, cut at commas that are outside of parentheses and quotes."""
+    """Split a list of expressions at commas outside of parentheses and quotes."""
     parts, depth, quote, current = [], 0, "", ""
     for character in text.removeprefix("(").removesuffix(")") if _is_one_tuple(text) else text:
         if quote:
@@ -327,7 +331,7 @@ def split_list(text: str) -> tuple[str, ...]:
 
 
 def _is_one_tuple(text: str) -> bool:
-    """Whether the first parenthesis closes at the end."""
+    """Return whether one pair of parentheses encloses the text."""
     depth = 0
     for place, character in enumerate(text):
         depth += (character == "(") - (character == ")")
@@ -336,51 +340,51 @@ def _is_one_tuple(text: str) -> bool:
     return False
 
 
-def _unknown(path: tuple[str, ...], raw: Any, place: Callable[[tuple[str, ...]], str], known: Iterable[str], what: str) -> DefiniteError:
-    names = [".".join((path[-1], *rest)) for rest in _paths(raw)]
-    elsewhere = next((name for name in names if name in ELSEWHERE), "")
-    near = nearest(path[-1], known)
+def _unknown_key(path: tuple[str, ...], raw: Any, place: Locator, known: Iterable[str], what: str) -> DefiniteError:
+    names = [".".join((path[-1], *rest)) for rest in _dotted_suffixes(raw)]
+    elsewhere = next((name for name in names if name in REPLACEMENTS), "")
+    near = closest_match(path[-1], known)
     if elsewhere:
-        hint = ELSEWHERE[elsewhere]
+        hint = REPLACEMENTS[elsewhere]
     elif near:
         hint = f"did you mean {near}?"
-    elif what == "section" and path[-1] in {**_OF_TABLES, **_OF_SINK}:
+    elif what == "section" and path[-1] in {**_TABLE_FIELDS, **_SINK_FIELDS}:
         hint = f"write it under [{SINK}]"
     else:
         hint = f"known: {', '.join(sorted(known))}"
     return DefiniteError(f"there is no {what} {elsewhere or path[-1]!r}", place=place(path), hint=hint)
 
 
-def _paths(raw: Any) -> list[tuple[str, ...]]:
-    """The dotted rests of a name that other tools write with dots, the longest first."""
+def _dotted_suffixes(raw: Any) -> list[tuple[str, ...]]:
+    """Return the dotted suffixes of a name that other tools write with dots, longest first."""
     if not isinstance(raw, dict):
         return [()]
-    return [(name, *rest) for name, inner in raw.items() for rest in _paths(inner)] + [()]
+    return [(name, *rest) for name, inner in raw.items() for rest in _dotted_suffixes(inner)] + [()]
 
 
-def _misplaced(place: str) -> DefiniteError:
+def _invalid_glob(place: str) -> DefiniteError:
     return DefiniteError(
         "settings for some tables need a glob over database.table", place=place, hint='write [sink.tables."shop.orders"], with the quotes'
     )
 
 
-def _fields(written: Mapping[str, Any]) -> Fields:
-    return _read_fields(_OF_TABLES, written)
+def _parse_table_fields(written: Mapping[str, Any]) -> Fields:
+    return _parse_fields(_TABLE_FIELDS, written)
 
 
-def _read_fields(known: Mapping[str, Field], written: Mapping[str, Any]) -> Fields:
-    return tuple((name, read(one.kind, written[name])) for name, one in known.items() if name in written)
+def _parse_fields(known: Mapping[str, Field], written: Mapping[str, Any]) -> Fields:
+    return tuple((name, parse_value(one.kind, written[name])) for name, one in known.items() if name in written)
 
 
-def _merged(below: Plain, above: Plain) -> Plain:
+def _merge(below: PlainSettings, above: PlainSettings) -> PlainSettings:
     merged = dict(below)
     for name, value in above.items():
         there = merged.get(name)
-        merged[name] = _merged(there, value) if isinstance(there, dict) and isinstance(value, dict) else value
+        merged[name] = _merge(there, value) if isinstance(there, dict) and isinstance(value, dict) else value
     return merged
 
 
-def _as_toml(value: str) -> list[Any]:
+def _parse_toml_value(value: str) -> list[Any]:
     try:
         return [tomllib.loads(f"value = {value}")["value"]]
     except tomllib.TOMLDecodeError:

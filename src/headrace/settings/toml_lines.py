@@ -1,7 +1,7 @@
-"""On which line of a TOML file each key stands, for messages; Python's own parser does not tell.
+"""Finds the line of each key in a TOML file, for messages; `tomllib` does not report lines.
 
-Invariant: a line that is told is a line on which the key's name is written. Where a key cannot be found (inside of an inline table,
-say), the line of what holds it is told, or none.
+Invariant: a reported line contains the key's name. For a key that cannot be found (inside an inline table), the line of the enclosing key
+is reported, or none.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ Path: TypeAlias = tuple[str, ...]
 _HEADER = re.compile(r"\s*\[\[?(.+?)\]\]?\s*(?:#.*)?$")
 
 
-def find_lines(text: str) -> Mapping[Path, int]:
-    """The line of each table and key of a file that is TOML."""
+def find_key_lines(text: str) -> Mapping[Path, int]:
+    """Return the line of each table and key of a valid TOML text."""
     found: dict[Path, int] = {}
     table: Path = ()
     for number, line in enumerate(text.splitlines(), 1):
         header = _HEADER.match(line)
         if header is not None:
-            path = _path(f"[{header.group(1)}]")
+            path = _parse_path(f"[{header.group(1)}]")
             if path is not None:
                 table = path
                 _note(found, table, number)
@@ -38,14 +38,14 @@ def _note(found: dict[Path, int], path: Path, number: int) -> None:
         found.setdefault(path[:end], number)
 
 
-def line_of(lines: Mapping[Path, int], path: Path) -> int | None:
-    """The line of a key, or of the nearest thing around it."""
+def nearest_line(lines: Mapping[Path, int], path: Path) -> int | None:
+    """Return the line of a key, or of the nearest enclosing key."""
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
 
 
 def parse_key(text: str) -> Path | None:
-    """The parts of a dotted key, quoted where they must be; None if it is no key."""
-    return _path(f"{text} = 0")
+    """Split a dotted TOML key; None if the text is not a key."""
+    return _parse_path(f"{text} = 0")
 
 
 def _key(line: str) -> Path | None:
@@ -56,7 +56,7 @@ def _key(line: str) -> Path | None:
     return None
 
 
-def _path(text: str) -> Path | None:
+def _parse_path(text: str) -> Path | None:
     try:
         content: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

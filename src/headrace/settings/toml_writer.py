@@ -7,17 +7,17 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from headrace.settings.settings_file import Plain
+from headrace.settings.settings_file import PlainSettings
 
 _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
-def to_toml(settings: Plain) -> str:
+def to_toml(settings: PlainSettings) -> str:
     """The text of a file with these settings."""
     return "\n".join(_lines(settings, ())) + "\n"
 
 
-def _lines(table: Plain, path: tuple[str, ...]) -> Iterator[str]:
+def _lines(table: PlainSettings, path: tuple[str, ...]) -> Iterator[str]:
     if path and (not table or any(not _is_section(path, name, value) for name, value in table.items())):
         yield f"[{'.'.join(map(toml_key, path))}]"
     for name, value in table.items():

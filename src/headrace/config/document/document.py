@@ -13,8 +13,8 @@ from headrace.config.document.substitution import References
 from headrace.errors import DefiniteError
 from headrace.kafka.address import is_secret
 from headrace.kafka.registry import MEMORY
-from headrace.settings.dataclass_fields import Field, Unfit, nearest, read
-from headrace.settings.toml_lines import find_lines, line_of
+from headrace.settings.dataclass_fields import Field, InvalidValue, closest_match, parse_value
+from headrace.settings.toml_lines import find_key_lines, nearest_line
 
 Keys: TypeAlias = tuple[str, ...]
 HEADRACE, SOURCES, SINKS, PIPES = "headrace", "sources", "sinks", "pipes"
@@ -73,10 +73,10 @@ def parse_document(text: str, file: str, directory: Path, environment: Mapping[s
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise DefiniteError(f"the file is not TOML: {error}", place=file, hint='write KEY = "TEXT", KEY = 1 or [SECTION]') from error
-    lines = find_lines(text)
+    lines = find_key_lines(text)
 
     def place(path: Keys) -> str:
-        line = line_of(lines, path)
+        line = nearest_line(lines, path)
         return f"{file}, {dotted(path)}" if line is None else f"{file}, line {line}, {dotted(path)}"
 
     return Document(file, directory, content, place, References(directory, environment))
@@ -93,8 +93,8 @@ def read_words(document: Document, path: Keys, known: Mapping[str, Field], raw: 
     for name, given in raw.items():
         one = known[name]
         try:
-            values[name] = read(one.kind, given)
-        except Unfit as unfit:
+            values[name] = parse_value(one.kind, given)
+        except InvalidValue as unfit:
             # What should be a password may be one, whatever form it has.
             instead = "" if is_secret(name) else f", not {given!r}"
             problems.add(f"{name} must be {unfit}{instead}", document.place((*path, name)), one.text)
@@ -111,6 +111,6 @@ def as_table(document: Document, path: Keys, raw: Any) -> dict[str, Any]:
 def unknown_key(document: Document, path: Keys, known: Iterable[str], elsewhere: str = "") -> DefiniteError:
     """A key that nobody heeds; `elsewhere` says where it would be heeded."""
     names = sorted(known)
-    near = nearest(path[-1], names)
+    near = closest_match(path[-1], names)
     hint = elsewhere or (f"did you mean {near}?" if near else f"known: {', '.join(names)}")
     return DefiniteError(f"there is no setting {path[-1]!r} in [{dotted(path[:-1])}]", place=document.place(path), hint=hint)

@@ -18,7 +18,7 @@ from headrace.config.importers.flat_files import Entry, read_entries
 from headrace.config.importers.regex_globs import list_of_globs, split_list
 from headrace.config.importers.translation import Translation, name_of
 from headrace.errors import DefiniteError
-from headrace.settings.dataclass_fields import nearest
+from headrace.settings.dataclass_fields import closest_match
 
 _MYSQL: Final = ("io.debezium.connector.mysql.MySqlConnector", "io.debezium.connector.mariadb.MariaDbConnector")
 _SINK: Final = "com.altinity.clickhouse.sink.connector.ClickHouseSinkConnector"
@@ -350,7 +350,7 @@ class _Connector:
         if reason:
             self._to.drop(one.key, one.line, reason)
             return
-        near = nearest(key, (*REASONS, *_KNOWN))
+        near = closest_match(key, (*REASONS, *_KNOWN))
         hint = f"did you mean {near}?" if near else "leave it out, if Headrace need not know it"
         self._to.refuse(one.key, one.line, f"{one.key} is not known", hint)
 

@@ -16,7 +16,7 @@ from headrace.config.importers.hocon import Hocon, Keys, parse_hocon
 from headrace.config.importers.mypipe_conditions import globs_of
 from headrace.config.importers.translation import Translation, literal, name_of
 from headrace.errors import DefiniteError
-from headrace.settings.dataclass_fields import nearest
+from headrace.settings.dataclass_fields import closest_match
 
 _GENERIC, _SPECIFIC, _STDOUT = "generic", "specific", "stdout"
 _CLASSES: Final = {
@@ -153,7 +153,7 @@ class _Mypipe:
 
     def _consumers_sources(self, consumer: Any, path: Keys) -> list[str]:
         if consumer not in self._sources:
-            near = nearest(str(consumer), self._sources)
+            near = closest_match(str(consumer), self._sources)
             hint = f"did you mean {near}?" if near else f"consumers: {', '.join(self._sources) or 'none'}"
             raise DefiniteError(f"there is no consumer {consumer!r}", place=self._place(path), hint=hint)
         return self._sources[consumer]
@@ -254,7 +254,7 @@ class _Mypipe:
         return raw
 
     def _unknown(self, path: Keys, known: tuple[str, ...], hint: str = "") -> None:
-        near = nearest(path[-1], known)
+        near = closest_match(path[-1], known)
         allowed = f"known: {', '.join(known)}" if known else "leave it out"
         self._refuse(path, f"{'.'.join(path)} is no setting that is known", hint or (f"did you mean {near}?" if near else allowed))
 

@@ -15,8 +15,8 @@ from typing import Any, Final, Union, get_args, get_origin
 
 from headrace.config.file_keys import CLASS
 from headrace.config.key_catalog import Section, sections
-from headrace.settings.dataclass_fields import NAMES, PAIRS, TEXTS, Field, Size, plain
-from headrace.settings.schema_policy import EVERY, ChangeKind, Policy, allowed_for
+from headrace.settings.dataclass_fields import TEXT_LIST, TEXT_MAP, TEXT_PAIRS, Field, Size, to_plain
+from headrace.settings.schema_policy import ALL_KINDS, ChangeKind, Policy, allowed_policies
 
 _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _NAME: Final = "^[A-Za-z0-9_][A-Za-z0-9_-]*$"
@@ -27,9 +27,9 @@ _WORDS: Final[dict[Any, dict[str, Any]]] = {
     str: {"type": "string"},
     Path: {"type": "string", "minLength": 1},
     Size: {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": "^\\s*[0-9]+[KMGkmg]?[iI]?[bB]?\\s*$"}]},
-    NAMES: {"type": "array", "items": {"type": "string"}},
-    PAIRS: {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
-    TEXTS: {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+    TEXT_LIST: {"type": "array", "items": {"type": "string"}},
+    TEXT_PAIRS: {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
+    TEXT_MAP: {"type": "object", "additionalProperties": {"type": ["string", "number", "boolean"]}},
 }
 
 
@@ -106,7 +106,7 @@ def _properties(fields: Mapping[str, Field]) -> dict[str, Any]:
 
 def _property(one: Field) -> dict[str, Any]:
     found = {**_kind(one.kind), "description": one.text}
-    default = plain(one.kind, one.default)
+    default = to_plain(one.kind, one.default)
     return found if default in ("", [], {}, None) else {**found, "default": default}
 
 
@@ -119,5 +119,7 @@ def _kind(kind: Any) -> dict[str, Any]:
 
 
 def _policies() -> dict[str, Any]:
-    kinds: dict[str, Any] = {kind.value: {"enum": [policy.value for policy in allowed_for(kind)]} for kind in ChangeKind}
-    return _object({**kinds, EVERY: {"enum": [policy.value for policy in Policy], "description": "Every kind that may have this policy."}})
+    kinds: dict[str, Any] = {kind.value: {"enum": [policy.value for policy in allowed_policies(kind)]} for kind in ChangeKind}
+    return _object(
+        {**kinds, ALL_KINDS: {"enum": [policy.value for policy in Policy], "description": "Every kind that may have this policy."}}
+    )

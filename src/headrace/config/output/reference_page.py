@@ -9,7 +9,7 @@ from typing import Final
 from headrace.config.key_catalog import Section, sections
 from headrace.settings.dataclass_fields import Field
 from headrace.settings.reference_page import Row, row, table
-from headrace.settings.schema_policy import EVERY, ChangeKind, Policy, SchemaPolicy, allowed_for
+from headrace.settings.schema_policy import ALL_KINDS, ChangeKind, Policy, SchemaPolicy, allowed_policies
 
 _HEAD: Final = """\
 # Settings of headrace.toml
@@ -73,9 +73,9 @@ def _named(section: Section, one: Field) -> Row:
 
 def _policies() -> str:
     rows = [
-        Row("", kind.value, ", ".join(f"`{policy}`" for policy in allowed_for(kind)), json.dumps(SchemaPolicy().of(kind)), "", True)
+        Row("", kind.value, ", ".join(f"`{policy}`" for policy in allowed_policies(kind)), json.dumps(SchemaPolicy().of(kind)), "", True)
         for kind in ChangeKind
     ]
-    rows.append(Row("", EVERY, ", ".join(f"`{policy}`" for policy in Policy), "", "Every kind that may have this policy.", True))
+    rows.append(Row("", ALL_KINDS, ", ".join(f"`{policy}`" for policy in Policy), "", "Every kind that may have this policy.", True))
     about = "What is done about each kind of schema change (see [clickhouse.md](clickhouse.md))."
     return f"## `[pipes.NAME.schema_changes]`\n\n{about}\n\n{table(rows)}\n"

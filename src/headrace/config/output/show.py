@@ -18,7 +18,7 @@ from headrace.config.document.toml_writer import Written, to_text
 from headrace.config.file_keys import CLASS
 from headrace.config.key_catalog import Section, sections
 from headrace.pipes.factory import PipeSpec
-from headrace.settings.dataclass_fields import plain
+from headrace.settings.dataclass_fields import to_plain
 
 MASK: Final = "***"
 
@@ -80,7 +80,7 @@ def _add(written: Written, document: Document, path: Keys, raw: Mapping[str, Any
         return
     for name, one in _section(path[0], str(table.get("url", ""))).fields.items():
         if name not in table and name not in ("source", "sources", "password", "password_file", CLASS):
-            table[name] = plain(one.kind, one.default)
+            table[name] = to_plain(one.kind, one.default)
             written.beside[*path, name] = "the default"
 
 

@@ -108,7 +108,7 @@ class DdlDryRun:
         kinds = self._kinds(query)
         for policy in Policy:
             try:
-                chosen = SchemaPolicy(tuple((kind, policy) for kind in kinds if SchemaPolicy.knows(kind, policy)))
+                chosen = SchemaPolicy(tuple((kind, policy) for kind in kinds if SchemaPolicy.allows(kind, policy)))
                 if chosen.chosen or policy is Policy.APPLY:
                     yield policy, self.rehearse(query, chosen)
             except DefiniteError as error:

@@ -17,7 +17,7 @@ from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import Policy
-from headrace.settings.settings_file import Chosen
+from headrace.settings.settings_file import UserSettings
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.url_schemes import is_kafka
@@ -43,7 +43,7 @@ class Asked:
     """Of names without one."""
     server: str = "9.7.0"
     """The version of the server whose statements these are, where nobody can be asked."""
-    chosen: Chosen = field(default_factory=Chosen)
+    chosen: UserSettings = field(default_factory=UserSettings)
     only: bool = False
     """Whether only what was chosen is shown, not what else could be."""
 

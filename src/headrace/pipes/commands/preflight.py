@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from headrace.cql.address import CqlAddress
 from headrace.model.table_selection import Selection
-from headrace.settings.settings_file import Chosen, parse_set
+from headrace.settings.settings_file import UserSettings, parse_set_flag
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.preflight import Finding
 
@@ -29,8 +29,8 @@ def check_cluster(address: CqlAddress, chosen: Selection, settings: Iterable[str
     from headrace.cql.session import connect
     from headrace.sources.scylla.preflight import examine
 
-    wanted = Chosen()
+    wanted = UserSettings()
     for one in settings:
-        wanted = parse_set(one).over(wanted)
+        wanted = parse_set_flag(one).over(wanted)
     with connect(address) as session:
         return examine(session, chosen, wanted.scylla, lambda: time.time_ns() // 1000)

@@ -102,7 +102,7 @@ class DebeziumPipe(ChangeBlockPipe):
         self._topics.check()
         check_policy(self._settings.schema_changes)
         check_choice(self._topics.choices)
-        now = self._standing(self._settings.patience_s)
+        now = self._standing(self._settings.retry_timeout_s)
         if self._settings.once and not now.high.offsets and is_named(self._topics.pattern):
             raise DefiniteError(
                 f"no topic matches {self._topics.pattern}",
@@ -146,8 +146,8 @@ class DebeziumPipe(ChangeBlockPipe):
     def _can_skip(self, event: str) -> bool:
         return is_record(event)
 
-    def _standing(self, patience_s: float) -> Standing:
-        return retrying(lambda: standing(self._address, self._topics.pattern), deadline_s=patience_s)
+    def _standing(self, retry_timeout_s: float) -> Standing:
+        return retrying(lambda: standing(self._address, self._topics.pattern), deadline_s=retry_timeout_s)
 
     def _new_state(self, now: Standing) -> PipeState:
         return PipeState(
@@ -157,7 +157,7 @@ class DebeziumPipe(ChangeBlockPipe):
             self._settings.selection.to_json(),
             dict(self._topics.start),
             self._topics.choices.epoch,
-            {**self._settings.lasting, "topics": self._topics.pattern},
+            {**self._settings.stored_options, "topics": self._topics.pattern},
         )
 
     def _checked(self, state: PipeState, now: Standing) -> PipeState:
@@ -168,7 +168,7 @@ class DebeziumPipe(ChangeBlockPipe):
                 place=place,
                 hint="use a new state directory, or give the same ends",
             )
-        if state.options["columns"] != self._settings.lasting["columns"]:
+        if state.options["columns"] != self._settings.stored_options["columns"]:
             raise DefiniteError(
                 "the state was made with other --columns or --exclude-columns",
                 place=place,
@@ -247,7 +247,7 @@ class DebeziumPipe(ChangeBlockPipe):
                     raise
                 log.warning("waiting: %s", error)
                 current_wait().note(error.message)
-                check_offsets(batches.reached, self._standing(self._settings.patience_s), batches.notes.topics, self._address)
+                check_offsets(batches.reached, self._standing(self._settings.retry_timeout_s), batches.notes.topics, self._address)
                 pause(min(failures, 10))
 
     def _stream(self, session: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
@@ -350,7 +350,7 @@ class Batches:
             self._identify_at = now + _IDENTIFY_S
             check_ids(
                 self.notes.topics,
-                retrying(lambda: self.identify(sorted(self.notes.topics)), deadline_s=self.settings.patience_s),
+                retrying(lambda: self.identify(sorted(self.notes.topics)), deadline_s=self.settings.retry_timeout_s),
                 self.address,
             )
 
@@ -358,7 +358,7 @@ class Batches:
         """What tells topics that came meanwhile from others of their names."""
         new = reached.offsets.keys() - self.notes.topics.keys()
         if new:
-            self.notes.note_topics(retrying(lambda: self.identify(sorted(new)), deadline_s=self.settings.patience_s))
+            self.notes.note_topics(retrying(lambda: self.identify(sorted(new)), deadline_s=self.settings.retry_timeout_s))
 
     def _see_to_snapshots(self, seen: list[Snapshot], reached: KafkaPosition) -> None:
         def replaceable(name: TableName) -> bool:
@@ -406,7 +406,7 @@ class Batches:
         }
         choices = self.topics.choices
         reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied, self.state.epoch, self.notes.snapshots)
-        retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
+        retry = functools.partial(retrying, deadline_s=self.settings.retry_timeout_s)
         keeper = UnchangedValueFiller(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
         ignored = frozenset(self.state.ignored)
         left_out = functools.partial(_is_left_out, choices.topic_map, self.settings.selection, ignored)

@@ -21,7 +21,7 @@ from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import PipeState, TableState
 from headrace.pipes.state.resync_requests import resync_command
 from headrace.retry import retrying
-from headrace.settings.pipe_settings import RESHAPED, PipeSettings
+from headrace.settings.pipe_settings import RESHAPED_TABLES, PipeSettings
 from headrace.sinks.schema_changes import DdlPlan
 from headrace.sources.mysql.server.position import BinlogPosition
 
@@ -61,16 +61,16 @@ def take_column_settings(
         )
     if ready:
         # Rows of the former settings may have the versions of the new ones: the copier removes them first.
-        state.options[RESHAPED] = sorted({*state.options.get(RESHAPED, ()), *map(str, ready)})
+        state.options[RESHAPED_TABLES] = sorted({*state.options.get(RESHAPED_TABLES, ()), *map(str, ready)})
     _alter_date_columns(targets, state, before, settings)
-    state.options |= {name: settings.lasting[name] for name in ("zero_dates", "columns")}
+    state.options |= {name: settings.stored_options[name] for name in ("zero_dates", "columns")}
 
 
 def _alter_date_columns(targets: SinkTables, state: PipeState, before: PipeSettings, settings: PipeSettings) -> None:
     """Let the date columns in the sink accept NULL if they must from now on. A repetition after a crash finds nothing left to do."""
     for name, table in state.tables.items():
         was, now = (SinkSchemaResolver(one)(table.schema, table.hidden) for one in (before, settings))
-        if was == now or name in state.waiting or str(name) in state.options.get(RESHAPED, ()):
+        if was == now or name in state.waiting or str(name) in state.options.get(RESHAPED_TABLES, ()):
             continue
         plan = retrying(functools.partial(_plan, targets, was, now, BinlogPosition.from_json(table.captured_at).version))
         for step in plan.steps:

@@ -18,7 +18,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.settings.settings_file import KAFKA as KAFKA_SETTINGS
-from headrace.settings.settings_file import PRODUCER, SINK, Chosen
+from headrace.settings.settings_file import PRODUCER, SINK, UserSettings
 from headrace.sinks.base import Sink
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
@@ -80,7 +80,7 @@ def open_clickhouse_sink(
 
 
 @contextmanager
-def open_sink(address: str, chosen: Chosen, state: Path, host: str) -> Iterator[NamedSink[Sink]]:
+def open_sink(address: str, chosen: UserSettings, state: Path, host: str) -> Iterator[NamedSink[Sink]]:
     """Any sink, with what was chosen for its kind; what was chosen for another kind is refused.
 
     `state` is the pipe's directory, `host` is where its tasks find this process.

@@ -103,7 +103,13 @@ class BinlogFilesPipe(SchemaFollowingPipe):
     def _new_state(self, log: OfflineLog) -> PipeState:
         selection = self._settings.selection.to_json()
         return PipeState(
-            f"binlog:{log.path}", log.identity, self._sink_name, selection, log.start.to_json(), log.start.epoch, self._settings.lasting
+            f"binlog:{log.path}",
+            log.identity,
+            self._sink_name,
+            selection,
+            log.start.to_json(),
+            log.start.epoch,
+            self._settings.stored_options,
         )
 
     def _check(self, state: PipeState, log: OfflineLog) -> None:

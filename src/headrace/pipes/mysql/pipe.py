@@ -53,7 +53,7 @@ class MySQLPipe(SchemaFollowingPipe):
 
     def _run(self, directory: StateDirectory) -> None:
         told = self._resume(directory)
-        connection = retrying(lambda: connect(self._address), deadline_s=self._settings.patience_s)
+        connection = retrying(lambda: connect(self._address), deadline_s=self._settings.retry_timeout_s)
         try:
             server = check_server(connection, self._address)
             opened = self._opening(directory, connection).open(server, told)

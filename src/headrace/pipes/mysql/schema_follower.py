@@ -25,7 +25,7 @@ from headrace.sources.mysql.server.position import BinlogPosition
 log = logging.getLogger("headrace")
 
 _PASSING_OVER = SchemaPolicy(
-    tuple((kind, Policy.IGNORE if SchemaPolicy.knows(kind, Policy.IGNORE) else Policy.RESYNC) for kind in ChangeKind)
+    tuple((kind, Policy.IGNORE if SchemaPolicy.allows(kind, Policy.IGNORE) else Policy.RESYNC) for kind in ChangeKind)
 )
 _DEFINING = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, RenameTable)
 

@@ -35,7 +35,7 @@ from headrace.pipes.mysql.failover import forget_seen, note_seen
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
 from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
 from headrace.retry import bind_context, current_wait, retrying
-from headrace.settings.pipe_settings import RESHAPED, PipeSettings, SnapshotMode
+from headrace.settings.pipe_settings import RESHAPED_TABLES, PipeSettings, SnapshotMode
 from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sources.base import Split
 from headrace.sources.mysql.schema.information_schema import capture_schemas
@@ -101,14 +101,14 @@ class SnapshotRunner:
         for name, table in unplanned:
             self._empty_reshaped(name, table)
             self._plan_table(connection, name, table)
-        reshaped = self.state.options.get(RESHAPED, [])
+        reshaped = self.state.options.get(RESHAPED_TABLES, [])
         if reshaped and unplanned:
-            self.state.options[RESHAPED] = [name for name in reshaped if name not in {str(planned) for planned, _ in unplanned}]
+            self.state.options[RESHAPED_TABLES] = [name for name in reshaped if name not in {str(planned) for planned, _ in unplanned}]
             self.directory.save(self.state)
 
     def _empty_reshaped(self, name: TableName, table: TableState) -> None:
         """Rows that other transforms made may have the position of the new ones: no version tells which are which."""
-        if str(name) not in self.state.options.get(RESHAPED, ()) or self.targets.append_only:
+        if str(name) not in self.state.options.get(RESHAPED_TABLES, ()) or self.targets.append_only:
             return
         schema, position = self.shown(table.schema), BinlogPosition.from_json(table.captured_at)
         plan = retrying(lambda: self.targets.sink.schema_applier().plan_emptying(schema, position.version))
@@ -120,7 +120,7 @@ class SnapshotRunner:
         """See to it that every target table is there and fit."""
         # What waits to be read again is made fit when that is planned.
         schemas = self._written()
-        retrying(lambda: self.targets.prepare(schemas), deadline_s=self.settings.patience_s)
+        retrying(lambda: self.targets.prepare(schemas), deadline_s=self.settings.retry_timeout_s)
 
     def _written(self) -> list[TableSchema]:
         return [self.shown(table.schema) for name, table in self.state.tables.items() if name not in self.state.waiting]

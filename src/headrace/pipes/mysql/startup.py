@@ -123,7 +123,7 @@ class PipeStartup:
             self.settings.selection.to_json(),
             {},
             0,
-            self.settings.lasting,
+            self.settings.stored_options,
         )
 
     def _begin(self, state: PipeState, history: SchemaHistory, server: ServerIdentity) -> None:

@@ -160,7 +160,7 @@ class StreamRunner:
             frozenset(name for name, need in needs.items() if need.exact),
             self.skips.pending,
         )
-        retry = functools.partial(retrying, deadline_s=self.settings.patience_s)
+        retry = functools.partial(retrying, deadline_s=self.settings.retry_timeout_s)
         sink = self.targets.sink.with_tables(written)
         return Task(reader, sink.for_replay() if repeats else sink, retry, shaper_for(self.settings, shapes.values(), needs))
 

@@ -95,7 +95,7 @@ class ScyllaPipe(Pipe):
     def _run(self, directory: StateDirectory) -> None:
         self._choices.check()
         self._check_settings()
-        session = retrying(lambda: shared_session(self._address), deadline_s=self._settings.patience_s)
+        session = retrying(lambda: shared_session(self._address), deadline_s=self._settings.retry_timeout_s)
         catalog = ServerCatalog(session, self._choices)
         state = directory.load()
         is_new = state is None
@@ -150,7 +150,7 @@ class ScyllaPipe(Pipe):
         parse_start(self._settings.start_at)
 
     def _new_state(self, session: CqlSession) -> PipeState:
-        options = {**self._settings.lasting, _KIND: True}
+        options = {**self._settings.stored_options, _KIND: True}
         return PipeState(str(self._address), _cluster(session), self._sink_name, self._settings.selection.to_json(), {}, 0, options)
 
     def _checked(self, state: PipeState, session: CqlSession) -> PipeState:
@@ -198,7 +198,7 @@ class ScyllaPipe(Pipe):
         return sink.sink.own_tables() if isinstance(sink, CellSink | PostimageSink) else None
 
     def _copier(self, directory: StateDirectory, notes: Notes) -> TableCopier:
-        retry = functools.partial(retrying, deadline_s=self._settings.patience_s)
+        retry = functools.partial(retrying, deadline_s=self._settings.retry_timeout_s)
         return TableCopier(
             self._address,
             self._choices,
@@ -250,7 +250,7 @@ class ScyllaPipe(Pipe):
         self._owned.keep_only(targets)
 
     def _chosen(self, session: CqlSession, notes: Notes, *, is_new: bool) -> tuple[TableName, ...]:
-        chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=self._settings.patience_s)
+        chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=self._settings.retry_timeout_s)
         named = set(self._settings.selection.include)
         for name in chosen.unlogged:
             if str(name) in named or name in notes.tables:
@@ -399,7 +399,7 @@ class Batches:
         # An image shows all of its row: nothing is left in doubt.
         begun = {} if isinstance(self.target.sink, PostimageSink) else self.copier.copies.begun()
         reader = LogReader(self.address, logs, self.choices, begun, self.skips.pending)
-        return Task(reader, self.target.sink, functools.partial(retrying, deadline_s=self.settings.patience_s))
+        return Task(reader, self.target.sink, functools.partial(retrying, deadline_s=self.settings.retry_timeout_s))
 
     def _tell(self, reports: Iterable[Report]) -> None:
         written = [report for report in reports if report.kind == "changes"]

@@ -6,13 +6,13 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.settings.settings_file import SCHEMA_CHANGES, SINK, TABLES, Chosen
+from headrace.settings.settings_file import SCHEMA_CHANGES, SINK, TABLES, UserSettings
 
 _PLACES: Final = frozenset({"database", "target"})
 """Settings of target tables that say where they are, and nothing about what they are made of."""
 
 
-def check_chosen(settings: PipeSettings, chosen: Chosen) -> None:
+def check_chosen(settings: PipeSettings, chosen: UserSettings) -> None:
     """Raise `DefiniteError` for what has no meaning here."""
     if settings.projection.include or settings.projection.exclude:
         raise DefiniteError(

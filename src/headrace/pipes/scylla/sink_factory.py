@@ -14,7 +14,7 @@ from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, same_sink
 from headrace.pipes.state.file_progress_store import FileProgressStore
-from headrace.settings.settings_file import KAFKA, PRODUCER, REPLAY, SINK, Chosen
+from headrace.settings.settings_file import KAFKA, PRODUCER, REPLAY, SINK, UserSettings
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.sink import CellSink
@@ -46,7 +46,7 @@ class LogTarget:
 
 
 @contextmanager
-def open_log_target(address: str, chosen: Chosen, state: Path, host: str) -> Iterator[LogTarget]:
+def open_log_target(address: str, chosen: UserSettings, state: Path, host: str) -> Iterator[LogTarget]:
     """The sink of an address, with what was chosen for its kind; what was chosen for another kind is refused.
 
     `state` is the pipe's directory, where progress is told that a sink has no place for; `host` is where its tasks find this process.
@@ -100,5 +100,5 @@ def same_log_sink(one: str, other: str) -> bool:
     return first.keyspace == second.keyspace and bool(set(first.hosts) & set(second.hosts))
 
 
-def _kept(chosen: Chosen, sink: ClickHouseSink) -> LogSink:
+def _kept(chosen: UserSettings, sink: ClickHouseSink) -> LogSink:
     return PostimageSink(sink) if chosen.scylla.kept is Kept.IMAGES else CellSink(sink)

@@ -25,7 +25,7 @@ from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.scylla.start_position import NOW, OLDEST, StartPosition
 from headrace.retry import WaitState, retrying, use_wait_state
-from headrace.settings.settings_file import Chosen, parse_set
+from headrace.settings.settings_file import UserSettings, parse_set_flag
 from headrace.shutdown import temporary_directory
 from headrace.sinks.kafka.scylla.log_documents import log_documents
 from headrace.sources.base import Split
@@ -49,9 +49,9 @@ _MOST_ROUNDS: Final = 3
 
 def tail_choices(settings: Iterable[str]) -> ScyllaChoices:
     """How the log is read for looking on: as settings say (`scylla.confidence=1`), and soon if they do not."""
-    chosen = Chosen({})
+    chosen = UserSettings({})
     for text in settings:
-        chosen = parse_set(text).over(chosen)
+        chosen = parse_set_flag(text).over(chosen)
     found = chosen.scylla
     # An audit reports to people who run a pipe; who looks on sees the rows themselves.
     found = replace(found, audit=0)

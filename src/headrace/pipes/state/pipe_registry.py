@@ -18,7 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.table_selection import Selection
 from headrace.pipes.state.pipe_state import PipeState
-from headrace.settings.settings_file import Chosen, restored
+from headrace.settings.settings_file import UserSettings, load_stored
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
 from headrace.sinks.clickhouse.bookkeeping.progress_store import PIPES
@@ -43,9 +43,9 @@ class PipeEntry:
     created: str = field(default_factory=lambda: format_timestamp(time.time_ns() // 1000))
 
     @property
-    def chosen(self) -> Chosen:
+    def chosen(self) -> UserSettings:
         """The settings of its tables."""
-        return restored(self.options.get("settings", {}), f"pipe {self.name}")
+        return load_stored(self.options.get("settings", {}), f"pipe {self.name}")
 
     @property
     def tables(self) -> Selection:

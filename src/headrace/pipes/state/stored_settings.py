@@ -16,9 +16,9 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.resync_requests import resync_command
-from headrace.settings.dataclass_fields import fields_of, plain
-from headrace.settings.pipe_settings import RESHAPED, SALTS
-from headrace.settings.settings_file import Chosen, Plain, read_settings, restored
+from headrace.settings.dataclass_fields import setting_fields, to_plain
+from headrace.settings.pipe_settings import RESHAPED_TABLES, SALTS
+from headrace.settings.settings_file import PlainSettings, UserSettings, load_stored, read_settings
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
 from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
 from headrace.sinks.kafka.messages.options import KafkaOptions
@@ -29,19 +29,19 @@ log = logging.getLogger("headrace")
 _OPTION = "settings"
 
 
-def settings_of(state: PipeState, place: str) -> Chosen:
+def settings_of(state: PipeState, place: str) -> UserSettings:
     """The settings that a state was last run with."""
-    stored: Plain = state.options.get(_OPTION, {})
-    return restored(stored, place)
+    stored: PlainSettings = state.options.get(_OPTION, {})
+    return load_stored(stored, place)
 
 
-def stored_settings(directory: Path) -> Chosen:
+def stored_settings(directory: Path) -> UserSettings:
     """The settings of the pipe whose state directory this is; none if there is no pipe."""
     state = StateDirectory(directory, make=False).load()
-    return Chosen() if state is None else settings_of(state, str(directory / "pipe.json"))
+    return UserSettings() if state is None else settings_of(state, str(directory / "pipe.json"))
 
 
-def chosen_for(directory: Path, file: str, flags: Iterable[Chosen]) -> Chosen:
+def chosen_for(directory: Path, file: str, flags: Iterable[UserSettings]) -> UserSettings:
     """What a run goes by: the file, or else what the state remembers, with the flags laid over it."""
     chosen = read_settings(Path(file)) if file else stored_settings(directory)
     for flag in flags:
@@ -49,24 +49,24 @@ def chosen_for(directory: Path, file: str, flags: Iterable[Chosen]) -> Chosen:
     return chosen
 
 
-def take_settings(state: PipeState, written: Plain, place: str, read_again: Callable[[TableName], bool] = lambda _: False) -> None:
+def take_settings(state: PipeState, written: PlainSettings, place: str, read_again: Callable[[TableName], bool] = lambda _: False) -> None:
     """Put a run's settings into the state, unless they would need tables that are there to be others.
 
     `read_again`: which tables are about to be read again, and may be transformed otherwise.
     """
-    _check_topics(state, restored(written, place), place)
-    _check_transforms(state, restored(written, place).transforms, place, read_again)
-    before, after = settings_of(state, place).sink, restored(written, place).sink
-    for one in fields_of(ClickHouseOptions).values():
+    _check_topics(state, load_stored(written, place), place)
+    _check_transforms(state, load_stored(written, place).transforms, place, read_again)
+    before, after = settings_of(state, place).sink, load_stored(written, place).sink
+    for one in setting_fields(ClickHouseOptions).values():
         was, wanted = getattr(before, one.name), getattr(after, one.name)
         if state.tables and was != wanted and one.name not in CHANGEABLE | {"all_tables", "tables"}:
             raise _refused(one.name, was, wanted, "the tables were", place)
     for name in state.tables:
         old, new = before.of(name), after.of(name)
-        for one in fields_of(TableOptions).values():
+        for one in setting_fields(TableOptions).values():
             was, wanted = getattr(old, one.name), getattr(new, one.name)
             if was != wanted and one.name not in CHANGEABLE:
-                raise _refused(one.name, plain(one.kind, was), plain(one.kind, wanted), f"the table {name} was", place)
+                raise _refused(one.name, to_plain(one.kind, was), to_plain(one.kind, wanted), f"the table {name} was", place)
     state.options[_OPTION] = written
 
 
@@ -83,7 +83,7 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
             continue
         if name in state.waiting or read_again(name):
             # Rows under a position at which there may be others already: those must go first.
-            state.options[RESHAPED] = sorted({*state.options.get(RESHAPED, ()), str(name)})
+            state.options[RESHAPED_TABLES] = sorted({*state.options.get(RESHAPED_TABLES, ()), str(name)})
         else:
             refused[name] = "another salt" if alike else "other transforms"
     if refused:
@@ -98,11 +98,11 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
         state.options[SALTS] = salts
 
 
-def _check_topics(state: PipeState, chosen: Chosen, place: str) -> None:
+def _check_topics(state: PipeState, chosen: UserSettings, place: str) -> None:
     """What is in a topic stays as it was written: readers would find two kinds of messages there."""
     before, after = settings_of(state, place).kafka, chosen.kafka
-    for one in fields_of(KafkaOptions).values():
-        was, wanted = (plain(one.kind, getattr(choices, one.name)) for choices in (before, after))
+    for one in setting_fields(KafkaOptions).values():
+        was, wanted = (to_plain(one.kind, getattr(choices, one.name)) for choices in (before, after))
         if was != wanted and one.name not in TOPICS_CHANGEABLE:
             raise DefiniteError(
                 f"the topics were begun with {one.name} = {json.dumps(was)}, and {json.dumps(wanted)} would make other messages",
