@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.segment_reader import Catalog
+from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
 from testkit.binlogs import Image
 
 GOLDEN = Path(__file__).parents[1] / "tests" / "golden"
@@ -44,10 +44,10 @@ class Recording:
     def flavour(self) -> str:
         return self.name.partition("-")[0]
 
-    def catalog(self, *, every_before: bool = True) -> Catalog:
+    def catalog(self, *, every_before: bool = True) -> TableCatalog:
         schemas: dict[TableName, TableSchema] = {schema.name: schema for schema in self.schemas}
         keys = {schema.name: schema.primary_key for schema in self.schemas}
-        return Catalog(schemas, keys, lambda name: name in schemas, ReadOptions(every_before=every_before))
+        return TableCatalog(plan_tables(schemas, keys), lambda name: name in schemas, ReadOptions(every_before=every_before))
 
 
 def told(image: Image) -> KeptImage:

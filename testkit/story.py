@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema
-from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
 from testkit.binlogs import Logbook, Row
 
 TABLES = (
@@ -111,7 +112,7 @@ class Chapter:
 
     def blocks(self, schema: TableSchema, keys: tuple[str, ...]) -> Iterator[ChangeBlock]:
         """What Headrace reads of a table in it."""
-        catalog = Catalog({schema.name: schema}, {schema.name: keys}, lambda name: name == schema.name)
+        catalog = TableCatalog(plan_tables({schema.name: schema}, {schema.name: keys}), lambda name: name == schema.name)
         return read_segment(self.segment, catalog)
 
 

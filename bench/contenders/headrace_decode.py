@@ -15,7 +15,8 @@ from bench.supervise import Usage
 from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.kernels.compile import compile_kernels
-from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
 
 
 class HeadraceDecode:
@@ -38,7 +39,7 @@ class HeadraceDecode:
     def read(self, target: Target) -> Window:
         schemas = {schema.name: schema for schema in capture_tables(target)}
         keys = {name: schema.primary_key for name, schema in schemas.items()}
-        catalog = Catalog(schemas, keys, lambda name: name.database == target.database)
+        catalog = TableCatalog(plan_tables(schemas, keys), lambda name: name.database == target.database)
         compile_kernels()
         watch = Stopwatch()
         changes = sum(block.changes for segment in segments(target) for block in read_segment(segment, catalog))

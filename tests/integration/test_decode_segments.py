@@ -20,7 +20,8 @@ from headrace.model.change_block import ChangeBlock
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments import segment_reader
-from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.segments.table_read_plan import TableCatalog
 from testkit.binlogs import Image, Logbook, images_of, open_logbook, parts_of, scan_log
 
 DATABASE = "decode_segments"
@@ -32,7 +33,7 @@ class Recording:
 
     data: bytes
     segment: Segment
-    catalog: Catalog
+    catalog: TableCatalog
     whole: list[Image]
 
     def copied(self, data: bytes, directory: Path) -> Segment:

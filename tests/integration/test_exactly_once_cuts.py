@@ -25,6 +25,7 @@ from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments import event_expander, segment_reader
+from headrace.sources.mysql.segments.table_read_plan import plan_tables, skip_tables
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import MySQLReader
@@ -58,13 +59,13 @@ def batch_since(book: Logbook, start: Place) -> Batch:
     return Batch(book, BinlogPosition(start.file, start.offset), BinlogPosition(end.file, end.offset))
 
 
-def reader_of(book: Logbook, tables: Iterable[str], ordered: Iterable[str], **changes: Any) -> MySQLReader:
+def reader_of(book: Logbook, tables: Iterable[str], ordered: Iterable[str]) -> MySQLReader:
     schemas = {TableName(book.database, table): book.schema(table) for table in tables}
     keys: dict[TableName, tuple[str, ...]] = dict.fromkeys(schemas, ())
     names = frozenset(TableName(book.database, table) for table in ordered)
     selection = Selection(tuple(str(name) for name in schemas))
-    plain = MySQLReader(None, schemas, keys, selection, ReadOptions(), 0, {}, frozenset(), None, names)
-    return replace(plain, **changes)
+    plans = {name: replace(plan, ordered=name in names) for name, plan in plan_tables(schemas, keys).items()}
+    return MySQLReader(None, plans, selection, ReadOptions(), 0)
 
 
 def cut_of(block: ChangeBlock) -> Cut:
@@ -77,10 +78,11 @@ def cut_of(block: ChangeBlock) -> Cut:
 
 def cuts(reading: MySQLReader, splits: list[Split]) -> dict[str, list[Cut]]:
     """The blocks of the ordered tables, table by table, in the order in which they would be written."""
-    found: dict[str, list[Cut]] = {name.table: [] for name in reading.ordered}
+    ordered = {name for name, plan in reading.tables.items() if plan.ordered}
+    found: dict[str, list[Cut]] = {name.table: [] for name in ordered}
     for split in splits:
         for block in reading.read(split):
-            if block.schema.name in reading.ordered:
+            if block.schema.name in ordered:
                 found[block.schema.name.table].append(cut_of(block))
     return found
 
@@ -132,9 +134,9 @@ def test_blocks_are_cut_alike_whatever_is_read_beside_them(server: PrivateServer
                 assert cuts(mixed, splits[parallelism]) == {table: expected[table] for table in ordered}
             # A table that is left out, or whose earlier changes are, changes nothing for the others.
             middle = BinlogPosition.from_json(splits[1][0]["until"])
-            alone = reader_of(
-                book, TABLES, TABLES, since={TableName(database, "b"): middle}, left_out=frozenset({TableName(database, "c")})
-            )
+            late = replace(all_ordered.tables[TableName(database, "b")], skip_before=middle)
+            plans = skip_tables({**all_ordered.tables, TableName(database, "b"): late}, [TableName(database, "c")])
+            alone = replace(all_ordered, tables=plans)
             assert cuts(alone, splits[parallelism]) == {**expected, "b": [], "c": []}
 
         # Ordered or not, every image comes once.

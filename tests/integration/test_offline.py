@@ -19,7 +19,8 @@ from headrace.sources.mysql.events.table_map import parse_table_map
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.offline_source import find_schemas, open_directory, parse_directory
 from headrace.sources.mysql.rows.table_map_schema import schema_of
-from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import BinlogPlanner
@@ -59,11 +60,11 @@ def copied(book: Logbook, tmp_path: Path) -> tuple[Path, list[str]]:
     return directory, names
 
 
-def catalog_of(book: Logbook) -> Catalog:
+def catalog_of(book: Logbook) -> TableCatalog:
     return book.catalog("t", "u", "packed")
 
 
-def read_from(planner: BinlogPlanner, at: BinlogPosition, catalog: Catalog, done: Callable[[BinlogPosition], bool]) -> Iterator[Image]:
+def read_from(planner: BinlogPlanner, at: BinlogPosition, catalog: TableCatalog, done: Callable[[BinlogPosition], bool]) -> Iterator[Image]:
     """Images batch by batch, as Spark would have them read."""
     deadline = time.monotonic() + 30
     while not done(at):
@@ -168,7 +169,9 @@ def test_the_files_alone_are_enough(book: Logbook, copied: tuple[Path, list[str]
     keys = {name: schema.primary_key for name, schema in schemas.items()}
     planner = BinlogDirectory(log.path, log.start, BatchLimits(), log.mariadb).planner()
     try:
-        images = list(read_from(planner, log.start, Catalog(schemas, keys, lambda name: name in schemas), lambda at: at >= log.end))
+        images = list(
+            read_from(planner, log.start, TableCatalog(plan_tables(schemas, keys), lambda name: name in schemas), lambda at: at >= log.end)
+        )
     finally:
         planner.stop()
     assert replayed(images, "t", lambda row: row[0]) == sorted(book.select(book.schema("t")), key=repr)

@@ -32,6 +32,7 @@ from headrace.sources.base import Offset
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.table_read_plan import plan_tables, skip_tables
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.sources.mysql.snapshot.lock_free import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.split_reader import MySQLReader
@@ -247,11 +248,10 @@ class Feed(Generic[T]):
 
     def _reader(self) -> MySQLReader:
         schemas = dict(self._tables.schemas)
-        keys = {name: schema.row_key for name, schema in schemas.items()}
+        plans = plan_tables(schemas, {name: schema.row_key for name, schema in schemas.items()})
         epoch = int(self._offset["epoch"])
-        return MySQLReader(
-            self._request.address, schemas, keys, self._request.selection, self._request.options, epoch, {}, self._tables.gone
-        )
+        tables = skip_tables(plans, self._tables.gone)
+        return MySQLReader(self._request.address, tables, self._request.selection, self._request.options, epoch)
 
 
 def _as_they_are(blocks: Iterable[ChangeBlock]) -> Iterable[ChangeBlock]:

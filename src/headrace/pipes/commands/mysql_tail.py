@@ -34,6 +34,7 @@ from headrace.sources.mysql.offline_source import OfflineLog, find_schemas, open
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
+from headrace.sources.mysql.segments.table_read_plan import plan_tables
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
@@ -153,7 +154,7 @@ class DirectoryTail:
     def _reader(self, at: BinlogPosition) -> MySQLReader:
         schemas = {name: self._shown(schema) for name, schema in self._history.as_of(at).tables.items() if self._looking.selection(name)}
         keys: dict[TableName, tuple[str, ...]] = {name: schema.row_key for name, schema in schemas.items()}
-        return MySQLReader(None, schemas, keys, self._looking.selection, self._looking.options, at.epoch, {}, frozenset())
+        return MySQLReader(None, plan_tables(schemas, keys), self._looking.selection, self._looking.options, at.epoch)
 
     def _shown(self, schema: TableSchema) -> TableSchema:
         return schema.with_zero_dates(self._looking.zero_dates)

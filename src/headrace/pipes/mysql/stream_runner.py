@@ -31,6 +31,7 @@ from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.segments.skipped_events import is_passed, statement_place
+from headrace.sources.mysql.segments.table_read_plan import TableReadPlan, skip_tables
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.split_reader import MySQLReader
@@ -134,17 +135,22 @@ class StreamRunner:
         # Tables that wait to be read again may not be fit for what they are now; nothing is read of them.
         schemas = {name: schema for name, schema in schemas.items() if name not in state.waiting}
         found = state.gone | {name: table.rows_from for name, table in state.tables.items() if name in schemas}
-        since = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
+        starts = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
+        # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
+        starts = {name: position for name, position in starts.items() if position.epoch == state.epoch}
         # Names that were gone at a place in a former server's log are left out altogether: the statement comes again in this one.
         lost = {name for name, place in state.gone.items() if BinlogPosition.from_json(place).epoch != state.epoch}
         showing = SinkSchemaResolver(self.settings)
         shapes = {name: showing.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
         written = [shape.schema for shape in shapes.values()]
         needs = self.targets.requirements(written)
+        plans = {name: TableReadPlan(None, skip_before=start) for name, start in starts.items()}
+        for name, need in needs.items():
+            schema, key = read_as(schemas[name], self.settings), shapes[name].moving(need.key_columns)
+            plans[name] = TableReadPlan(schema, key, starts.get(name), ordered=need.ordered, exact=need.exact)
         reader = MySQLReader(
             self.address,
-            {name: read_as(schema, self.settings) for name, schema in schemas.items()},
-            {name: shapes[name].moving(need.key_columns) for name, need in needs.items()},
+            skip_tables(plans, state.waiting | state.ignored | lost),
             selection_of(state, self.settings.selection),
             ReadOptions(
                 zero_dates=self.settings.zero_dates,
@@ -152,12 +158,7 @@ class StreamRunner:
                 projection=state.projection(self.settings.projection),
             ),
             state.epoch,
-            # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
-            {name: position for name, position in since.items() if position.epoch == state.epoch},
-            frozenset(state.waiting | state.ignored | lost),
             self.written,
-            frozenset(name for name, need in needs.items() if need.ordered),
-            frozenset(name for name, need in needs.items() if need.exact),
             self.skips.pending,
         )
         retry = functools.partial(retrying, deadline_s=self.settings.retry_timeout_s)

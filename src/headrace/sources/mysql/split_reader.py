@@ -15,7 +15,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock
-from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.sources.base import Offset, Split
 from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, lost_log
@@ -25,8 +25,9 @@ from headrace.sources.mysql.binlog.segment_fetch import open_segment, with_check
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_access import SegmentAccess
-from headrace.sources.mysql.segments.segment_reader import Catalog, Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
 from headrace.sources.mysql.segments.skipped_events import SkippedEvents
+from headrace.sources.mysql.segments.table_read_plan import TableCatalog, TableReadPlan
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
@@ -146,27 +147,18 @@ def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
 
 @dataclass(frozen=True, slots=True)
 class MySQLReader:
-    """The reading side: log segments and snapshot chunks to blocks."""
+    """Reads splits: log segments and snapshot chunks become blocks."""
 
     address: MySQLAddress | None
-    """Where snapshots are read, if anywhere."""
-    schemas: Mapping[TableName, TableSchema]
-    keys: Mapping[TableName, tuple[str, ...]]
+    """The server that snapshots are read from; None for a directory of log files."""
+    tables: Mapping[TableName, TableReadPlan]
     selection: Selection
     options: ReadOptions
     epoch: int
-    since: Mapping[TableName, BinlogPosition]
-    """Tables whose changes before a position are in their snapshot already."""
-    left_out: frozenset[TableName]
-    """Tables whose changes wait for a new snapshot."""
     reached: BinlogPosition | None = None
-    """How far the stream is that writes to the same tables."""
-    ordered: frozenset[TableName] = frozenset()
-    """Tables whose blocks must come in the order of the log, cut the same way each time."""
-    exact: frozenset[TableName] = frozenset()
-    """Tables whose snapshots must be those of one position."""
+    """The position up to which the stream has written to the same tables. Snapshot rows get a version above it."""
     skips: frozenset[str] = frozenset()
-    """Single events and rows that are left out, by their places."""
+    """The places of events and rows that the user asked to skip."""
 
     def read(self, split: Split) -> Generator[ChangeBlock, None, Split | None]:
         if split["kind"] == "chunk":
@@ -176,32 +168,33 @@ class MySQLReader:
             return (yield from self._read_together(split))
         news = {TableName(*name) for name in split.get("news", ())}
         skipped = SkippedEvents(self.skips, self.epoch) if self.skips else None
-        if self.ordered and "ordered" in split:
-            yield from self._read_ordered(split["ordered"], news, skipped)
-        catalog = self._catalog(lambda name: name not in self.ordered and name not in news, skipped)
+        ordered = {name for name, plan in self.tables.items() if plan.ordered}
+        if ordered and "ordered" in split:
+            yield from self._read_ordered(split["ordered"], ordered - news, skipped)
+        catalog = self._catalog(lambda name: name not in ordered and name not in news, skipped)
         with open_segment(Segment.from_split(split), self.address) as segment:
             yield from read_segment(segment, catalog)
         return {**split["until"], "skipped": skipped.told()} if skipped is not None and skipped.found else None
 
-    def _catalog(self, chosen: Callable[[TableName], bool], skipped: SkippedEvents | None) -> Catalog:
-        return Catalog(self.schemas, self.keys, lambda name: chosen(name) and self._wants(name), self.options, self.since, skipped)
+    def _catalog(self, chosen: Callable[[TableName], bool], skipped: SkippedEvents | None) -> TableCatalog:
+        return TableCatalog(self.tables, lambda name: chosen(name) and self._wants(name), self.options, skipped)
 
-    def _read_ordered(self, split: Split, news: Set[TableName], skipped: SkippedEvents | None) -> Iterator[ChangeBlock]:
+    def _read_ordered(self, split: Split, ordered: Set[TableName], skipped: SkippedEvents | None) -> Iterator[ChangeBlock]:
         """The whole batch's changes of this task's share of the ordered tables. (A table's blocks are the same whoever's share it is.)"""
-        mine = {name for name in self.ordered - news if zlib.crc32(str(name).encode()) % split["of"] == split["share"]}
+        mine = {name for name in ordered if zlib.crc32(str(name).encode()) % split["of"] == split["share"]}
         if mine:
             for segment in split["segments"]:
                 with open_segment(Segment.from_json(segment), self.address) as found:
                     yield from read_segment(found, self._catalog(mine.__contains__, skipped))
 
     def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Split]:
-        if chunk.name not in self.schemas:
+        plan = self.tables.get(chunk.name)
+        if plan is None or plan.schema is None:
             # A statement was followed after the chunk was planned. The copier reads what is left of the other tables.
             raise DefiniteError(
                 f"table {chunk.name} is no longer read as it was planned", place=snapshot_place(chunk.name), hint="start again"
             )
-        schema, exact = self.schemas[chunk.name], chunk.name in self.exact
-        span = yield from read_chunk(self._server, schema, chunk, self.epoch, self.options, self.reached, exact=exact)
+        span = yield from read_chunk(self._server, plan.schema, chunk, self.epoch, self.options, self.reached, exact=plan.exact)
         return span.to_json()
 
     def _read_together(self, split: Split) -> Generator[ChangeBlock, None, Split]:
@@ -209,8 +202,10 @@ class MySQLReader:
         with open_reader(self._server, Rendezvous.from_json(split["rendezvous"]), split["reader"], self.epoch) as reader:
             position = reader.position.behind(self.reached)
             for chunk in map(Chunk.from_json, split["chunks"]):
+                schema = self.tables[chunk.name].schema
+                assert schema is not None, "only known tables are planned"
                 try:
-                    yield from read_chunk_at(reader.connection, self._server, self.schemas[chunk.name], chunk, position, self.options)
+                    yield from read_chunk_at(reader.connection, self._server, schema, chunk, position, self.options)
                 except TableChanged as error:
                     # No other transaction sees the tables as of this moment.
                     raise DefiniteError(error.message, place=snapshot_place(chunk.name), hint="start again") from error
@@ -223,4 +218,5 @@ class MySQLReader:
         return self.address
 
     def _wants(self, name: TableName) -> bool:
-        return self.selection(name) and name not in self.left_out
+        plan = self.tables.get(name)
+        return self.selection(name) and (plan is None or not plan.skipped)

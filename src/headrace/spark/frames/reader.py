@@ -13,6 +13,7 @@ from headrace.model.table_selection import Selection
 from headrace.sources.base import Split
 from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
+from headrace.sources.mysql.segments.table_read_plan import TableReadPlan
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.snapshot.lock_free import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.snapshot.log_watermark import log_end
@@ -27,8 +28,8 @@ def read_changes(request: TableRequest, split: Split) -> Iterator[pa.RecordBatch
     if split["kind"] == "truncate":
         yield truncation(schema, int(split["version"]))
         return
-    name, selection = schema.name, Selection((request.pattern,))
-    reader = MySQLReader(request.address, {name: schema}, {name: schema.row_key}, selection, _options(request), 0, {}, frozenset())
+    plans = {schema.name: TableReadPlan(schema, schema.row_key)}
+    reader = MySQLReader(request.address, plans, Selection((request.pattern,)), _options(request), 0)
     for block in reader.read({**split["work"], "news": []}):
         yield pair_images(block)
 

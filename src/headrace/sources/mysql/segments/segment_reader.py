@@ -8,8 +8,8 @@ through `expand` first; plain ones pay nothing for that.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,16 +17,17 @@ import numpy.typing as npt
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
-from headrace.model.schema import TableName, TableSchema
+from headrace.model.schema import TableName
 from headrace.model.version import pack_version
 from headrace.sources.mysql.events.event_types import truncated
 from headrace.sources.mysql.events.table_map import TableMap, parse_table_map, parse_table_name
 from headrace.sources.mysql.kernels import scan
-from headrace.sources.mysql.rows.row_decoder import ReadOptions, RowDecoder
+from headrace.sources.mysql.rows.row_decoder import RowDecoder
 from headrace.sources.mysql.segments.event_expander import EventBuffer, EventExpander, InsertedRange, SkippedRange, map_plain
-from headrace.sources.mysql.segments.skipped_events import SkippedEvents, event_place
+from headrace.sources.mysql.segments.skipped_events import event_place
+from headrace.sources.mysql.segments.table_read_plan import TableCatalog
 from headrace.sources.mysql.segments.transaction_labels import OpenTransaction, TransactionLabels
-from headrace.sources.mysql.server.position import BinlogPosition, file_number
+from headrace.sources.mysql.server.position import file_number
 
 _WINDOW_EVENTS: Final = 262_144
 """Most segments are one window: every table of a window makes a block of its own, and small blocks cost a sink most."""
@@ -90,21 +91,7 @@ class Segment:
             yield map_plain(self.path, self.file, self.start, self.end, self.checksum, self.shift)
 
 
-@dataclass(frozen=True, slots=True)
-class Catalog:
-    """What a reader must know of the tables: their schemas, the columns that make up their keys in the sink, and which names are wanted."""
-
-    schemas: Mapping[TableName, TableSchema]
-    keys: Mapping[TableName, tuple[str, ...]]
-    wanted: Callable[[TableName], bool]
-    options: ReadOptions = field(default_factory=ReadOptions)
-    since: Mapping[TableName, BinlogPosition] = field(default_factory=dict)
-    """Tables whose events before a position are left out."""
-    skipping: SkippedEvents | None = None
-    """Single events and rows that are left out."""
-
-
-def read_segment(segment: Segment, catalog: Catalog) -> Iterator[ChangeBlock]:
+def read_segment(segment: Segment, catalog: TableCatalog) -> Iterator[ChangeBlock]:
     """The blocks of a segment, table by table within each window."""
     if segment.start == segment.end:
         return
@@ -116,8 +103,9 @@ def read_segment(segment: Segment, catalog: Catalog) -> Iterator[ChangeBlock]:
 class _Walk:
     """One pass over a segment."""
 
-    def __init__(self, segment: Segment, catalog: Catalog) -> None:
+    def __init__(self, segment: Segment, catalog: TableCatalog) -> None:
         self._segment, self._catalog = segment, catalog
+        self._has_skipped_starts = any(plan.skip_before is not None for plan in catalog.tables.values())
         self._version_base = pack_version(segment.epoch, file_number(segment.file), 0)
         self._by_map: dict[TableMap, RowDecoder] = {}
         self._state = np.zeros(scan.INDEX_CELLS, dtype=np.int64)
@@ -180,7 +168,7 @@ class _Walk:
     def _decoded(self, decoder: RowDecoder, run: npt.NDArray[np.int64]) -> Iterator[ChangeBlock]:
         try:
             for block in self._blocks_of(decoder, run):
-                left = block if self._catalog.skipping is None else self._catalog.skipping.without_rows(block)
+                left = block if self._catalog.skipped is None else self._catalog.skipped.without_rows(block)
                 if left.rows:
                     yield left
         except DefiniteError as error:
@@ -217,9 +205,9 @@ class _Walk:
             raise self._about(error, events[events[:, scan.MAP] == m][0]) from error
 
     def _without_skipped(self, events: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        skipping = self._catalog.skipping
-        offsets = skipping.offsets(self._segment.file) if skipping is not None else ()
-        if skipping is None or not offsets:
+        skipped_events = self._catalog.skipped
+        offsets = skipped_events.offsets(self._segment.file) if skipped_events is not None else ()
+        if skipped_events is None or not offsets:
             return events
         skipped = np.isin(events[:, scan.PLACE], offsets)
         for event in events[skipped]:
@@ -227,7 +215,7 @@ class _Walk:
             name = parse_table_name(self._piece.buf[start : start + size].tobytes(), self._place(start))
             if self._catalog.wanted(name):
                 content = self._piece.buf[event[scan.COUNT_AT] : event[scan.IMAGES_END]].tobytes()
-                skipping.left_out(event_place(self._segment.file, int(event[scan.PLACE]), self._segment.epoch), name, content)
+                skipped_events.left_out(event_place(self._segment.file, int(event[scan.PLACE]), self._segment.epoch), name, content)
         return np.ascontiguousarray(events[~skipped])
 
     def _place(self, position: int) -> str:
@@ -239,11 +227,12 @@ class _Walk:
 
     def _first_offset(self, m: int) -> int:
         """From where on in this file the events of a table map count."""
-        if not self._catalog.since:
+        if not self._has_skipped_starts:
             return 0
         start, size = self._maps[m].tolist()
         name = parse_table_name(self._piece.buf[start : start + size].tobytes(), self._place(start))
-        since = self._catalog.since.get(name)
+        plan = self._catalog.tables.get(name)
+        since = None if plan is None else plan.skip_before
         if since is None or file_number(since.file) < file_number(self._segment.file):
             return 0
         return since.offset if since.file == self._segment.file else _NEVER
@@ -258,15 +247,15 @@ class _Walk:
         table_map = parse_table_map(body, place)
         if table_map in self._by_map:
             return self._by_map[table_map]
-        schema = self._catalog.schemas.get(table_map.name)
-        if schema is None:
+        plan = self._catalog.tables.get(table_map.name)
+        if plan is None or plan.schema is None:
             raise DefiniteError(
                 f"the log holds changes of {table_map.name}, which was not there when replication started",
                 place=place,
                 hint="start Headrace again with the same state: it then takes a snapshot of the new table and goes on"
                 " (log files: they must hold the table's CREATE, or be written with binlog_row_metadata = FULL)",
             )
-        decoder = RowDecoder(schema, table_map, self._catalog.keys[table_map.name], self._catalog.options, place)
+        decoder = RowDecoder(plan.schema, table_map, plan.key_columns, self._catalog.options, place)
         self._by_map[table_map] = decoder
         return decoder
 
