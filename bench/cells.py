@@ -173,7 +173,7 @@ def _timed(action: Callable[[], object]) -> float:
 
 
 def _view_costs(client: Client, sink: CellSink, table: CqlTable, console: Console) -> dict[str, dict[str, tuple[float, float]]]:
-    places = sink.places(table)
+    places = sink.locations(table)
     client.command(f"SYSTEM STOP MERGES {places.cells}")
     client.command(f"CREATE TABLE {PLAIN} ENGINE = MergeTree {_ORDER} AS SELECT * FROM {VIEW}")
     client.command(f"OPTIMIZE TABLE {PLAIN} FINAL")

@@ -30,7 +30,7 @@ from bench.target import PASSWORD, USER
 from headrace.demo.private_process import find_free_port
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.access.credentials import read_account
-from headrace.embedded.engine.directory_lock import read_holder
+from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -240,7 +240,7 @@ def _status(scratch: Path) -> list[dict[str, Any]]:
 
 def _probes(server: PrivateServer, warehouse: Path, pipe: int) -> Iterator[float]:
     """Commit to visible, of one row after the other."""
-    holder = read_holder(warehouse)
+    holder = read_serving_process(warehouse)
     assert holder is not None
     client = connect_sink(ClickHouseTarget(holder.host, holder.port, password=read_account(warehouse).password)).client
     table = f"idle_{pipe:02}.t3"

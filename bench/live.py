@@ -27,7 +27,7 @@ from bench.supervise import descendants, proportional_bytes, tree_cpu_s
 from bench.target import PASSWORD, USER
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.access.credentials import read_account
-from headrace.embedded.engine.directory_lock import read_holder
+from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -143,7 +143,7 @@ class _Question:
         )
 
     def _count(self) -> int:
-        holder = read_holder(self._directory) if self._directory.exists() else None
+        holder = read_serving_process(self._directory) if self._directory.exists() else None
         if holder is None or not holder.port:
             return 0
         client = self._connected()
@@ -153,7 +153,7 @@ class _Question:
 
     def _connected(self) -> Client:
         if self._client is None:
-            holder = read_holder(self._directory)
+            holder = read_serving_process(self._directory)
             assert holder is not None
             account = read_account(self._directory)
             self._client = connect_sink(ClickHouseTarget(holder.host, holder.port, account.user, account.password)).client

@@ -35,7 +35,7 @@ def _expected(column: CqlColumn, raw: bytes | None) -> Any:
 def shown(sink: CellSink, table: CqlTable) -> list[Row]:
     """All rows of its view in ClickHouse."""
     names = ", ".join(quote_name(column.name) for column in table.columns)
-    query = f"SELECT {names} FROM {sink.places(table).view}"
+    query = f"SELECT {names} FROM {sink.locations(table).view}"
     found = read_view(connect(sink.sink.target).client, query, [column.type for column in table.columns])
     return _sorted(table, [dict(zip((column.name for column in table.columns), row, strict=True)) for row in found])
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from clickhouse_connect.driver.client import Client
 
 from headrace.demo.private_server import PrivateServer
-from headrace.embedded.engine.directory_lock import read_holder
+from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.model.version import pack_version
 from testkit.pipeline import Pipeline, Run
 from testkit.witness import log_end, sink_client
@@ -86,7 +86,7 @@ class Victim:
 
     def _written(self) -> bool:
         """Whether the sink holds rows of the batch that is planned but not committed."""
-        holder = read_holder(self._sink_dir)
+        holder = read_serving_process(self._sink_dir)
         begin = self.pipeline.committed_position()
         if holder is None or not holder.port or begin is None:
             return False
@@ -97,5 +97,5 @@ class Victim:
         return version >= pack_version(0, *begin)
 
     def _sink_pids(self) -> list[int]:
-        holder = read_holder(self._sink_dir)
+        holder = read_serving_process(self._sink_dir)
         return [holder.pid] if holder is not None else []

@@ -12,7 +12,7 @@ from typing import Any
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
-from headrace.embedded.engine.directory_lock import read_holder
+from headrace.embedded.engine.directory_lock import read_serving_process
 from testkit.soak.traffic import Traffic
 from testkit.soak.world import World
 from testkit.witness import sink_client
@@ -61,7 +61,7 @@ class Route:
         """Where the copy can be asked now; empty: nowhere."""
         if self.warehouse is None:
             return self.sink
-        holder = read_holder(self.warehouse)
+        holder = read_serving_process(self.warehouse)
         return f"http://127.0.0.1:{holder.port}" if holder is not None and holder.port else ""
 
 

@@ -17,7 +17,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from headrace.demo.private_server import PrivateServer
 from headrace.demo.shop import Workload, create_shop
-from headrace.embedded.engine.directory_lock import read_holder
+from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, read_endpoint
 from testkit.accounts import create_replica_account
 from testkit.browser import Pages, keep, settle
@@ -136,7 +136,7 @@ def test_a_live_pipe_is_seen_from_its_snapshot_to_its_resume(browser: Browser, s
             _stream(page)
             _schema_change(page, source)
         _verify(page, source)
-        with_sink = read_holder(tmp_path / "warehouse")
+        with_sink = read_serving_process(tmp_path / "warehouse")
         assert with_sink is not None
         client = sink_client(f"http://127.0.0.1:{with_sink.port}")
         try:

@@ -58,7 +58,7 @@ def shown(sink: CellSink, table: CqlTable, *names: str) -> list[tuple[Any, ...]]
     """The view's rows, or some of their columns, sorted."""
     chosen = [table.column(name) for name in names] or list(table.columns)
     listed = ", ".join(f"`{column.name}`" for column in chosen)
-    query = f"SELECT {listed} FROM {sink.places(table).view} ORDER BY ALL"
+    query = f"SELECT {listed} FROM {sink.locations(table).view} ORDER BY ALL"
     return read_view(connect(sink.sink.target).client, query, [column.type for column in chosen])
 
 
@@ -177,7 +177,7 @@ def test_any_order_any_number_of_times_shows_the_same(sink: CellSink, seed: int)
     sink.prepare([table])
     deliver(sink, table, HISTORY, seed)
     assert shown(sink, table, "pk", "ck", "s", "l", "m", "v", "w", "z") == EXPECTED
-    connect(sink.sink.target).client.command(f"OPTIMIZE TABLE {sink.places(table).cells} FINAL")
+    connect(sink.sink.target).client.command(f"OPTIMIZE TABLE {sink.locations(table).cells} FINAL")
     assert shown(sink, table, "pk", "ck", "s", "l", "m", "v", "w", "z") == EXPECTED
 
 
@@ -263,7 +263,7 @@ def test_conditions_on_the_key_reach_the_primary_key(sink: CellSink) -> None:
         write(sink, log_block(table, inserts + covered))
     client = connect(sink.sink.target).client
     for table, condition in ((plain, "pk = 7"), (plain, "pk = 7 AND ck = 'a'"), (static, "pk = 7"), (flat, "pk IN (7, 8)")):
-        plan = client.query(f"EXPLAIN indexes = 1 SELECT * FROM {sink.places(table).view} WHERE {condition}").result_rows
+        plan = client.query(f"EXPLAIN indexes = 1 SELECT * FROM {sink.locations(table).view} WHERE {condition}").result_rows
         text = "\n".join(line for (line,) in plan)
         granules = re.findall(r"Granules: (\d+)/(\d+)", text)
         assert granules
@@ -304,7 +304,7 @@ def test_whatever_columns_are_called_they_are_shown_under_their_names(sink: Cell
         values[name] = examples[place % len(examples)]
     write(sink, log_block(table, [{"op": 2, "at": T, "p`k": 1, "c\\k'": "a", **values}]))
     client = connect(sink.sink.target).client
-    found = client.query(f"SELECT * FROM {sink.places(table).view}")
+    found = client.query(f"SELECT * FROM {sink.locations(table).view}")
     shown_values: list[Any] = [1, {1: 2}, [3], [4], [5], {"fi`eld\\": 6, "ü.x": "x"}, "y"]
     row = dict(zip(found.column_names, found.result_rows[0], strict=True))
     assert row == {"p`k": 1, "c\\k'": "a", **{name: shown_values[place % len(shown_values)] for place, name in enumerate(HOSTILE)}}
@@ -351,7 +351,7 @@ def test_what_is_not_ours_is_left_alone(sink: CellSink) -> None:
     table, client = table_of("CREATE TABLE t (pk int PRIMARY KEY, v int)"), connect(sink.sink.target).client
     sink.prepare([table])
     sink.prepare([table])
-    places = sink.places(table)
+    places = sink.locations(table)
     client.command(f"DROP VIEW {places.view}")
     client.command(f"CREATE TABLE {places.view} (x Int32) ENGINE = MergeTree ORDER BY x")
     with pytest.raises(DefiniteError, match="is there already") as raised:
@@ -433,7 +433,7 @@ def test_what_a_view_shows_does_not_depend_on_the_settings_of_who_asks(sink: Cel
     table = table_of("CREATE TABLE t (pk int, ck text, s int static, v int, o time, PRIMARY KEY (pk, ck))")
     sink.prepare([table])
     write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": "a", "v": 5}, {"op": 1, "at": T, "pk": 2, "s": 9}]))
-    client, query = connect(sink.sink.target).client, f"SELECT * FROM {sink.places(table).view} ORDER BY pk"
+    client, query = connect(sink.sink.target).client, f"SELECT * FROM {sink.locations(table).view} ORDER BY pk"
     expected = client.query(query).result_rows
     assert [row[0] for row in expected] == [1, 2]
     for settings in (

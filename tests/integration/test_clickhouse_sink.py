@@ -20,7 +20,7 @@ import pytest
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.materialize_mysql.pipe_plan import plan_pipe
-from headrace.materialize_mysql.statement_parser import CreateMirror, parse_statement
+from headrace.materialize_mysql.statement_parser import CreateMaterializedDatabase, parse_statement
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
@@ -375,7 +375,7 @@ def test_what_a_statement_adds_to_a_table(server: EmbeddedServer) -> None:
     )"""
     name = f"o_{secrets.token_hex(6)}"
     statement = parse_statement(f"CREATE DATABASE {name} ENGINE = MaterializeMySQL('h', 'shop', 'u', 'p') {override}")
-    assert isinstance(statement, CreateMirror)
+    assert isinstance(statement, CreateMaterializedDatabase)
     sink = ClickHouseSink(target_of(server), plan_pipe(statement).chosen.sink)
     schema = schema_of()
     sink.prepare([schema])

@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import pytest
 
 from headrace.cli import main
-from headrace.embedded.engine.directory_lock import DirectoryInUse, read_holder
+from headrace.embedded.engine.directory_lock import DirectoryInUse, read_serving_process
 from headrace.embedded.process import EmbeddedServer, ping
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from testkit.embedded_access import basic
@@ -81,7 +81,7 @@ def test_data_survives_an_orderly_stop(tmp_path: Path) -> None:
         _run(first, "INSERT INTO plain FORMAT TSV", b"3\n")
         pid = first.pid
     assert not _alive(pid)
-    assert read_holder(tmp_path / "db") is None
+    assert read_serving_process(tmp_path / "db") is None
     with EmbeddedServer(tmp_path / "db") as second:
         assert _run(second, "SELECT sum(a) FROM d.t") == b"3\n"
         assert _run(second, "SELECT sum(a) FROM plain") == b"3\n"

@@ -5,35 +5,35 @@ from __future__ import annotations
 import pytest
 
 from headrace.embedded.engine.errors import QueryFailure
-from headrace.embedded.engine.statement_scanner import Kind, leading_word, parse_insert, parse_statement
+from headrace.embedded.engine.statement_scanner import StatementKind, leading_word, parse_insert, parse_statement
 
 
 @pytest.mark.parametrize(
     ("text", "kind", "head", "name", "tail"),
     [
-        (b"SELECT 1", Kind.OUTPUT, b"SELECT 1", "", b""),
-        (b"  select 1 ; ", Kind.OUTPUT, b"select 1", "", b""),
-        (b"SELECT 1 -- the end; FORMAT JSON", Kind.OUTPUT, b"SELECT 1", "", b""),
-        (b"SELECT 1 FORMAT JSON", Kind.OUTPUT, b"SELECT 1 ", "JSON", b""),
-        (b"SELECT 1\n FORMAT Native", Kind.OUTPUT, b"SELECT 1\n ", "Native", b""),
-        (b"SELECT 1 FORMAT JSON SETTINGS max_threads = 1", Kind.OUTPUT, b"SELECT 1 ", "JSON", b" SETTINGS max_threads = 1"),
-        (b"SELECT format FROM t", Kind.OUTPUT, b"SELECT format FROM t", "", b""),
-        (b"SELECT format('{}', 1)", Kind.OUTPUT, b"SELECT format('{}', 1)", "", b""),
-        (b"SELECT ' FORMAT JSON'", Kind.OUTPUT, b"SELECT ' FORMAT JSON'", "", b""),
-        (b"SELECT 'it''s; \\' fine' FORMAT CSV", Kind.OUTPUT, b"SELECT 'it''s; \\' fine' ", "CSV", b""),
-        (b"SELECT $x$ ; ' $x$ FORMAT CSV", Kind.OUTPUT, b"SELECT $x$ ; ' $x$ ", "CSV", b""),
-        (b"/* FORMAT x */ WITH 1 AS a SELECT a", Kind.OUTPUT, b"WITH 1 AS a SELECT a", "", b""),
-        (b"(SELECT 1) UNION ALL (SELECT 2)", Kind.OUTPUT, b"(SELECT 1) UNION ALL (SELECT 2)", "", b""),
-        (b"SHOW TABLES", Kind.OUTPUT, b"SHOW TABLES", "", b""),
-        (b"SHOW SETTINGS LIKE 'x'", Kind.OUTPUT, b"SHOW SETTINGS LIKE 'x'", "", b""),
-        (b"CHECK TABLE t SETTINGS a = 1", Kind.OUTPUT, b"CHECK TABLE t ", "", b" SETTINGS a = 1"),
-        (b"SET max_threads = 1;", Kind.SESSION, b"SET max_threads = 1", "", b""),
-        (b"create or replace temporary table t (a Int8)", Kind.SESSION, b"create or replace temporary table t (a Int8)", "", b""),
-        (b"CREATE TABLE t (a Int8) ENGINE = Memory", Kind.OTHER, b"CREATE TABLE t (a Int8) ENGINE = Memory", "", b""),
-        (b" ; ", Kind.EMPTY, b"", "", b""),
+        (b"SELECT 1", StatementKind.OUTPUT, b"SELECT 1", "", b""),
+        (b"  select 1 ; ", StatementKind.OUTPUT, b"select 1", "", b""),
+        (b"SELECT 1 -- the end; FORMAT JSON", StatementKind.OUTPUT, b"SELECT 1", "", b""),
+        (b"SELECT 1 FORMAT JSON", StatementKind.OUTPUT, b"SELECT 1 ", "JSON", b""),
+        (b"SELECT 1\n FORMAT Native", StatementKind.OUTPUT, b"SELECT 1\n ", "Native", b""),
+        (b"SELECT 1 FORMAT JSON SETTINGS max_threads = 1", StatementKind.OUTPUT, b"SELECT 1 ", "JSON", b" SETTINGS max_threads = 1"),
+        (b"SELECT format FROM t", StatementKind.OUTPUT, b"SELECT format FROM t", "", b""),
+        (b"SELECT format('{}', 1)", StatementKind.OUTPUT, b"SELECT format('{}', 1)", "", b""),
+        (b"SELECT ' FORMAT JSON'", StatementKind.OUTPUT, b"SELECT ' FORMAT JSON'", "", b""),
+        (b"SELECT 'it''s; \\' fine' FORMAT CSV", StatementKind.OUTPUT, b"SELECT 'it''s; \\' fine' ", "CSV", b""),
+        (b"SELECT $x$ ; ' $x$ FORMAT CSV", StatementKind.OUTPUT, b"SELECT $x$ ; ' $x$ ", "CSV", b""),
+        (b"/* FORMAT x */ WITH 1 AS a SELECT a", StatementKind.OUTPUT, b"WITH 1 AS a SELECT a", "", b""),
+        (b"(SELECT 1) UNION ALL (SELECT 2)", StatementKind.OUTPUT, b"(SELECT 1) UNION ALL (SELECT 2)", "", b""),
+        (b"SHOW TABLES", StatementKind.OUTPUT, b"SHOW TABLES", "", b""),
+        (b"SHOW SETTINGS LIKE 'x'", StatementKind.OUTPUT, b"SHOW SETTINGS LIKE 'x'", "", b""),
+        (b"CHECK TABLE t SETTINGS a = 1", StatementKind.OUTPUT, b"CHECK TABLE t ", "", b" SETTINGS a = 1"),
+        (b"SET max_threads = 1;", StatementKind.SESSION, b"SET max_threads = 1", "", b""),
+        (b"create or replace temporary table t (a Int8)", StatementKind.SESSION, b"create or replace temporary table t (a Int8)", "", b""),
+        (b"CREATE TABLE t (a Int8) ENGINE = Memory", StatementKind.OTHER, b"CREATE TABLE t (a Int8) ENGINE = Memory", "", b""),
+        (b" ; ", StatementKind.EMPTY, b"", "", b""),
     ],
 )
-def test_a_statement_is_split_around_its_format(text: bytes, kind: Kind, head: bytes, name: str, tail: bytes) -> None:
+def test_a_statement_is_split_around_its_format(text: bytes, kind: StatementKind, head: bytes, name: str, tail: bytes) -> None:
     statement = parse_statement(text)
     assert (statement.kind, statement.head, statement.format, statement.tail) == (kind, head, name, tail)
 
@@ -62,7 +62,7 @@ def test_a_statement_is_split_around_its_format(text: bytes, kind: Kind, head: b
 def test_an_insert_is_split_where_its_rows_begin(text: bytes, head: bytes, name: str, rows: bytes) -> None:
     statement = parse_insert(text)
     assert statement is not None
-    assert (statement.kind, statement.head, statement.format, text[statement.data_start :]) == (Kind.INSERT_DATA, head, name, rows)
+    assert (statement.kind, statement.head, statement.format, text[statement.data_start :]) == (StatementKind.INSERT_DATA, head, name, rows)
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_an_insert_is_split_where_its_rows_begin(text: bytes, head: bytes, name:
 def test_an_insert_from_a_query_is_one_statement(text: bytes) -> None:
     statement = parse_insert(text)
     assert statement is not None
-    assert (statement.kind, statement.head) == (Kind.OTHER, text.rstrip(b";"))
+    assert (statement.kind, statement.head) == (StatementKind.OTHER, text.rstrip(b";"))
 
 
 def test_an_insert_whose_rows_have_not_begun_is_not_split() -> None:

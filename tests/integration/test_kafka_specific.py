@@ -66,17 +66,17 @@ def schema_id(message: Kept) -> int:
     return int.from_bytes(message.value[2:4], "big", signed=True)
 
 
-def read_as(message: Kept, read_target_tables: Callable[[int], Any], reader: int) -> dict[str, Any]:
+def read_as(message: Kept, look_up: Callable[[int], Any], reader: int) -> dict[str, Any]:
     """The row of a message, by Avro's rules for a reader of another version."""
     assert message.value is not None
-    schemas = [fastavro.parse_schema(read_target_tables(number)) for number in (schema_id(message), reader)]
+    schemas = [fastavro.parse_schema(look_up(number)) for number in (schema_id(message), reader)]
     found = fastavro.schemaless_reader(io.BytesIO(message.value[4:]), *schemas)
     assert isinstance(found, dict)
     return {name: value for name, value in found.items() if name not in ("database", "table", "tableId", "txid")}
 
 
 def test_altered_tables(broker: PrivateBroker, kept: tuple[str, Callable[[int], Any]]) -> None:
-    address, read_target_tables = kept
+    address, look_up = kept
     table = TableName("shop", f"t_{secrets.token_hex(4)}")
     sink = KafkaSink(parse_kafka_url(broker.url()), KafkaOptions(format=MessageFormat.SPECIFIC, registry=address))
     first = block(table, (ID, NAME), [(1, "one")], 100)
@@ -89,7 +89,7 @@ def test_altered_tables(broker: PrivateBroker, kept: tuple[str, Callable[[int], 
     ids = [schema_id(message) for message in found]
     assert len(set(ids[:4])) == 4
     assert (ids[4], found[4].value) == (ids[0], found[0].value)
-    assert [read_as(message, read_target_tables, ids[3]) for message in found] == [
+    assert [read_as(message, look_up, ids[3]) for message in found] == [
         {"id": 1, "qty": None},
         {"id": 2, "qty": 5},
         {"id": 3, "qty": 7},

@@ -14,7 +14,7 @@ import pytest
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.materialize_mysql import keeper
-from headrace.materialize_mysql.background_pipe import Background
+from headrace.materialize_mysql.background_pipe import BackgroundPipe
 from testkit.pipeline import command_lines
 
 # Owns its state directory as a pipe does, says what `script` says, and ends in order when it is told to.
@@ -49,10 +49,10 @@ owner.release()
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Background]]:
-    pipe = Background(tmp_path / "headrace" / "pipes" / "p")
+def start(tmp_path: Path) -> Iterator[Callable[..., BackgroundPipe]]:
+    pipe = BackgroundPipe(tmp_path / "headrace" / "pipes" / "p")
 
-    def begin(script: str, retry_ms: int = 50) -> Background:
+    def begin(script: str, retry_ms: int = 50) -> BackgroundPipe:
         pipe.write((sys.executable, "-c", PIPE), {}, {"HEADRACE_SOURCE_PASSWORD": "s3cret"}, retry_ms)
         (pipe.directory / "script").write_text(script)
         pipe.start(("HEADRACE_SOURCE_PASSWORD",))
@@ -62,7 +62,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Background]]:
     pipe.stop()
 
 
-def runs(pipe: Background) -> list[int]:
+def runs(pipe: BackgroundPipe) -> list[int]:
     return [int(line.split()[0]) for line in (pipe.directory / "runs").read_text().splitlines()]
 
 
@@ -73,14 +73,14 @@ def until(condition: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: Callable[..., Background]) -> None:
+def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: Callable[..., BackgroundPipe]) -> None:
     pipe = start("transient crash vain run")
     with pytest.raises(TransientError) as caught:
         # Whoever waits for the beginning hears of the first failure, though it is not the last word.
-        pipe.await_begun(even_without_source=False)
+        pipe.await_started(even_without_source=False)
     assert (caught.value.message, caught.value.place) == ("the source is away", "there")
     until(lambda: len(runs(pipe)) == 4 and pipe.status["state"] == keeper.RUNNING)
-    pipe.await_begun(even_without_source=False)
+    pipe.await_started(even_without_source=False)
     assert (pipe.directory / "runs").read_text().count("s3cret") == 4
 
     keeper_pid = int((pipe.directory / keeper.LOCK).read_text())
@@ -97,10 +97,10 @@ def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: C
     assert not pipe.directory.parent.parent.exists()
 
 
-def test_a_definite_error_ends_it(start: Callable[..., Background]) -> None:
+def test_a_definite_error_ends_it(start: Callable[..., BackgroundPipe]) -> None:
     pipe = start("definite run")
     with pytest.raises(DefiniteError) as caught:
-        pipe.await_begun(even_without_source=True)
+        pipe.await_started(even_without_source=True)
     assert (caught.value.message, caught.value.place, caught.value.hint) == ("the data is wrong", "here", "mend it")
     until(lambda: not pipe.is_running)
     assert len(runs(pipe)) == 1
@@ -108,28 +108,28 @@ def test_a_definite_error_ends_it(start: Callable[..., Background]) -> None:
     assert pipe.log.stat().st_mode & 0o777 == 0o600
     # Begun again, it runs.
     pipe.start(())
-    pipe.await_begun(even_without_source=False)
+    pipe.await_started(even_without_source=False)
     assert len(runs(pipe)) == 2
 
 
-def test_without_retries_a_passing_failure_ends_it_too(start: Callable[..., Background]) -> None:
+def test_without_retries_a_passing_failure_ends_it_too(start: Callable[..., BackgroundPipe]) -> None:
     pipe = start("transient run", retry_ms=-1)
     with pytest.raises(TransientError):
-        pipe.await_begun(even_without_source=True)
+        pipe.await_started(even_without_source=True)
     until(lambda: not pipe.is_running)
     assert json.loads((pipe.directory / keeper.STATUS).read_text())["state"] == keeper.FAILED
 
 
-def test_the_pipe_ends_with_its_keeper_and_one_keeper_is_enough(start: Callable[..., Background]) -> None:
+def test_the_pipe_ends_with_its_keeper_and_one_keeper_is_enough(start: Callable[..., BackgroundPipe]) -> None:
     pipe = start("run")
-    pipe.await_begun(even_without_source=False)
+    pipe.await_started(even_without_source=False)
     first = int((pipe.directory / keeper.LOCK).read_text())
     with pytest.raises(DefiniteError):
-        Background(pipe.directory)._await_gone(0.1)
+        BackgroundPipe(pipe.directory)._await_gone(0.1)
     os.kill(first, signal.SIGKILL)
     until(lambda: not pipe.is_running)
     assert pipe.status["state"] == keeper.RUNNING, "nobody was there to say otherwise"
     pipe.start(())
-    pipe.await_begun(even_without_source=False)
+    pipe.await_started(even_without_source=False)
     assert int((pipe.directory / keeper.LOCK).read_text()) != first
     assert len(runs(pipe)) == 2

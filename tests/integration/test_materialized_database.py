@@ -18,10 +18,10 @@ import pytest
 
 from headrace import cli
 from headrace.demo.private_server import PrivateServer
-from headrace.embedded.engine.directory_lock import read_holder
+from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.errors import DefiniteError
-from headrace.materialize_mysql.background_pipe import Background
-from headrace.materialize_mysql.statement_router import answer
+from headrace.materialize_mysql.background_pipe import BackgroundPipe
+from headrace.materialize_mysql.statement_router import run_statement
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from testkit.accounts import Account, create_replica_account
 from testkit.embedded_access import basic
@@ -39,27 +39,27 @@ class Sink:
     def __init__(self, path: Path) -> None:
         self.path, self.token = path, secrets.token_hex(8)
         self.address = f"chdb:{path}"
-        self.pipe = Background(path / "headrace" / "pipes" / "shop")
+        self.pipe = BackgroundPipe(path / "headrace" / "pipes" / "shop")
 
     def command(self, query: str) -> str:
         """What `headrace sql` prints."""
         done = run_command("sql", self.address, query, environment={MARK: self.token}, timeout_s=200)
         return f"{done.code}: {done.output}"
 
-    def answer(self, query: str) -> str:
+    def run_statement(self, query: str) -> str:
         """The same, without the time that a process takes to start."""
-        found = answer(self.address, query)
+        found = run_statement(self.address, query)
         assert found is not None, f"{query} is for the server"
         return str(found[1][0][0])
 
     def pipes(self) -> list[list[str]]:
-        found = answer(self.address, "SHOW PIPES")
+        found = run_statement(self.address, "SHOW PIPES")
         assert found is not None
         return found[1]
 
     def refusal(self, query: str) -> str:
         with pytest.raises(DefiniteError) as caught:
-            answer(self.address, query)
+            run_statement(self.address, query)
         return str(caught.value)
 
     def until(self, query: str, expected: str) -> None:
@@ -68,7 +68,7 @@ class Sink:
         while found != expected:
             assert time.monotonic() < deadline, f"{query}: {found}, not {expected}\n{self.pipe.log.read_text()}"
             time.sleep(0.3)
-            holder = read_holder(self.path)
+            holder = read_serving_process(self.path)
             if holder is not None and holder.port:
                 asked = Request(f"http://{holder.host}:{holder.port}/", query.encode(), basic())
                 with urlopen(asked, timeout=60) as response:
@@ -151,11 +151,11 @@ def test_a_database_is_created_followed_shown_and_dropped(
     execute("DELETE FROM mirrored.orders WHERE id = 2")
     sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5")
 
-    assert sink.answer("SHOW CREATE DATABASE shop") == hidden
+    assert sink.run_statement("SHOW CREATE DATABASE shop") == hidden
     source = f"mysql://{account.user}@127.0.0.1:{mysql_server.port}/mirrored"
     assert sink.pipes() == [["shop", source, "running", "", str(sink.pipe.log)]]
     assert "IF NOT EXISTS" in sink.refusal(create)
-    assert "is running" in sink.answer(if_not_exists)
+    assert "is running" in sink.run_statement(if_not_exists)
     assert "made by another statement" in sink.refusal(if_not_exists.replace("1000", "2000"))
     assert "from under its pipe" in sink.refusal("DETACH DATABASE shop")
 
@@ -184,12 +184,12 @@ def test_a_database_is_created_followed_shown_and_dropped(
     [[*_, status, reason, _]] = sink.pipes()
     assert (status, reason in refusal) == ("failed", True)
     settings.write_text(f"{written}view = true\n")
-    sink.answer(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
+    sink.run_statement(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
     sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5 5/5/5.5")
 
     sink.until("SELECT count() FROM shop.orders_current", "4")
 
-    assert "is dropped" in sink.answer("DROP DATABASE shop")
+    assert "is dropped" in sink.run_statement("DROP DATABASE shop")
     assert (sink.processes(), (sink.path / "headrace").exists()) == ([], False)
     assert sink.files_with(account.password) == []
     with open_clickhouse_sink(sink.address) as named:

@@ -35,7 +35,7 @@ def own(tmp_path: Path) -> Iterator[OwnTables]:
 
 def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -> None:
     assert (find_pipe(own, "o'shop"), all_pipes(own), pipe_from(own, SHOP.source)) == (None, [], None)
-    own.forget("o'shop")
+    own.delete_pipe("o'shop")
     register(ClickHouseProgressStore(own), replace(SHOP, statement="CREATE DATABASE …"))
     # A pipe that begins again keeps what was said when it was made.
     register(ClickHouseProgressStore(own), replace(SHOP, created="2030-01-01 00:00:00.000000"))
@@ -78,6 +78,6 @@ def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -
     prepare_positions(own)
     for name in ("b", "o'shop"):
         write_progress(own, Progress(name, SHOP.source, "binlog.000001:4", 4, 0, 0, 0, 0, 0))
-    own.forget("o'shop")
+    own.delete_pipe("o'shop")
     assert [entry.name for entry in all_pipes(own)] == ["b"]
     assert own.select(POSITIONS, ["pipe"]) == [["b"]]

@@ -198,14 +198,16 @@ def test_a_copy_beside_the_log_that_is_interrupted_goes_on(pair: Pair, monkeypat
         cql.execute(f"INSERT INTO {ks}.later (k, l) VALUES ({k}, ['a', 'b'])")
     capture(cql, [f"{ks}.later"], ks)
     table = describe(cql, TableName(ks, "t"))
-    sink_connect(pair.sink.sink.target).client.command(f"INSERT INTO {pair.sink.places(table).cells} (`key:p`, `key:c`) VALUES (999, 999)")
+    sink_connect(pair.sink.sink.target).client.command(
+        f"INSERT INTO {pair.sink.locations(table).cells} (`key:p`, `key:c`) VALUES (999, 999)"
+    )
     ask_for_resync(StateDirectory(pair.state), (f"{ks}.t",))
     pair.pipe().run()
     assert pair.assert_equal("later") == 5
     assert pair.assert_equal() > 100
     [[left]] = (
         sink_connect(pair.sink.sink.target)
-        .client.query(f"SELECT count() FROM {pair.sink.places(table).cells} WHERE `key:p` = 999")
+        .client.query(f"SELECT count() FROM {pair.sink.locations(table).cells} WHERE `key:p` = 999")
         .result_rows
     )
     assert left == 0

@@ -11,7 +11,7 @@ import pytest
 from headrace.config.load import load
 from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
-from headrace.embedded.engine.directory_lock import read_holder
+from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.model.schema import TableName
 from headrace.service.status import PipeStage
 from headrace.service.supervisor import Supervisor
@@ -118,6 +118,6 @@ def test_topics_and_a_log_beside_each_other(
     with Supervisor(load(file)) as supervisor:
         until("the last row", lambda: seen(supervisor) == 4, supervisor)
         assert told(supervisor) == expected
-        holder = read_holder(tmp_path / "warehouse")
+        holder = read_serving_process(tmp_path / "warehouse")
         assert holder is not None
         assert shown(CellSink.from_url(f"clickhouse://default@127.0.0.1:{holder.port}"), table) == selected(cql, table)

@@ -14,9 +14,9 @@ from headrace.materialize_mysql.lexer import Form, cut
 from headrace.materialize_mysql.pipe_plan import plan_pipe
 from headrace.materialize_mysql.statement_parser import (
     ColumnOverride,
-    CreateMirror,
+    CreateMaterializedDatabase,
     DropDatabase,
-    OtherOnDatabase,
+    OtherDatabaseStatement,
     ShowCreate,
     ShowPipes,
     hide_password,
@@ -32,9 +32,9 @@ from headrace.sources.mysql.server.connection import parse_mysql_url
 PLAIN = "CREATE DATABASE shop ENGINE = MaterializeMySQL('db.example:3307', 'shop', 'reader', 's3cret')"
 
 
-def created(text: str) -> CreateMirror:
+def created(text: str) -> CreateMaterializedDatabase:
     statement = parse_statement(text)
-    assert isinstance(statement, CreateMirror)
+    assert isinstance(statement, CreateMaterializedDatabase)
     return statement
 
 
@@ -42,7 +42,7 @@ def test_the_seed_s_statement() -> None:
     statement = created(PLAIN)
     assert (statement.name, statement.host, statement.port) == ("shop", "db.example", 3307)
     assert (statement.database, statement.user, statement.password) == ("shop", "reader", "s3cret")
-    assert statement.shown == PLAIN.replace("s3cret", "[HIDDEN]")
+    assert statement.redacted == PLAIN.replace("s3cret", "[HIDDEN]")
     assert "s3cret" not in repr(statement)
     plan = plan_pipe(statement)
     assert plan.source == "mysql://reader@db.example:3307/shop"
@@ -69,8 +69,8 @@ def test_quoting_comments_and_case_are_clickhouse_s() -> None:
     statement = created(text)
     assert (statement.name, statement.database, statement.user, statement.password) == ("my `shop", 'the"db', "o'neil", "aA\n'\\")
     assert (statement.if_not_exists, statement.cluster) == (True, "n")
-    assert "IF NOT EXISTS" not in statement.shown.upper()
-    assert created(statement.shown).user == "o'neil"
+    assert "IF NOT EXISTS" not in statement.redacted.upper()
+    assert created(statement.redacted).user == "o'neil"
     assert plan_pipe(statement).source == "mysql://o%27neil@h:1/the%22db"
 
 
@@ -206,8 +206,8 @@ def test_what_is_not_understood_is_named_and_the_password_is_not(text: str, plac
         ("DROP DATABASE shop", DropDatabase("shop", False)),
         ("drop database if exists `my shop` SYNC;", DropDatabase("my shop", True)),
         ("SHOW CREATE DATABASE shop", ShowCreate("shop")),
-        ("RENAME DATABASE shop TO b", OtherOnDatabase("RENAME", "shop")),
-        ("DETACH DATABASE shop", OtherOnDatabase("DETACH", "shop")),
+        ("RENAME DATABASE shop TO b", OtherDatabaseStatement("RENAME", "shop")),
+        ("DETACH DATABASE shop", OtherDatabaseStatement("DETACH", "shop")),
         ("show pipes;", ShowPipes()),
         ("SHOW DATABASES", None),
         ("SELECT 1", None),

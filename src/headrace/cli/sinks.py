@@ -50,12 +50,12 @@ def add(verbs: Verbs) -> None:
 
 def sql(arguments: argparse.Namespace) -> int:
     """Print a query's result as a table, or in the format that the query names."""
-    from headrace.materialize_mysql.statement_router import answer
+    from headrace.materialize_mysql.statement_router import run_statement
     from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.sinks.clickhouse.reader import names_format
 
     query = sys.stdin.read() if arguments.query == "-" else arguments.query
-    answered = answer(arguments.sink, query)
+    answered = run_statement(arguments.sink, query)
     if answered is None:
         with open_clickhouse_sink(arguments.sink) as named:
             if names_format(query):

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from headrace.dashboard import health, metrics, routes
 from headrace.dashboard.responses import HttpError, Response, error_response
 from headrace.dashboard.site import ConnectionTracker, Site
-from headrace.embedded.http.timed_stream import TimedSocket
+from headrace.embedded.http.http_connection import TimedSocket
 
 log = logging.getLogger(__name__)
 

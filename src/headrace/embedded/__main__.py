@@ -62,10 +62,10 @@ def _report(fd: int, message: dict[str, object]) -> None:
         os.close(fd)
 
 
-def _follow_parent(lifeline: int, parent: int) -> None:
+def _follow_parent(parent_pipe: int, parent: int) -> None:
     """Stop this process once its parent is gone: the pipe closes or, if some fork of the parent still holds it, the parent's id changes."""
     poller = select.poll()
-    poller.register(lifeline, select.POLLIN | select.POLLHUP)
+    poller.register(parent_pipe, select.POLLIN | select.POLLHUP)
     while not poller.poll(_PARENT_POLL_MS) and os.getppid() == parent:
         pass
     os.kill(os.getpid(), signal.SIGTERM)

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from headrace.embedded.access.credentials import Account
-from headrace.embedded.access.origin_check import Gate
+from headrace.embedded.access.origin_check import OriginCheck
 from headrace.embedded.access.statement_guard import StatementGuard
-from headrace.embedded.engine.engine import Engine, Handle, OutputPipe, Stats
-from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, READONLY, REQUIRED_PASSWORD, SYNTAX_ERROR, QueryFailure, refuse
-from headrace.embedded.engine.statement_scanner import Kind, Statement, leading_word, parse_insert, parse_statement
+from headrace.embedded.engine.engine import Engine, Handle, OutputPipe, QueryStats
+from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, READONLY, REQUIRED_PASSWORD, SYNTAX_ERROR, QueryFailure, clickhouse_error
+from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind, leading_word, parse_insert, parse_statement
 from headrace.embedded.http.compressed_blocks import FrameReader, FrameWriter
 from headrace.embedded.http.content_encoding import bounded, choose_coding, decode
 from headrace.embedded.http.http_connection import PIECE, Readable, Request, Response
 from headrace.embedded.http.multipart import ExternalTable, read_form
-from headrace.embedded.http.request_options import Options, authenticate, read_fields, read_options
+from headrace.embedded.http.request_options import RequestOptions, authenticate, read_fields, read_options
 from headrace.embedded.session import Sessions
 
 _HOLD: Final = 1 << 16
@@ -42,10 +42,10 @@ _REALM: Final = 'Basic realm="ClickHouse server HTTP API"'
 class Handler:
     """Answers requests; shared by all connections."""
 
-    def __init__(self, engine: Engine, account: Account, gate: Gate, scratch: Path) -> None:
+    def __init__(self, engine: Engine, account: Account, origin_check: OriginCheck, scratch: Path) -> None:
         self._engine = engine
         self._account = account
-        self._gate = gate
+        self._origin_check = origin_check
         self._guard = StatementGuard(engine.names("table_functions"), engine.names("table_engines") + engine.names("database_engines"))
         self._scratch = scratch
         self._sessions = Sessions(engine)
@@ -84,7 +84,7 @@ class Handler:
         if request.method != "POST" and not fields and request.body.ended:
             exchange.response.send(200, _TEXT, b"Ok.\n")
             return
-        self._gate.check(request.headers)
+        self._origin_check.check(request.headers)
         authenticate(self._account, fields, request.headers)
         tables: list[ExternalTable] = []
         body: Readable = request.body
@@ -100,34 +100,34 @@ class Handler:
             body = bounded(body, lambda source: FrameReader(source, options.verify_checksums))
         statement, rows = read_statement(options, body)
         self._guard.check(statement.head + b"\n" + statement.tail)
-        if request.method != "POST" and statement.kind not in (Kind.OUTPUT, Kind.SESSION, Kind.EMPTY):
-            raise refuse(
+        if request.method != "POST" and statement.kind not in (StatementKind.OUTPUT, StatementKind.SESSION, StatementKind.EMPTY):
+            raise clickhouse_error(
                 READONLY,
                 "Cannot execute query in readonly mode. For queries over HTTP, method GET implies readonly. "
                 "You should use method POST for modifying queries",
             )
-        with self._sessions.handle(options, statement.kind is Kind.SESSION) as handle:
+        with self._sessions.handle(options, statement.kind is StatementKind.SESSION) as handle:
             for table in tables:
                 table.create(handle, fields, self._guard)
             self._execute(exchange, handle, statement, rows)
 
-    def _execute(self, exchange: _Exchange, handle: Handle, statement: Statement, rows: Iterator[bytes]) -> None:
+    def _execute(self, exchange: _Exchange, handle: Handle, statement: ScannedStatement, rows: Iterator[bytes]) -> None:
         options = exchange.options
-        if statement.kind is Kind.EMPTY:
-            raise refuse(SYNTAX_ERROR, "Syntax error: Empty query")
-        if statement.kind is Kind.INSERT_DATA:
+        if statement.kind is StatementKind.EMPTY:
+            raise clickhouse_error(SYNTAX_ERROR, "Syntax error: Empty query")
+        if statement.kind is StatementKind.INSERT_DATA:
             stats = handle.insert(statement, rows)
             exchange.response.send(200, self._headers(exchange, "", stats), b"")
-        elif statement.kind is Kind.INSERT_INPUT:
+        elif statement.kind is StatementKind.INSERT_INPUT:
             stats = handle.insert_through_query(statement, rows)
             exchange.response.send(200, self._headers(exchange, "", stats), b"")
-        elif statement.kind is Kind.OUTPUT:
+        elif statement.kind is StatementKind.OUTPUT:
             self._stream(exchange, handle, statement)
         else:
             out, stats = handle.execute(statement.head, options.default_format)
             exchange.response.send(200, self._headers(exchange, options.default_format if out else "", stats), out)
 
-    def _stream(self, exchange: _Exchange, handle: Handle, statement: Statement) -> None:
+    def _stream(self, exchange: _Exchange, handle: Handle, statement: ScannedStatement) -> None:
         options, response = exchange.options, exchange.response
         output_format = statement.format or options.default_format
         coding = ""
@@ -144,7 +144,9 @@ class Handler:
                 stats = pipe.finish()
                 response.send(200, self._headers(exchange, output_format, stats, coding if held else ""), held)
                 return
-            self._send_stream(exchange, pipe, source, held, self._headers(exchange, output_format, Stats(), coding), coded=bool(coding))
+            self._send_stream(
+                exchange, pipe, source, held, self._headers(exchange, output_format, QueryStats(), coding), coded=bool(coding)
+            )
         finally:
             pipe.close()
 
@@ -176,7 +178,7 @@ class Handler:
             raise
         response.end()
 
-    def _headers(self, exchange: _Exchange, output_format: str, stats: Stats, coding: str = "") -> dict[str, str]:
+    def _headers(self, exchange: _Exchange, output_format: str, stats: QueryStats, coding: str = "") -> dict[str, str]:
         timezone = exchange.options.settings.get("session_timezone") or self._engine.timezone
         headers = {
             "Content-Type": content_type(output_format),
@@ -209,7 +211,7 @@ class _Exchange:
     def __init__(self, request: Request, response: Response) -> None:
         self.request = request
         self.response = response
-        self.options: Options = read_options({}, {})
+        self.options: RequestOptions = read_options({}, {})
         self.query_id = str(uuid.uuid4())
 
 
@@ -222,7 +224,7 @@ _NOTHING: Final = _Nothing()
 _TEXT: Final = {"Content-Type": "text/plain; charset=UTF-8"}
 
 
-def read_statement(options: Options, body: Readable) -> tuple[Statement, Iterator[bytes]]:
+def read_statement(options: RequestOptions, body: Readable) -> tuple[ScannedStatement, Iterator[bytes]]:
     """The statement in the query parameter and the body, one after the other, and the rows that follow it."""
     limit = _max_query(options)
     prefix = options.query.encode("utf-8", "surrogateescape")
@@ -240,10 +242,12 @@ def read_statement(options: Options, body: Readable) -> tuple[Statement, Iterato
             return statement, iter(())
         if whole:
             # Incomplete or malformed: the engine says what is missing.
-            return Statement(Kind.OTHER, text), iter(())
+            return ScannedStatement(StatementKind.OTHER, text), iter(())
     elif whole:
         return parse_statement(text), iter(())
-    raise refuse(SYNTAX_ERROR, f"Syntax error: Max query size exceeded (can be increased with the `max_query_size` setting): {limit}")
+    raise clickhouse_error(
+        SYNTAX_ERROR, f"Syntax error: Max query size exceeded (can be increased with the `max_query_size` setting): {limit}"
+    )
 
 
 def _rows(first: bytes, body: Readable) -> Iterator[bytes]:
@@ -253,7 +257,7 @@ def _rows(first: bytes, body: Readable) -> Iterator[bytes]:
         yield piece
 
 
-def _max_query(options: Options) -> int:
+def _max_query(options: RequestOptions) -> int:
     text = options.settings.get("max_query_size", "")
     chosen = int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
     return min(chosen, _MOST_QUERY) if chosen > 0 else _MAX_QUERY

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import ClassVar, Final, Self
 
 from headrace.embedded.access.credentials import read_account
-from headrace.embedded.engine.directory_lock import DirectoryInUse, Holder, in_use, make_directory, read_holder
+from headrace.embedded.engine.directory_lock import DirectoryInUse, ServingProcess, in_use, make_directory, read_serving_process
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.shortage import full_directory, shortage_in
 
@@ -60,7 +60,7 @@ class EmbeddedServer:
         self._lock_wait = lock_wait_seconds
         self._start_timeout = start_timeout_seconds
         self._child: subprocess.Popen[bytes] | None = None
-        self._lifeline = -1
+        self._parent_pipe = -1
         self._log_start = 0
 
     @classmethod
@@ -69,18 +69,18 @@ class EmbeddedServer:
         server = cls(path, lock_wait_seconds=1.0)
         deadline = time.monotonic() + wait_seconds
         while True:
-            holder = read_holder(server.path)
-            if holder is None:
+            serving = read_serving_process(server.path)
+            if serving is None:
                 try:
                     return server.start()
                 except DirectoryInUse:
                     # Another process was faster, or holds the directory without serving it.
                     if time.monotonic() >= deadline:
                         raise
-            elif holder.port and ping(holder.host, holder.port):
-                return server._adopt(holder)
+            elif serving.port and ping(serving.host, serving.port):
+                return server._adopt(serving)
             elif time.monotonic() >= deadline:
-                raise in_use(server.path, holder)
+                raise in_use(server.path, serving)
             time.sleep(0.05)
 
     @property
@@ -101,7 +101,7 @@ class EmbeddedServer:
     def start(self) -> Self:
         """Start the child and wait until it answers."""
         make_directory(self.path)
-        lifeline_reader, self._lifeline = os.pipe()
+        lifeline_reader, self._parent_pipe = os.pipe()
         ready, ready_writer = os.pipe()
         try:
             self._spawn(lifeline_reader, ready_writer)
@@ -127,9 +127,9 @@ class EmbeddedServer:
             except subprocess.TimeoutExpired:
                 child.kill()
                 child.wait()
-        if self._lifeline >= 0:
-            os.close(self._lifeline)
-            self._lifeline = -1
+        if self._parent_pipe >= 0:
+            os.close(self._parent_pipe)
+            self._parent_pipe = -1
 
     def __enter__(self) -> Self:
         return self if self._child is not None or not self.owned else self.start()
@@ -137,8 +137,8 @@ class EmbeddedServer:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.stop()
 
-    def _adopt(self, holder: Holder) -> EmbeddedServer:
-        self.host, self.port, self.owned = holder.host, holder.port, False
+    def _adopt(self, serving: ServingProcess) -> EmbeddedServer:
+        self.host, self.port, self.owned = serving.host, serving.port, False
         self._take_account()
         return self
 
@@ -146,10 +146,10 @@ class EmbeddedServer:
         account = read_account(self.path)
         self.user, self.password = account.user, account.password
 
-    def _spawn(self, lifeline: int, ready: int) -> None:
+    def _spawn(self, parent_pipe: int, ready: int) -> None:
         # -P: a module of the working directory must not take the place of one of ours.
         command = [sys.executable, "-P", *self._program, str(self.path), "--host", self.host, "--port", str(self.port)]
-        command += ["--user", self.user, "--lock-wait", str(self._lock_wait), "--lifeline-fd", str(lifeline), "--ready-fd", str(ready)]
+        command += ["--user", self.user, "--lock-wait", str(self._lock_wait), "--lifeline-fd", str(parent_pipe), "--ready-fd", str(ready)]
         # The child finds this very package, however this process came to it.
         found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PYTHONPATH": found}
@@ -163,7 +163,7 @@ class EmbeddedServer:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                pass_fds=(lifeline, ready),
+                pass_fds=(parent_pipe, ready),
                 start_new_session=True,
             )
 

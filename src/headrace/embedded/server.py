@@ -25,16 +25,15 @@ from types import FrameType
 from typing import Final, TypeAlias
 
 from headrace.embedded.access.credentials import store_account
-from headrace.embedded.access.origin_check import Gate
+from headrace.embedded.access.origin_check import OriginCheck
 from headrace.embedded.access.privileges import render_users
 from headrace.embedded.access.sandbox import confine
-from headrace.embedded.engine.directory_lock import Claim, close_to_others, in_use, make_directory, read_holder
+from headrace.embedded.engine.directory_lock import DirectoryLock, in_use, make_directory, read_serving_process, restrict_permissions
 from headrace.embedded.engine.engine import Engine, wait_for_directory
 from headrace.embedded.engine.engine_config import render_config
 from headrace.embedded.engine.errors import QueryFailure
 from headrace.embedded.handler import LIVENESS_PATHS, Handler
-from headrace.embedded.http.http_connection import BadRequest, Request, Response, read_request
-from headrace.embedded.http.timed_stream import TimedSocket
+from headrace.embedded.http.http_connection import BadRequest, Request, Response, TimedSocket, read_request
 from headrace.errors import DefiniteError
 from headrace.shortage import SERVER_FILES, check_file_limit
 
@@ -82,11 +81,11 @@ def serve(
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(_stop_signals())
         deadline = time.monotonic() + lock_wait_seconds
-        claim = Claim(root, deadline)
-        stack.callback(claim.release)
+        lock = DirectoryLock(root, deadline)
+        stack.callback(lock.release)
         if not wait_for_directory(root, deadline):
-            raise in_use(root, read_holder(root))
-        close_to_others(root)
+            raise in_use(root, read_serving_process(root))
+        restrict_permissions(root)
         account = store_account(root, user, password)
         listener = stack.enter_context(_listen(host, port))
         scratch = _make_scratch(root)
@@ -103,11 +102,11 @@ def serve(
         users.write_text(render_users())
         engine = Engine(root, config, users, scratch)
         stack.callback(engine.close)
-        handler = Handler(engine, account, Gate(host, allowed_hosts), scratch)
+        handler = Handler(engine, account, OriginCheck(host, allowed_hosts), scratch)
         stack.callback(handler.close)
         server = _Server(listener, handler)
         bound = int(listener.getsockname()[1])
-        claim.publish(host, bound)
+        lock.publish(host, bound)
         if on_ready is not None:
             on_ready(bound)
         server.run(stop)

@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from headrace.embedded.engine.engine import Engine, Handle
-from headrace.embedded.engine.errors import NOT_IMPLEMENTED, SESSION_IS_LOCKED, SESSION_NOT_FOUND, refuse
-from headrace.embedded.http.request_options import Options
+from headrace.embedded.engine.errors import NOT_IMPLEMENTED, SESSION_IS_LOCKED, SESSION_NOT_FOUND, clickhouse_error
+from headrace.embedded.http.request_options import RequestOptions
 
 
 @dataclass(slots=True)
@@ -34,19 +34,19 @@ class Sessions:
         self._lock = threading.Lock()
 
     @contextmanager
-    def handle(self, options: Options, changes_session: bool) -> Iterator[Handle]:
+    def handle(self, options: RequestOptions, changes_session: bool) -> Iterator[Handle]:
         """A handle prepared for the request: its database, settings and parameters apply, and nothing of another request does."""
         if not options.session_id:
-            with self._fresh(options) as handle:
+            with self._with_new_handle(options) as handle:
                 yield handle
             return
         session = self._claim(options)
         try:
             if session.handle is None and not changes_session:
-                with self._fresh(options) as handle:
+                with self._with_new_handle(options) as handle:
                     yield handle
             else:
-                with self._kept(session, options, {} if changes_session else options.settings) as handle:
+                with self._with_session_handle(session, options, {} if changes_session else options.settings) as handle:
                     yield handle
         finally:
             session.expires = time.monotonic() + options.session_seconds
@@ -62,7 +62,7 @@ class Sessions:
             self._sessions.clear()
 
     @contextmanager
-    def _fresh(self, options: Options) -> Iterator[Handle]:
+    def _with_new_handle(self, options: RequestOptions) -> Iterator[Handle]:
         handle = self._engine.connect()
         try:
             if options.database:
@@ -73,9 +73,9 @@ class Sessions:
             handle.close()
 
     @contextmanager
-    def _kept(self, session: _Session, options: Options, settings: Mapping[str, str]) -> Iterator[Handle]:
+    def _with_session_handle(self, session: _Session, options: RequestOptions, settings: Mapping[str, str]) -> Iterator[Handle]:
         if "readonly" in settings:
-            raise refuse(NOT_IMPLEMENTED, "The setting readonly cannot be given for one request of a session that has state")
+            raise clickhouse_error(NOT_IMPLEMENTED, "The setting readonly cannot be given for one request of a session that has state")
         if session.handle is None:
             session.handle = self._engine.connect()
             session.database = session.handle.current_database()
@@ -94,16 +94,16 @@ class Sessions:
                 handle.use(session.database)
             handle.restore(before)
 
-    def _claim(self, options: Options) -> _Session:
+    def _claim(self, options: RequestOptions) -> _Session:
         with self._lock:
             self._expire()
             session = self._sessions.get(options.session_id)
             if session is None:
                 if options.session_must_exist:
-                    raise refuse(SESSION_NOT_FOUND, f"Session {options.session_id} not found")
+                    raise clickhouse_error(SESSION_NOT_FOUND, f"Session {options.session_id} not found")
                 session = self._sessions[options.session_id] = _Session()
             if not session.lock.acquire(blocking=False):
-                raise refuse(SESSION_IS_LOCKED, f"Session {options.session_id} is locked by a concurrent client")
+                raise clickhouse_error(SESSION_IS_LOCKED, f"Session {options.session_id} is locked by a concurrent client")
             return session
 
     def _expire(self) -> None:

@@ -36,7 +36,7 @@ _POLL_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Background:
+class BackgroundPipe:
     """The pipe of one directory."""
 
     directory: Path
@@ -68,16 +68,16 @@ class Background:
     def write(self, command: Sequence[str], settings: PlainSettings, secrets: Mapping[str, str], retry_ms: int) -> None:
         """Put down what the pipe is to be run with: the command, besides its state and settings, and the variables that are secret."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._put(keeper.SECRET, json.dumps(dict(secrets)))
+        self._write_file(keeper.SECRET, json.dumps(dict(secrets)))
         if not (self.directory / SETTINGS).exists():
             # Someone may have edited what was put down before.
-            self._put(SETTINGS, to_toml(settings))
+            self._write_file(SETTINGS, to_toml(settings))
         whole = [*command, "--state", str(self.directory), "--settings", str(self.directory / SETTINGS)]
-        self._put(keeper.PLAN, json.dumps({"command": whole, "retry_ms": retry_ms}))
+        self._write_file(keeper.PLAN, json.dumps({"command": whole, "retry_ms": retry_ms}))
 
     def start(self, hidden: tuple[str, ...]) -> None:
         """Start the keeper; it lives on when this process ends. `hidden` are variables that it must not inherit."""
-        self._await_gone(_END_S)
+        self._await_exit(_END_S)
         (self.directory / keeper.STATUS).unlink(missing_ok=True)
         found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
         environment = {name: value for name, value in os.environ.items() if name not in hidden} | {"PYTHONPATH": found}
@@ -92,7 +92,7 @@ class Background:
                 env=environment,
             )
 
-    def await_begun(self, *, even_without_source: bool) -> None:
+    def await_started(self, *, even_without_source: bool) -> None:
         """Wait until the pipe has begun; its error if it fails. (A passing failure is one too, unless the source may be away.)"""
         deadline = time.monotonic() + _BEGIN_S
         while True:
@@ -121,7 +121,7 @@ class Background:
             if self._keeper_pid() == pid:
                 # The replicating process, and all that it started, end with their keeper.
                 _send(pid, signal.SIGKILL)
-        self._await_gone(_END_S)
+        self._await_exit(_END_S)
 
     def remove(self) -> None:
         """Take away the directory, and those around it that are empty then."""
@@ -133,7 +133,7 @@ class Background:
             if around.name == "headrace":
                 break
 
-    def _put(self, name: str, text: str) -> None:
+    def _write_file(self, name: str, text: str) -> None:
         new = self.directory / f"{name}.new"
         new.unlink(missing_ok=True)
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
@@ -156,7 +156,7 @@ class Background:
                 return int(text) if text else 0
         return None
 
-    def _await_gone(self, wait_s: float) -> None:
+    def _await_exit(self, wait_s: float) -> None:
         """Wait for the last process of an earlier run to be gone."""
         if self.directory.exists():
             StateDirectory(self.directory, make=False).acquire(wait_s).release()

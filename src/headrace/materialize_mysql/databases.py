@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.materialize_mysql import keeper
-from headrace.materialize_mysql.background_pipe import PYTHON, Background
+from headrace.materialize_mysql.background_pipe import PYTHON, BackgroundPipe
 from headrace.materialize_mysql.pipe_plan import PipePlan, plan_pipe
-from headrace.materialize_mysql.statement_parser import HIDDEN, CreateMirror, DropDatabase, parse_statement
+from headrace.materialize_mysql.statement_parser import HIDDEN, CreateMaterializedDatabase, DropDatabase, parse_statement
 from headrace.pipes.lifecycle.sink_factory import NamedSink, open_clickhouse_sink
 from headrace.pipes.state.pipe_registry import PipeEntry, all_pipes, find_pipe, register
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
@@ -39,10 +39,10 @@ class Databases:
     sink: str
     """The sink's address."""
 
-    def create(self, statement: CreateMirror) -> str:
+    def create(self, statement: CreateMaterializedDatabase) -> str:
         """Create the database and start its pipe, or start it again; what was done."""
         plan = plan_pipe(statement)
-        pipe = Background(self._directory(statement.name))
+        pipe = BackgroundPipe(self._directory(statement.name))
         secrets = self._secrets(statement, pipe)
         with open_clickhouse_sink(self.sink, creates=True) as named:
             there = find_pipe(named.sink.own_tables(), statement.name)
@@ -50,17 +50,17 @@ class Databases:
         if there is not None and pipe.is_running:
             return f"{statement.name} is there, and its pipe is running"
         if not plan.starts_without_source:
-            _reach(plan, secrets[SOURCE_PASSWORD])
+            _check_source_reachable(plan, secrets[SOURCE_PASSWORD])
         with open_clickhouse_sink(self.sink, choices=plan.chosen.sink) as named:
             if there is None:
                 options = {"settings": plan.settings}
-                entry = PipeEntry(plan.name, plan.source, options=options, state=str(pipe.directory), statement=statement.shown)
+                entry = PipeEntry(plan.name, plan.source, options=options, state=str(pipe.directory), statement=statement.redacted)
                 register(named.sink.progress_store(), entry)
         command = (*PYTHON, "headrace", "replicate", plan.source, self._address, *plan.arguments)
         pipe.write(command, plan.settings, secrets, plan.retry_ms)
         pipe.start((SOURCE_PASSWORD, SINK_PASSWORD))
         try:
-            pipe.await_begun(even_without_source=plan.starts_without_source)
+            pipe.await_started(even_without_source=plan.starts_without_source)
         except HeadraceError:
             if there is None:
                 self._undo(statement.name, statement.cluster, pipe)
@@ -73,7 +73,7 @@ class Databases:
         if entry is None or not entry.statement:
             return False
         _check_here(entry)
-        self._undo(entry.name, entry.chosen.sink.cluster, Background(Path(entry.state)))
+        self._undo(entry.name, entry.chosen.sink.cluster, BackgroundPipe(Path(entry.state)))
         return True
 
     def show(self, name: str) -> str | None:
@@ -90,7 +90,7 @@ class Databases:
         with open_clickhouse_sink(self.sink) as named:
             return find_pipe(named.sink.own_tables(), name)
 
-    def _check(self, named: NamedSink[ClickHouseSink], statement: CreateMirror, there: PipeEntry | None) -> None:
+    def _check(self, named: NamedSink[ClickHouseSink], statement: CreateMaterializedDatabase, there: PipeEntry | None) -> None:
         place = f"database {statement.name}"
         if there is None:
             found = named.sink.reader().query(f"SELECT 1 FROM system.databases WHERE name = {quote_text(statement.name)}")[1]
@@ -113,7 +113,7 @@ class Databases:
                 hint="give that one, or drop the database first",
             )
 
-    def _undo(self, name: str, cluster: str, pipe: Background) -> None:
+    def _undo(self, name: str, cluster: str, pipe: BackgroundPipe) -> None:
         """Leave nothing of a database and its pipe. Repeatable."""
         pipe.stop()
         where = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
@@ -123,7 +123,7 @@ class Databases:
                 pipe.remove()
             named.sink.own_tables().delete_pipe(name)
 
-    def _secrets(self, statement: CreateMirror, pipe: Background) -> dict[str, str]:
+    def _secrets(self, statement: CreateMaterializedDatabase, pipe: BackgroundPipe) -> dict[str, str]:
         known = pipe.secrets()
         password = statement.password
         if password == HIDDEN:
@@ -154,7 +154,7 @@ class Databases:
         return around / _file_name(name)
 
 
-def _reach(plan: PipePlan, password: str) -> None:
+def _check_source_reachable(plan: PipePlan, password: str) -> None:
     """Whether the source can be reached and lets us in: asked before anything is made."""
     connection = connect(replace(parse_mysql_url(plan.source), password=password))
     with closing(connection):
@@ -170,7 +170,7 @@ def _check_here(entry: PipeEntry) -> None:
 
 def _status(entry: PipeEntry) -> tuple[str, str, str]:
     """Whether a pipe runs, why not, and its log."""
-    pipe = Background(Path(entry.state))
+    pipe = BackgroundPipe(Path(entry.state))
     if not entry.is_here:
         return f"on {entry.host}", "", ""
     if not entry.statement:
@@ -183,8 +183,8 @@ def _status(entry: PipeEntry) -> tuple[str, str, str]:
 
 
 def _without_secret(statement: object) -> object:
-    assert isinstance(statement, CreateMirror)
-    return replace(statement, password="", shown="", if_not_exists=False)
+    assert isinstance(statement, CreateMaterializedDatabase)
+    return replace(statement, password="", redacted="", if_not_exists=False)
 
 
 def _state_home(environment: Mapping[str, str]) -> Path:

@@ -50,18 +50,18 @@ class Keeper:
             if self._stopping:
                 break
             if not failure["transient"] or self._retry_s < 0:
-                self._tell(FAILED, **failure)
+                self._write_status(FAILED, **failure)
                 return 2
             failures = 0 if time.monotonic() - began > _LONG_RUN_S else failures + 1
             wait_s = min(max(self._retry_s, _MOST_WAIT_S), max(self._retry_s, 0.1) * 2 ** min(failures, 10))
-            self._tell(WAITING, **failure, wait_s=wait_s)
+            self._write_status(WAITING, **failure, wait_s=wait_s)
             select.select([self._woken], [], [], wait_s)
-        self._tell(STOPPED)
+        self._write_status(STOPPED)
         return 0
 
     def _run_once(self) -> dict[str, Any]:
         """One run of the pipe, to its end: why it ended."""
-        self._tell(STARTING)
+        self._write_status(STARTING)
         self._shorten_log()
         ours, theirs = socket.socketpair()
         with ours:
@@ -75,11 +75,11 @@ class Keeper:
             if self._stopping:
                 # The signal came while there was no child to pass it on to.
                 self._child.terminate()
-            failure = self._hear(ours)
+            failure = self._receive_messages(ours)
         code = self._child.wait()
         return failure or {"failed": f"the pipe ended without a word (code {code})", "place": "", "hint": f"see {LOG}", "transient": True}
 
-    def _hear(self, line: socket.socket) -> dict[str, Any] | None:
+    def _receive_messages(self, line: socket.socket) -> dict[str, Any] | None:
         """What the child says until it closes the line."""
         failure, rest = None, b""
         while True:
@@ -92,11 +92,11 @@ class Keeper:
             *whole, rest = (rest + piece).split(b"\n")
             for message in map(json.loads, whole):
                 if "begun" in message:
-                    self._tell(RUNNING)
+                    self._write_status(RUNNING)
                 else:
                     failure = message
 
-    def _tell(self, state: str, **more: Any) -> None:
+    def _write_status(self, state: str, **more: Any) -> None:
         pid = self._child.pid if self._child is not None and state in (STARTING, RUNNING) else 0
         content = {"state": state, "since": time.time(), "pid": pid, **more}
         new = self._directory / f"{STATUS}.new"

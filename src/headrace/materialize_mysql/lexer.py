@@ -61,14 +61,14 @@ def cut(text: str) -> Iterator[Token]:
     for match in _TOKEN.finditer(text):
         kind = str(match.lastgroup)
         if kind == "unclosed":
-            raise misread(text, match.start(), f"what begins with {match.group()} has no end")
+            raise syntax_error(text, match.start(), f"what begins with {match.group()} has no end")
         if kind != "space":
             body = match.group(kind)
             yield Token(_FORMS[kind], _unescape(body, _QUOTES[kind]) if kind in _QUOTES else body, match.start(), match.end())
     yield Token(Form.END, "", len(text), len(text))
 
 
-def misread(text: str, offset: int, what: str, hint: str = "") -> DefiniteError:
+def syntax_error(text: str, offset: int, what: str, hint: str = "") -> DefiniteError:
     """The error at a place of a statement. The text itself is not repeated: it may hold a password."""
     line = text.count("\n", 0, offset) + 1
     column = offset - (text.rfind("\n", 0, offset) + 1) + 1
@@ -152,7 +152,7 @@ class Cursor:
 
     def fail(self, what: str, hint: str = "") -> NoReturn:
         there = "the end" if self.token.form is Form.END else "a text in quotes" if self.token.form is Form.STRING else self.token.text
-        raise misread(self.text, self.token.start, f"{what}, but there is {there}", hint)
+        raise syntax_error(self.text, self.token.start, f"{what}, but there is {there}", hint)
 
     def _is_sign(self, sign: str) -> bool:
         return self.token.form is Form.SIGN and self.token.text == sign

@@ -13,7 +13,7 @@ from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 from headrace.errors import DefiniteError
-from headrace.materialize_mysql.statement_parser import CreateMirror, TableOverride
+from headrace.materialize_mysql.statement_parser import CreateMaterializedDatabase, TableOverride
 from headrace.settings.dataclass_fields import TEXT_LIST, TEXT_PAIRS, closest_match, setting_fields
 from headrace.settings.schema_policy import ChangeKind
 from headrace.settings.settings_file import SCHEMA_CHANGES, PlainSettings, UserSettings, load_stored, parse_setting, split_list
@@ -31,7 +31,7 @@ _CLAUSES: Final = {
 _ADDRESS: Final = ("tls", "ca", "cert", "key", "connect_timeout", "read_timeout")
 _ROWS: Final = ("max_rows_in_buffer", "max_rows_in_buffers")
 _BYTES: Final = ("max_bytes_in_buffer", "max_bytes_in_buffers")
-_ORIGINAL: Final = (
+_CLICKHOUSE_SETTINGS: Final = (
     *_ROWS,
     *_BYTES,
     "max_flush_data_time",
@@ -51,7 +51,7 @@ _FLAGS: Final = {
     "master": "--master",
 }
 _LISTS: Final = {"include_tables": "--tables", "exclude_tables": "--exclude"}
-_MEANINGLESS: Final = {
+_UNSUPPORTED: Final = {
     "use_binlog_client": "a pipe always has one connection of its own for the log",
     "max_bytes_in_binlog_queue": "use relay_bytes, the most log that is kept on local disk",
     "max_milliseconds_to_wait_in_binlog_queue": "nothing is dropped when the relay is full: the source waits",
@@ -79,7 +79,7 @@ class PipePlan:
         return load_stored(self.settings, "the statement")
 
 
-def plan_pipe(statement: CreateMirror) -> PipePlan:
+def plan_pipe(statement: CreateMaterializedDatabase) -> PipePlan:
     """The pipe that a statement asks for."""
     settings = dict(statement.settings)
     _check_known(settings)
@@ -102,10 +102,18 @@ def plan_pipe(statement: CreateMirror) -> PipePlan:
 
 
 def _check_known(settings: Mapping[str, str]) -> None:
-    known = (*_ORIGINAL, *_FLAGS, *_LISTS, *_ADDRESS, *ChangeKind, *setting_fields(TableOptions), *setting_fields(ClickHouseOptions))
+    known = (
+        *_CLICKHOUSE_SETTINGS,
+        *_FLAGS,
+        *_LISTS,
+        *_ADDRESS,
+        *ChangeKind,
+        *setting_fields(TableOptions),
+        *setting_fields(ClickHouseOptions),
+    )
     for name in settings:
-        if name in _MEANINGLESS:
-            raise _refused(name, "has no meaning here", _MEANINGLESS[name])
+        if name in _UNSUPPORTED:
+            raise _refused(name, "has no meaning here", _UNSUPPORTED[name])
         if name in ("database", "cluster"):
             raise _refused(name, "is said by the statement itself", "write CREATE DATABASE name ON CLUSTER cluster")
         if name not in known or name in ("all_tables", "tables"):
@@ -133,14 +141,14 @@ def _chosen(name: str, value: str) -> UserSettings:
     return parse_setting((name,), value, f"SETTINGS {name}")
 
 
-def _source(statement: CreateMirror, settings: Mapping[str, str]) -> str:
+def _source(statement: CreateMaterializedDatabase, settings: Mapping[str, str]) -> str:
     host = f"[{statement.host}]" if ":" in statement.host else statement.host
     query = urlencode({name.replace("_", "-"): settings[name] for name in _ADDRESS if name in settings})
     address = f"mysql://{quote(statement.user, safe='')}@{host}:{statement.port}/{quote(statement.database, safe='')}"
     return f"{address}?{query}" if query else address
 
 
-def _arguments(statement: CreateMirror, settings: Mapping[str, str]) -> tuple[str, ...]:
+def _arguments(statement: CreateMaterializedDatabase, settings: Mapping[str, str]) -> tuple[str, ...]:
     arguments = ["--name", statement.name]
     for flag, names in (("--flush-rows", _ROWS), ("--flush-bytes", _BYTES)):
         given = [_whole(settings, name, 0) for name in names if name in settings]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from headrace.errors import DefiniteError
-from headrace.materialize_mysql.lexer import Cursor, Form, Token, cut, misread
+from headrace.materialize_mysql.lexer import Cursor, Form, Token, cut, syntax_error
 
 ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
 HIDDEN: Final = "[HIDDEN]"
@@ -45,7 +45,7 @@ class TableOverride:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateMirror:
+class CreateMaterializedDatabase:
     """`CREATE DATABASE name ENGINE = MaterializeMySQL('host:port', 'database', 'user', 'password') …`."""
 
     name: str
@@ -58,7 +58,7 @@ class CreateMirror:
     cluster: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     overrides: tuple[TableOverride, ...] = ()
-    shown: str = ""
+    redacted: str = ""
     """The statement as it may be shown: without the password, and without IF NOT EXISTS."""
 
 
@@ -79,14 +79,14 @@ class ShowPipes:
 
 
 @dataclass(frozen=True, slots=True)
-class OtherOnDatabase:
+class OtherDatabaseStatement:
     """A statement that would pull a database from under its pipe."""
 
     verb: str
     name: str
 
 
-Statement: TypeAlias = CreateMirror | DropDatabase | ShowCreate | ShowPipes | OtherOnDatabase
+Statement: TypeAlias = CreateMaterializedDatabase | DropDatabase | ShowCreate | ShowPipes | OtherDatabaseStatement
 
 
 def parse_statement(text: str) -> Statement | None:
@@ -94,7 +94,7 @@ def parse_statement(text: str) -> Statement | None:
     try:
         cursor = Cursor(text)
     except DefiniteError:
-        if _looks_like_ours(text):
+        if _mentions_engine(text):
             raise
         # The server says better than we what is wrong with its own statements.
         return None
@@ -113,7 +113,7 @@ def parse_statement(text: str) -> Statement | None:
     for verb in ("DETACH", "ATTACH", "RENAME", "ALTER"):
         if cursor.accept(verb, "DATABASE"):
             cursor.accept("IF", "EXISTS")
-            return OtherOnDatabase(verb, cursor.name("a database"))
+            return OtherDatabaseStatement(verb, cursor.name("a database"))
     return None
 
 
@@ -126,7 +126,7 @@ def hide_password(text: str) -> tuple[str, str | None]:
 
 
 def _password_token(text: str) -> Token | None:
-    if not _looks_like_ours(text):
+    if not _mentions_engine(text):
         return None
     try:
         tokens = list(cut(text))
@@ -146,7 +146,7 @@ def _password_token(text: str) -> Token | None:
     return None
 
 
-def _looks_like_ours(text: str) -> bool:
+def _mentions_engine(text: str) -> bool:
     upper = text.upper()
     return "DATABASE" in upper and any(engine in upper for engine in ENGINES)
 
@@ -160,7 +160,7 @@ def _names_engine(text: str) -> bool:
     return False
 
 
-def _create(cursor: Cursor) -> CreateMirror:
+def _create(cursor: Cursor) -> CreateMaterializedDatabase:
     before = cursor.token
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     name_token = cursor.token
@@ -184,9 +184,9 @@ def _create(cursor: Cursor) -> CreateMirror:
     text = cursor.text
     begin = text[: before.start] + text[name_token.start :] if if_not_exists else text
     moved = len(text) - len(begin)
-    shown = f"{begin[: secret.start - moved]}'{HIDDEN}'{begin[secret.end - moved :]}"
-    return CreateMirror(
-        name, host, port, database, user, password, if_not_exists, cluster, settings, overrides, shown.strip().rstrip(";").rstrip()
+    redacted = f"{begin[: secret.start - moved]}'{HIDDEN}'{begin[secret.end - moved :]}"
+    return CreateMaterializedDatabase(
+        name, host, port, database, user, password, if_not_exists, cluster, settings, overrides, redacted.strip().rstrip(";").rstrip()
     )
 
 
@@ -213,7 +213,7 @@ def _host_port(cursor: Cursor, text: str, token: Token) -> tuple[str, int]:
         host, port = text, str(_DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise misread(cursor.text, token.start, f"{text!r} is no 'host:port'", "write 'host:3306' or '[::1]:3306'")
+        raise syntax_error(cursor.text, token.start, f"{text!r} is no 'host:port'", "write 'host:3306' or '[::1]:3306'")
     return host, int(port)
 
 

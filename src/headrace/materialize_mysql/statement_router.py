@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from headrace.errors import DefiniteError
-from headrace.materialize_mysql.statement_parser import CreateMirror, DropDatabase, OtherOnDatabase, ShowCreate, ShowPipes, parse_statement
+from headrace.materialize_mysql.statement_parser import (
+    CreateMaterializedDatabase,
+    DropDatabase,
+    OtherDatabaseStatement,
+    ShowCreate,
+    ShowPipes,
+    parse_statement,
+)
 
-Answer: TypeAlias = tuple[list[str], list[list[Any]]]
+QueryResult: TypeAlias = tuple[list[str], list[list[Any]]]
 """Names and rows of a result."""
 
 
-def answer(sink: str, query: str) -> Answer | None:
+def run_statement(sink: str, query: str) -> QueryResult | None:
     """The result of a statement that is about a database that is a pipe; None: the server must be asked."""
     statement = parse_statement(query)
     if statement is None:
@@ -21,7 +28,7 @@ def answer(sink: str, query: str) -> Answer | None:
 
     databases = Databases(sink)
     match statement:
-        case CreateMirror():
+        case CreateMaterializedDatabase():
             return ["result"], [[databases.create(statement)]]
         case DropDatabase():
             return (["result"], [[f"{statement.name} is dropped, and its pipe is gone"]]) if databases.drop(statement) else None
@@ -30,7 +37,7 @@ def answer(sink: str, query: str) -> Answer | None:
             return None if shown is None else (["statement"], [[shown]])
         case ShowPipes():
             return ["pipe", "source", "status", "reason", "log"], databases.pipes()
-        case OtherOnDatabase(verb, name):
+        case OtherDatabaseStatement(verb, name):
             if databases.show(name) is not None:
                 raise DefiniteError(
                     f"{verb} DATABASE would pull the database from under its pipe",

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Final
 
-from headrace.embedded.engine.directory_lock import read_holder
+from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.embedded.process import EmbeddedServer
 
 SCHEME: Final = "chdb:"
@@ -29,7 +29,7 @@ class EmbeddedServers:
             return
         path = Path(sink.removeprefix(SCHEME)).resolve()
         with self._lock:
-            if self._closed or read_holder(path) is not None:
+            if self._closed or read_serving_process(path) is not None:
                 return
             dead = self._servers.pop(path, None)
             if dead is not None:
@@ -38,7 +38,7 @@ class EmbeddedServers:
 
     def is_down(self, sink: str) -> bool:
         """Return whether the sink's embedded server has exited."""
-        return sink.startswith(SCHEME) and read_holder(Path(sink.removeprefix(SCHEME)).resolve()) is None
+        return sink.startswith(SCHEME) and read_serving_process(Path(sink.removeprefix(SCHEME)).resolve()) is None
 
     def close(self) -> None:
         with self._lock:

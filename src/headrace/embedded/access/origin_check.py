@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 from urllib.parse import urlsplit
 
-from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, refuse
+from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, clickhouse_error
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-class Gate:
+class OriginCheck:
     """The rules of one server: `host` is where it listens, `names` are further names that clients reach it by."""
 
     def __init__(self, host: str, names: Sequence[str] = ()) -> None:
@@ -28,14 +28,16 @@ class Gate:
         """Raise a `QueryFailure` unless the request was meant for this server and no page of another site made it."""
         host = headers.get("host")
         if host is not None and not self._is_own(_host_name(host)):
-            raise refuse(AUTHENTICATION_FAILED, f"{host!r} is not a name of this server; `headrace serve --allow-host NAME` adds one")
+            raise clickhouse_error(
+                AUTHENTICATION_FAILED, f"{host!r} is not a name of this server; `headrace serve --allow-host NAME` adds one"
+            )
         origin = headers.get("origin")
         if origin is None:
             if headers.get("sec-fetch-site", "none") in ("none", "same-origin"):
                 return
         elif self._is_same(origin, host or ""):
             return
-        raise refuse(AUTHENTICATION_FAILED, "A page of another site may not query this server")
+        raise clickhouse_error(AUTHENTICATION_FAILED, "A page of another site may not query this server")
 
     def _is_own(self, name: str) -> bool:
         # A name can be made to resolve to this machine. A number cannot: it is an address that the client did reach.

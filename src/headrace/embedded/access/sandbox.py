@@ -4,9 +4,9 @@ The second wall around the engine: whatever SQL finds a way to ask of it, the ke
 directory only (and read programs, libraries and time zones), start no program and open no TCP connection. Kernels without Landlock (before
 5.13, or without it in their configuration) have the first wall alone, `privileges` and `statement_guard`.
 
-A rule holds for the thread that sets it and for all that it starts. A thread that was started before is not bound: `run_unbound` uses one,
-for what this process itself has to do outside (numba keeps its compiled code beside the sources). So the engine must not be imported before
-`confine`: its import starts the threads that run statements.
+A rule holds for the thread that sets it and for all that it starts. A thread that was started before is not bound: `run_unconfined` uses
+one, for what this process itself has to do outside (numba keeps its compiled code beside the sources). So the engine must not be imported
+before `confine`: its import starts the threads that run statements.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _unbound: Final[list[ThreadPoolExecutor]] = []
 """At most one, of one thread."""
 
 
-def run_unbound(work: Callable[[], None]) -> None:
+def run_unconfined(work: Callable[[], None]) -> None:
     """Run work in the thread that `confine` left unbound; in this thread if nothing is confined."""
     if _unbound:
         _unbound[0].submit(work).result()
@@ -67,7 +67,7 @@ def confine(directory: Path) -> bool:
         return False
     _unbound.append(ThreadPoolExecutor(1, "unbound"))
     # The thread starts with its first work, which must be before the rules hold.
-    run_unbound(lambda: None)
+    run_unconfined(lambda: None)
     rights = _RIGHTS_BY_VERSION[max(known for known in _RIGHTS_BY_VERSION if known <= version)]
     attributes = _Ruleset(rights, _CONNECT_TCP if version >= _NETWORK_VERSION else 0)
     size = ctypes.sizeof(attributes) if version >= _NETWORK_VERSION else 8

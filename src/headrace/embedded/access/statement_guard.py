@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from headrace.embedded.access.privileges import DATABASE_ENGINES, TABLE_ENGINES, TABLE_FUNCTIONS
-from headrace.embedded.engine.errors import ACCESS_DENIED, INTO_OUTFILE_NOT_ALLOWED, UNKNOWN_TYPE_OF_QUERY, QueryFailure, refuse
+from headrace.embedded.engine.errors import ACCESS_DENIED, INTO_OUTFILE_NOT_ALLOWED, UNKNOWN_TYPE_OF_QUERY, QueryFailure, clickhouse_error
 from headrace.embedded.engine.statement_scanner import Token, lex
 
 _FUNCTIONS: Final = frozenset({b"file", b"disk"})
@@ -66,9 +66,9 @@ def _names(names: Iterable[str]) -> frozenset[bytes]:
 def _check_clause(verb: bytes, token: Token, following: list[Token]) -> None:
     word, next_word = token.upper, following[0].upper if following else b""
     if word == b"INTO" and next_word == b"OUTFILE":
-        raise refuse(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
+        raise clickhouse_error(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
     if word == b"FROM" and next_word == b"INFILE":
-        raise refuse(UNKNOWN_TYPE_OF_QUERY, "Query has infile and was sent directly to the server")
+        raise clickhouse_error(UNKNOWN_TYPE_OF_QUERY, "Query has infile and was sent directly to the server")
     if verb == b"ATTACH" and word == b"FROM":
         raise _denied(b"FROM", "in ATTACH: tables are attached from this server's own directory only")
 
@@ -93,4 +93,4 @@ def _is_called(before: list[Token], following: list[Token]) -> bool:
 
 def _denied(name: bytes, where: str) -> QueryFailure:
     shown = name.decode("utf-8", "replace")
-    return refuse(ACCESS_DENIED, f"{shown} is not allowed {where}: an embedded server reads and writes its own tables only")
+    return clickhouse_error(ACCESS_DENIED, f"{shown} is not allowed {where}: an embedded server reads and writes its own tables only")

@@ -27,7 +27,7 @@ class DirectoryInUse(DefiniteError):
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class ServingProcess:
     """The server that holds a directory; port 0 while it is still starting."""
 
     pid: int
@@ -35,7 +35,7 @@ class Holder:
     port: int
 
 
-class Claim:
+class DirectoryLock:
     """This process's hold on a directory."""
 
     def __init__(self, path: Path, deadline: float) -> None:
@@ -45,19 +45,19 @@ class Claim:
         while not _lock(self._fd, fcntl.LOCK_EX):
             if time.monotonic() >= deadline:
                 os.close(self._fd)
-                raise in_use(path, read_holder(path))
+                raise in_use(path, read_serving_process(path))
             time.sleep(_RETRY_SECONDS)
-        self._write(Holder(os.getpid(), "", 0))
+        self._write(ServingProcess(os.getpid(), "", 0))
 
     def publish(self, host: str, port: int) -> None:
-        self._write(Holder(os.getpid(), host, port))
+        self._write(ServingProcess(os.getpid(), host, port))
 
     def release(self) -> None:
         os.ftruncate(self._fd, 0)
         os.close(self._fd)
 
-    def _write(self, holder: Holder) -> None:
-        text = json.dumps({"pid": holder.pid, "host": holder.host, "port": holder.port}).encode() + b"\n"
+    def _write(self, serving: ServingProcess) -> None:
+        text = json.dumps({"pid": serving.pid, "host": serving.host, "port": serving.port}).encode() + b"\n"
         # Padded to one length and written in one call: a reader sees the old record or the new one.
         os.pwrite(self._fd, text.ljust(_RECORD_BYTES), 0)
 
@@ -71,7 +71,7 @@ def make_directory(path: Path) -> None:
         raise DefiniteError(f"the directory cannot be created: {error.strerror}", place=str(path), hint=hint) from error
 
 
-def close_to_others(path: Path) -> None:
+def restrict_permissions(path: Path) -> None:
     """Withdraw other users' access to what is inside the directory: earlier releases left it to the umask.
 
     The directory itself keeps its mode: it may be one that the user made for more than this.
@@ -91,7 +91,7 @@ def require_data(path: Path) -> None:
     raise DefiniteError(what, place=f"chdb:{path}", hint=hint)
 
 
-def read_holder(path: Path) -> Holder | None:
+def read_serving_process(path: Path) -> ServingProcess | None:
     """The running server of the directory; None if there is none."""
     try:
         fd = os.open(path / _NAME, os.O_RDONLY | os.O_CLOEXEC)
@@ -108,13 +108,13 @@ def read_holder(path: Path) -> Holder | None:
     finally:
         os.close(fd)
     if not text.strip():
-        return Holder(0, "", 0)
+        return ServingProcess(0, "", 0)
     record = json.loads(text)
-    return Holder(int(record["pid"]), str(record["host"]), int(record["port"]))
+    return ServingProcess(int(record["pid"]), str(record["host"]), int(record["port"]))
 
 
-def in_use(path: Path, holder: Holder | None) -> DirectoryInUse:
-    who = f"process {holder.pid} (port {holder.port})" if holder is not None and holder.pid else "another process"
+def in_use(path: Path, serving: ServingProcess | None) -> DirectoryInUse:
+    who = f"process {serving.pid} (port {serving.port})" if serving is not None and serving.pid else "another process"
     return DirectoryInUse(
         f"the directory is already served by {who}",
         place=str(path),

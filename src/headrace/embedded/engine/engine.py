@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
-from headrace.embedded.engine.errors import BAD_ARGUMENTS, QueryFailure, engine_failure, refuse
-from headrace.embedded.engine.statement_scanner import Statement
+from headrace.embedded.engine.errors import BAD_ARGUMENTS, QueryFailure, clickhouse_error, engine_failure
+from headrace.embedded.engine.statement_scanner import ScannedStatement
 from headrace.errors import DefiniteError
 
 _PIPE_BYTES: Final = 1 << 20
@@ -37,7 +37,7 @@ _HANDLE_SETTINGS: Final = "implicit_select=0&async_insert=0"
 
 
 @dataclass(frozen=True, slots=True)
-class Stats:
+class QueryStats:
     """What a statement read and wrote, for X-ClickHouse-Summary."""
 
     read_rows: int = 0
@@ -145,7 +145,7 @@ class Handle:
         out, _ = self.execute(b"SELECT currentDatabase()", "TabSeparatedRaw")
         return out.decode().rstrip("\n")
 
-    def execute(self, sql: bytes, output_format: str = "TabSeparated") -> tuple[bytes, Stats]:
+    def execute(self, sql: bytes, output_format: str = "TabSeparated") -> tuple[bytes, QueryStats]:
         """Run a statement whose result, if any, is small."""
         try:
             result = self._connection.query(sql, output_format)
@@ -153,12 +153,12 @@ class Handle:
             raise engine_failure(error) from error
         return result.bytes(), _stats(result)
 
-    def insert(self, statement: Statement, pieces: Iterable[bytes]) -> Stats:
+    def insert(self, statement: ScannedStatement, pieces: Iterable[bytes]) -> QueryStats:
         """Insert the rows in `pieces`; if reading them fails, nothing is inserted."""
         with spooled(pieces, self._engine.scratch) as path:
             return self._insert_file(statement.head, statement.source_at, statement.format, path)
 
-    def insert_through_query(self, statement: Statement, pieces: Iterable[bytes]) -> Stats:
+    def insert_through_query(self, statement: ScannedStatement, pieces: Iterable[bytes]) -> QueryStats:
         """INSERT ... SELECT FROM input(...): the rows go to a temporary table that takes the place of input()."""
         assert statement.input_span is not None
         start, end, structure = statement.input_span
@@ -174,18 +174,18 @@ class Handle:
                 self.execute(b"DROP TEMPORARY TABLE " + name)
         return stats
 
-    def _insert_file(self, head: bytes, source_at: int, rows_format: str, path: str) -> Stats:
+    def _insert_file(self, head: bytes, source_at: int, rows_format: str, path: str) -> QueryStats:
         source = f" FROM INFILE '{path}' ".encode()
         return self.execute(head[:source_at] + source + head[source_at:] + f" FORMAT {rows_format}".encode())[1]
 
-    def output(self, statement: Statement, default_format: str, compression: str = "") -> OutputPipe:
+    def output(self, statement: ScannedStatement, default_format: str, compression: str = "") -> OutputPipe:
         return OutputPipe(self._engine, self, statement, statement.format or default_format, compression)
 
 
 class OutputPipe:
     """A running query's formatted result. Read it to its end, then ask `finish` how the query ended."""
 
-    def __init__(self, engine: Engine, handle: Handle, statement: Statement, output_format: str, compression: str) -> None:
+    def __init__(self, engine: Engine, handle: Handle, statement: ScannedStatement, output_format: str, compression: str) -> None:
         self._engine = engine
         self._reader, self._writer = os.pipe()
         _widen(self._reader)
@@ -195,7 +195,7 @@ class OutputPipe:
         into = f"\n{self._target} TRUNCATE{coding} FORMAT {output_format}"
         self._sql = statement.head + into.encode() + statement.tail
         self._handle = handle
-        self._stats = Stats()
+        self._stats = QueryStats()
         self._failure: QueryFailure | None = None
         self._thread = threading.Thread(target=self._run, name="query", daemon=True)
         self._thread.start()
@@ -211,7 +211,7 @@ class OutputPipe:
     def read(self, size: int) -> bytes:
         return os.read(self._reader, size)
 
-    def finish(self) -> Stats:
+    def finish(self) -> QueryStats:
         """Wait for the query's end; raises what it failed with."""
         self._thread.join()
         if self._failure is not None:
@@ -303,7 +303,7 @@ def quote_text(text: str) -> str:
 def quote_setting(name: str) -> str:
     """A setting's name as it stands in SET; names that could be anything else are refused."""
     if not name.replace(".", "_").isidentifier() or not name.isascii():
-        raise refuse(BAD_ARGUMENTS, f"{name!r} is not the name of a setting or parameter")
+        raise clickhouse_error(BAD_ARGUMENTS, f"{name!r} is not the name of a setting or parameter")
     return name
 
 
@@ -315,8 +315,8 @@ def _widen(fd: int) -> None:
         return
 
 
-def _stats(result: Any) -> Stats:
-    return Stats(
+def _stats(result: Any) -> QueryStats:
+    return QueryStats(
         read_rows=result.storage_rows_read(),
         read_bytes=result.storage_bytes_read(),
         written_rows=result.rows_written(),

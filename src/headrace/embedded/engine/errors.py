@@ -95,7 +95,7 @@ class QueryFailure(DefiniteError):
         return QueryFailure, (self.code, self.message)
 
 
-def refuse(code: int, message: str) -> QueryFailure:
+def clickhouse_error(code: int, message: str) -> QueryFailure:
     """A failure found by this server, spelled as the engine would spell it."""
     return QueryFailure(code, f"Code: {code}. DB::Exception: {message}. ({_NAMES[code]})")
 
@@ -104,5 +104,5 @@ def engine_failure(error: Exception) -> QueryFailure:
     """The failure the engine reported; its text is kept, wrappers put in front of it are not."""
     found = _ENGINE_MESSAGE.search(str(error))
     if found is None:
-        return refuse(UNKNOWN_EXCEPTION, str(error).rstrip(". "))
+        return clickhouse_error(UNKNOWN_EXCEPTION, str(error).rstrip(". "))
     return QueryFailure(int(found[1]), found[0].strip().replace(_EXPRESSIONS_REFUSED, _EXPRESSIONS_REMEDY, 1))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
 
-from headrace.embedded.engine.errors import INTO_OUTFILE_NOT_ALLOWED, SYNTAX_ERROR, UNKNOWN_TYPE_OF_QUERY, refuse
+from headrace.embedded.engine.errors import INTO_OUTFILE_NOT_ALLOWED, SYNTAX_ERROR, UNKNOWN_TYPE_OF_QUERY, clickhouse_error
 
 _TOKEN = re.compile(
     rb"""
@@ -34,7 +34,7 @@ _PLAIN_VERBS = frozenset({b"SHOW", b"DESCRIBE", b"DESC", b"EXISTS", b"CHECK"})
 _SESSION_VERBS = frozenset({b"SET", b"USE", b"BEGIN", b"START", b"COMMIT", b"ROLLBACK"})
 
 
-class Kind(Enum):
+class StatementKind(Enum):
     """How the server has to run a statement."""
 
     EMPTY = auto()
@@ -62,10 +62,10 @@ class Token:
 
 
 @dataclass(frozen=True, slots=True)
-class Statement:
+class ScannedStatement:
     """One statement and the places in it that the server needs."""
 
-    kind: Kind
+    kind: StatementKind
     head: bytes
     """The statement without its FORMAT clause, inserted data and trailing semicolon."""
     tail: bytes = b""
@@ -88,47 +88,47 @@ def leading_word(text: bytes) -> bytes:
     return b""
 
 
-def parse_statement(text: bytes) -> Statement:
+def parse_statement(text: bytes) -> ScannedStatement:
     """Split a whole statement that is not an INSERT."""
     tokens = list(lex(text))
     while tokens and tokens[-1].value == b";":
         tokens.pop()
     if not tokens:
-        return Statement(Kind.EMPTY, b"")
+        return ScannedStatement(StatementKind.EMPTY, b"")
     whole = text[tokens[0].start : tokens[-1].end]
     if any(token.kind == "broken" for token in tokens):
-        return Statement(Kind.OTHER, text)
+        return ScannedStatement(StatementKind.OTHER, text)
     if any(token.value == b";" for token in tokens):
-        raise refuse(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
+        raise clickhouse_error(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
     verb = leading_word(whole)
     if verb in _SESSION_VERBS or _makes_temporary(tokens):
-        return Statement(Kind.SESSION, whole)
+        return ScannedStatement(StatementKind.SESSION, whole)
     outer = [token for token, depth in _with_depth(tokens) if depth == 0]
     if verb not in _OUTPUT_VERBS or any(token.upper == b"INSERT" for token in outer if verb == b"WITH"):
-        return Statement(Kind.OTHER, whole)
+        return ScannedStatement(StatementKind.OTHER, whole)
     return _split_output(text, tokens[0].start, tokens[-1].end, outer)
 
 
-def parse_insert(text: bytes) -> Statement | None:
+def parse_insert(text: bytes) -> ScannedStatement | None:
     """Split an INSERT at the start of `text`; None if its end or the start of its data is not in `text`."""
-    walk = _InsertWalk(text)
+    walk = _InsertScanner(text)
     return walk.split()
 
 
-def _split_output(text: bytes, start: int, end: int, outer: list[Token]) -> Statement:
+def _split_output(text: bytes, start: int, end: int, outer: list[Token]) -> ScannedStatement:
     for token, follower in pairwise(outer):
         if token.upper == b"INTO" and follower.upper == b"OUTFILE":
-            raise refuse(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
+            raise clickhouse_error(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
     for at in range(len(outer) - 2, 0, -1):
         token, name = outer[at], outer[at + 1]
         after = outer[at + 2] if at + 2 < len(outer) else None
         if token.upper == b"FORMAT" and name.kind == "word" and (after is None or after.upper == b"SETTINGS"):
-            return Statement(Kind.OUTPUT, text[start : token.start], text[name.end : end], name.value.decode())
+            return ScannedStatement(StatementKind.OUTPUT, text[start : token.start], text[name.end : end], name.value.decode())
     if outer[0].upper in _PLAIN_VERBS:
         for at in range(1, len(outer) - 2):
             if outer[at].upper == b"SETTINGS" and outer[at + 2].value == b"=":
-                return Statement(Kind.OUTPUT, text[start : outer[at].start], b" " + text[outer[at].start : end])
-    return Statement(Kind.OUTPUT, text[start:end])
+                return ScannedStatement(StatementKind.OUTPUT, text[start : outer[at].start], b" " + text[outer[at].start : end])
+    return ScannedStatement(StatementKind.OUTPUT, text[start:end])
 
 
 def _makes_temporary(tokens: list[Token]) -> bool:
@@ -136,7 +136,7 @@ def _makes_temporary(tokens: list[Token]) -> bool:
     return words[:1] in ([b"CREATE"], [b"DROP"]) and b"TEMPORARY" in words
 
 
-class _InsertWalk:
+class _InsertScanner:
     """One pass over INSERT [INTO] [TABLE] [FUNCTION] name ... up to its rows or its SELECT."""
 
     def __init__(self, text: bytes) -> None:
@@ -144,7 +144,7 @@ class _InsertWalk:
         self.stream = lex(text)
         self.settings_at = -1
 
-    def split(self) -> Statement | None:
+    def split(self) -> ScannedStatement | None:
         first = True
         depth = 0
         after_name = False
@@ -168,7 +168,7 @@ class _InsertWalk:
             if depth or qualified:
                 continue
             if token.value == b";":
-                return Statement(Kind.OTHER, self.text[begin : token.start])
+                return ScannedStatement(StatementKind.OTHER, self.text[begin : token.start])
             word = token.upper
             if word in (b"SELECT", b"WITH", b"WATCH"):
                 return self._select(begin)
@@ -177,9 +177,9 @@ class _InsertWalk:
             if word == b"VALUES":
                 head = self.text[begin : token.start]
                 place = self._source_at(begin, head)
-                return Statement(Kind.INSERT_DATA, head, format="Values", data_start=token.end, source_at=place)
+                return ScannedStatement(StatementKind.INSERT_DATA, head, format="Values", data_start=token.end, source_at=place)
             if word == b"FROM":
-                raise refuse(UNKNOWN_TYPE_OF_QUERY, "Query has infile and was sent directly to the server")
+                raise clickhouse_error(UNKNOWN_TYPE_OF_QUERY, "Query has infile and was sent directly to the server")
             if word == b"FORMAT":
                 return self._rows(begin, token)
         return None
@@ -191,7 +191,7 @@ class _InsertWalk:
     def _opens_select(self, token: Token) -> bool:
         return leading_word(self.text[token.end : token.end + 4096]) in (b"SELECT", b"WITH")
 
-    def _rows(self, begin: int, keyword: Token) -> Statement | None:
+    def _rows(self, begin: int, keyword: Token) -> ScannedStatement | None:
         name = next(self.stream, None)
         if name is None or name.kind != "word":
             return None
@@ -203,7 +203,7 @@ class _InsertWalk:
             head += self.text[after.start : at]
         lead = _DATA_LEAD.match(self.text, at)
         assert lead is not None
-        return Statement(Kind.INSERT_DATA, head, format=name.value.decode(), data_start=lead.end(), source_at=place)
+        return ScannedStatement(StatementKind.INSERT_DATA, head, format=name.value.decode(), data_start=lead.end(), source_at=place)
 
     def _source_at(self, begin: int, head: bytes) -> int:
         return len(head) if self.settings_at < 0 else self.settings_at - begin
@@ -224,7 +224,7 @@ class _InsertWalk:
                 return end
             next(self.stream, None)
 
-    def _select(self, begin: int) -> Statement:
+    def _select(self, begin: int) -> ScannedStatement:
         """INSERT ... SELECT: run as it is, unless it reads the request's rows through input()."""
         tokens = [token for token in lex(self.text) if token.start >= begin]
         head = self.text[begin:]
@@ -239,13 +239,15 @@ class _InsertWalk:
                     assert lead is not None
                     span = (token.start - begin, tokens[at + 3].end - begin, tokens[at + 2].value)
                     body = self.text[begin : keyword.start]
-                    return Statement(Kind.INSERT_INPUT, body, format=name.value.decode(), data_start=lead.end(), input_span=span)
+                    return ScannedStatement(
+                        StatementKind.INSERT_INPUT, body, format=name.value.decode(), data_start=lead.end(), input_span=span
+                    )
         whole = [token for token in tokens if token.kind != "broken"]
         while whole and whole[-1].value == b";":
             whole.pop()
         if any(token.value == b";" for token in whole):
-            raise refuse(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
-        return Statement(Kind.OTHER, head[: whole[-1].end - begin])
+            raise clickhouse_error(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
+        return ScannedStatement(StatementKind.OTHER, head[: whole[-1].end - begin])
 
 
 def _with_depth(tokens: list[Token]) -> Iterator[tuple[Token, int]]:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from headrace.embedded.access.sandbox import run_unbound
+from headrace.embedded.access.sandbox import run_unconfined
 
 _K0, _K1, _K2, _K3 = 0xC3A5C85C97CB3127, 0xB492B66FBE98F273, 0x9AE16A3B2F90404F, 0xC949D7C7509E6557
 _MUL: Final = 0x9DDFEA08EB382D69
@@ -62,7 +62,7 @@ def _compiled() -> Callable[[Any, int, Any], Any]:
         mix_words(np.frombuffer(bytes(128), dtype=np.uint64), 1, np.zeros(7, dtype=np.uint64))
         loaded.append(mix_words)
 
-    run_unbound(load)
+    run_unconfined(load)
     return loaded[0]
 
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from headrace.embedded.engine.errors import CANNOT_DECOMPRESS, CHECKSUM_DOESNT_MATCH, UNKNOWN_COMPRESSION_METHOD, refuse
+from headrace.embedded.engine.errors import CANNOT_DECOMPRESS, CHECKSUM_DOESNT_MATCH, UNKNOWN_COMPRESSION_METHOD, clickhouse_error
 from headrace.embedded.http.cityhash import cityhash128
 from headrace.embedded.http.http_connection import Readable
 
@@ -44,12 +44,12 @@ class FrameReader:
         head = self._take(_HEADER.size)
         method, packed_size, plain_size = _HEADER.unpack(head)
         if not _HEADER.size <= packed_size <= _MAX_BLOCK or plain_size > _MAX_BLOCK:
-            raise refuse(CANNOT_DECOMPRESS, f"Impossible block sizes {packed_size} and {plain_size} in the request body")
+            raise clickhouse_error(CANNOT_DECOMPRESS, f"Impossible block sizes {packed_size} and {plain_size} in the request body")
         if method == _LZ4 and plain_size > packed_size * _LZ4_GROWTH:
-            raise refuse(CANNOT_DECOMPRESS, f"A block of {packed_size} bytes cannot hold {plain_size} in the request body")
+            raise clickhouse_error(CANNOT_DECOMPRESS, f"A block of {packed_size} bytes cannot hold {plain_size} in the request body")
         data = self._take(packed_size - _HEADER.size)
         if self._verify and cityhash128(head + data) != checksum:
-            raise refuse(CHECKSUM_DOESNT_MATCH, "Checksum doesn't match: corrupted data in the request body")
+            raise clickhouse_error(CHECKSUM_DOESNT_MATCH, "Checksum doesn't match: corrupted data in the request body")
         return _unpack(method, data, plain_size)
 
     def _take(self, size: int, at_boundary: bool = False) -> bytes:
@@ -59,7 +59,7 @@ class FrameReader:
             if not piece:
                 if at_boundary and not taken:
                     return b""
-                raise refuse(CANNOT_DECOMPRESS, "The compressed request body is cut off")
+                raise clickhouse_error(CANNOT_DECOMPRESS, "The compressed request body is cut off")
             taken += piece
         return bytes(taken)
 
@@ -84,8 +84,8 @@ def _unpack(method: int, data: bytes, plain_size: int) -> bytes:
         return data
     codec = {_LZ4: "lz4_raw", _ZSTD: "zstd"}.get(method)
     if codec is None:
-        raise refuse(UNKNOWN_COMPRESSION_METHOD, f"Unknown compression method 0x{method:02x} of a block in the request body")
+        raise clickhouse_error(UNKNOWN_COMPRESSION_METHOD, f"Unknown compression method 0x{method:02x} of a block in the request body")
     try:
         return bytes(pa.decompress(data, decompressed_size=plain_size, codec=codec, asbytes=True))
     except (pa.ArrowException, OSError) as error:
-        raise refuse(CANNOT_DECOMPRESS, f"Cannot decompress a block of the request body: {error}") from error
+        raise clickhouse_error(CANNOT_DECOMPRESS, f"Cannot decompress a block of the request body: {error}") from error

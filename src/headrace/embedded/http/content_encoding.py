@@ -15,7 +15,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from headrace.embedded.engine.errors import CANNOT_DECOMPRESS, UNKNOWN_COMPRESSION_METHOD, QueryFailure, refuse
+from headrace.embedded.engine.errors import CANNOT_DECOMPRESS, UNKNOWN_COMPRESSION_METHOD, QueryFailure, clickhouse_error
 from headrace.embedded.http.http_connection import PIECE, Readable
 
 # What this engine can write (bz2 it only reads), cheap first; its names for them are HTTP's.
@@ -49,7 +49,7 @@ def decode(body: Readable, coding: str) -> Readable:
         return bounded(body, _DeflateDecoder)
     if name == "xz":
         return bounded(body, _XzDecoder)
-    raise refuse(UNKNOWN_COMPRESSION_METHOD, f"Unknown compression method: {coding}")
+    raise clickhouse_error(UNKNOWN_COMPRESSION_METHOD, f"Unknown compression method: {coding}")
 
 
 def bounded(body: Readable, decoder: Callable[[Readable], Readable]) -> Readable:
@@ -81,7 +81,9 @@ class _Bounded:
         piece = self._decoder.read(min(size, PIECE))
         self._total += len(piece)
         if self._total > max(_FREE_BYTES, self._source.total * _GROWTH):
-            raise refuse(CANNOT_DECOMPRESS, f"The request body grows more than {_GROWTH} times; send it without compression, or in parts")
+            raise clickhouse_error(
+                CANNOT_DECOMPRESS, f"The request body grows more than {_GROWTH} times; send it without compression, or in parts"
+            )
         return piece
 
 
@@ -157,8 +159,8 @@ class _XzDecoder:
 
 
 def _cut_off() -> QueryFailure:
-    return refuse(CANNOT_DECOMPRESS, "Cannot decompress the request body: it is cut off")
+    return clickhouse_error(CANNOT_DECOMPRESS, "Cannot decompress the request body: it is cut off")
 
 
 def _broken(error: Exception) -> QueryFailure:
-    return refuse(CANNOT_DECOMPRESS, f"Cannot decompress the request body: {error}")
+    return clickhouse_error(CANNOT_DECOMPRESS, f"Cannot decompress the request body: {error}")

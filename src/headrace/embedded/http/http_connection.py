@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import socket
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -40,19 +41,37 @@ class BadRequest(Exception):
         self.reason = reason
 
 
+class TimedSocket(socket.SocketIO):
+    """The raw side of a buffered reader. While `deadline` (monotonic) is set, reading ends then, however often bytes come."""
+
+    deadline: float | None = None
+
+    def __init__(self, sock: socket.socket) -> None:
+        super().__init__(sock, "r")
+        self._timed = sock
+
+    def readinto(self, buffer: bytearray | memoryview) -> int | None:  # type: ignore[override]
+        if self.deadline is not None:
+            left = self.deadline - time.monotonic()
+            if left <= 0:
+                raise TimeoutError("the client takes too long to send its request")
+            self._timed.settimeout(left)
+        return super().readinto(buffer)
+
+
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes:
         """Up to `size` bytes; empty only at the end."""
 
 
-class Lines(Readable, Protocol):
+class LineReader(Readable, Protocol):
     def readline(self, limit: int, /) -> bytes: ...
 
 
 class Body:
     """A request's body, framed by its length, by chunks, or absent."""
 
-    def __init__(self, stream: Lines, length: int | None, chunked: bool) -> None:
+    def __init__(self, stream: LineReader, length: int | None, chunked: bool) -> None:
         self._stream = stream
         self._chunked = chunked
         self._left = 0 if chunked else length or 0
@@ -120,7 +139,7 @@ class Request:
     keep_alive: bool
 
 
-def read_request(stream: Lines, sock: socket.socket) -> Request:
+def read_request(stream: LineReader, sock: socket.socket) -> Request:
     """The next request on the connection, on which there is at least one byte."""
     line = _read_line(stream, _MAX_LINE)
     try:
@@ -141,7 +160,7 @@ def read_request(stream: Lines, sock: socket.socket) -> Request:
     return Request(method, path, query, headers, body, keep_alive)
 
 
-def _frame_body(stream: Lines, headers: Mapping[str, str], version: str) -> Body:
+def _frame_body(stream: LineReader, headers: Mapping[str, str], version: str) -> Body:
     coding = headers.get("transfer-encoding", "").lower()
     if coding not in ("", "identity", "chunked"):
         raise BadRequest(501, f"unsupported transfer coding {coding!r}")
@@ -153,7 +172,7 @@ def _frame_body(stream: Lines, headers: Mapping[str, str], version: str) -> Body
     return Body(stream, None if length is None else int(length), coding == "chunked")
 
 
-def _read_headers(stream: Lines) -> dict[str, str]:
+def _read_headers(stream: LineReader) -> dict[str, str]:
     headers: dict[str, str] = {}
     count, left = 0, _MAX_HEAD_BYTES
     while line := _read_line(stream, left, 431):
@@ -171,7 +190,7 @@ def _read_headers(stream: Lines) -> dict[str, str]:
     return headers
 
 
-def _read_line(stream: Lines, limit: int, too_long: int = 414) -> bytes:
+def _read_line(stream: LineReader, limit: int, too_long: int = 414) -> bytes:
     """The next line, which ends in CR LF and has neither of them inside."""
     line = stream.readline(limit)
     if not line.endswith(b"\n"):

@@ -9,8 +9,8 @@ from email.message import Message
 
 from headrace.embedded.access.statement_guard import StatementGuard
 from headrace.embedded.engine.engine import Handle, quote_name
-from headrace.embedded.engine.errors import BAD_ARGUMENTS, INCORRECT_DATA, refuse
-from headrace.embedded.engine.statement_scanner import Kind, Statement
+from headrace.embedded.engine.errors import BAD_ARGUMENTS, INCORRECT_DATA, clickhouse_error
+from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind
 from headrace.embedded.http.http_connection import PIECE, Readable
 from headrace.embedded.http.request_options import check_format
 
@@ -31,46 +31,46 @@ class ExternalTable:
         if not structure and types:
             structure = ", ".join(f"_{at} {kind}" for at, kind in enumerate(types.split(","), 1))
         if not structure:
-            raise refuse(BAD_ARGUMENTS, f"Neither structure nor types have not been provided for external table {self.name}")
+            raise clickhouse_error(BAD_ARGUMENTS, f"Neither structure nor types have not been provided for external table {self.name}")
         name = quote_name(self.name)
         definition = f"CREATE TEMPORARY TABLE {name} ({structure}) ENGINE = Memory".encode("utf-8", "surrogateescape")
         guard.check(definition)
         handle.execute(definition)
         head = f"INSERT INTO {name}".encode()
         rows_format = check_format(fields.get(f"{self.name}_format", "TabSeparated"))
-        handle.insert(Statement(Kind.INSERT_DATA, head, format=rows_format, source_at=len(head)), [self.rows])
+        handle.insert(ScannedStatement(StatementKind.INSERT_DATA, head, format=rows_format, source_at=len(head)), [self.rows])
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class MultipartForm:
     fields: dict[str, str]
     tables: list[ExternalTable]
 
 
-def read_form(body: Readable, content_type: str) -> Form:
+def read_form(body: Readable, content_type: str) -> MultipartForm:
     """Read a whole form; it is held in memory, so its size is bounded."""
     data = bytearray()
     while piece := body.read(PIECE):
         data += piece
         if len(data) > _MAX_FORM:
-            raise refuse(INCORRECT_DATA, f"The form is larger than {_MAX_FORM} bytes")
+            raise clickhouse_error(INCORRECT_DATA, f"The form is larger than {_MAX_FORM} bytes")
     boundary = _parameters(content_type).get("boundary", "")
     if not boundary:
-        raise refuse(BAD_ARGUMENTS, "The multipart form names no boundary")
-    form = Form({}, [])
+        raise clickhouse_error(BAD_ARGUMENTS, "The multipart form names no boundary")
+    form = MultipartForm({}, [])
     parts = (b"\r\n" + bytes(data)).split(b"\r\n--" + boundary.encode("latin-1"))
     if len(parts) < 2 or not parts[-1].startswith(b"--"):
-        raise refuse(INCORRECT_DATA, "The multipart form is cut off")
+        raise clickhouse_error(INCORRECT_DATA, "The multipart form is cut off")
     for part in parts[1:-1]:
         _read_part(part, form)
     return form
 
 
-def _read_part(part: bytes, form: Form) -> None:
+def _read_part(part: bytes, form: MultipartForm) -> None:
     head, blank, content = part.removeprefix(b"\r\n").partition(b"\r\n\r\n")
     found = re.search(rb"content-disposition:([^\r\n]*)", head, re.IGNORECASE)
     if not blank or found is None:
-        raise refuse(INCORRECT_DATA, "A part of the multipart form has no Content-Disposition")
+        raise clickhouse_error(INCORRECT_DATA, "A part of the multipart form has no Content-Disposition")
     named = _parameters(found[1].decode("utf-8", "surrogateescape"))
     if "filename" in named:
         form.tables.append(ExternalTable(named.get("name", ""), content))

@@ -20,7 +20,7 @@ from headrace.embedded.engine.errors import (
     INVALID_SESSION_TIMEOUT,
     REQUIRED_PASSWORD,
     UNKNOWN_FORMAT,
-    refuse,
+    clickhouse_error,
 )
 
 _OWN_WORDS = frozenset(
@@ -38,7 +38,7 @@ _MOST_DIGITS = 18
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class RequestOptions:
     query: str
     database: str
     default_format: str
@@ -61,15 +61,15 @@ def read_fields(query: str) -> dict[str, str]:
     try:
         return dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MOST_FIELDS))
     except ValueError:
-        raise refuse(BAD_ARGUMENTS, f"The URL has more than {_MOST_FIELDS} parameters") from None
+        raise clickhouse_error(BAD_ARGUMENTS, f"The URL has more than {_MOST_FIELDS} parameters") from None
 
 
-def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external: frozenset[str] = frozenset()) -> Options:
+def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external: frozenset[str] = frozenset()) -> RequestOptions:
     settings = {name: value for name, value in fields.items() if name not in _OWN_WORDS and not name.startswith("param_")}
     for table in external:
         for suffix in ("_format", "_types", "_structure"):
             settings.pop(table + suffix, None)
-    return Options(
+    return RequestOptions(
         query=fields.get("query", ""),
         database=fields.get("database") or headers.get("x-clickhouse-database", ""),
         default_format=check_format(fields.get("default_format") or headers.get("x-clickhouse-format") or "TabSeparated"),
@@ -91,7 +91,7 @@ def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external
 def check_format(name: str) -> str:
     """A format's name, which stands in statements as it is; raises if it could be more than a name."""
     if not name.isascii() or not name.isidentifier():
-        raise refuse(UNKNOWN_FORMAT, f"Unknown format {name}")
+        raise clickhouse_error(UNKNOWN_FORMAT, f"Unknown format {name}")
     return name
 
 
@@ -103,7 +103,7 @@ def authenticate(account: Account, fields: Mapping[str, str], headers: Mapping[s
     if same_user and same_password:
         return
     code = REQUIRED_PASSWORD if same_user and not password else AUTHENTICATION_FAILED
-    raise refuse(code, f"{user}: Authentication failed: password is incorrect, or there is no user with such name")
+    raise clickhouse_error(code, f"{user}: Authentication failed: password is incorrect, or there is no user with such name")
 
 
 def _credentials(fields: Mapping[str, str], headers: Mapping[str, str]) -> tuple[str, str]:
@@ -115,26 +115,30 @@ def _credentials(fields: Mapping[str, str], headers: Mapping[str, str]) -> tuple
     if "user" in fields or "password" in fields:
         ways.append((fields.get("user", "default"), fields.get("password", "")))
     if len(ways) > 1:
-        raise refuse(AUTHENTICATION_FAILED, "Invalid authentication: it is not allowed to use several ways of authentication at once")
+        raise clickhouse_error(
+            AUTHENTICATION_FAILED, "Invalid authentication: it is not allowed to use several ways of authentication at once"
+        )
     return ways[0] if ways else ("default", "")
 
 
 def _basic(header: str) -> tuple[str, str]:
     scheme, _, value = header.partition(" ")
     if scheme.lower() != "basic":
-        raise refuse(AUTHENTICATION_FAILED, f"Invalid authentication: '{scheme}' HTTP Authorization scheme is not supported")
+        raise clickhouse_error(AUTHENTICATION_FAILED, f"Invalid authentication: '{scheme}' HTTP Authorization scheme is not supported")
     try:
         user, _, password = base64.b64decode(value.strip(), validate=True).decode("utf-8").partition(":")
     except (binascii.Error, UnicodeDecodeError):
-        raise refuse(AUTHENTICATION_FAILED, "Invalid authentication: malformed HTTP Authorization header") from None
+        raise clickhouse_error(AUTHENTICATION_FAILED, "Invalid authentication: malformed HTTP Authorization header") from None
     return user, password
 
 
 def _session_seconds(text: str) -> int:
     if not text.isascii() or not text.isdigit() or len(text) > _MOST_DIGITS:
-        raise refuse(INVALID_SESSION_TIMEOUT, f"Invalid session timeout: '{text[:40]}'")
+        raise clickhouse_error(INVALID_SESSION_TIMEOUT, f"Invalid session timeout: '{text[:40]}'")
     if int(text) > _MAX_SESSION_SECONDS:
-        raise refuse(INVALID_SESSION_TIMEOUT, f"Session timeout '{text}' is larger than max_session_timeout: {_MAX_SESSION_SECONDS}")
+        raise clickhouse_error(
+            INVALID_SESSION_TIMEOUT, f"Session timeout '{text}' is larger than max_session_timeout: {_MAX_SESSION_SECONDS}"
+        )
     return int(text)
 
 
@@ -146,4 +150,4 @@ def _flag(fields: Mapping[str, str], name: str, default: bool = False) -> bool:
         return True
     if value.lower() in ("0", "false"):
         return False
-    raise refuse(BAD_ARGUMENTS, f"Cannot parse '{value}' as a flag for parameter {name}")
+    raise clickhouse_error(BAD_ARGUMENTS, f"Cannot parse '{value}' as a flag for parameter {name}")

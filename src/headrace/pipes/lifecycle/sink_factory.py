@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.embedded.access.credentials import read_account
-from headrace.embedded.engine.directory_lock import read_holder, require_data
+from headrace.embedded.engine.directory_lock import read_serving_process, require_data
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
@@ -153,7 +153,7 @@ def embedded_connection(address: str) -> dict[str, str]:
     scheme, _, path = address.partition(":")
     if scheme != "chdb" or not path:
         raise DefiniteError("this is not the address of an embedded ClickHouse", place=address, hint="write chdb:PATH")
-    holder = read_holder(Path(path).resolve())
+    holder = read_serving_process(Path(path).resolve())
     if holder is None or not holder.port:
         raise DefiniteError(
             "no embedded server runs on the directory",
@@ -170,5 +170,5 @@ def embedded_connection(address: str) -> dict[str, str]:
 
 def _is_other(path: Path, port: int) -> bool:
     """Whether a directory is no longer served at a port."""
-    holder = read_holder(path)
+    holder = read_serving_process(path)
     return holder is None or holder.port != port

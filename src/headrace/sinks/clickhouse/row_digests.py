@@ -8,7 +8,7 @@ stored is found. A table with a column that has no such text has no digests, and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from headrace.model.digest import Digest, is_hashed
 from headrace.model.schema import Column, Kind, TableSchema
@@ -26,7 +26,6 @@ from headrace.sinks.clickhouse.types.type_names import ClickHouseType, parse_sto
 _TEXT: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
 _SPELLED: Final = frozenset({Kind.DECIMAL, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME, Kind.UUID, Kind.INET4, *BITS}) - {Kind.BIT}
 """Kinds whose text in a String column is their canonical one."""
-_INSTANTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP})
 
 
 class ClickHouseDigests:
@@ -139,11 +138,11 @@ def canonical(stored: StoredColumn, codec: ColumnCodec) -> str | None:
 def _text(column: Column, plain: ClickHouseType, value: str, name: str) -> str:
     if is_hashed(column):
         return f"lower(hex(SHA256({value})))"
-    if column.kind in _TEXT:
-        return f"concat(toString(length({value})), ',', {value})"
-    if column.kind in _INSTANTS:
-        return _instant(column, plain, value)
     match column.kind:
+        case Kind.STRING | Kind.BYTES | Kind.ENUM | Kind.SET:
+            return f"concat(toString(length({value})), ',', {value})"
+        case Kind.DATETIME | Kind.TIMESTAMP:
+            return _instant(column, plain, value)
         case Kind.FLOAT32 | Kind.FLOAT64:
             return f"hex(toFloat64({value}))"
         case Kind.DECIMAL:
@@ -156,7 +155,12 @@ def _text(column: Column, plain: ClickHouseType, value: str, name: str) -> str:
             return f"if(empty({value}), 'N', {text})" if column.nullable else text
         case Kind.INET6:
             return f"hex({value})"
-    return f"toString({value})"
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+            return f"toString({value})"
+        case Kind.YEAR | Kind.BIT | Kind.DATE | Kind.UUID | Kind.INET4 | Kind.JSON | Kind.GEOMETRY:
+            return f"toString({value})"
+        case _:
+            assert_never(column.kind)
 
 
 def _decimal(column: Column, plain: ClickHouseType, value: str) -> str:

@@ -20,14 +20,12 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.key_order import Array, order_keys
 from headrace.sinks.clickhouse.cells.storage import ORDER, Storage, sort_name
 from headrace.sinks.clickhouse.cells.typed_arrays import typed_array
-from headrace.sinks.clickhouse.cells.types import Naming, is_exact, is_plain, key_sql, shown_type, value_sql
+from headrace.sinks.clickhouse.cells.types import FieldNaming, is_exact, is_plain, value_sql, value_type
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
-
-__all__ = ["Batch", "Columns", "insert_sql", "key_arrays", "key_sql"]
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class CellBatch:
     """Rows for one of the two tables, column by column."""
 
     columns: dict[str, Array]
@@ -41,7 +39,7 @@ class Batch:
         return pa.record_batch(list(self.columns.values()), names=list(self.columns))
 
 
-class Columns:
+class BlockColumns:
     """The columns of some of a block's rows, as cells."""
 
     def __init__(self, rows: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[Any]], subject: str) -> None:
@@ -85,7 +83,7 @@ class Columns:
         return column if self._all else self(name).binary()
 
 
-def key_arrays(storage: Storage, read: Columns, *roles: Role) -> dict[str, Array]:
+def key_arrays(storage: Storage, read: BlockColumns, *roles: Role) -> dict[str, Array]:
     """The columns of the key, and what is sorted by."""
     made: dict[str, Array] = {}
     clustered = Role.CLUSTERING in roles and storage.is_clustered
@@ -103,14 +101,14 @@ def key_arrays(storage: Storage, read: Columns, *roles: Role) -> dict[str, Array
     return made
 
 
-def _typed(column: CqlColumn, read: Columns) -> Array:
+def _typed(column: CqlColumn, read: BlockColumns) -> Array:
     try:
         return typed_array(column.type, read(column.name), nullable=False)
     except Damage as damage:
-        raise in_column(damage, column.name, read.place(damage.row)) from None
+        raise damaged_value(damage, column.name, read.place(damage.row)) from None
 
 
-def _check_key(column: CqlColumn, read: Columns) -> None:
+def _check_key(column: CqlColumn, read: BlockColumns) -> None:
     least = 0 if column.type.name in ("text", "ascii", "blob") else 1
     wrong = np.flatnonzero(read(column.name).sizes < least)
     if len(wrong):
@@ -123,7 +121,7 @@ def _check_key(column: CqlColumn, read: Columns) -> None:
         )
 
 
-def in_column(damage: Damage, name: str, place: str = "") -> DefiniteError:
+def damaged_value(damage: Damage, name: str, place: str = "") -> DefiniteError:
     """What a damaged value of a block means; `place` tells where its row is."""
     return DefiniteError(
         f"a value of column {name} cannot be read: {damage.reason}",
@@ -139,7 +137,7 @@ def event_of(place: str) -> str:
     return place if BatchPlace.parse(place) is not None else ""
 
 
-def insert_sql(storage: Storage, table: str, batch: Batch, types: dict[str, str]) -> str:
+def insert_sql(storage: Storage, table: str, batch: CellBatch, types: dict[str, str]) -> str:
     """The INSERT that an Arrow stream of the batch follows; `types` are the table's columns."""
     kinds = {f"key:{column.name}": column.type for column in storage.table.columns}
     sent, chosen = [], []
@@ -149,7 +147,7 @@ def insert_sql(storage: Storage, table: str, batch: Batch, types: dict[str, str]
             sent.append(f"{quote_name(name)} String")
             chosen.append(f"{value_sql(kind, quote_name(name))} AS {quote_name(name)}")
         else:
-            sent.append(f"{quote_name(name)} {shown_type(kind, Naming.KEPT) if kind is not None else _plain_type(types[name])}")
+            sent.append(f"{quote_name(name)} {value_type(kind, FieldNaming.INDEXED) if kind is not None else _plain_type(types[name])}")
             chosen.append(quote_name(name))
     names = ", ".join(map(quote_name, batch.columns))
     return f"INSERT INTO {table} ({names}) SELECT {', '.join(chosen)} FROM input({quote_text(', '.join(sent))}) FORMAT ArrowStream\n"

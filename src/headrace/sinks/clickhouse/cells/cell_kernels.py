@@ -16,7 +16,7 @@ Offsets = npt.NDArray[np.int32]
 HEAD, LONG_HEAD = 9, 21
 PLAIN, EXPIRING, DELETED = 0, 1, 2
 """Ranks."""
-FINE = -1
+NO_ERROR = -1
 _SIGN = np.uint64(1 << 63)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 CELLS = "Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1]"

@@ -21,21 +21,21 @@ from headrace.cql.log import STREAM, TIME, TTL, Operation, deleted, deleted_elem
 from headrace.cql.log_positions import BatchPlace
 from headrace.cql.tables import Role
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.batches import Batch, Columns, in_column, key_arrays
+from headrace.sinks.clickhouse.cells.batches import BlockColumns, CellBatch, damaged_value, key_arrays
 from headrace.sinks.clickhouse.cells.key_order import Array, order_keys, range_keys
 from headrace.sinks.clickhouse.cells.packing import (
+    CellTimes,
     Marks,
     Numbers,
-    Stamps,
-    atomic,
-    elements,
     fields,
     marker_cells,
     no_elements,
+    pack_atomic,
+    pack_elements_array,
     split,
     tombstones,
 )
-from headrace.sinks.clickhouse.cells.storage import MARKER, PART_DELETED, RANGES, ROW_DELETED, Form, Kept, Storage
+from headrace.sinks.clickhouse.cells.storage import MARKER, PART_DELETED, RANGES, ROW_DELETED, CellColumn, CellForm, Storage
 from headrace.sinks.clickhouse.cells.typed_arrays import map_array
 
 _WRITES: Final = (Operation.UPDATE, Operation.INSERT)
@@ -55,7 +55,7 @@ class LogEncoder:
     def __init__(self, storage: Storage) -> None:
         self._storage, self._table = storage, storage.table
 
-    def encode(self, block: LogBlock) -> list[tuple[Batch, bool]]:
+    def encode(self, block: LogBlock) -> list[tuple[CellBatch, bool]]:
         """Batches, each for the table of rows (true) or that of partitions.
 
         What covers rows comes first: a reader in between rather misses an old row than sees a deleted one.
@@ -63,9 +63,9 @@ class LogEncoder:
         rows, partitions = self._encode(block)
         return [(batch, of_rows) for batch, of_rows in ((partitions, False), (rows, True)) if batch is not None]
 
-    def _encode(self, block: LogBlock) -> tuple[Batch | None, Batch | None]:
+    def _encode(self, block: LogBlock) -> tuple[CellBatch | None, CellBatch | None]:
         operations = self._operations(block)
-        stamps = _stamps(block)
+        stamps = _cell_times(block)
         is_write = np.isin(operations, _WRITES)
         if not self._storage.is_clustered:
             gone = np.isin(operations, (*_ROW_DELETES, *_PARTITION_DELETES))
@@ -95,21 +95,28 @@ class LogEncoder:
             )
 
     def _rows(
-        self, block: LogBlock, chosen: npt.NDArray[np.intp], operations: npt.NDArray[np.int8], stamps: Stamps, gone: npt.NDArray[np.bool_]
-    ) -> Batch | None:
+        self,
+        block: LogBlock,
+        chosen: npt.NDArray[np.intp],
+        operations: npt.NDArray[np.int8],
+        stamps: CellTimes,
+        gone: npt.NDArray[np.bool_],
+    ) -> CellBatch | None:
         if not len(chosen):
             return None
-        read = Columns(block.rows, chosen, block.subject)
+        read = BlockColumns(block.rows, chosen, block.subject)
         own = stamps.take(chosen)
         made = key_arrays(self._storage, read, Role.PARTITION, Role.CLUSTERING)
         is_insert = (operations[chosen] == Operation.INSERT).astype(np.uint8)
         made[MARKER] = marker_cells(is_insert, np.zeros(len(chosen), np.uint8), own)
         made[ROW_DELETED] = tombstones(own.times, gone[chosen].astype(np.uint8))
-        for kept in self._storage.regular:
-            made |= written(kept, read, own)
-        return Batch(made)
+        for cell_column in self._storage.regular:
+            made |= encode_log_column(cell_column, read, own)
+        return CellBatch(made)
 
-    def _partitions(self, block: LogBlock, statics: npt.NDArray[np.intp], operations: npt.NDArray[np.int8], stamps: Stamps) -> Batch | None:
+    def _partitions(
+        self, block: LogBlock, statics: npt.NDArray[np.intp], operations: npt.NDArray[np.int8], stamps: CellTimes
+    ) -> CellBatch | None:
         """Static cells, partitions and ranges that were deleted, one after the other."""
         starts = np.flatnonzero(np.isin(operations, _STARTS))
         self._check_pairs(block, operations)
@@ -117,15 +124,15 @@ class LogEncoder:
         chosen = np.concatenate([statics, gone, starts])
         if not len(chosen):
             return None
-        read, own = Columns(block.rows, chosen, block.subject), stamps.take(chosen)
+        read, own = BlockColumns(block.rows, chosen, block.subject), stamps.take(chosen)
         made = key_arrays(self._storage, read, Role.PARTITION)
         is_gone = np.zeros(len(chosen), np.uint8)
         is_gone[len(statics) : len(statics) + len(gone)] = 1
         made[PART_DELETED] = tombstones(own.times, is_gone)
         made[RANGES] = self._ranges(block, starts, operations, own.times, len(chosen))
-        for kept in self._storage.static:
-            made |= written(kept, read, own)
-        return Batch(made)
+        for cell_column in self._storage.static:
+            made |= encode_log_column(cell_column, read, own)
+        return CellBatch(made)
 
     def _check_pairs(self, block: LogBlock, operations: npt.NDArray[np.int8]) -> None:
         """A range's end is the row after its start, of the same moment of the same stream."""
@@ -142,7 +149,9 @@ class LogEncoder:
 
     def _ranges(self, block: LogBlock, starts: npt.NDArray[np.intp], operations: npt.NDArray[np.int8], times: Numbers, rows: int) -> Array:
         before = rows - len(starts)
-        firsts, seconds = (order_keys(self._table.clustering, Columns(block.rows, at, block.subject))[1] for at in (starts, starts + 1))
+        firsts, seconds = (
+            order_keys(self._table.clustering, BlockColumns(block.rows, at, block.subject))[1] for at in (starts, starts + 1)
+        )
         after_first = pa.array(operations[starts] == Operation.RANGE_START_EXCLUSIVE)
         after_second = pa.array(operations[starts + 1] == Operation.RANGE_END_INCLUSIVE)
         offsets = np.concatenate([np.zeros(before, np.int32), np.arange(len(starts) + 1, dtype=np.int32)])
@@ -150,25 +159,28 @@ class LogEncoder:
         return map_array(offsets, range_keys(firsts, after_first, seconds, after_second), there)
 
 
-def written(kept: Kept, read: Columns, stamps: Stamps) -> dict[str, Array]:
+def encode_log_column(cell_column: CellColumn, read: BlockColumns, stamps: CellTimes) -> dict[str, Array]:
     """What the log says of a column."""
-    name = kept.column.name
+    name = cell_column.column.name
     try:
-        if kept.form is Form.ATOMIC:
-            return {kept.cell: atomic(kept.kind, read(name), _flags(read, deleted(name)), stamps)}
+        if cell_column.form is CellForm.ATOMIC:
+            return {cell_column.cell: pack_atomic(cell_column.kind, read(name), _flags(read, deleted(name)), stamps)}
         covered = tombstones(stamps.times - 1, _flags(read, deleted(name)))
         unkept = read.is_null(deleted_elements(name))
         gone = no_elements(len(read)) if unkept else split_collections(read(deleted_elements(name)))
-        if kept.form is Form.FIELDS:
-            made = fields(kept, read(name), gone, stamps)
-            return {kept.all: covered, **{kept.field(index): array for index, array in enumerate(made)}}
-        there = split(kept, read(name))
-        return {kept.cell: elements(kept, there, stamps.spread(there.offsets), gone, stamps.times), kept.all: covered}
+        if cell_column.form is CellForm.FIELDS:
+            made = fields(cell_column, read(name), gone, stamps)
+            return {cell_column.all: covered, **{cell_column.field(index): array for index, array in enumerate(made)}}
+        there = split(cell_column, read(name))
+        return {
+            cell_column.cell: pack_elements_array(cell_column, there, stamps.repeat(there.offsets), gone, stamps.times),
+            cell_column.all: covered,
+        }
     except Damage as damage:
-        raise in_column(damage, name, read.place(damage.row)) from None
+        raise damaged_value(damage, name, read.place(damage.row)) from None
 
 
-def _flags(read: Columns, name: str) -> Marks:
+def _flags(read: BlockColumns, name: str) -> Marks:
     """Where a column of booleans is true."""
     if read.is_null(name):
         return np.zeros(len(read), np.uint8)
@@ -179,7 +191,7 @@ def _flags(read: Columns, name: str) -> Marks:
     return marks
 
 
-def _stamps(block: LogBlock) -> Stamps:
+def _cell_times(block: LogBlock) -> CellTimes:
     """When the cells of each log row were written and expire."""
     times = block.times
     rows = len(times)
@@ -194,4 +206,4 @@ def _stamps(block: LogBlock) -> Stamps:
         seconds = np.where(known & (np.abs(clock - seconds) > _CLOSE_S), clock, seconds)
         expiring = ttls > 0
         expiries[expiring] = np.maximum(seconds[expiring] + ttls[expiring], 1)
-    return Stamps(times, expiries, ttls)
+    return CellTimes(times, expiries, ttls)

@@ -21,20 +21,20 @@ from headrace.cql.blocks import RowBlock
 from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections, split_tuples
 from headrace.cql.tables import Role
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.batches import Batch, Columns, in_column, key_arrays
+from headrace.sinks.clickhouse.cells.batches import BlockColumns, CellBatch, damaged_value, key_arrays
 from headrace.sinks.clickhouse.cells.key_order import Array
 from headrace.sinks.clickhouse.cells.packing import (
+    CellTimes,
     Numbers,
-    Stamps,
-    atomic,
     check_elements,
-    elements,
     marker_cells,
     no_elements,
+    pack_atomic,
+    pack_elements_array,
     split,
     time_bytes,
 )
-from headrace.sinks.clickhouse.cells.storage import MARKER, Form, Kept, Storage
+from headrace.sinks.clickhouse.cells.storage import MARKER, CellColumn, CellForm, Storage
 from headrace.sinks.clickhouse.cells.typed_arrays import struct_array
 
 _MICROS = 1_000_000
@@ -47,14 +47,14 @@ class RowEncoder:
     def __init__(self, storage: Storage) -> None:
         self._storage, self._table = storage, storage.table
 
-    def encode(self, block: RowBlock) -> list[tuple[Batch, bool]]:
+    def encode(self, block: RowBlock) -> list[tuple[CellBatch, bool]]:
         """Batches, each for the table of rows (true) or that of partitions."""
         rows = np.arange(block.rows.num_rows)
         static = np.empty(0, np.intp)
         if self._storage.is_clustered:
             is_static = Cells.of(block.rows.column(self._table.clustering[0].name)).sizes < 0
             rows, static = np.flatnonzero(~is_static), np.flatnonzero(is_static)
-        made: list[tuple[Batch, bool]] = []
+        made: list[tuple[CellBatch, bool]] = []
         if len(static):
             made.append((self._batch(block, static, self._storage.static, Role.PARTITION), False))
         if len(rows):
@@ -65,100 +65,100 @@ class RowEncoder:
             made.append((self._gone(block, block.gone), True))
         return made
 
-    def _batch(self, block: RowBlock, chosen: Rows, columns: tuple[Kept, ...], *roles: Role) -> Batch:
-        read = Columns(block.rows, chosen, block.subject)
+    def _batch(self, block: RowBlock, chosen: Rows, columns: tuple[CellColumn, ...], *roles: Role) -> CellBatch:
+        read = BlockColumns(block.rows, chosen, block.subject)
         made = key_arrays(self._storage, read, *roles)
-        for kept in columns:
-            name = kept.column.name
-            times, expiries = (_taken(part, name, chosen, block) for part in (block.times, block.expiries))
+        for cell_column in columns:
+            name = cell_column.column.name
+            times, expiries = (_rows_of(part, name, chosen, block) for part in (block.times, block.expiries))
             try:
-                made |= _read(kept, read(name), times, expiries, block.as_of)
+                made |= _encode_row_column(cell_column, read(name), times, expiries, block.as_of)
             except Damage as damage:
-                raise in_column(damage, name, read.place(damage.row)) from None
-        return Batch(made)
+                raise damaged_value(damage, name, read.place(damage.row)) from None
+        return CellBatch(made)
 
     def _markers(self, block: RowBlock, rows: Rows) -> Array:
         """Markers of rows of which no regular cell is alive."""
         alone = np.ones(len(rows), bool)
-        for kept in self._storage.regular:
-            alone &= Cells.of(block.rows.column(kept.column.name)).sizes[rows] < 0
-        return marker_cells(alone.astype(np.uint8), np.zeros(len(rows), np.uint8), _moment(len(rows), block.as_of))
+        for cell_column in self._storage.regular:
+            alone &= Cells.of(block.rows.column(cell_column.column.name)).sizes[rows] < 0
+        return marker_cells(alone.astype(np.uint8), np.zeros(len(rows), np.uint8), _uniform_times(len(rows), block.as_of))
 
-    def _gone(self, block: RowBlock, keys: pa.RecordBatch) -> Batch:
+    def _gone(self, block: RowBlock, keys: pa.RecordBatch) -> CellBatch:
         count = keys.num_rows
-        made = key_arrays(self._storage, Columns(keys, np.arange(count), block.subject), Role.PARTITION, Role.CLUSTERING)
-        made[MARKER] = marker_cells(np.zeros(count, np.uint8), np.ones(count, np.uint8), _moment(count, block.as_of))
-        for kept in self._storage.regular:
-            if kept.form is Form.LIST:
+        made = key_arrays(self._storage, BlockColumns(keys, np.arange(count), block.subject), Role.PARTITION, Role.CLUSTERING)
+        made[MARKER] = marker_cells(np.zeros(count, np.uint8), np.ones(count, np.uint8), _uniform_times(count, block.as_of))
+        for cell_column in self._storage.regular:
+            if cell_column.form is CellForm.LIST:
                 nothing = np.empty(0, np.int64)
                 none = Cells(np.empty(0, np.uint8), nothing, nothing)
-                made[kept.base] = _base(kept, np.zeros(count + 1, np.int64), none, _moment(0, 0), block.as_of)
-        return Batch(made)
+                made[cell_column.base] = _list_snapshot(cell_column, np.zeros(count + 1, np.int64), none, _uniform_times(0, 0), block.as_of)
+        return CellBatch(made)
 
 
-def _read(kept: Kept, cells: Cells, times: Array, expiries: Array, as_of: int) -> dict[str, Array]:
+def _encode_row_column(cell_column: CellColumn, cells: Cells, times: Array, expiries: Array, as_of: int) -> dict[str, Array]:
     """What a SELECT says of a column."""
     rows = len(cells)
     there = cells.sizes >= 0
-    match kept.form:
-        case Form.ATOMIC:
+    match cell_column.form:
+        case CellForm.ATOMIC:
             bounds = np.concatenate([[0], np.cumsum(there)]).astype(np.int64)
-            found, own = _stamps(bounds, times, expiries, as_of, kept), _moment(rows, 0)
+            found, own = _cell_times(bounds, times, expiries, as_of, cell_column), _uniform_times(rows, 0)
             for part, of in zip(own, found, strict=True):
                 part[there] = of
-            return {kept.cell: atomic(kept.kind, cells, np.zeros(rows, np.uint8), own)}
-        case Form.FIELDS:
-            return _read_fields(kept, cells, times, expiries, as_of)
-        case Form.LIST:
+            return {cell_column.cell: pack_atomic(cell_column.kind, cells, np.zeros(rows, np.uint8), own)}
+        case CellForm.FIELDS:
+            return _encode_row_fields(cell_column, cells, times, expiries, as_of)
+        case CellForm.LIST:
             found_elements = split_collections(cells)
-            stamps = _stamps(found_elements.offsets, times, expiries, as_of, kept)
-            return {kept.base: _base(kept, found_elements.offsets, found_elements.parts[0], stamps, as_of)}
+            stamps = _cell_times(found_elements.offsets, times, expiries, as_of, cell_column)
+            return {cell_column.base: _list_snapshot(cell_column, found_elements.offsets, found_elements.parts[0], stamps, as_of)}
         case _:
-            all_elements = split(kept, cells)
-            stamps = _stamps(all_elements.offsets, times, expiries, as_of, kept)
-            return {kept.cell: elements(kept, all_elements, stamps, no_elements(rows), np.zeros(rows, np.int64))}
+            all_elements = split(cell_column, cells)
+            stamps = _cell_times(all_elements.offsets, times, expiries, as_of, cell_column)
+            return {cell_column.cell: pack_elements_array(cell_column, all_elements, stamps, no_elements(rows), np.zeros(rows, np.int64))}
 
 
-def _read_fields(kept: Kept, cells: Cells, times: Array, expiries: Array, as_of: int) -> dict[str, Array]:
-    count, rows = len(kept.kind.args), len(cells)
+def _encode_row_fields(cell_column: CellColumn, cells: Cells, times: Array, expiries: Array, as_of: int) -> dict[str, Array]:
+    count, rows = len(cell_column.kind.args), len(cells)
     there = cells.sizes >= 0
     bounds = np.concatenate([[0], np.cumsum(there * count)]).astype(np.int64)
-    stamps = _stamps(bounds, times, expiries, as_of, kept)
+    stamps = _cell_times(bounds, times, expiries, as_of, cell_column)
     made: dict[str, Array] = {}
     for index, part in enumerate(split_tuples(cells, count)):
-        own = _moment(rows, 0)
+        own = _uniform_times(rows, 0)
         for to, of in zip(own, stamps, strict=True):
             to[there] = of[index::count]
-        made[kept.field(index)] = atomic(kept.kind.args[index], part, np.zeros(rows, np.uint8), own)
+        made[cell_column.field(index)] = pack_atomic(cell_column.kind.args[index], part, np.zeros(rows, np.uint8), own)
     return made
 
 
-def _base(kept: Kept, bounds: Numbers, values: Cells, stamps: Stamps, as_of: int) -> Array:
+def _list_snapshot(cell_column: CellColumn, bounds: Numbers, values: Cells, stamps: CellTimes, as_of: int) -> Array:
     """Lists as of a moment: the moment, and their cells in order."""
-    check_elements(kept.kind.args[0], bounds, values)
-    cells = atomic(kept.kind.args[0], values, np.zeros(len(values), np.uint8), stamps)
+    check_elements(cell_column.kind.args[0], bounds, values)
+    cells = pack_atomic(cell_column.kind.args[0], values, np.zeros(len(values), np.uint8), stamps)
     made = pa.list_(pa.field("item", cells.type, nullable=False))
     rows = len(bounds) - 1
     lists = pa.Array.from_buffers(made, rows, [None, pa.py_buffer(bounds.astype(np.int32))], children=[cells])
     return struct_array([pa.array([time_bytes(as_of)] * rows, pa.binary()), lists])
 
 
-def _stamps(bounds: Numbers, times: Array, expiries: Array, as_of: int, kept: Kept) -> Stamps:
+def _cell_times(bounds: Numbers, times: Array, expiries: Array, as_of: int, cell_column: CellColumn) -> CellTimes:
     """Times and expiries of elements, of which row i has those from bounds[i] to bounds[i + 1]."""
     counts = np.diff(bounds)
-    when = _flat(times, counts, as_of, kept)
-    until = _flat(expiries, counts, 0, kept)
+    when = _flat(times, counts, as_of, cell_column)
+    until = _flat(expiries, counts, 0, cell_column)
     # How long it was to live is not told; it settles ties between equal values only.
-    return Stamps(when, until, np.where(until > 0, np.maximum(until - when // _MICROS, 0), 0))
+    return CellTimes(when, until, np.where(until > 0, np.maximum(until - when // _MICROS, 0), 0))
 
 
-def _flat(lists: Array, counts: Numbers, default: int, kept: Kept) -> Numbers:
+def _flat(lists: Array, counts: Numbers, default: int, cell_column: CellColumn) -> Numbers:
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy().astype(np.int64)
     told = (lengths >= 0) & (counts > 0)
     if (lengths[told] != counts[told]).any():
         raise DefiniteError(
-            f"column {kept.column.name} has not as many write times as cells",
-            place=f"column {kept.column.name}",
+            f"column {cell_column.column.name} has not as many write times as cells",
+            place=f"column {cell_column.column.name}",
             hint="this is a defect of the source; please report it",
         )
     made = np.full(int(counts.sum()), default, np.int64)
@@ -166,10 +166,10 @@ def _flat(lists: Array, counts: Numbers, default: int, kept: Kept) -> Numbers:
     return made
 
 
-def _taken(batch: pa.RecordBatch, name: str, chosen: Rows, block: RowBlock) -> Array:
+def _rows_of(batch: pa.RecordBatch, name: str, chosen: Rows, block: RowBlock) -> Array:
     column: Any = batch.column(name) if name in batch.schema.names else pa.nulls(block.rows.num_rows, pa.list_(pa.int64()))
     return column if len(chosen) == block.rows.num_rows else column.take(pa.array(chosen))
 
 
-def _moment(rows: int, micros: int) -> Stamps:
-    return Stamps(np.full(rows, micros, np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.int64))
+def _uniform_times(rows: int, micros: int) -> CellTimes:
+    return CellTimes(np.full(rows, micros, np.int64), np.zeros(rows, np.int64), np.zeros(rows, np.int64))

@@ -17,7 +17,7 @@ from headrace.cql.decode.arrow_arrays import Cells, Damage, split_vector
 from headrace.cql.tables import CqlColumn
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.cell_kernels import FINE
+from headrace.sinks.clickhouse.cells.cell_kernels import NO_ERROR
 from headrace.sinks.clickhouse.cells.order_kernels import FLOAT, LONG, RUN, SIGNED, TIME, UNSIGNED, UUIDS, put_order
 from headrace.sinks.clickhouse.cells.types import WIDTHS
 
@@ -41,7 +41,7 @@ _SORTS: Final = {
     "uuid": UUIDS,
     "varint": LONG,
 }
-_TURNED: Final = bytes(255 - byte for byte in range(256))
+_INVERTED: Final = bytes(255 - byte for byte in range(256))
 
 
 def order_column(column: CqlColumn, cells: Cells) -> Array:
@@ -52,8 +52,8 @@ def order_column(column: CqlColumn, cells: Cells) -> Array:
     offsets = np.empty(len(cells) + 1, np.int32)
     width = WIDTHS.get(column.type.name, 0)
     wrong = put_order(*cells, _SORTS[column.type.name], width, column.descending, out, offsets)
-    if wrong != FINE:
-        raise damaged(column, f"a value has {int(cells.sizes[wrong])} bytes instead of {width}")
+    if wrong != NO_ERROR:
+        raise damaged_key(column, f"a value has {int(cells.sizes[wrong])} bytes instead of {width}")
     return binary_array(out, offsets)
 
 
@@ -83,7 +83,7 @@ def binary_array(out: np.ndarray[Any, np.dtype[np.uint8]], offsets: np.ndarray[A
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(out[: int(offsets[-1])])])
 
 
-def damaged(column: CqlColumn, why: str) -> DefiniteError:
+def damaged_key(column: CqlColumn, why: str) -> DefiniteError:
     return DefiniteError(
         f"{why}: it is no {column.type}",
         place=f"column {column.name}",
@@ -93,19 +93,19 @@ def damaged(column: CqlColumn, why: str) -> DefiniteError:
 
 def _by_distinct(column: CqlColumn, cells: Cells) -> Array:
     encoded = cells.binary().dictionary_encode()
-    made = [_made(column, raw) for raw in encoded.dictionary.to_pylist()]
+    made = [_order_of_value(column, raw) for raw in encoded.dictionary.to_pylist()]
     taken = pa.array(made, pa.binary()).take(encoded.indices)
     return pc.fill_null(taken, b"")
 
 
-def _made(column: CqlColumn, raw: bytes) -> bytes:
+def _order_of_value(column: CqlColumn, raw: bytes) -> bytes:
     try:
         found = order_of(column.type, raw)
     except Damage as damage:
-        raise damaged(column, damage.reason) from damage
+        raise damaged_key(column, damage.reason) from damage
     except (IndexError, ValueError) as error:
-        raise damaged(column, str(error)) from error
-    return found.translate(_TURNED) if column.descending else found
+        raise damaged_key(column, str(error)) from error
+    return found.translate(_INVERTED) if column.descending else found
 
 
 def order_of(kind: CqlType, raw: bytes | None) -> bytes:
@@ -140,7 +140,7 @@ def _decimal_order(raw: bytes) -> bytes:
     digits = str(abs(unscaled)).rstrip("0")
     exponent = len(str(abs(unscaled))) - scale + (1 << 40)
     body = exponent.to_bytes(8, "big") + digits.encode() + b"\x00"
-    return b"\x03" + body if unscaled > 0 else b"\x01" + body.translate(_TURNED)
+    return b"\x03" + body if unscaled > 0 else b"\x01" + body.translate(_INVERTED)
 
 
 def _fields(raw: bytes, count: int) -> list[bytes | None]:

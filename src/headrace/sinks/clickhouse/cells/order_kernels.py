@@ -11,7 +11,7 @@ import numpy as np
 
 from headrace.kernels.memory import byteswap, copy_run, load_be_high, store_int8, store_int32
 from headrace.kernels.pointers import Bytes, Pointer, as_signed, byte_at, compiled, load_word, pointer_to, store_word
-from headrace.sinks.clickhouse.cells.cell_kernels import CELLS, FINE, Numbers, Offsets, put_time_order
+from headrace.sinks.clickhouse.cells.cell_kernels import CELLS, NO_ERROR, Numbers, Offsets, put_time_order
 
 SIGNED, UNSIGNED, FLOAT, RUN, TIME, UUIDS, LONG = range(7)
 """How a type is sorted: as a signed number, an unsigned one, a float, as bytes, as a timeuuid, as a uuid, as a number of any length."""
@@ -83,7 +83,7 @@ def _put_long(buf: Pointer, at: int, size: int, limit: int, out: Pointer, to: in
 
 @compiled(f"int64({CELLS}, int64, int64, boolean, uint8[::1], int32[::1])")
 def put_order(data: Bytes, starts: Numbers, sizes: Numbers, sort: int, width: int, descending: bool, out: Bytes, offsets: Offsets) -> int:
-    """A column of values as bytes that sort; `width` is the size that values must have (0: any). `FINE`, or the first row that has not.
+    """A column of values as bytes that sort; `width` is the size that values must have (0: any). `NO_ERROR`, or the first row that has not.
 
     `out` has twice the bytes of the values and 32 for each.
     """
@@ -117,4 +117,4 @@ def put_order(data: Bytes, starts: Numbers, sizes: Numbers, sort: int, width: in
             for place in range(begin, to):
                 store_int8(made, place, 255 - byte_at(made, place))
         offsets[row + 1] = to
-    return FINE
+    return NO_ERROR

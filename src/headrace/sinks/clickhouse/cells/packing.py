@@ -21,15 +21,15 @@ from headrace.sinks.clickhouse.cells.cell_kernels import (
     pack_tombstones,
 )
 from headrace.sinks.clickhouse.cells.key_order import Array, binary_array, order_column
-from headrace.sinks.clickhouse.cells.storage import Form, Kept
+from headrace.sinks.clickhouse.cells.storage import CellColumn, CellForm
 from headrace.sinks.clickhouse.cells.typed_arrays import map_array, struct_array, typed_array
-from headrace.sinks.clickhouse.cells.types import WIDTHS, is_bytes, is_plain, takes_null
+from headrace.sinks.clickhouse.cells.types import WIDTHS, is_bytes, is_nullable, is_plain
 
 Numbers = npt.NDArray[np.int64]
 Marks = npt.NDArray[np.uint8]
 
 
-class Stamps(NamedTuple):
+class CellTimes(NamedTuple):
     """When cells were written, and when they expire: by row, or by element."""
 
     times: Numbers
@@ -38,18 +38,13 @@ class Stamps(NamedTuple):
     """Seconds; 0: it does not expire."""
     ttls: Numbers
 
-    def take(self, rows: npt.NDArray[Any]) -> Stamps:
-        return Stamps(*(np.ascontiguousarray(part[rows]) for part in self))
+    def take(self, rows: npt.NDArray[Any]) -> CellTimes:
+        return CellTimes(*(np.ascontiguousarray(part[rows]) for part in self))
 
-    def spread(self, bounds: Numbers) -> Stamps:
+    def repeat(self, bounds: Numbers) -> CellTimes:
         """Those of rows, for the elements of each row."""
         counts = np.diff(bounds)
-        return Stamps(*(np.repeat(part, counts) for part in self))
-
-
-def no_cells(rows: int) -> Cells:
-    """Nothing, for each row."""
-    return Cells(np.empty(0, np.uint8), np.zeros(rows, np.int64), np.full(rows, -1, np.int64))
+        return CellTimes(*(np.repeat(part, counts) for part in self))
 
 
 def no_elements(rows: int) -> Elements:
@@ -57,24 +52,24 @@ def no_elements(rows: int) -> Elements:
     return Elements(np.zeros(rows + 1, np.int64), (Cells(np.empty(0, np.uint8), nothing, nothing),))
 
 
-def atomic(kind: CqlType, cells: Cells, deleted: Marks, stamps: Stamps) -> Array:
+def pack_atomic(kind: CqlType, cells: Cells, deleted: Marks, stamps: CellTimes) -> Array:
     """A column of single cells."""
     check_width(kind, cells)
     out = np.empty(int(np.maximum(cells.sizes, 0).sum()) + len(cells) * LONG_HEAD, np.uint8)
     offsets = np.empty(len(cells) + 1, np.int32)
     pack_cells(*cells, deleted, *stamps, out, offsets)
     made = binary_array(out, offsets)
-    return made if is_plain(kind) else _beside(made, kind)
+    return made if is_plain(kind) else _with_values(made, kind)
 
 
-def elements(kept: Kept, there: Elements, stamps: Stamps, gone: Elements, gone_times: Numbers) -> Array:
+def pack_elements_array(cell_column: CellColumn, there: Elements, stamps: CellTimes, gone: Elements, gone_times: Numbers) -> Array:
     """A column of elements by their keys; `stamps` are by element, `gone_times` by row."""
     keys, values = there.parts[0], there.parts[1] if len(there.parts) > 1 else None
-    by_time = kept.key_kind.name == "timeuuid"
-    check_elements(kept.key_kind, there.offsets, keys)
-    check_elements(kept.key_kind, gone.offsets, gone.parts[0])
-    if values is not None and kept.element_kind is not None:
-        check_elements(kept.element_kind, there.offsets, values)
+    by_time = cell_column.key_kind.name == "timeuuid"
+    check_elements(cell_column.key_kind, there.offsets, keys)
+    check_elements(cell_column.key_kind, gone.offsets, gone.parts[0])
+    if values is not None and cell_column.element_kind is not None:
+        check_elements(cell_column.element_kind, there.offsets, values)
     count = len(keys) + len(gone.parts[0])
     held = 0 if values is None else int(values.sizes.sum())
     packed = np.empty(int(keys.sizes.sum() + gone.parts[0].sizes.sum()) + 8, np.uint8)
@@ -89,27 +84,30 @@ def elements(kept: Kept, there: Elements, stamps: Stamps, gone: Elements, gone_t
     )  # fmt: skip
     names, cells_made = binary_array(packed, key_offsets), binary_array(out, cell_offsets)
     parts = []
-    if not is_plain(kept.key_kind):
-        parts.append(typed_array(kept.key_kind, Cells.of(names), nullable=False))
-        names = order_column(CqlColumn(kept.column.name, kept.key_kind), Cells.of(names))
-    if kept.element_kind is not None and not is_plain(kept.element_kind):
-        parts.append(typed_array(kept.element_kind, _values_of(cells_made)))
+    if not is_plain(cell_column.key_kind):
+        parts.append(typed_array(cell_column.key_kind, Cells.of(names), nullable=False))
+        names = order_column(CqlColumn(cell_column.column.name, cell_column.key_kind), Cells.of(names))
+    if cell_column.element_kind is not None and not is_plain(cell_column.element_kind):
+        parts.append(typed_array(cell_column.element_kind, _values_of(cells_made)))
     return map_array(rows, names, struct_array([cells_made, *parts]) if parts else cells_made)
 
 
-def fields(kept: Kept, cells: Cells, gone: Elements, stamps: Stamps) -> list[Array]:
+def fields(cell_column: CellColumn, cells: Cells, gone: Elements, stamps: CellTimes) -> list[Array]:
     """A column for each field of a user type."""
-    count, rows = len(kept.kind.args), len(cells)
+    count, rows = len(cell_column.kind.args), len(cells)
     marks = np.zeros(count * rows, np.uint8)
     _check_indices(gone, count)
     mark_fields(*gone.parts[0], gone.offsets, count, marks)
     parts = split_tuples(cells, count)
-    return [atomic(kind, parts[index], marks[index * rows : (index + 1) * rows], stamps) for index, kind in enumerate(kept.kind.args)]
+    return [
+        pack_atomic(kind, parts[index], marks[index * rows : (index + 1) * rows], stamps)
+        for index, kind in enumerate(cell_column.kind.args)
+    ]
 
 
-def split(kept: Kept, cells: Cells) -> Elements:
+def split(cell_column: CellColumn, cells: Cells) -> Elements:
     """A frozen collection of the log, taken apart: a list is a map there."""
-    return split_collections(cells, 1 if kept.form is Form.SET else 2)
+    return split_collections(cells, 1 if cell_column.form is CellForm.SET else 2)
 
 
 def tombstones(times: Numbers, there: Marks) -> Array:
@@ -119,11 +117,11 @@ def tombstones(times: Numbers, there: Marks) -> Array:
     return binary_array(out, offsets)
 
 
-def marker_cells(there: Marks, deleted: Marks, stamps: Stamps) -> Array:
+def marker_cells(there: Marks, deleted: Marks, stamps: CellTimes) -> Array:
     """Row markers: cells that hold nothing."""
     rows = len(there)
     cells = Cells(np.empty(0, np.uint8), np.zeros(rows, np.int64), there.astype(np.int64) - 1)
-    return atomic(CqlType("blob"), cells, deleted, stamps)
+    return pack_atomic(CqlType("blob"), cells, deleted, stamps)
 
 
 def time_bytes(micros: int) -> bytes:
@@ -143,7 +141,7 @@ def check_width(kind: CqlType, cells: Cells) -> None:
 
 def check_elements(kind: CqlType, bounds: Numbers, cells: Cells) -> None:
     """Raises `Damage` at a row with an element that is none: null, of another size, or empty where ClickHouse has no NULL for it."""
-    width, least = WIDTHS.get(kind.name), 1 if takes_null(kind) and not is_bytes(kind) else 0
+    width, least = WIDTHS.get(kind.name), 1 if is_nullable(kind) and not is_bytes(kind) else 0
     wrong = cells.sizes < least
     if width is not None:
         wrong |= cells.sizes != width
@@ -165,7 +163,7 @@ def _check_indices(gone: Elements, count: int) -> None:
         raise Damage(row, f"its field {int(indices[strange[0]])} was deleted, and its type has {count}")
 
 
-def _beside(cells: Array, kind: CqlType) -> Array:
+def _with_values(cells: Array, kind: CqlType) -> Array:
     """Cells with the values that they hold."""
     return struct_array([cells, typed_array(kind, _values_of(cells))])
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.sinks.clickhouse.cells.tables import places_of
+from headrace.sinks.clickhouse.cells.tables import table_locations
 from headrace.sinks.clickhouse.cells.types import is_plain, value_sql
 from headrace.sinks.clickhouse.server.bounded_client import unlimited_body
 from headrace.sinks.clickhouse.server.client import connect
@@ -43,13 +43,13 @@ class CellReader:
         return int(found)
 
     def _engine(self, table: CqlTable) -> str:
-        places = places_of(table, self._scope)
-        where = f"database = {quote_text(places.database)} AND name = {quote_text(places.table)}"
+        locations = table_locations(table, self._scope)
+        where = f"database = {quote_text(locations.database)} AND name = {quote_text(locations.table)}"
         return next((str(row[0]) for row in self._query(f"SELECT engine FROM system.tables WHERE {where}")), "")
 
     def _shown(self, table: CqlTable) -> str:
         """What shows the table's rows: a view of cells, or a table of images, of which the newest count."""
-        return places_of(table, self._scope).view + ("" if self._engine(table) == "View" else " FINAL")
+        return table_locations(table, self._scope).view + ("" if self._engine(table) == "View" else " FINAL")
 
     def rows(self, table: CqlTable, condition: str = "1") -> Iterator[pa.RecordBatch]:
         """The view's rows that satisfy a condition, all columns in the table's order."""

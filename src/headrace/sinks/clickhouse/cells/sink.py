@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from headrace.cql.tables import CqlTable
-from headrace.sinks.clickhouse.cells.tables import Places, alter_tables, clear_tables, places_of, prepare_tables
+from headrace.sinks.clickhouse.cells.tables import TableLocations, alter_tables, clear_tables, prepare_tables, table_locations
 from headrace.sinks.clickhouse.cells.writer import CellWriter
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
@@ -38,9 +38,9 @@ class CellSink:
         """Take everything away that is known of a table: its rows are about to come again. Repeatable."""
         clear_tables(self._scope, table)
 
-    def places(self, table: CqlTable) -> Places:
+    def locations(self, table: CqlTable) -> TableLocations:
         """Where a base table's tables and view are."""
-        return places_of(table, self._scope)
+        return table_locations(table, self._scope)
 
     def writer(self) -> CellWriter:
         return CellWriter(self._scope)

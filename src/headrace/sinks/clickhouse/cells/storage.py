@@ -24,7 +24,7 @@ from typing import Final
 from headrace.cql.log import key_type
 from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.cql.types import CqlType
-from headrace.sinks.clickhouse.cells.types import Naming, is_exact, is_plain, nullable_type, shown_type
+from headrace.sinks.clickhouse.cells.types import FieldNaming, is_exact, is_plain, nullable_type, value_type
 from headrace.sinks.clickhouse.server.quoting import quote_name
 
 MARKER, ROW_DELETED, ORDER = "row:marker", "row:deleted", "row:order"
@@ -34,7 +34,7 @@ _MAX_MAP: Final = "SimpleAggregateFunction(maxMap, Map(String, {}))"
 CELLS_SUFFIX, PARTITIONS_SUFFIX = "__cells", "__partitions"
 
 
-class Form(StrEnum):
+class CellForm(StrEnum):
     """How a column that is not of the key is kept."""
 
     ATOMIC = "atomic"
@@ -44,14 +44,14 @@ class Form(StrEnum):
     FIELDS = "fields"
 
 
-def form_of(kind: CqlType) -> Form:
+def cell_form_of(kind: CqlType) -> CellForm:
     if kind.is_atomic:
-        return Form.ATOMIC
-    return Form.FIELDS if kind.name == "udt" else Form(kind.name)
+        return CellForm.ATOMIC
+    return CellForm.FIELDS if kind.name == "udt" else CellForm(kind.name)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class CellColumn:
     """A column that is not of the key, and where it is kept."""
 
     column: CqlColumn
@@ -61,8 +61,8 @@ class Kept:
         return self.column.type
 
     @property
-    def form(self) -> Form:
-        return form_of(self.column.type)
+    def form(self) -> CellForm:
+        return cell_form_of(self.column.type)
 
     @property
     def cell(self) -> str:
@@ -87,7 +87,7 @@ class Kept:
     @property
     def element_kind(self) -> CqlType | None:
         """What elements hold besides their keys; a set's hold nothing."""
-        return None if self.form is Form.SET else self.kind.args[-1]
+        return None if self.form is CellForm.SET else self.kind.args[-1]
 
     @property
     def typed_parts(self) -> tuple[CqlType, ...]:
@@ -96,28 +96,28 @@ class Kept:
 
 
 def cell_type(kind: CqlType) -> str:
-    return "String" if is_plain(kind) else f"Tuple(String, {nullable_type(kind, Naming.KEPT)})"
+    return "String" if is_plain(kind) else f"Tuple(String, {nullable_type(kind, FieldNaming.INDEXED)})"
 
 
-def element_type(kept: Kept) -> str:
-    parts = [nullable_type(kind, Naming.KEPT) for kind in kept.typed_parts]
+def element_type(cell_column: CellColumn) -> str:
+    parts = [nullable_type(kind, FieldNaming.INDEXED) for kind in cell_column.typed_parts]
     return f"Tuple(String, {', '.join(parts)})" if parts else "String"
 
 
-def _columns_of(kept: Kept) -> Iterator[tuple[str, str]]:
-    match kept.form:
-        case Form.ATOMIC:
-            yield kept.cell, _MAX.format(cell_type(kept.kind))
+def _columns_of(cell_column: CellColumn) -> Iterator[tuple[str, str]]:
+    match cell_column.form:
+        case CellForm.ATOMIC:
+            yield cell_column.cell, _MAX.format(cell_type(cell_column.kind))
             return
-        case Form.FIELDS:
-            for index, kind in enumerate(kept.kind.args):
-                yield kept.field(index), _MAX.format(cell_type(kind))
-        case Form.LIST:
-            yield kept.cell, _MAX_MAP.format(element_type(kept))
-            yield kept.base, _MAX.format(f"Tuple(String, Array({element_type(kept)}))")
+        case CellForm.FIELDS:
+            for index, kind in enumerate(cell_column.kind.args):
+                yield cell_column.field(index), _MAX.format(cell_type(kind))
+        case CellForm.LIST:
+            yield cell_column.cell, _MAX_MAP.format(element_type(cell_column))
+            yield cell_column.base, _MAX.format(f"Tuple(String, Array({element_type(cell_column)}))")
         case _:
-            yield kept.cell, _MAX_MAP.format(element_type(kept))
-    yield kept.all, _MAX.format("String")
+            yield cell_column.cell, _MAX_MAP.format(element_type(cell_column))
+    yield cell_column.all, _MAX.format("String")
 
 
 def sort_name(column: CqlColumn) -> str:
@@ -136,24 +136,24 @@ class Storage:
         return bool(self.table.clustering)
 
     @property
-    def regular(self) -> tuple[Kept, ...]:
-        return tuple(Kept(column) for column in self.table.regular)
+    def regular(self) -> tuple[CellColumn, ...]:
+        return tuple(CellColumn(column) for column in self.table.regular)
 
     @property
-    def static(self) -> tuple[Kept, ...]:
-        return tuple(Kept(column) for column in self.table.static)
+    def static(self) -> tuple[CellColumn, ...]:
+        return tuple(CellColumn(column) for column in self.table.static)
 
     def row_columns(self) -> list[tuple[str, str]]:
         """Name and type of every column of the rows' table."""
         order = [(ORDER, _MAX.format("String"))] if self.is_clustered else []
         own = [(MARKER, _MAX.format("String")), (ROW_DELETED, _MAX.format("String"))]
-        cells = [one for kept in self.regular for one in _columns_of(kept)]
+        cells = [one for cell_column in self.regular for one in _columns_of(cell_column)]
         return [*self._keys(Role.PARTITION, Role.CLUSTERING), *order, *own, *cells]
 
     def partition_columns(self) -> list[tuple[str, str]]:
         """Name and type of every column of the partitions' table."""
         own = [(PART_DELETED, _MAX.format("String")), (RANGES, _MAX_MAP.format("String"))]
-        cells = [one for kept in self.static for one in _columns_of(kept)]
+        cells = [one for cell_column in self.static for one in _columns_of(cell_column)]
         return [*self._keys(Role.PARTITION), *own, *cells]
 
     def sort_key(self, *roles: Role) -> list[str]:
@@ -162,7 +162,7 @@ class Storage:
     def _keys(self, *roles: Role) -> Iterator[tuple[str, str]]:
         for column in self.table.columns:
             if column.role in roles:
-                kind = shown_type(column.type, Naming.KEPT)
+                kind = value_type(column.type, FieldNaming.INDEXED)
                 yield f"key:{column.name}", kind if is_exact(column.type) else _MAX.format(kind)
                 if not is_exact(column.type):
                     yield sort_name(column), "String"

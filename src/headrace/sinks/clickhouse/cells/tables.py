@@ -22,14 +22,14 @@ from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_n
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_names import target_name
 
-_OURS: Final = "Headrace, cells of "
-_MADE: Final = "Headrace, made of cells of "
+_CELLS_COMMENT: Final = "Headrace, cells of "
+_VIEW_COMMENT: Final = "Headrace, made of cells of "
 _SETTINGS: Final = {**CREATE_SETTINGS, "max_query_size": str(16 << 20), "max_ast_elements": "2000000"}
 """The view of a table of some hundred columns is longer than servers take by themselves."""
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class TableLocations:
     """Where a base table's tables and view are."""
 
     database: str
@@ -55,22 +55,22 @@ class Places:
         return f"{quote_name(self.database)}.{quote_name(self.table + suffix)}"
 
 
-def places_of(table: CqlTable, scope: TargetScope) -> Places:
-    return Places(*target_name(table.name, scope.target, scope.options))
+def table_locations(table: CqlTable, scope: TargetScope) -> TableLocations:
+    return TableLocations(*target_name(table.name, scope.target, scope.options))
 
 
 def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable]) -> None:
     """Check all tables, then make what is missing; tables that were made for another definition follow it."""
     _check_one_host(scope)
-    wanted = [(table, places_of(table, scope)) for table in tables]
-    _check_apart(wanted)
+    wanted = [(table, table_locations(table, scope)) for table in tables]
+    _check_target_conflicts(wanted)
     connection = connect(scope.target)
     known: list[CqlTable | None] = []
-    for table, places in wanted:
-        check_name_lengths(places.database, places.table + PARTITIONS_SUFFIX)
-        with translate_errors(scope.target, f"looking at table {places.database}.{places.table}"):
-            known.append(_recognise(connection, table, places))
-    plans = [list(_preparing(table, places, before)) for (table, places), before in zip(wanted, known, strict=True)]
+    for table, locations in wanted:
+        check_name_lengths(locations.database, locations.table + PARTITIONS_SUFFIX)
+        with translate_errors(scope.target, f"looking at table {locations.database}.{locations.table}"):
+            known.append(_read_definition(connection, table, locations))
+    plans = [list(_preparation_statements(table, locations, before)) for (table, locations), before in zip(wanted, known, strict=True)]
     for (table, _), statements in zip(wanted, plans, strict=True):
         with translate_errors(scope.target, f"making the tables of {table.name}"):
             for statement in statements:
@@ -79,27 +79,27 @@ def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable]) -> None:
 
 def alter_tables(scope: TargetScope, old: CqlTable, new: CqlTable) -> None:
     """Make the tables and the view follow an alteration of their base table."""
-    places = places_of(new, scope)
+    locations = table_locations(new, scope)
     connection = connect(scope.target)
     with translate_errors(scope.target, f"altering the tables of {new.name}"):
-        before = _recognise(connection, new, places) or old
-        for statement in list(_preparing(new, places, before)):
+        before = _read_definition(connection, new, locations) or old
+        for statement in list(_preparation_statements(new, locations, before)):
             connection.client.command(statement, settings=connection.supported(_SETTINGS))
 
 
 def clear_tables(scope: TargetScope, table: CqlTable) -> None:
     """Empty a base table's tables."""
-    places, connection = places_of(table, scope), connect(scope.target)
+    locations, connection = table_locations(table, scope), connect(scope.target)
     with translate_errors(scope.target, f"emptying the tables of {table.name}"):
-        for name, _, _ in _tables(Storage(table), places):
+        for name, _, _ in _tables(Storage(table), locations):
             connection.client.command(f"TRUNCATE TABLE {name}")
 
 
-def _preparing(table: CqlTable, places: Places, before: CqlTable | None) -> Iterator[str]:
+def _preparation_statements(table: CqlTable, locations: TableLocations, before: CqlTable | None) -> Iterator[str]:
     """What makes the tables, whatever of them is there."""
     storage = Storage(table)
-    yield f"CREATE DATABASE IF NOT EXISTS {quote_name(places.database)}"
-    for name, columns, roles in _tables(storage, places):
+    yield f"CREATE DATABASE IF NOT EXISTS {quote_name(locations.database)}"
+    for name, columns, roles in _tables(storage, locations):
         key = ", ".join(map(quote_name, storage.sort_key(*roles)))
         comment = f" COMMENT {quote_text(_comment(table))}"
         yield (
@@ -107,35 +107,36 @@ def _preparing(table: CqlTable, places: Places, before: CqlTable | None) -> Iter
             f"SETTINGS allow_suspicious_indices = 1{comment}"
         )
     if before is not None and before != table:
-        yield from _altering(Storage(before), storage, places)
+        yield from _alter_statements(Storage(before), storage, locations)
     yield (
-        f"CREATE OR REPLACE VIEW {places.view} AS {view_sql(storage, places.cells, places.partitions)} "
-        f"COMMENT {quote_text(_MADE + str(table.name))}"
+        f"CREATE OR REPLACE VIEW {locations.view} AS {view_sql(storage, locations.cells, locations.partitions)} "
+        f"COMMENT {quote_text(_VIEW_COMMENT + str(table.name))}"
     )
     if before is not None and before != table:
-        yield from _dropping(Storage(before), storage, places)
-        yield f"ALTER TABLE {places.cells} MODIFY COMMENT {quote_text(_comment(table))}"
+        yield from _drop_statements(Storage(before), storage, locations)
+        yield f"ALTER TABLE {locations.cells} MODIFY COMMENT {quote_text(_comment(table))}"
 
 
-def _tables(storage: Storage, places: Places) -> Iterator[tuple[str, list[tuple[str, str]], tuple[Role, ...]]]:
-    yield places.cells, storage.row_columns(), (Role.PARTITION, Role.CLUSTERING)
+def _tables(storage: Storage, locations: TableLocations) -> Iterator[tuple[str, list[tuple[str, str]], tuple[Role, ...]]]:
+    yield locations.cells, storage.row_columns(), (Role.PARTITION, Role.CLUSTERING)
     if storage.is_clustered:
-        yield places.partitions, storage.partition_columns(), (Role.PARTITION,)
+        yield locations.partitions, storage.partition_columns(), (Role.PARTITION,)
 
 
-def _altering(old: Storage, new: Storage, places: Places) -> Iterator[str]:
+def _alter_statements(old: Storage, new: Storage, locations: TableLocations) -> Iterator[str]:
     """New columns, and columns whose types grew. One of the same name and another type is another column: what it held is gone."""
     if _key_of(old.table) != _key_of(new.table):
         raise DefiniteError(
             f"the primary key of {new.table.name} is another one than that of the table that was replicated",
             place=f"table {new.table.name}",
-            hint=f"it is another table: drop {places.cells}, {places.partitions} and the view {places.view}, and replicate it anew",
+            hint=f"it is another table: drop {locations.cells}, {locations.partitions} and the view {locations.view},"
+            " and replicate it again",
         )
-    for (name, columns, _), (_, before, _) in zip(_tables(new, places), _tables(old, places), strict=True):
+    for (name, columns, _), (_, before, _) in zip(_tables(new, locations), _tables(old, locations), strict=True):
         was = dict(before)
         actions = []
         for column, kind in columns:
-            if column in was and was[column] != kind and _grew(column, old.table, new.table):
+            if column in was and was[column] != kind and _is_extended_column(column, old.table, new.table):
                 actions.append(f"MODIFY COLUMN {quote_name(column)} {kind}")
             elif was.get(column) != kind:
                 actions.append(f"ADD COLUMN IF NOT EXISTS {quote_name(column)} {kind}")
@@ -149,65 +150,65 @@ def _key_of(table: CqlTable) -> list[tuple[str, str, bool]]:
     return [(column.name, str(column.type), column.descending) for column in (*table.partition_key, *table.clustering)]
 
 
-def _dropping(old: Storage, new: Storage, places: Places) -> Iterator[str]:
+def _drop_statements(old: Storage, new: Storage, locations: TableLocations) -> Iterator[str]:
     """Columns that are no more; after the view that read them."""
-    for (name, columns, _), (_, before, _) in zip(_tables(new, places), _tables(old, places), strict=True):
+    for (name, columns, _), (_, before, _) in zip(_tables(new, locations), _tables(old, locations), strict=True):
         kept = {column for column, _ in columns}
         actions = [f"DROP COLUMN IF EXISTS {quote_name(column)}" for column, _ in before if column not in kept]
         if actions:
             yield f"ALTER TABLE {name} {', '.join(actions)}"
 
 
-def _grew(stored: str, old: CqlTable, new: CqlTable) -> bool:
+def _is_extended_column(stored: str, old: CqlTable, new: CqlTable) -> bool:
     """Whether a stored column is of the same CQL column, in which a user type got fields or other names for them."""
     name = stored.split(":", 2 if stored.startswith("field:") else 1)[-1]
     one = next((column for column in old.columns if column.name == name), None)
     other = next((column for column in new.columns if column.name == name), None)
-    return one is not None and other is not None and one.role is other.role and type_grew(one.type, other.type)
+    return one is not None and other is not None and one.role is other.role and is_extended_type(one.type, other.type)
 
 
-def type_grew(old: CqlType, new: CqlType) -> bool:
+def is_extended_type(old: CqlType, new: CqlType) -> bool:
     """Whether a type is another one with more fields, or other names for them, in its user types."""
     if (old.name, old.frozen, old.size, old.udt) != (new.name, new.frozen, new.size, new.udt) or len(old.args) > len(new.args):
         return False
     if old.name != "udt" and len(old.args) != len(new.args):
         return False
-    return all(one == other or type_grew(one, other) for one, other in zip(old.args, new.args, strict=False))
+    return all(one == other or is_extended_type(one, other) for one, other in zip(old.args, new.args, strict=False))
 
 
-def _recognise(connection: Connection, table: CqlTable, places: Places) -> CqlTable | None:
+def _read_definition(connection: Connection, table: CqlTable, locations: TableLocations) -> CqlTable | None:
     """The definition that the tables were made for; None if there are none. A definite error if something else has their names."""
-    names = ", ".join(map(quote_text, places.names))
+    names = ", ".join(map(quote_text, locations.names))
     found = connection.client.query(
-        f"SELECT name, engine, comment FROM system.tables WHERE database = {quote_text(places.database)} AND name IN ({names})"
+        f"SELECT name, engine, comment FROM system.tables WHERE database = {quote_text(locations.database)} AND name IN ({names})"
     ).result_rows
     comments = {str(name): (str(engine), str(comment)) for name, engine, comment in found}
     before: CqlTable | None = None
     for name, (engine, comment) in comments.items():
-        ours = _MADE if name == places.table else _OURS
+        ours = _VIEW_COMMENT if name == locations.table else _CELLS_COMMENT
         if not comment.startswith(f"{ours}{table.name}"):
             raise DefiniteError(
-                f"{places.database}.{name} is there already ({engine}) and was not made for {table.name}",
+                f"{locations.database}.{name} is there already ({engine}) and was not made for {table.name}",
                 place=f"table {table.name}",
                 hint="drop or rename it, or give another target database in the sink's URL",
             )
-        if name == places.table + CELLS_SUFFIX:
+        if name == locations.table + CELLS_SUFFIX:
             before = CqlTable.from_json(json.loads(comment[len(f"{ours}{table.name}: ") :]))
     return before
 
 
 def _comment(table: CqlTable) -> str:
-    return f"{_OURS}{table.name}: {json.dumps(table.to_json(), separators=(',', ':'))}"
+    return f"{_CELLS_COMMENT}{table.name}: {json.dumps(table.to_json(), separators=(',', ':'))}"
 
 
-def _check_apart(wanted: list[tuple[CqlTable, Places]]) -> None:
+def _check_target_conflicts(wanted: list[tuple[CqlTable, TableLocations]]) -> None:
     taken: dict[tuple[str, str], CqlTable] = {}
-    for table, places in wanted:
-        for name in places.names:
-            other = taken.setdefault((places.database, name), table)
+    for table, locations in wanted:
+        for name in locations.names:
+            other = taken.setdefault((locations.database, name), table)
             if other is not table:
                 raise DefiniteError(
-                    f"{other.name} and {table.name} would both be written to {places.database}.{name}",
+                    f"{other.name} and {table.name} would both be written to {locations.database}.{name}",
                     place=f"table {table.name}",
                     hint="leave the database out of the sink's URL (each keyspace then gets its own), or choose with --tables",
                 )

@@ -19,21 +19,24 @@ Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 
 
 def typed_array(kind: CqlType, cells: Cells, *, nullable: bool = True) -> Array:
-    """Serialised values in the shape of `shown_type`, or of `nullable_type`. Raises `Damage`."""
-    return _settled(kind, from_cells(kind, cells), nullable=nullable)
+    """Serialised values in the shape of `value_type`, or of `nullable_type`. Raises `Damage`."""
+    return _to_clickhouse_nulls(kind, from_cells(kind, cells), nullable=nullable)
 
 
-def _settled(kind: CqlType, array: Array, *, nullable: bool) -> Array:
+def _to_clickhouse_nulls(kind: CqlType, array: Array, *, nullable: bool) -> Array:
     match kind.name:
         case "list" | "set" | "vector":
-            values = _settled(kind.args[0], array.values, nullable=False)
+            values = _to_clickhouse_nulls(kind.args[0], array.values, nullable=False)
             made = pa.list_(pa.field("item", values.type, nullable=False))
             return pa.Array.from_buffers(made, len(array), [None, array.buffers()[1]], children=[values])
         case "map":
-            keys, items = _settled(kind.args[0], array.keys, nullable=False), _settled(kind.args[1], array.items, nullable=False)
+            keys, items = (
+                _to_clickhouse_nulls(kind.args[0], array.keys, nullable=False),
+                _to_clickhouse_nulls(kind.args[1], array.items, nullable=False),
+            )
             return map_array(np.frombuffer(array.buffers()[1], np.int32)[: len(array) + 1], keys, items)
         case "tuple" | "udt":
-            parts = [_settled(arg, array.field(place), nullable=True) for place, arg in enumerate(kind.args)]
+            parts = [_to_clickhouse_nulls(arg, array.field(place), nullable=True) for place, arg in enumerate(kind.args)]
             return struct_array(parts, [field_name(place) for place in range(len(parts))] if kind.name == "udt" else None)
         case "duration":
             return struct_array([array.field(place) for place in range(3)], [field.name for field in array.type])

@@ -6,13 +6,26 @@ The others (numbers without bound, durations, everything frozen) carry the bytes
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from headrace.cql.decode.arrow_arrays import to_arrow
+from headrace.cql.log import TIME
+from headrace.cql.log_positions import BatchPlace
 from headrace.cql.types import CqlType
+from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.cell_kernels import HEAD, LONG_HEAD
 from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 
+Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
+_TEMPORAL: Final = frozenset({"date", "timestamp"})
+_MILLI: Final = 1000
 _TYPES: Final = {
     "ascii": "String",
     "bigint": "Int64",
@@ -77,29 +90,29 @@ _FROM_ORDER: Final = (
 """A timeuuid of the sixteen bytes by which it is sorted (`headrace.cql.timeuuid.order_key`)."""
 
 
-class Naming(Enum):
+class FieldNaming(Enum):
     """What a user type's fields are called: as the user sees them, by their index (which no renaming changes), not at all."""
 
     SHOWN = "shown"
-    KEPT = "kept"
-    BARE = "bare"
+    INDEXED = "kept"
+    UNNAMED = "bare"
 
 
-def shown_type(kind: CqlType, naming: Naming = Naming.SHOWN) -> str:
+def value_type(kind: CqlType, naming: FieldNaming = FieldNaming.SHOWN) -> str:
     """The ClickHouse type of a value that is there."""
     if kind.name in _TYPES:
         return _TYPES[kind.name]
     match kind.name:
         case "map":
-            return f"Map({shown_type(kind.args[0], naming)}, {shown_type(kind.args[1], naming)})"
-        case "udt" if naming is not Naming.BARE:
-            names = kind.fields if naming is Naming.SHOWN else map(field_name, range(len(kind.fields)))
+            return f"Map({value_type(kind.args[0], naming)}, {value_type(kind.args[1], naming)})"
+        case "udt" if naming is not FieldNaming.UNNAMED:
+            names = kind.fields if naming is FieldNaming.SHOWN else map(field_name, range(len(kind.fields)))
             fields = zip(names, kind.args, strict=True)
             return f"Tuple({', '.join(f'{quote_name(name)} {nullable_type(arg, naming)}' for name, arg in fields)})"
         case "tuple" | "udt":
             return f"Tuple({', '.join(nullable_type(arg, naming) for arg in kind.args)})"
         case _:
-            return f"Array({shown_type(kind.args[0], naming)})"
+            return f"Array({value_type(kind.args[0], naming)})"
 
 
 def field_name(index: int) -> str:
@@ -107,25 +120,25 @@ def field_name(index: int) -> str:
     return f"f{index}"
 
 
-def renamed_sql(kind: CqlType, kept: str) -> str:
+def with_user_field_names(kind: CqlType, kept: str) -> str:
     """A typed value as it is kept, with its fields called as the user sees them."""
     if not _has_fields(kind):
         return kept
-    return f"CAST(CAST({kept} AS {nullable_type(kind, Naming.BARE)}) AS {nullable_type(kind)})"
+    return f"CAST(CAST({kept} AS {nullable_type(kind, FieldNaming.UNNAMED)}) AS {nullable_type(kind)})"
 
 
 def _has_fields(kind: CqlType) -> bool:
     return kind.name == "udt" or any(map(_has_fields, kind.args))
 
 
-def takes_null(kind: CqlType) -> bool:
+def is_nullable(kind: CqlType) -> bool:
     """Whether ClickHouse has a NULL for the type; of the others the empty value stands for it."""
     return kind.name in _TYPES and kind.name != "duration"
 
 
-def nullable_type(kind: CqlType, naming: Naming = Naming.SHOWN) -> str:
+def nullable_type(kind: CqlType, naming: FieldNaming = FieldNaming.SHOWN) -> str:
     """The ClickHouse type of a value that may be missing."""
-    return f"Nullable({shown_type(kind, naming)})" if takes_null(kind) else shown_type(kind, naming)
+    return f"Nullable({value_type(kind, naming)})" if is_nullable(kind) else value_type(kind, naming)
 
 
 def is_plain(kind: CqlType) -> bool:
@@ -178,3 +191,49 @@ def cell_value_sql(kind: CqlType, held: str, alive: str) -> str:
     if width is None:
         return f"if(length({held}) > 0, {value_sql(kind, held)}, NULL)"
     return f"if({alive} AND length({held}) IN ({HEAD + width}, {LONG_HEAD + width}), {value_sql(kind, f'right({held}, {width})')}, NULL)"
+
+
+def has_timestamps(kind: CqlType) -> bool:
+    """Whether dates or timestamps are in values of the type."""
+    return kind.name in _TEMPORAL or any(map(has_timestamps, kind.args))
+
+
+def check_timestamps(columns: Iterable[tuple[str, CqlType]], rows: pa.RecordBatch, limits: ServerLimits, subject: str) -> None:
+    """Raise `DefiniteError` if a moment in one of these columns is not one that the server holds."""
+    for name, kind in columns:
+        if name not in rows.schema.names or rows.column(name).null_count == rows.num_rows:
+            continue
+        for leaf, array in _leaves(kind, to_arrow(kind, rows.column(name), name)):
+            numbers = array.cast(pa.int32() if leaf == "date" else pa.int64())
+            first, last = (limits.first_day, limits.last_day)
+            if leaf == "timestamp":
+                first, last = -(-limits.first_instant_us // _MILLI), limits.last_instant_us // _MILLI
+            wrong = np.flatnonzero(
+                pc.fill_null(pc.or_(pc.less(numbers, first), pc.greater(numbers, last)), False).to_numpy(zero_copy_only=False)
+            )
+            if len(wrong):
+                unit = "days" if leaf == "date" else "milliseconds"
+                # Of a moment inside of another value it is not told which row it is in.
+                event = str(BatchPlace.of_row(subject, rows, int(wrong[0]))) if kind.name in _TEMPORAL and TIME in rows.schema.names else ""
+                raise DefiniteError(
+                    f"a {leaf} of column {name}, {numbers[int(wrong[0])]} {unit} since 1970, is not one that ClickHouse holds",
+                    place=f"{event or f'table {subject}'}, column {name}",
+                    hint="correct the value in the source (ClickHouse 26 holds the years 0000 to 9999), or leave the table out",
+                    event=event,
+                )
+
+
+def _leaves(kind: CqlType, array: Array) -> Iterator[tuple[str, Array]]:
+    """The dates and timestamps in values of a type, wherever they are."""
+    if kind.name in _TEMPORAL:
+        yield kind.name, array
+    elif kind.args and has_timestamps(kind):
+        match kind.name:
+            case "map":
+                parts = [array.keys, array.items]
+            case "tuple" | "udt":
+                parts = [array.field(place) for place in range(len(kind.args))]
+            case _:
+                parts = [array.values]
+        for arg, part in zip(kind.args, parts, strict=True):
+            yield from _leaves(arg, part)

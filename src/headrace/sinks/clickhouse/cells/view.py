@@ -12,19 +12,29 @@ from typing import Final
 
 from headrace.cql.tables import CqlColumn, Role
 from headrace.cql.types import CqlType
-from headrace.sinks.clickhouse.cells.storage import MARKER, ORDER, PART_DELETED, RANGES, ROW_DELETED, Form, Kept, Storage, sort_name
+from headrace.sinks.clickhouse.cells.storage import (
+    MARKER,
+    ORDER,
+    PART_DELETED,
+    RANGES,
+    ROW_DELETED,
+    CellColumn,
+    CellForm,
+    Storage,
+    sort_name,
+)
 from headrace.sinks.clickhouse.cells.types import (
     WIDTHS,
-    Naming,
+    FieldNaming,
     cell_value_sql,
+    is_nullable,
     is_plain,
     key_sql,
     nullable_type,
     order_sql,
-    renamed_sql,
-    shown_type,
-    takes_null,
     value_sql,
+    value_type,
+    with_user_field_names,
 )
 from headrace.sinks.clickhouse.server.quoting import quote_name as q
 
@@ -39,10 +49,10 @@ _WITH_NOW: Final = f"WITH concat('\\x01', reverse(reinterpretAsFixedString(toUIn
 
 def view_sql(storage: Storage, cells: str, partitions: str) -> str:
     """The view's SELECT; `cells` and `partitions` are the tables, quoted."""
-    merged = _merged(storage, cells, partitions)
-    shown = [_shown_rows(storage, _settled_rows(storage, merged))]
+    merged = _merged_sql(storage, cells, partitions)
+    shown = [_visible_rows_sql(storage, _live_rows_sql(storage, merged))]
     if storage.static:
-        shown.append(_shown_partitions(storage, merged, partitions))
+        shown.append(_static_only_partitions_sql(storage, merged, partitions))
     # Settings are those of one SELECT, not of all that a UNION joins.
     return " UNION ALL ".join(f"{select} {SETTINGS}" for select in shown)
 
@@ -62,31 +72,35 @@ def held_sql(cell: str) -> str:
     return f"substring({cell}, if(substring({cell}, 9, 1) = '\\0', 10, 22))"
 
 
-def _merged(storage: Storage, cells: str, partitions: str) -> str:
+def _merged_sql(storage: Storage, cells: str, partitions: str) -> str:
     """The rows' table, joined with what covers each row."""
     keys = _key_names(storage, Role.PARTITION, Role.CLUSTERING)
     own = [name for name, _ in storage.row_columns() if not name.startswith(("key:", "sort:", "all:")) and name not in (ORDER, ROW_DELETED)]
     if not storage.is_clustered:
-        chosen = [*map(q, [*keys, *own]), f"{q(ROW_DELETED)} AS {q(_COVERED)}", *_coverings(storage.regular, _COVERED)]
+        chosen = [*map(q, [*keys, *own]), f"{q(ROW_DELETED)} AS {q(_COVERED)}", *_collection_tombstones(storage.regular, _COVERED)]
         return f"SELECT {', '.join(chosen)} FROM {cells} FINAL"
     there = [name for name, _ in storage.partition_columns() if not name.startswith(("key:", "sort:", "part:", "all:"))]
     chosen = [f"r.{q(name)} AS {q(name)}" for name in [*keys, *own]]
     chosen += [f"p.{q(name)} AS {q(name)}" for name in there]
     chosen.append(f"greatest(r.{q(ROW_DELETED)}, p.{q(PART_DELETED)}, {_ranges_sql(f'r.{q(ORDER)}', f'p.{q(RANGES)}')}) AS {q(_COVERED)}")
     chosen.append(f"p.{q(PART_DELETED)} AS {q(_PART_COVERED)}")
-    chosen += [*_coverings(storage.regular, _COVERED, "r."), *_coverings(storage.static, _PART_COVERED, "p.")]
+    chosen += [*_collection_tombstones(storage.regular, _COVERED, "r."), *_collection_tombstones(storage.static, _PART_COVERED, "p.")]
     using = " AND ".join(f"r.{q(name)} = p.{q(name)}" for name in storage.sort_key(Role.PARTITION))
     joined = f"(SELECT * FROM {cells} FINAL) AS r LEFT ANY JOIN (SELECT * FROM {partitions} FINAL) AS p ON {using}"
     return f"SELECT {', '.join(chosen)} FROM {joined}"
 
 
-def _coverings(columns: Iterable[Kept], covered: str, table: str = "") -> list[str]:
+def _collection_tombstones(columns: Iterable[CellColumn], covered: str, table: str = "") -> list[str]:
     """For each collection, the greatest tombstone that covers its elements."""
-    return [f"greatest({q(covered)}, {table}{q(kept.all)}) AS {q(_covering(kept))}" for kept in columns if kept.form is not Form.ATOMIC]
+    return [
+        f"greatest({q(covered)}, {table}{q(cell_column.all)}) AS {q(_tombstone_name(cell_column))}"
+        for cell_column in columns
+        if cell_column.form is not CellForm.ATOMIC
+    ]
 
 
-def _covering(kept: Kept) -> str:
-    return f"covered:{kept.column.name}"
+def _tombstone_name(cell_column: CellColumn) -> str:
+    return f"covered:{cell_column.column.name}"
 
 
 def _ranges_sql(order: str, ranges: str) -> str:
@@ -96,50 +110,50 @@ def _ranges_sql(order: str, ranges: str) -> str:
     return f"arrayMax(arrayMap((k, t) -> if({inside}, t, ''), mapKeys({ranges}), mapValues({ranges})))"
 
 
-def _settled_rows(storage: Storage, merged: str) -> str:
+def _live_rows_sql(storage: Storage, merged: str) -> str:
     """Rows of the table of rows with what of them is alive."""
     chosen = [q(name) for name in _key_names(storage, Role.PARTITION, Role.CLUSTERING)]
     chosen.append(f"{alive_sql(q(MARKER), q(_COVERED), MARKER)} AS {q('alive:')}")
-    chosen += [part for kept in storage.regular for part in _settled(kept, q(_COVERED))]
-    chosen += [part for kept in storage.static for part in _settled(kept, q(_PART_COVERED))]
+    chosen += [part for cell_column in storage.regular for part in _live_column(cell_column, q(_COVERED))]
+    chosen += [part for cell_column in storage.static for part in _live_column(cell_column, q(_PART_COVERED))]
     return f"{_WITH_NOW} SELECT {', '.join(chosen)} FROM ({merged})"
 
 
-def _settled(kept: Kept, covered: str) -> list[str]:
+def _live_column(cell_column: CellColumn, covered: str) -> list[str]:
     """A column's live part: `alive:X` and `held:X`."""
-    alive, held = q(f"alive:{kept.column.name}"), q(f"held:{kept.column.name}")
-    if kept.form is Form.ATOMIC:
-        return _settled_cell(q(kept.cell), kept.kind, covered, alive, held)
-    covering = q(_covering(kept))
-    if kept.form is Form.FIELDS:
+    alive, held = q(f"alive:{cell_column.column.name}"), q(f"held:{cell_column.column.name}")
+    if cell_column.form is CellForm.ATOMIC:
+        return _live_cell(q(cell_column.cell), cell_column.kind, covered, alive, held)
+    covering = q(_tombstone_name(cell_column))
+    if cell_column.form is CellForm.FIELDS:
         parts = [
             part
-            for index, kind in enumerate(kept.kind.args)
-            for part in _settled_cell(q(kept.field(index)), kind, covering, *_field_names(kept, index))
+            for index, kind in enumerate(cell_column.kind.args)
+            for part in _live_cell(q(cell_column.field(index)), kind, covering, *_field_names(cell_column, index))
         ]
-        return [*parts, f"({' OR '.join(_field_names(kept, index)[0] for index in range(len(kept.kind.args)))}) AS {alive}"]
-    if kept.form is Form.LIST:
-        return [f"{_list_sql(kept, covering)} AS {held}", f"notEmpty({held}) AS {alive}"]
-    living = f"mapFilter((k, c) -> {alive_sql(_cell_of(kept), covering)}, {q(kept.cell)})"
-    return [f"mapSort((k, c) -> {order_sql(kept.key_kind, 'k')}, {living}) AS {held}", f"notEmpty({held}) AS {alive}"]
+        return [*parts, f"({' OR '.join(_field_names(cell_column, index)[0] for index in range(len(cell_column.kind.args)))}) AS {alive}"]
+    if cell_column.form is CellForm.LIST:
+        return [f"{_list_sql(cell_column, covering)} AS {held}", f"notEmpty({held}) AS {alive}"]
+    living = f"mapFilter((k, c) -> {alive_sql(_cell_of(cell_column), covering)}, {q(cell_column.cell)})"
+    return [f"mapSort((k, c) -> {order_sql(cell_column.key_kind, 'k')}, {living}) AS {held}", f"notEmpty({held}) AS {alive}"]
 
 
-def _cell_of(kept: Kept) -> str:
+def _cell_of(cell_column: CellColumn) -> str:
     """The cell of an element `c`."""
-    return "c.1" if kept.typed_parts else "c"
+    return "c.1" if cell_column.typed_parts else "c"
 
 
-def _list_sql(kept: Kept, covering: str) -> str:
+def _list_sql(cell_column: CellColumn, covering: str) -> str:
     """A list's live cells in their order: what was put before it since the snapshot, what the snapshot saw, what came after.
 
     Elements of the log that the snapshot saw already are not shown twice.
     """
-    cell, base, since = _cell_of(kept), q(kept.base), q(f"since:{kept.column.name}")
+    cell, base, since = _cell_of(cell_column), q(cell_column.base), q(f"since:{cell_column.column.name}")
     alive = alive_sql(cell, covering)
-    newer = f"(mapSort(mapFilter((k, c) -> {alive} AND substring({cell}, 1, 8) > {base}.1, {q(kept.cell)})) AS {since})"
+    newer = f"(mapSort(mapFilter((k, c) -> {alive} AND substring({cell}, 1, 8) > {base}.1, {q(cell_column.cell)})) AS {since})"
     # Without what a snapshot saw, all is in the order of the keys.
     first = f"arrayCount(k -> k < unhex('{_order_time(FIRST_TIMES):016x}'), mapKeys({since}))"
-    seen, again = f"(arrayFilter(c -> {alive}, {base}.2) AS {q(f'seen:{kept.column.name}')})", q(f"seen:{kept.column.name}")
+    seen, again = f"(arrayFilter(c -> {alive}, {base}.2) AS {q(f'seen:{cell_column.column.name}')})", q(f"seen:{cell_column.column.name}")
     spliced = f"arrayConcat(arraySlice(mapValues({since}), 1, {first}), {again}, arraySlice(mapValues({since}), 1 + {first}))"
     return f"if(empty({seen}), mapValues({newer}), {spliced})"
 
@@ -148,137 +162,145 @@ def _order_time(micros: int) -> int:
     return micros * 10 + 0x01B21DD213814000
 
 
-def _settled_cell(cell: str, kind: CqlType, covered: str, alive: str, held: str) -> list[str]:
+def _live_cell(cell: str, kind: CqlType, covered: str, alive: str, held: str) -> list[str]:
     living = f"{alive_sql(cell if is_plain(kind) else f'{cell}.1', covered, alive)} AS {alive}"
     if kind.name in WIDTHS:
         return [living, f"{cell} AS {held}"]
     if is_plain(kind):
         return [living, f"if({alive}, {held_sql(cell)}, '') AS {held}"]
-    missing = "NULL" if takes_null(kind) else f"defaultValueOfTypeName('{_literal(nullable_type(kind, Naming.KEPT))}')"
+    missing = "NULL" if is_nullable(kind) else f"defaultValueOfTypeName('{_literal(nullable_type(kind, FieldNaming.INDEXED))}')"
     return [living, f"if({alive}, {cell}.2, {missing}) AS {held}"]
 
 
-def _alive(kept: Kept, covered: str) -> str:
+def _alive(cell_column: CellColumn, covered: str) -> str:
     """Whether anything of a column is alive; nothing is made of what it holds."""
-    if kept.form is Form.ATOMIC:
-        return alive_sql(q(kept.cell) if is_plain(kept.kind) else f"{q(kept.cell)}.1", covered)
-    covering = q(_covering(kept))
-    if kept.form is Form.FIELDS:
-        cells = [q(kept.field(index)) if is_plain(kind) else f"{q(kept.field(index))}.1" for index, kind in enumerate(kept.kind.args)]
+    if cell_column.form is CellForm.ATOMIC:
+        return alive_sql(q(cell_column.cell) if is_plain(cell_column.kind) else f"{q(cell_column.cell)}.1", covered)
+    covering = q(_tombstone_name(cell_column))
+    if cell_column.form is CellForm.FIELDS:
+        cells = [
+            q(cell_column.field(index)) if is_plain(kind) else f"{q(cell_column.field(index))}.1"
+            for index, kind in enumerate(cell_column.kind.args)
+        ]
         return f"arrayExists(c -> {alive_sql('c', covering)}, [{', '.join(cells)}])"
-    cell = _cell_of(kept)
+    cell = _cell_of(cell_column)
     alive = alive_sql(cell, covering)
-    if kept.form is not Form.LIST:
-        return f"mapExists((k, c) -> {alive}, {q(kept.cell)})"
-    since = f"substring({cell}, 1, 8) > {q(kept.base)}.1"
-    return f"(arrayExists(c -> {alive}, {q(kept.base)}.2) OR mapExists((k, c) -> {alive} AND {since}, {q(kept.cell)}))"
+    if cell_column.form is not CellForm.LIST:
+        return f"mapExists((k, c) -> {alive}, {q(cell_column.cell)})"
+    since = f"substring({cell}, 1, 8) > {q(cell_column.base)}.1"
+    return f"(arrayExists(c -> {alive}, {q(cell_column.base)}.2) OR mapExists((k, c) -> {alive} AND {since}, {q(cell_column.cell)}))"
 
 
 def _literal(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
-def _field_names(kept: Kept, index: int) -> tuple[str, str]:
-    return q(f"alive:{index}:{kept.column.name}"), q(f"held:{index}:{kept.column.name}")
+def _field_names(cell_column: CellColumn, index: int) -> tuple[str, str]:
+    return q(f"alive:{index}:{cell_column.column.name}"), q(f"held:{index}:{cell_column.column.name}")
 
 
-def _shown_rows(storage: Storage, settled: str) -> str:
-    keys = [_shown_key(storage, column, f"{q(f'key:{column.name}')}") for column in _key_columns(storage)]
-    cells = [f"{_value(kept)} AS {q(kept.column.name)}" for kept in _in_order(storage)]
-    exists = " OR ".join([q("alive:"), *(q(f"alive:{kept.column.name}") for kept in storage.regular)])
+def _visible_rows_sql(storage: Storage, settled: str) -> str:
+    keys = [_key_sql(storage, column, f"{q(f'key:{column.name}')}") for column in _key_columns(storage)]
+    cells = [f"{_value(cell_column)} AS {q(cell_column.column.name)}" for cell_column in _in_order(storage)]
+    exists = " OR ".join([q("alive:"), *(q(f"alive:{cell_column.column.name}") for cell_column in storage.regular)])
     return f"SELECT {', '.join([*keys, *cells])} FROM ({settled}) WHERE {exists}"
 
 
-def _shown_partitions(storage: Storage, merged: str, partitions: str) -> str:
+def _static_only_partitions_sql(storage: Storage, merged: str, partitions: str) -> str:
     """Partitions of which only static cells are alive: one row each, without clustering columns."""
     key = storage.sort_key(Role.PARTITION)
     chosen = [q(name) for name in _key_names(storage, Role.PARTITION)]
-    chosen += [part for kept in storage.static for part in _settled(kept, q(PART_DELETED))]
-    lives = " OR ".join(q(f"alive:{kept.column.name}") for kept in storage.static)
-    covered = ", ".join(["*", *_coverings(storage.static, PART_DELETED)])
+    chosen += [part for cell_column in storage.static for part in _live_column(cell_column, q(PART_DELETED))]
+    lives = " OR ".join(q(f"alive:{cell_column.column.name}") for cell_column in storage.static)
+    covered = ", ".join(["*", *_collection_tombstones(storage.static, PART_DELETED)])
     settled = f"{_WITH_NOW} SELECT {', '.join(chosen)} FROM (SELECT {covered} FROM {partitions} FINAL) WHERE {lives}"
-    exists = " OR ".join([alive_sql(q(MARKER), q(_COVERED)), *(_alive(kept, q(_COVERED)) for kept in storage.regular)])
+    exists = " OR ".join([alive_sql(q(MARKER), q(_COVERED)), *(_alive(cell_column, q(_COVERED)) for cell_column in storage.regular)])
     others = f"{_WITH_NOW} SELECT {', '.join(map(q, key))} FROM ({merged}) WHERE {exists}"
     same = " AND ".join(f"s.{q(name)} = o.{q(name)}" for name in key)
     keys = [
-        _shown_key(storage, column, f"{q(f'key:{column.name}')}" if column.role is Role.PARTITION else _no_key(column))
+        _key_sql(storage, column, f"{q(f'key:{column.name}')}" if column.role is Role.PARTITION else _no_key(column))
         for column in _key_columns(storage)
     ]
     values = [
-        f"{_value(kept) if kept.column.role is Role.STATIC else _no_value(kept)} AS {q(kept.column.name)}" for kept in _in_order(storage)
+        f"{_value(cell_column) if cell_column.column.role is Role.STATIC else _no_value(cell_column)} AS {q(cell_column.column.name)}"
+        for cell_column in _in_order(storage)
     ]
     inner = f"SELECT s.* FROM ({settled}) AS s LEFT ANTI JOIN ({others}) AS o ON {same}"
     return f"SELECT {', '.join([*keys, *values])} FROM ({inner})"
 
 
-def _shown_key(storage: Storage, column: CqlColumn, value: str) -> str:
+def _key_sql(storage: Storage, column: CqlColumn, value: str) -> str:
     if value.startswith("`"):
-        value = renamed_sql(column.type, value)
-        if storage.static and column.role is Role.CLUSTERING and takes_null(column.type):
+        value = with_user_field_names(column.type, value)
+        if storage.static and column.role is Role.CLUSTERING and is_nullable(column.type):
             value = f"toNullable({value})"
     return f"{value} AS {q(column.name)}"
 
 
 def _no_key(column: CqlColumn) -> str:
-    return f"CAST(NULL AS {nullable_type(column.type)})" if takes_null(column.type) else _default(shown_type(column.type))
+    return f"CAST(NULL AS {nullable_type(column.type)})" if is_nullable(column.type) else _default(value_type(column.type))
 
 
-def _no_value(kept: Kept) -> str:
-    kind = kept.kind
-    if kept.form is Form.ATOMIC:
-        return f"CAST(NULL AS {nullable_type(kind)})" if takes_null(kind) else _default(nullable_type(kind))
-    return _default(column_type(kept))
+def _no_value(cell_column: CellColumn) -> str:
+    kind = cell_column.kind
+    if cell_column.form is CellForm.ATOMIC:
+        return f"CAST(NULL AS {nullable_type(kind)})" if is_nullable(kind) else _default(nullable_type(kind))
+    return _default(column_type(cell_column))
 
 
 def _default(name: str) -> str:
     return f"defaultValueOfTypeName('{_literal(name)}')"
 
 
-def column_type(kept: Kept) -> str:
+def column_type(cell_column: CellColumn) -> str:
     """The view's type of a column that is not of the key."""
-    match kept.form:
-        case Form.ATOMIC | Form.FIELDS:
-            return nullable_type(kept.kind)
+    match cell_column.form:
+        case CellForm.ATOMIC | CellForm.FIELDS:
+            return nullable_type(cell_column.kind)
         case _:
-            return shown_type(kept.kind)
+            return value_type(cell_column.kind)
 
 
-def _value(kept: Kept) -> str:
-    held, alive = q(f"held:{kept.column.name}"), q(f"alive:{kept.column.name}")
-    match kept.form:
-        case Form.ATOMIC:
-            return cell_value_sql(kept.kind, held, alive) if is_plain(kept.kind) else renamed_sql(kept.kind, held)
-        case Form.FIELDS:
-            values = [_field_value(kept, index, kind) for index, kind in enumerate(kept.kind.args)]
-            return f"CAST(tuple({', '.join(values)}) AS {shown_type(kept.kind)})"
-        case Form.MAP:
-            names, contents = (f"arrayMap((k, c) -> {part}, {_arrays(held)})" for part in (_key(kept), _element(kept)))
-            return f"CAST(({names}, {contents}) AS {shown_type(kept.kind)})"
-        case Form.SET:
-            return f"CAST(arrayMap((k, c) -> {_key(kept)}, {_arrays(held)}) AS {shown_type(kept.kind)})"
-        case Form.LIST:
-            return f"CAST(arrayMap(c -> {_element(kept)}, {held}) AS {shown_type(kept.kind)})"
+def _value(cell_column: CellColumn) -> str:
+    held, alive = q(f"held:{cell_column.column.name}"), q(f"alive:{cell_column.column.name}")
+    match cell_column.form:
+        case CellForm.ATOMIC:
+            return (
+                cell_value_sql(cell_column.kind, held, alive)
+                if is_plain(cell_column.kind)
+                else with_user_field_names(cell_column.kind, held)
+            )
+        case CellForm.FIELDS:
+            values = [_field_value(cell_column, index, kind) for index, kind in enumerate(cell_column.kind.args)]
+            return f"CAST(tuple({', '.join(values)}) AS {value_type(cell_column.kind)})"
+        case CellForm.MAP:
+            names, contents = (f"arrayMap((k, c) -> {part}, {_arrays(held)})" for part in (_key(cell_column), _element(cell_column)))
+            return f"CAST(({names}, {contents}) AS {value_type(cell_column.kind)})"
+        case CellForm.SET:
+            return f"CAST(arrayMap((k, c) -> {_key(cell_column)}, {_arrays(held)}) AS {value_type(cell_column.kind)})"
+        case CellForm.LIST:
+            return f"CAST(arrayMap(c -> {_element(cell_column)}, {held}) AS {value_type(cell_column.kind)})"
 
 
 def _arrays(held: str) -> str:
     return f"mapKeys({held}), mapValues({held})"
 
 
-def _key(kept: Kept) -> str:
-    return key_sql(kept.key_kind, "k") if is_plain(kept.key_kind) else renamed_sql(kept.key_kind, "c.2")
+def _key(cell_column: CellColumn) -> str:
+    return key_sql(cell_column.key_kind, "k") if is_plain(cell_column.key_kind) else with_user_field_names(cell_column.key_kind, "c.2")
 
 
-def _element(kept: Kept) -> str:
-    kind = kept.element_kind
+def _element(cell_column: CellColumn) -> str:
+    kind = cell_column.element_kind
     assert kind is not None
     if not is_plain(kind):
-        return renamed_sql(kind, f"c.{1 + len(kept.typed_parts)}")
-    return value_sql(kind, held_sql("c.1" if kept.typed_parts else "c"))
+        return with_user_field_names(kind, f"c.{1 + len(cell_column.typed_parts)}")
+    return value_sql(kind, held_sql("c.1" if cell_column.typed_parts else "c"))
 
 
-def _field_value(kept: Kept, index: int, kind: CqlType) -> str:
-    alive, held = _field_names(kept, index)
-    return cell_value_sql(kind, held, alive) if is_plain(kind) else renamed_sql(kind, held)
+def _field_value(cell_column: CellColumn, index: int, kind: CqlType) -> str:
+    alive, held = _field_names(cell_column, index)
+    return cell_value_sql(kind, held, alive) if is_plain(kind) else with_user_field_names(kind, held)
 
 
 def _key_columns(storage: Storage) -> Sequence[CqlColumn]:
@@ -290,5 +312,5 @@ def _key_names(storage: Storage, *roles: Role) -> list[str]:
     return list(dict.fromkeys(name for column in wanted for name in (f"key:{column.name}", sort_name(column))))
 
 
-def _in_order(storage: Storage) -> Iterable[Kept]:
+def _in_order(storage: Storage) -> Iterable[CellColumn]:
     return (*storage.static, *storage.regular)

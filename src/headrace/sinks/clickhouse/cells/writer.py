@@ -14,12 +14,12 @@ from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.log import log_table
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.batches import Batch, insert_sql
+from headrace.sinks.clickhouse.cells.batches import CellBatch, insert_sql
 from headrace.sinks.clickhouse.cells.from_log import LogEncoder
 from headrace.sinks.clickhouse.cells.from_rows import RowEncoder
 from headrace.sinks.clickhouse.cells.storage import Storage
-from headrace.sinks.clickhouse.cells.tables import Places, places_of
-from headrace.sinks.clickhouse.cells.timestamps import check_moments, has_moments
+from headrace.sinks.clickhouse.cells.tables import TableLocations, table_locations
+from headrace.sinks.clickhouse.cells.types import check_timestamps, has_timestamps
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
@@ -30,18 +30,18 @@ class _Route:
 
     def __init__(self, table: CqlTable, scope: TargetScope) -> None:
         self.storage = Storage(table)
-        self.places: Places = places_of(table, scope)
+        self.locations: TableLocations = table_locations(table, scope)
         self.log, self.rows = LogEncoder(self.storage), RowEncoder(self.storage)
         self._types = (dict(self.storage.row_columns()), dict(self.storage.partition_columns()))
-        self.moments = [(column.name, column.type) for column in table.columns if has_moments(column.type)]
-        self.log_moments = [(column.name, column.type) for column in log_table(table).columns if has_moments(column.type)]
+        self.timestamp_columns = [(column.name, column.type) for column in table.columns if has_timestamps(column.type)]
+        self.log_timestamp_columns = [(column.name, column.type) for column in log_table(table).columns if has_timestamps(column.type)]
         self._statements: dict[tuple[str, ...], bytes] = {}
 
-    def statement(self, batch: Batch, *, of_rows: bool) -> bytes:
+    def statement(self, batch: CellBatch, *, of_rows: bool) -> bytes:
         key = ("rows" if of_rows else "partitions", *batch.columns)
         found = self._statements.get(key)
         if found is None:
-            table, types = (self.places.cells, self._types[0]) if of_rows else (self.places.partitions, self._types[1])
+            table, types = (self.locations.cells, self._types[0]) if of_rows else (self.locations.partitions, self._types[1])
             found = self._statements[key] = insert_sql(self.storage, table, batch, types).encode()
         return found
 
@@ -64,15 +64,15 @@ class CellWriter:
         if route is None:
             route = self._routes[block.table] = _Route(block.table, self._scope)
         if isinstance(block, RowBlock):
-            check_moments(route.moments, block.rows, connect(self._scope.target).limits, block.subject)
+            check_timestamps(route.timestamp_columns, block.rows, connect(self._scope.target).limits, block.subject)
             batches = route.rows.encode(block)
         else:
-            check_moments(route.log_moments, block.rows, connect(self._scope.target).limits, block.subject)
+            check_timestamps(route.log_timestamp_columns, block.rows, connect(self._scope.target).limits, block.subject)
             batches = route.log.encode(block)
         for batch, of_rows in batches:
             self._send(block.subject, batch, route.statement(batch, of_rows=of_rows))
 
-    def _send(self, subject: str, batch: Batch, statement: bytes) -> None:
+    def _send(self, subject: str, batch: CellBatch, statement: bytes) -> None:
         target = self._scope.target
         connection = connect(target)
         body = _body(batch.record_batch(), statement, None if target.is_loopback else "lz4")

@@ -12,7 +12,7 @@ from typing import Final
 
 from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.types import is_exact, nullable_type, shown_type
+from headrace.sinks.clickhouse.cells.types import is_exact, nullable_type, value_type
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
@@ -34,7 +34,7 @@ def qualified(table: CqlTable, scope: TargetScope) -> str:
 
 
 def column_type(column: CqlColumn) -> str:
-    return shown_type(column.type) if column.role in (Role.PARTITION, Role.CLUSTERING) else nullable_type(column.type)
+    return value_type(column.type) if column.role in (Role.PARTITION, Role.CLUSTERING) else nullable_type(column.type)
 
 
 def check_table(table: CqlTable) -> None:

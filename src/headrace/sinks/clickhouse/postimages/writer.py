@@ -21,10 +21,10 @@ from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections
 from headrace.cql.log import SEQUENCE, TIME, Operation
 from headrace.cql.tables import CqlColumn, CqlTable, Role
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.batches import in_column
+from headrace.sinks.clickhouse.cells.batches import damaged_value
 from headrace.sinks.clickhouse.cells.key_order import order_keys, range_keys
 from headrace.sinks.clickhouse.cells.typed_arrays import typed_array
-from headrace.sinks.clickhouse.cells.types import WIDTHS, Naming, is_bytes, is_plain, nullable_type, renamed_sql, value_sql
+from headrace.sinks.clickhouse.cells.types import WIDTHS, FieldNaming, is_bytes, is_plain, nullable_type, value_sql, with_user_field_names
 from headrace.sinks.clickhouse.postimages.tables import ORDER, SIGN, VERSION, qualified
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
@@ -171,7 +171,7 @@ def _sent(column: CqlColumn, name: str) -> tuple[str, str]:
     if column.role in (Role.PARTITION, Role.CLUSTERING):
         return "String", value_sql(kind, name)
     if not is_plain(kind):
-        return nullable_type(kind, Naming.KEPT), renamed_sql(kind, name)
+        return nullable_type(kind, FieldNaming.INDEXED), with_user_field_names(kind, name)
     if is_bytes(kind):
         return "Nullable(String)", name
     there = f"length({name}) = {WIDTHS[kind.name]}" if kind.name in WIDTHS else f"length({name}) > 0"
@@ -192,7 +192,7 @@ def _array(column: CqlColumn, cells: Cells, *, logged: bool) -> Array:
             return pa.Array.from_buffers(made, len(cells), [None, offsets], children=[values])
         return typed_array(kind, cells, nullable=True)
     except Damage as damage:
-        raise in_column(damage, column.name) from None
+        raise damaged_value(damage, column.name) from None
 
 
 def _equals(column: CqlColumn, raw: bytes) -> str:

@@ -13,6 +13,7 @@ from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.server.scalar_values import literal
 from headrace.sinks.clickhouse.types.literals import constant_sql
+from headrace.sinks.clickhouse.types.numeric import INTEGER_TYPES
 from headrace.sinks.clickhouse.types.type_mapping import storage_type
 from headrace.sinks.clickhouse.types.type_names import parse_stored_type
 
@@ -22,9 +23,7 @@ _SPELLED: Final = _MOMENTS | {Kind.DATE, Kind.BIT, Kind.YEAR, Kind.FLOAT32, Kind
 _FORMED: Final = frozenset(
     {"Array", "JSON", "FixedString", "Point", "Ring", "LineString", "MultiPoint", "Polygon", "MultiLineString", "MultiPolygon"}
 )
-_PLAIN: Final = frozenset(
-    {*(kind for kind in Kind if kind.value.startswith(("int", "uint"))), Kind.STRING, Kind.ENUM, Kind.SET, Kind.YEAR, Kind.BIT}
-)
+_PLAIN: Final = frozenset({*INTEGER_TYPES, Kind.STRING, Kind.ENUM, Kind.SET, Kind.YEAR, Kind.BIT})
 """Kinds whose constants mean the same in whatever type they are put into."""
 _NUMBER: Final = re.compile(r"(U?)(Int|Float)(\d+)")
 _PRECISE: Final = re.compile(r"(Decimal|DateTime64|Time64)\((\d+)(?:, (\d+))?")

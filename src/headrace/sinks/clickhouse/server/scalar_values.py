@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from datetime import timedelta
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
 import pyarrow as pa
@@ -91,7 +91,12 @@ def literal(column: Column, value: object) -> str:
             return f"toIPv6('{IPv6Address(scalar.as_py())}')"
         case Kind.STRING | Kind.JSON | Kind.ENUM | Kind.SET:
             return quote_text(str(scalar.as_py()))
-    return str(scalar.as_py())
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+            return str(scalar.as_py())
+        case Kind.YEAR | Kind.BIT | Kind.VECTOR:
+            return str(scalar.as_py())
+        case _:
+            assert_never(column.kind)
 
 
 def _day_text(day: int) -> str:

@@ -29,6 +29,16 @@ BITS: Final = {
     Kind.BIT: 64,
 }
 """The kinds that are whole numbers, and their width."""
+INTEGER_TYPES: Final = {
+    Kind.INT8: "Int8",
+    Kind.INT16: "Int16",
+    Kind.INT32: "Int32",
+    Kind.INT64: "Int64",
+    Kind.UINT8: "UInt8",
+    Kind.UINT16: "UInt16",
+    Kind.UINT32: "UInt32",
+    Kind.UINT64: "UInt64",
+}
 _SIGNED: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64})
 _NARROW: Final = {
     "Int8": pa.int8(),

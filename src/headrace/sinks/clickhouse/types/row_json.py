@@ -9,7 +9,7 @@ import math
 import re
 from decimal import Decimal
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any, Final
+from typing import Any, Final, assert_never
 from uuid import UUID
 
 import pyarrow as pa
@@ -58,7 +58,12 @@ def _to_json(column: Column, scalar: Any) -> Json:
             text = _moment_text(scalar)
             # What no text says is said by its number.
             return text if _ticks(column, text) == scalar.value else scalar.value
-    return scalar.as_py()
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+            return scalar.as_py()
+        case Kind.YEAR | Kind.BIT | Kind.STRING | Kind.JSON | Kind.ENUM | Kind.SET | Kind.VECTOR:
+            return scalar.as_py()
+        case _:
+            assert_never(column.kind)
 
 
 def _moment_text(scalar: Any) -> str:
@@ -88,7 +93,12 @@ def _to_array(column: Column, values: list[Json]) -> Any:
             return pa.array([_ticks(column, value) for value in values], pa.int64()).view(pa.time64("us"))
         case Kind.ENUM | Kind.SET:
             return pa.array(values, pa.string()).dictionary_encode()
-    return pa.array(values, column.arrow_type)
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+            return pa.array(values, column.arrow_type)
+        case Kind.YEAR | Kind.BIT | Kind.STRING | Kind.JSON | Kind.VECTOR:
+            return pa.array(values, column.arrow_type)
+        case _:
+            assert_never(column.kind)
 
 
 def _packed(column: Column, values: list[Json], pack: Any) -> Any:

@@ -18,18 +18,14 @@ from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, cast_to, compose
 from headrace.sinks.clickhouse.types.json_documents import normalize_source_documents, normalize_stored_documents
+from headrace.sinks.clickhouse.types.numeric import INTEGER_TYPES
 from headrace.sinks.clickhouse.types.type_names import StoredType, parse_stored_type
 
-_INTEGER: Final = re.compile(r"u?int\d+")
 _ENUMS: Final = {"Enum8": pa.int8(), "Enum16": pa.int16()}
 _WITHOUT_ZEROS: Final = "trim(TRAILING '\\0' FROM {})"
 _SET_ARRAYS: Final = ("String", "LowCardinality(String)")
 _PARSED: Final = {
-    **{
-        kind: f"{'U' if kind.value.startswith('u') else ''}Int{kind.value.lstrip('uint')}"
-        for kind in Kind
-        if _INTEGER.fullmatch(kind.value)
-    },
+    **INTEGER_TYPES,
     Kind.YEAR: "UInt16",
     Kind.DATE: "Date32",
     Kind.UUID: "UUID",

@@ -30,21 +30,14 @@ from headrace.sinks.clickhouse.server.options import (
 )
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.types.codec_registry import type_mismatch
-from headrace.sinks.clickhouse.types.numeric import decimal_arrow
+from headrace.sinks.clickhouse.types.numeric import INTEGER_TYPES, decimal_arrow
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredType, parse_stored_type, parse_type
 
 SIGN, VERSION, DELETED = "_sign", "_version", "_deleted"
 OCCURRENCE, ROW = "_occurrence", "_row"
 """Of tables without a key: which of equal rows a row is, and a hash of the row."""
 _PLAIN = {
-    Kind.INT8: "Int8",
-    Kind.INT16: "Int16",
-    Kind.INT32: "Int32",
-    Kind.INT64: "Int64",
-    Kind.UINT8: "UInt8",
-    Kind.UINT16: "UInt16",
-    Kind.UINT32: "UInt32",
-    Kind.UINT64: "UInt64",
+    **INTEGER_TYPES,
     Kind.FLOAT32: "Float32",
     Kind.FLOAT64: "Float64",
     Kind.STRING: "String",

@@ -27,7 +27,6 @@ from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.server.response_rows import arrow_table
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
-from headrace.sinks.clickhouse.write.dedup_token import first_version, last_version
 
 _RUNNING_INSERT = "SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {like}"
 _BYTES = {"output_format_arrow_string_as_string": "0"}
@@ -112,6 +111,23 @@ class DedupChecker:
     def _column(self, sql: str) -> pa.ChunkedArray:
         with translate_errors(self._scope.target, f"looking for the last block of {self._target_table.full_name}"):
             return arrow_table(connect(self._scope.target).client.raw_query(sql, settings=_BYTES, fmt="ArrowStream"), 1).column(0)
+
+
+def dedup_token(pipe: str, block: ChangeBlock, attempt: str) -> str:
+    """The block's name. `pipe`: who writes; `attempt`: which reading of a snapshot it is."""
+    first, last = first_version(block), last_version(block)
+    parts = [pipe, str(block.schema.name), first, last, block.rows]
+    if block.op[0].as_py() == Op.SNAPSHOT:
+        parts += [attempt, block.order[0].as_py() if block.order is not None else 0]
+    return ":".join(map(str, ["headrace", *parts]))
+
+
+def first_version(block: ChangeBlock) -> int:
+    return int(block.version[0].as_py())
+
+
+def last_version(block: ChangeBlock) -> int:
+    return int(block.version[block.rows - 1].as_py())
 
 
 def check_no_running_insert(scope: TargetScope, target_table: TargetTable) -> None:

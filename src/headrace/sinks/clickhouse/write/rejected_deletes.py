@@ -7,10 +7,9 @@ its version; whatever else stands in its image is shown to nobody. So the values
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, assert_never
 
 import numpy as np
-import pyarrow as pa
 
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind
@@ -72,4 +71,11 @@ def _blank(column: Column, *, nulls: bool) -> Any:
             return "{}"
         case Kind.STRING | Kind.BYTES | Kind.GEOMETRY | Kind.SET:
             return ""
-    return "0" if pa.types.is_decimal(column.arrow_type) else 0
+        case Kind.DECIMAL:
+            return "0"
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+            return 0
+        case Kind.FLOAT32 | Kind.FLOAT64 | Kind.YEAR | Kind.BIT | Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            return 0
+        case _:
+            assert_never(column.kind)

@@ -42,8 +42,7 @@ from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_t
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from headrace.sinks.clickhouse.types.codec import CONVERSION_SETTINGS
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
-from headrace.sinks.clickhouse.write.dedup_check import DedupChecker
-from headrace.sinks.clickhouse.write.dedup_token import dedup_token
+from headrace.sinks.clickhouse.write.dedup_check import DedupChecker, dedup_token
 from headrace.sinks.clickhouse.write.dedup_window import DedupWindow
 from headrace.sinks.clickhouse.write.delete_filter import drop_deletions
 from headrace.sinks.clickhouse.write.rejected_deletes import storable_deletion

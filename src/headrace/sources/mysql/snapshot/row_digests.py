@@ -8,7 +8,7 @@ that all servers have (MySQL 9.6 moved MD5 and SHA1 to a component) and that is 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from pymysql.connections import Connection
 
@@ -95,7 +95,21 @@ def _plain(column: Column) -> str:
             return f"CAST({name} AS CHAR)"
         case Kind.INET6:
             return f"HEX(CAST({name} AS BINARY(16)))"
-    # What is padded with zeros is padded for people.
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+            return _unpadded(column)
+        case Kind.DECIMAL:
+            return _unpadded(column)
+        case Kind.TIME:
+            return name
+        case Kind.STRING | Kind.BYTES | Kind.ENUM | Kind.SET | Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP | Kind.JSON | Kind.GEOMETRY:
+            raise AssertionError(f"{column.kind} has another canonical text")
+        case _:
+            assert_never(column.kind)
+
+
+def _unpadded(column: Column) -> str:
+    """The number without the zeros that ZEROFILL adds for display."""
+    name = quote_name(column.name)
     return f"{name} + 0" if "zerofill" in column.source_type.lower() else name
 
 
