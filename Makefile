@@ -35,39 +35,39 @@ demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickH
 .PHONY: test
 test: setup ## Run all tests, on MariaDB and on Oracle MySQL, with Kafka (fetched on the first run)
 	@scripts/install-system-packages $(PYTHON) test
-	@$(BIN)/python -m testkit.mariadb_plugins
-	@$(BIN)/python -m testkit.mysql_fetch
-	@$(BIN)/python -m testkit.maven_fetch
+	@$(BIN)/python -m testkit.servers.mariadb_plugins
+	@$(BIN)/python -m testkit.servers.mysql_fetch
+	@$(BIN)/python -m testkit.servers.maven_fetch
 	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
 .PHONY: test-fresh
 test-fresh: ## Run make demo and make test on a bare Debian 12 and list what the set-up did not install (root; ONLY=demo or ONLY=test; ARGS="-k decode" for a part)
-	$(PYTHON) -m testkit.bare_machine $(if $(ONLY),--only $(ONLY)) --arguments='$(ARGS)'
+	$(PYTHON) -m testkit.machine.bare_machine $(if $(ONLY),--only $(ONLY)) --arguments='$(ARGS)'
 
 .PHONY: test-scylla
 test-scylla: setup ## Run the tests of ScyllaDB's log on a ScyllaDB that you have: HOST=host:9042 or scylla://user:password@host (its keyspaces test_* are made and dropped)
 	@test -n "$(HOST)" || { echo 'say which: make test-scylla HOST=host:9042' >&2; exit 2; }
-	@$(BIN)/python -m testkit.maven_fetch
+	@$(BIN)/python -m testkit.servers.maven_fetch
 	@HEADRACE_SCYLLA='$(HOST)' $(BIN)/python -m pytest -m cql -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
 .PHONY: soak
 soak: setup ## An hour of chaos: traffic and schema changes, kills of every process, cuts of every wire; ends with 0 differences and flat memory; then 500 rounds of kill -9 through every kind of pipe (SECONDS=600 KILLS=20, ARGS="--seed 7")
-	@$(BIN)/python -m testkit.mysql_fetch
-	@$(BIN)/python -m testkit.maven_fetch
+	@$(BIN)/python -m testkit.servers.mysql_fetch
+	@$(BIN)/python -m testkit.servers.maven_fetch
 	PYTHONPATH=. $(BIN)/python -m testkit.soak --seconds $(SECONDS) --kills $(KILLS) $(ARGS)
 
 .PHONY: soak-suites
 soak-suites: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
-	@$(BIN)/python -m testkit.mysql_fetch
-	@$(BIN)/python -m testkit.maven_fetch
+	@$(BIN)/python -m testkit.servers.mysql_fetch
+	@$(BIN)/python -m testkit.servers.maven_fetch
 	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "soak or scaled" $(ARGS)
 
 .PHONY: record
-record: setup ## Write what is recorded in tests/golden anew: logs of both servers, Debezium's records (testkit/scenarios.py, debezium_cases.py)
-	@$(BIN)/python -m testkit.mysql_fetch
-	HEADRACE_WRITE_FIXTURES=1 $(BIN)/python -m pytest -q tests/integration/test_decode_fixtures.py
+record: setup ## Write what is recorded in tests/golden anew: logs of both servers, Debezium's records (testkit/recordings/scenarios.py, debezium_cases.py)
+	@$(BIN)/python -m testkit.servers.mysql_fetch
+	HEADRACE_WRITE_FIXTURES=1 $(BIN)/python -m pytest -q tests/sources/mysql/rows/test_decode_fixtures.py
 	@scripts/install-system-packages $(PYTHON) record
-	PYTHONPATH=. $(BIN)/python -m testkit.debezium_recorder
+	PYTHONPATH=. $(BIN)/python -m testkit.recordings.debezium_recorder
 
 .PHONY: lint
 lint: setup ## Check style, types, import rules and known flaws of dependencies
@@ -80,8 +80,8 @@ lint: setup ## Check style, types, import rules and known flaws of dependencies
 
 .PHONY: bench
 bench: setup ## Measure the reference workload beside its peers
-	@$(BIN)/python -m testkit.mysql_fetch
-	@$(BIN)/python -m testkit.maven_fetch
+	@$(BIN)/python -m testkit.servers.mysql_fetch
+	@$(BIN)/python -m testkit.servers.maven_fetch
 	PYTHONPATH=. $(BIN)/python -m bench $(ARGS)
 
 .PHONY: clean

@@ -16,7 +16,7 @@ from headrace.cql.language.ddl import Definitions
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, Operation, deleted, deleted_elements, log_table
 from headrace.cql.raw_pages import RawPage
 from headrace.cql.tables import CqlTable
-from testkit.cql_values import PROTOCOL, driver_type, serialised
+from testkit.generators.cql_values import PROTOCOL, driver_type, serialised
 
 PAGE_ROWS: Final = 5000
 START: Final = 1_700_000_000_000_000

@@ -32,7 +32,7 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from testkit.embedded_access import target_of
+from testkit.pipelines.embedded_access import target_of
 
 ROWS_PER_S: Final = 100_000
 PAGES_A_BLOCK: Final = 10

@@ -25,8 +25,8 @@ from bench.target import DATABASE, PASSWORD, USER, LogFile, Target
 from bench.workload import Workload, generate_transactions
 from headrace.demo.private_server import PrivateServer, Setting
 from headrace.errors import DefiniteError
-from testkit.cache import cache_dir
-from testkit.servers import find_program
+from testkit.servers.cache import cache_dir
+from testkit.servers.servers import find_program
 
 PACKET_BYTES = 1 << 20
 SETTINGS: dict[str, Setting] = {

@@ -24,7 +24,7 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from testkit.embedded_access import target_of
+from testkit.pipelines.embedded_access import target_of
 
 NAME, PLAIN, VIEW = "bench.orders", "bench.plain", "bench.orders_current"
 COLUMNS = ", ".join(column.name for column in SCHEMA.columns)

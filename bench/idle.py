@@ -34,7 +34,7 @@ from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
-from testkit.servers import build
+from testkit.servers.servers import build
 
 PIPES, TABLES = 50, 10
 SETTLE_S, MEASURE_S, PROBES = 30.0, 120.0, 10

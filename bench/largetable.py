@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.corpus import GRANTS, SETTINGS, hold_alone
 from bench.target import DATABASE, PASSWORD, USER
 from headrace.demo.private_server import PrivateServer
-from testkit.servers import find_program
+from testkit.servers.servers import find_program
 
 TABLE = "orders"
 REVISION = 1

@@ -32,7 +32,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE
-from testkit.servers import build
+from testkit.servers.servers import build
 
 WARM_UP_S = 15.0
 PATIENCE_S = 120.0

@@ -29,8 +29,8 @@ from bench.target import Target
 from bench.verdicts import Verdict, at_least
 from bench.workload import Workload
 from headrace.errors import DefiniteError
-from testkit.broker import PrivateBroker
-from testkit.debezium import Worker, json_converters, mysql_settings
+from testkit.servers.broker import PrivateBroker
+from testkit.servers.debezium import Worker, json_converters, mysql_settings
 
 PREFIX: Final = "debezium"
 SERVERS_VARIABLE: Final = "HEADRACE_BENCH_BROKER"

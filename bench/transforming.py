@@ -30,7 +30,7 @@ from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
 from headrace.transforms.block_transform import Shaper
 from headrace.transforms.salts import Salts
-from testkit.embedded_access import target_of
+from testkit.pipelines.embedded_access import target_of
 
 NONE, ALL = "none", "filter, computed, hash"
 ORDERS, SBTEST = f'transforms."{DATABASE}.orders"', f'transforms."{DATABASE}.sbtest"'

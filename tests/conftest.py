@@ -22,23 +22,21 @@ from playwright.sync_api import Browser
 from headrace.cql.session import CqlSession, close_shared_sessions, connect
 from headrace.demo.private_server import PrivateServer, Setting
 from headrace.errors import HeadraceError
-from testkit.accounts import Account, create_replica_account
-from testkit.broker import PrivateBroker
-from testkit.browser import SCREENSHOTS, chromium, find_chromium, kept_since
-from testkit.cassandra import GivenCluster, PrivateCassandra
-from testkit.debezium import Worker
-from testkit.embedded_access import set_password
-from testkit.maven_fetch import fetch_broker, fetch_cassandra, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
-from testkit.schema_registry import PrivateRegistry
-from testkit.servers import FLAVOURS, build, find_program
-from testkit.spreading import Spreading, flavour_of, longest_first
+from testkit.machine.distribution import Spreading, flavour_of, longest_first
+from testkit.pipelines.embedded_access import set_password
+from testkit.servers.accounts import Account, create_replica_account
+from testkit.servers.broker import PrivateBroker
+from testkit.servers.browser import SCREENSHOTS, chromium, find_chromium, kept_since
+from testkit.servers.cassandra import GivenCluster, PrivateCassandra
+from testkit.servers.debezium import Worker
+from testkit.servers.maven_fetch import fetch_broker, fetch_cassandra, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
+from testkit.servers.schema_registry import PrivateRegistry
+from testkit.servers.servers import FLAVOURS, build, find_program
 
 set_password()
 IN_CI = os.environ.get("CI") == "true"
 IN_SOAK = bool(os.environ.get("HEADRACE_SOAK"))
 _CQL = {"cassandra", "fresh_cassandra"}
-_SCALED = {"damage", "properties"}
-"""Folders whose tests take more and other seeds with HEADRACE_SOAK."""
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
 BEGAN = pytest.StashKey[float]()
 
@@ -59,8 +57,6 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_itemcollected(item: pytest.Item) -> None:
     if _CQL.intersection(getattr(item, "fixturenames", ())):
         item.add_marker(pytest.mark.cql)
-    if _SCALED.intersection(item.path.parts):
-        item.add_marker(pytest.mark.scaled)
     for mark in item.iter_markers("soak"):
         if not IN_SOAK and (not mark.args or flavour_of(item.nodeid) in mark.args):
             item.add_marker(pytest.mark.skip(reason=f"only in make soak-suites: {mark.kwargs['because']}"))

@@ -17,7 +17,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from testkit.embedded_access import target_of
+from testkit.pipelines.embedded_access import target_of
 
 
 class ClickHouseOwn:

@@ -20,7 +20,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from headrace.demo.private_process import find_free_port
-from testkit.embedded_access import set_password
+from testkit.pipelines.embedded_access import set_password
 from testkit.soak.chaos import Chaos, Event
 from testkit.soak.checking import Comparison, compare
 from testkit.soak.judging import STUCK_S, Outcome, judge

@@ -14,9 +14,9 @@ from decimal import Decimal
 from typing import Any
 
 from headrace.demo.private_server import PrivateServer
-from testkit.pipeline import run_command
+from testkit.oracles.both_ends import sink_client
+from testkit.pipelines.pipeline import run_command
 from testkit.soak.routes import Route
-from testkit.witness import sink_client
 
 _INTEGERS = ("tinyint", "smallint", "mediumint", "int", "bigint", "year")
 _FLOATS = ("float", "double")

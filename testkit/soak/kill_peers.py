@@ -10,11 +10,11 @@ from typing import Any, Self
 
 from headrace.cql.session import CqlSession, close_shared_sessions, connect
 from headrace.demo.private_server import PrivateServer
-from testkit.accounts import Account, create_locking_account
-from testkit.broker import PrivateBroker
-from testkit.cassandra import PrivateCassandra
-from testkit.debezium import Worker, json_converters, mysql_settings
-from testkit.servers import build
+from testkit.servers.accounts import Account, create_locking_account
+from testkit.servers.broker import PrivateBroker
+from testkit.servers.cassandra import PrivateCassandra
+from testkit.servers.debezium import Worker, json_converters, mysql_settings
+from testkit.servers.servers import build
 from testkit.soak.world import ClickHouseServer
 
 _SERVER_SETTINGS: dict[str, Any] = {"max_binlog_size": "16M", "innodb_buffer_pool_size": "64M"}

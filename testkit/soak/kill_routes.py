@@ -21,17 +21,17 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 from headrace.cql.schema_reader import describe
 from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from testkit.cell_views import selected, shown
-from testkit.counted_rows import ENGINES, check_history, check_sums
-from testkit.cql_changes import COLUMNS as CQL_COLUMNS
-from testkit.cql_changes import AllKinds
-from testkit.debezium_folding import folded_rows
-from testkit.folding import as_rows, assert_ordered, fold, read_sent
-from testkit.logged_cluster import LoggedCluster
-from testkit.pipeline import Pipeline
+from testkit.generators.cql_changes import COLUMNS as CQL_COLUMNS
+from testkit.generators.cql_changes import AllKinds
+from testkit.generators.workload import KEYS, TABLES, Workload, run_transaction
+from testkit.oracles.both_ends import assert_equal, log_end, sink_client, source_rows
+from testkit.oracles.cell_views import selected, shown
+from testkit.oracles.counted_rows import ENGINES, check_history, check_sums
+from testkit.oracles.debezium_folding import folded_rows
+from testkit.oracles.folding import as_rows, assert_ordered, fold, read_sent
+from testkit.pipelines.pipeline import Pipeline
+from testkit.servers.logged_cluster import LoggedCluster
 from testkit.soak.kill_peers import KillPeers
-from testkit.witness import assert_equal, log_end, sink_client, source_rows
-from testkit.workload import KEYS, TABLES, Workload, run_transaction
 
 COLUMNS = {"accounts": ("id", "owner", "balance", "changed"), "parts": ("account", "line", "amount"), "notes": ("title", "body", "stars")}
 PARTITIONS = 3
@@ -101,7 +101,7 @@ class KillRoute(ABC):
 
 
 class TableRoute(KillRoute):
-    """From the tables of `testkit.workload` in a MariaDB or MySQL database."""
+    """From the tables of `testkit.generators.workload` in a MariaDB or MySQL database."""
 
     flavour: ClassVar[str]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 
-from testkit.pipeline import Run, command_lines
+from testkit.pipelines.pipeline import Run, command_lines
 from testkit.soak.kill_peers import KillPeers
 from testkit.soak.kill_routes import ROUTES, KillRoute
 from testkit.soak.operator import DAEMON, DRIVER, EMBEDDED, JAVA, WORKER, processes_of

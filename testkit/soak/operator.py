@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from testkit.pipeline import Run
+from testkit.pipelines.pipeline import Run
 
 RESTART_S = 2.0
 """As a unit with RestartSec=2."""

@@ -13,9 +13,9 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError
 
 from headrace.embedded.engine.directory_lock import read_serving_process
+from testkit.oracles.both_ends import sink_client
 from testkit.soak.traffic import Traffic
 from testkit.soak.world import World
-from testkit.witness import sink_client
 
 PARTITIONS = 3
 

@@ -19,9 +19,9 @@ from pymysql.connections import Connection
 from pymysql.cursors import Cursor
 
 from headrace.demo.private_server import PrivateServer
-from testkit.migrations import Migrations
+from testkit.generators.migrations import Migrations
+from testkit.generators.workload import Workload, run_transaction
 from testkit.soak.things import Things
-from testkit.workload import Workload, run_transaction
 
 _AWAY = (0, 1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2006, 2013, 2055)
 """What clients say of a server that is gone, or is going."""

@@ -16,9 +16,9 @@ from typing import Any, Self
 from headrace.demo.private_process import PrivateProcess, find_free_port
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import PASSWORD_VARIABLE
-from testkit.accounts import Account, create_replica_account
-from testkit.broker import PrivateBroker
-from testkit.servers import mariadb, mysql
+from testkit.servers.accounts import Account, create_replica_account
+from testkit.servers.broker import PrivateBroker
+from testkit.servers.servers import mariadb, mysql
 from testkit.soak.proxy import Proxy
 
 _SERVER_SETTINGS: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""The servers' own tables of character sets, as `testkit.charset_tables` asked them for: a compressed file beside this module.
+"""The servers' own tables of character sets, as `testkit.recordings.charset_tables` asked them for: a compressed file beside this module.
 
 Every character set that is not Unicode in another form is a list of pages: the code points of consecutive last bytes behind a prefix. All
 code points in them are below U+10000, so two surrogates, which are no characters, say what else a sequence can be. Both server families

@@ -1,0 +1,1 @@
+"""Runs the commands and examples of documents."""

@@ -1,0 +1,1 @@
+"""Fault injection: damaged input, hostile servers, kills, signals, clocks."""

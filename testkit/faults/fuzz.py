@@ -1,0 +1,108 @@
+"""Feeds damaged input to the readers: `python -m testkit.faults.fuzz SUITE FLAVOUR FIRST_SEED COUNT DIRECTORY`, and prints JSON.
+
+Runs in a process of its own: a kernel that touches memory outside of its buffers ends it, and so does a watchdog when one input takes
+longer than a minute. The seed under work stands in DIRECTORY/seed, whatever happens.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import resource
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from testkit.faults.damaged_avro import DamagedBodies
+from testkit.faults.damaged_logs import DamagedLog
+from testkit.faults.damaged_packets import DamagedResult, DamagedStream
+from testkit.recordings.recordings import Recording, load_recording, recording_names
+
+HANG_S = 60
+MOST_FAILURES = 40
+_BLIND_OF_TWENTY = 17
+"""Blind damage is cheap to look at; believed damage is what finds defects, and dear."""
+
+Trial = Callable[[int], str]
+"""Does with one seed what a suite does; what came of it, or an exception, which is a failure."""
+
+
+def run(suite: str, flavour: str, first: int, count: int, directory: Path) -> dict[str, Any]:
+    recordings = [load_recording(name) for name in recording_names(flavour)]
+    trial = SUITES[suite](recordings, directory)
+    outcomes: Counter[str] = Counter()
+    failures: list[dict[str, Any]] = []
+    current = np.memmap(directory / "seed", dtype=np.int64, mode="w+", shape=(1,))
+    for seed in range(first, first + count):
+        if seed % 64 == 0:
+            faulthandler.dump_traceback_later(HANG_S, exit=True)
+        current[0] = seed
+        try:
+            outcomes[trial(seed)] += 1
+        except StopIteration:
+            break
+        # Anything that is not a definite error is what this looks for.
+        except Exception as error:  # noqa: BLE001
+            failures.append({"seed": seed, "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]})
+            if len(failures) >= MOST_FAILURES:
+                break
+    faulthandler.cancel_dump_traceback_later()
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return {"outcomes": dict(outcomes), "failures": failures, "peak_bytes": usage.ru_maxrss << 10, "cpu_s": usage.ru_utime + usage.ru_stime}
+
+
+def _logs(recordings: Sequence[Recording], directory: Path) -> Trial:
+    subjects = [DamagedLog(recording, directory) for recording in recordings]
+    checked = [subject for subject in subjects if subject.recording.checksum]
+
+    def trial(seed: int) -> str:
+        if seed % 20 < _BLIND_OF_TWENTY:
+            return checked[seed // 20 % len(checked)].try_blind(seed)
+        return subjects[seed // 20 % len(subjects)].try_believed(seed)
+
+    return trial
+
+
+def _cuts(recordings: Sequence[Recording], directory: Path) -> Trial:
+    """Every place at which a log can be cut, one after the other: seeds are numbers of places."""
+    subjects = [DamagedLog(recording, directory) for recording in recordings]
+    trials = [trial for subject in subjects for trial in subject.cuts()]
+
+    def trial(seed: int) -> str:
+        if seed >= len(trials):
+            raise StopIteration
+        return trials[seed]()
+
+    return trial
+
+
+def _streams(recordings: Sequence[Recording], directory: Path) -> Trial:
+    subjects = [DamagedStream(recording, directory) for recording in recordings]
+    return lambda seed: subjects[seed % len(subjects)].try_damage(seed)
+
+
+def _results(recordings: Sequence[Recording], directory: Path) -> Trial:  # noqa: ARG001
+    subjects = [DamagedResult(schema, recording) for recording in recordings for schema in recording.schemas]
+    return lambda seed: subjects[seed % len(subjects)].try_damage(seed)
+
+
+def _avro(recordings: Sequence[Recording], directory: Path) -> Trial:  # noqa: ARG001
+    return DamagedBodies().try_damage
+
+
+SUITES: dict[str, Callable[[Sequence[Recording], Path], Trial]] = {
+    "logs": _logs,
+    "cuts": _cuts,
+    "streams": _streams,
+    "results": _results,
+    "avro": _avro,
+}
+
+
+if __name__ == "__main__":
+    print(json.dumps(run(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]), Path(sys.argv[5]))))

@@ -1,0 +1,1 @@
+"""Generated schemas, values, histories and workloads."""

@@ -1,0 +1,1 @@
+"""Independent witnesses: the answers of servers, drivers and other libraries that results are compared with."""

@@ -1,0 +1,161 @@
+"""Rows as readers of a pipe's topics have them at the end: mypipe's generic messages, read by fastavro and folded by key.
+
+Nothing here uses Headrace's encoders or its consumer; the schemas are written down here once more, from mypipe's own.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import fastavro
+from confluent_kafka import Consumer, TopicPartition
+
+from testkit.oracles.topics import read_topic
+from testkit.servers.broker import PrivateBroker
+
+Row = dict[str, Any]
+Position = tuple[int, int]
+"""Version, and the row's number in a snapshot."""
+
+_HEAD: tuple[Any, ...] = (
+    {"name": "database", "type": "string"},
+    {"name": "table", "type": "string"},
+    {"name": "tableId", "type": "long"},
+    {"name": "txid", "type": ["null", {"type": "fixed", "size": 16, "name": "Guid"}]},
+)
+_MAPS = {"bytes": "bytes", "integers": "int", "strings": "string", "longs": "long"}
+
+
+def _schema(name: str, *prefixes: str) -> Any:
+    maps = [{"name": f"{prefix}{one}", "type": {"type": "map", "values": kind}} for prefix in prefixes for one, kind in _MAPS.items()]
+    return fastavro.parse_schema({"type": "record", "name": name, "namespace": "mypipe.avro", "fields": [*_HEAD, *maps]})
+
+
+_SCHEMAS = {1: _schema("InsertMutation", ""), 2: _schema("UpdateMutation", "old_", "new_"), 3: _schema("DeleteMutation", "")}
+_KINDS = {1: "insert", 2: "update", 3: "delete"}
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One message."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    headers: dict[str, bytes]
+
+    @property
+    def position(self) -> Position:
+        raw = self.headers["headrace.position"]
+        return int.from_bytes(raw[:8], "big"), int.from_bytes(raw[8:], "big")
+
+    @property
+    def is_snapshot(self) -> bool:
+        return len(self.headers["headrace.position"]) == 16
+
+    @property
+    def kind(self) -> str:
+        assert self.value is not None
+        return _KINDS[self.value[1]]
+
+    @property
+    def table(self) -> str:
+        return str(self._body()["table"])
+
+    @property
+    def transaction(self) -> bytes | None:
+        found: bytes | None = self._body()["txid"]
+        return found
+
+    def row(self, prefix: str = "") -> Row:
+        """The row that a generic message holds; `prefix`: `old_` or `new_` of an update."""
+        nulls = json.loads(self.headers.get("headrace.old_nulls" if prefix == "old_" else "headrace.nulls", b"[]"))
+        maps = [self._body()[f"{prefix}{one}"] for one in _MAPS]
+        found = {name: value for one in maps for name, value in one.items()}
+        assert sum(map(len, maps)) == len(found)
+        assert not found.keys() & set(nulls)
+        return {**found, **dict.fromkeys(nulls)}
+
+    def _body(self) -> Any:
+        assert self.value is not None
+        assert self.value[0] == 0
+        return fastavro.schemaless_reader(io.BytesIO(self.value[4:]), _SCHEMAS[self.value[1]], None)
+
+
+def read_sent(broker: PrivateBroker, topic: str) -> list[Sent]:
+    """All messages, partition by partition, in their order."""
+    return [Sent(topic, one.partition, one.offset, one.key, one.value, one.headers) for one in read_topic(broker, topic)]
+
+
+def newest_version(broker: PrivateBroker, topics: Iterable[str]) -> int:
+    """The highest version among the last messages of the topics' partitions."""
+    consumer = Consumer(broker.client_settings(group_id="witness", enable_auto_commit=False))
+    try:
+        found = consumer.list_topics(timeout=20).topics
+        places = [TopicPartition(topic, one) for topic in topics for one in found[topic].partitions]
+        ends = {(place.topic, place.partition): consumer.get_watermark_offsets(place, timeout=20)[1] for place in places}
+        last = {place: end - 1 for place, end in ends.items() if end}
+        consumer.assign([TopicPartition(*place, offset) for place, offset in last.items()])
+        messages = consumer.consume(len(last), timeout=20) if last else []
+        raw = [dict(message.headers() or ())["headrace.position"] for message in messages]
+    finally:
+        consumer.close()
+    return max((int.from_bytes(bytes(one[:8]), "big") for one in raw), default=0)
+
+
+def fold(messages: Iterable[Sent], *, by_position: bool) -> dict[bytes, Row]:
+    """The rows that a reader has at the end, by key: it drops what is not newer than what it has of the key, or takes all as it comes."""
+    rows: dict[bytes, Row] = {}
+    newest: dict[bytes, Position] = {}
+    for one in messages:
+        assert one.key is not None
+        if by_position and one.position <= newest.get(one.key, (-1, -1)):
+            continue
+        newest[one.key] = one.position
+        if one.kind == "delete":
+            rows.pop(one.key, None)
+        else:
+            rows[one.key] = one.row("new_" if one.kind == "update" else "")
+    return rows
+
+
+def repeats(messages: Sequence[Sent]) -> int:
+    """How many messages came again; each is what it was the first time: its partition, bytes and headers."""
+    first: dict[tuple[str, bytes | None, Position, str], Sent] = {}
+    count = 0
+    for one in messages:
+        before = first.setdefault((one.topic, one.key, one.position, one.kind), one)
+        if before is not one:
+            count += 1
+            assert (one.partition, one.value, one.headers) == (before.partition, before.value, before.headers)
+    return count
+
+
+def assert_ordered(messages: Sequence[Sent]) -> None:
+    """Without what came again, positions rise in every partition; all of a key is in one partition."""
+    partition_of: dict[bytes | None, int] = {}
+    seen: defaultdict[int, set[Any]] = defaultdict(set)
+    last: dict[int, Position] = {}
+    for one in messages:
+        assert partition_of.setdefault(one.key, one.partition) == one.partition
+        mark = one.key, one.position, one.kind
+        if mark in seen[one.partition]:
+            continue
+        seen[one.partition].add(mark)
+        assert one.position >= last.get(one.partition, (-1, -1)), one
+        last[one.partition] = one.position
+
+
+def as_rows(
+    folded: Iterable[Row], columns: Sequence[str], read: Callable[[str, Any], Any], absent: Row | None = None
+) -> list[tuple[Any, ...]]:
+    """Folded rows as the source's SELECT has them; `absent`: values of columns that came after a row's last message."""
+    default = absent or {}
+    return sorted((tuple(read(name, row[name] if name in row else default[name]) for name in columns) for row in folded), key=repr)

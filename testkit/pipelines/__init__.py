@@ -1,0 +1,1 @@
+"""Pipes for tests: as processes, and in the process of the test."""

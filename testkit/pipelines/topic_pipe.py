@@ -1,0 +1,125 @@
+"""A pipe from topics without Spark and without a broker: the real driver, reader and writers, over records that are at hand.
+
+Batches are ranges of offsets, noted in a checkpoint as Spark notes them; each partition's records go through a task that is pickled as
+Spark pickles it. For what depends on records, order and interruption; a run takes a fraction of a second.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from headrace.errors import DefiniteError
+from headrace.kafka.address import KafkaAddress
+from headrace.model.projection import Projection
+from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection
+from headrace.pipes.debezium.kafka_cluster import Standing
+from headrace.pipes.debezium.pipe import Batches, DebeziumPipe
+from headrace.pipes.debezium.position import KafkaPosition
+from headrace.pipes.debezium.topic_settings import TopicSettings
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.settings.pipe_settings import PipeSettings
+from headrace.settings.schema_policy import SchemaPolicy
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.tables.views import current_rows_from
+from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.spark.kafka.record_stream import RecordTask
+from headrace.spark.runtime.tasks import Report
+from testkit.pipelines.checkpoint_files import make_checkpoint, next_batch, write_batch_file
+from testkit.recordings.debezium_recordings import KafkaRecord, as_batches
+
+
+class LocalTopicPipe:
+    """Reads records that it is given, batch by batch, into a sink."""
+
+    def __init__(
+        self,
+        state: Path,
+        sink: ClickHouseSink,
+        choices: DebeziumChoices | None = None,
+        *,
+        policy: SchemaPolicy | None = None,
+        schema_records: Sequence[bytes] | None = None,
+        exclude: tuple[str, ...] = (),
+        exclude_columns: tuple[str, ...] = (),
+        settings: dict[str, Any] | None = None,
+        owner: bool = False,
+    ) -> None:
+        """`settings`: what else was chosen, in the words of a settings file; `owner`: check the state as a run does, until `close`."""
+        chosen = PipeSettings(
+            Selection(("*.*",), exclude),
+            state,
+            schema_changes=policy or SchemaPolicy(),
+            retry_timeout_s=5.0,
+            projection=Projection(exclude=exclude_columns),
+            choices=settings or {},
+        )
+        topics = TopicSettings("unused", choices=choices or DebeziumChoices())
+        self._pipe = DebeziumPipe(KafkaAddress("127.0.0.1:1"), topics, sink, f"test:{sink.target.database}", chosen, LogView())
+        self._directory = StateDirectory(state).acquire() if owner else StateDirectory(state)
+        self._schema_records = schema_records
+        self.sink, self.rounds = sink, 0
+        try:
+            self.batches = self._opened()
+        except DefiniteError:
+            self._directory.release()
+            raise
+        self.number = next_batch(self._directory.checkpoint)
+
+    def _opened(self) -> Batches:
+        state = self._directory.load()
+        if state is None:
+            state = self._pipe._new_state(Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
+            self._directory.begin(state)
+        else:
+            self._pipe._ask_witness(self._directory, KafkaPosition.from_json, state.tables, can_resync=False)
+        batches = self._pipe._batches(self._directory, state)
+        if self._schema_records is not None:
+            batches.evolution.descriptions.in_topic = lambda: list(self._schema_records or ())
+        batches.identify = lambda names: dict.fromkeys(names, "made here")
+        batches.evolution.finish()
+        self._pipe._targets.prepare(batches.shown().values())
+        self._directory.save(state)
+        batches.reporter.begin(batches.reached, is_new=True)
+        make_checkpoint(self._directory.checkpoint)
+        return batches
+
+    def close(self) -> None:
+        """End the run of an owner."""
+        self._directory.close()
+
+    def run(self, records: Iterable[KafkaRecord], *, commit: bool = True) -> None:
+        """One batch of all these records; without `commit`, the process dies before Spark notes that it is done."""
+        found = list(records)
+        ends: dict[str, dict[str, int]] = {topic: dict(inner) for topic, inner in self.batches.reached.to_json().items()}
+        for record in found:
+            inner = ends.setdefault(record.topic, {})
+            inner[str(record.partition)] = max(inner.get(str(record.partition), 0), record.offset + 1)
+        write_batch_file(self._directory.checkpoint / "offsets" / str(self.number), "\n".join(("v1", "{}", json.dumps(ends))))
+        pieces = as_batches(found)
+
+        def over(task: RecordTask) -> list[Report]:
+            self.rounds += 1
+            read = [piece for piece in pieces if task.reads(piece.topic)]
+            return [report for piece in read for report in pickle.loads(pickle.dumps(task)).run([piece])]
+
+        self.batches.run(over, self.number)
+        if commit:
+            write_batch_file(self._directory.checkpoint / "commits" / str(self.number), "v1\n{}")
+            self.number += 1
+
+    def rows(self, table: str, columns: str = "*", order: str = "1") -> list[list[object]]:
+        """What the sink shows of a table."""
+        name = next(known for known in self.batches.state.tables if str(known) == table)
+        layout = self.sink.target_table(self.batches.shown()[name])
+        listed = ", ".join(f"`{column.name}`" for column in layout.columns) if columns == "*" else columns
+        return self.sink.reader().query(f"SELECT {listed} FROM {current_rows_from(layout)} ORDER BY {order}")[1]
+
+    @property
+    def tables(self) -> list[TableName]:
+        return sorted(self.batches.state.tables)

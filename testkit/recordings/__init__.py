@@ -1,0 +1,1 @@
+"""Recorded logs and events of real servers, and the programs that record them."""

@@ -1,0 +1,140 @@
+"""Make the tables of character sets that Headrace ships, by asking both servers: `python -m testkit.recordings.charset_tables`.
+
+What a byte sequence means in a character set is what the servers say it means: libraries of conversions differ from them in hundreds of
+places. Every sequence that may be a character is converted by both servers in a few statements. A sequence counts as a character where
+all servers that know the set take it for one; that they all convert it alike is checked here, and nothing is written if they do not.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from pymysql.connections import Connection
+
+from headrace.sources.mysql.charsets.charset_tables import ALGORITHMIC, MALFORMED, TABLES, UNASSIGNED, Page, pack_tables
+from testkit.servers.servers import FLAVOURS, build
+
+Characters = dict[bytes, int]
+"""From a character's bytes to its code point, or UNASSIGNED."""
+
+_LINEAR_FIRST: Final = 0x81
+_COLLATIONS: Final = {
+    "mariadb": "SELECT id, character_set_name FROM information_schema.collation_character_set_applicability",
+    "mysql": "SELECT id, character_set_name FROM information_schema.collations",
+}
+
+
+def main() -> None:
+    found: dict[str, list[Characters]] = {}
+    collations: dict[int, str] = {}
+    versions = []
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        for flavour in FLAVOURS:
+            server = stack.enter_context(build(flavour, Path(scratch) / flavour))
+            connection = stack.enter_context(server.root_connection())
+            versions.append(f"{flavour} {ask(connection, 'SELECT version()')[0][0]}")
+            for number, charset in ask(connection, _COLLATIONS[flavour]):
+                if collations.setdefault(int(number), charset) != charset:
+                    raise SystemExit(f"collation {number} is of {charset} on {flavour} and of {collations[int(number)]} elsewhere")
+            list_codes(connection)
+            for charset, _, _, longest in ask(connection, "SHOW CHARACTER SET"):
+                if charset not in ALGORITHMIC:
+                    found.setdefault(charset, []).append(read_characters(connection, charset, int(longest)))
+    pages = {charset: list(pages_of(agreed(charset, answers))) for charset, answers in sorted(found.items())}
+    TABLES.write_bytes(pack_tables(versions, collations, pages))
+    print(f"{TABLES.name}: {len(pages)} character sets, {TABLES.stat().st_size:,} bytes, from {', '.join(versions)}")
+
+
+def ask(connection: Connection[Any], sql: str) -> list[tuple[Any, ...]]:
+    with connection.cursor() as cursor:
+        cursor.execute(sql)
+        return list(cursor.fetchall())
+
+
+def list_codes(connection: Connection[Any]) -> None:
+    """A table of all sequences of one byte and of two."""
+    singles = [bytes([one]) for one in range(256)]
+    codes = singles + [one + two for one in singles for two in singles]
+    ask(connection, "SET sql_mode = '', sql_log_bin = 0")
+    ask(connection, "CREATE DATABASE characters")
+    ask(connection, "USE characters")
+    ask(connection, "CREATE TABLE codes (b VARBINARY(2) PRIMARY KEY, size INT AS (LENGTH(b)) STORED)")
+    for at in range(0, len(codes), 8192):
+        ask(connection, "INSERT INTO codes (b) VALUES " + ",".join(f"(x'{code.hex()}')" for code in codes[at : at + 8192]))
+
+
+def read_characters(connection: Connection[Any], charset: str, longest: int) -> Characters:
+    """The sequences that the server takes for one character each."""
+    found = converted(connection, charset, "b", "codes WHERE size <= 2" if longest > 1 else "codes WHERE size = 1")
+    if longest == 3:
+        leads = ",".join(f"x'{lead:02x}'" for lead in range(128, 256) if not any(code[0] == lead for code in found))
+        # Where a server takes each byte for a character of its own, nothing would be left to ask: ask for the known lead as well.
+        leads = f"{leads},x'8f'" if leads else "x'8f'"
+        found |= converted(connection, charset, "CONCAT(one.b, two.b)", f"codes one, codes two WHERE one.b IN ({leads}) AND two.size = 2")
+    if longest == 4:
+        digit = "SUBSTR({0}.b, 2) BETWEEN x'30' AND x'39' AND {0}.b >= x'8130' AND {0}.b <= x'FE39' AND {0}.size = 2"
+        where = f"{digit.format('one')} AND {digit.format('two')}"
+        found |= converted(connection, charset, "CONCAT(one.b, two.b)", f"codes one, codes two WHERE {where}")
+    return found
+
+
+def converted(connection: Connection[Any], charset: str, code: str, source: str) -> Characters:
+    text = f"CONVERT({code} USING {charset})"
+    rows = ask(
+        connection,
+        f"SELECT {code}, CAST(CONVERT({text} USING utf8mb4) AS BINARY) FROM {source}"
+        f" AND CHAR_LENGTH({text}) = 1 AND CAST({text} AS BINARY) = {code}",
+    )
+    return {raw: code_point(raw, text) for raw, text in rows}
+
+
+def code_point(raw: bytes, text: bytes) -> int:
+    # A question mark is the answer to a question mark only in sets where it is one.
+    return UNASSIGNED if (text == b"?" and raw != b"?") or not text else ord(text.decode())
+
+
+def agreed(charset: str, answers: list[Characters]) -> Characters:
+    """What all servers take for a character, which they convert alike."""
+    common = set.intersection(*map(set, answers))
+    for code in common:
+        if len({answer[code] for answer in answers}) > 1:
+            raise SystemExit(f"the servers disagree on {charset} {code.hex()}: {[hex(answer[code]) for answer in answers]}")
+    return {code: answers[0][code] for code in common}
+
+
+def pages_of(characters: Characters) -> Iterator[Page]:
+    """Code points by last byte, for every prefix; the four-byte characters of gb18030 by their number."""
+    four = {linear_number(code): point for code, point in characters.items() if len(code) == 4}
+    if four:
+        yield four_byte_page(four)
+    prefixes: dict[bytes, dict[int, int]] = {}
+    for code, point in characters.items():
+        if len(code) < 4:
+            prefixes.setdefault(code[:-1], {})[code[-1]] = point
+    for prefix, row in sorted(prefixes.items()):
+        low, high = min(row), max(row)
+        yield Page(prefix, low, tuple(row.get(last, MALFORMED) for last in range(low, high + 1)))
+
+
+def four_byte_page(four: dict[int, int]) -> Page:
+    """The part below U+10000; beyond it numbers and code points run in parallel, which is checked here."""
+    beyond = 189_000
+    plain = max(number for number, point in four.items() if number < beyond and point != UNASSIGNED)
+    for number, point in four.items():
+        expected = number - beyond + 0x10000 if beyond <= number < beyond + 0x100000 else UNASSIGNED
+        if number > plain and point != expected:
+            raise SystemExit(f"four-byte character {number} is U+{point:04X}, not U+{expected:04X}")
+    return Page(b"\0\0\0", 0, tuple(four[number] for number in range(plain + 1)))
+
+
+def linear_number(code: bytes) -> int:
+    one, two, three, four = code
+    return (((one - _LINEAR_FIRST) * 10 + two - 0x30) * 126 + three - _LINEAR_FIRST) * 10 + four - 0x30
+
+
+if __name__ == "__main__":
+    main()

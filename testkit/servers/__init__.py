@@ -1,0 +1,1 @@
+"""Real servers for tests: MySQL, MariaDB, Kafka, Cassandra, Debezium, Spark, a browser."""

@@ -1,0 +1,110 @@
+"""Private servers of both flavours for tests and benchmarks, quick to start.
+
+Initialising a data directory takes seconds, so it is done once per version and kept as a template in the cache directory; each server
+starts from a copy. A copy is a server of its own: what would make two of them one (MySQL's server uuid) is not in the template.
+"""
+
+from __future__ import annotations
+
+import functools
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from headrace.demo.private_server import PrivateServer, Program, Setting, as_current_user, find_mariadb, run_to_end
+from testkit.servers.cache import cache_dir, hold_lock
+from testkit.servers.mariadb_plugins import plugin_dir
+from testkit.servers.mysql_fetch import fetch_mysql, mysql_command, mysql_version
+
+FLAVOURS = ("mariadb", "mysql")
+
+TEMPLATE_GENERATION = 1
+"""Raise it when the way data directories are initialised changes."""
+
+
+def build(flavour: str, directory: Path, **settings: Setting) -> PrivateServer:
+    """A private server of the flavour in `directory`, not started yet."""
+    return PrivateServer(find_program(flavour), directory, settings)
+
+
+def mariadb(directory: Path, **settings: Setting) -> PrivateServer:
+    """A private MariaDB server (the machine's package) in `directory`, not started yet."""
+    return build("mariadb", directory, **settings)
+
+
+def mysql(directory: Path, **settings: Setting) -> PrivateServer:
+    """A private Oracle MySQL server (fetched if need be) in `directory`, not started yet."""
+    return build("mysql", directory, **settings)
+
+
+@functools.cache
+def find_program(flavour: str) -> Program:
+    """The flavour's server, with data directories made from the cached template."""
+    program = {"mariadb": _find_mariadb_with_plugins, "mysql": find_mysql}[flavour]()
+    return replace(program, initialise=functools.partial(_copy_template, program))
+
+
+def mysqlbinlog(flavour: str) -> tuple[str, ...]:
+    """The argument vector of the flavour's own log reader."""
+    return find_program(flavour).mysqlbinlog
+
+
+def _find_mariadb_with_plugins() -> Program:
+    program = find_mariadb()
+    return replace(program, settings={**program.settings, "plugin_dir": str(plugin_dir(program.version))})
+
+
+def find_mysql() -> Program:
+    """Oracle MySQL from the cache, fetched on the first call."""
+    root = fetch_mysql()
+    places: dict[str, Setting] = {
+        "basedir": str(root / "usr"),
+        "plugin_dir": str(root / "usr/lib/mysql/plugin"),
+        "lc_messages_dir": str(root / "usr/share/mysql"),
+        "character_sets_dir": str(root / "usr/share/mysql/charsets"),
+    }
+    return Program(
+        flavour="mysql",
+        version=mysql_version(root),
+        command=mysql_command(root, "usr/sbin/mysqld"),
+        mysqlbinlog=(*mysql_command(root, "usr/bin/mysqlbinlog"), "--no-defaults"),
+        initialise=_mysql_initialiser(root, places),
+        settings={
+            **places,
+            # The built-in default is a directory that does not exist here, and the server would refuse to start.
+            "secure_file_priv": "NULL",
+            "mysqlx": False,
+            "gtid_mode": True,
+            "enforce_gtid_consistency": True,
+            "innodb_redo_log_capacity": "48M",
+        },
+    )
+
+
+def _mysql_initialiser(root: Path, places: dict[str, Setting]) -> Callable[[Path], None]:
+    def initialise(data_dir: Path) -> None:
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in places.items()]
+        quick = ["--innodb-redo-log-capacity=48M", "--innodb-flush-log-at-trx-commit=0", "--skip-log-bin", "--secure-file-priv=NULL"]
+        command = mysql_command(root, "usr/sbin/mysqld")
+        run_to_end([*command, "--no-defaults", "--initialize-insecure", *as_current_user(), f"--datadir={data_dir}", *options, *quick])
+
+    return initialise
+
+
+def _copy_template(program: Program, data_dir: Path) -> None:
+    template = cache_dir() / f"data-{program.flavour}-{program.version}-{TEMPLATE_GENERATION}"
+    with hold_lock(f"data-{program.flavour}"):
+        if not template.exists():
+            _make_template(program, template)
+    run_to_end(["cp", "-a", "--sparse=always", "--reflink=auto", f"{template}/.", str(data_dir)])
+
+
+def _make_template(program: Program, template: Path) -> None:
+    making = template.with_name(f"{template.name}.making")
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir()
+    program.initialise(making)
+    # Two servers with one uuid would take each other's transactions for their own.
+    (making / "auto.cnf").unlink(missing_ok=True)
+    making.rename(template)

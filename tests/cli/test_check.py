@@ -1,0 +1,201 @@
+"""`headrace check`: what it says is true of real servers, and its repairs repair."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from headrace import cli
+from headrace.demo.private_server import PrivateServer
+from testkit.servers.accounts import Account
+
+FreshServer = Callable[..., PrivateServer]
+Findings = dict[str, dict[str, str]]
+
+
+class Checkup:
+    """Runs the command in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def text(self, url: str, *options: str) -> tuple[int, str]:
+        code = cli.main(["check", url, *options])
+        output = "".join(self._capsys.readouterr())
+        assert "Traceback" not in output
+        return code, output
+
+    def __call__(self, url: str, *options: str) -> tuple[int, Findings]:
+        code, output = self.text(url, "--json", *options)
+        found = json.loads(output)
+        findings = {finding["name"]: finding for finding in found["findings"]}
+        assert len(findings) == len(found["findings"]), "every name once"
+        levels = [finding["level"] for finding in found["findings"]]
+        assert (found["errors"], found["warnings"]) == (levels.count("error"), levels.count("warning"))
+        assert code == (2 if found["errors"] else 0)
+        assert all(finding["repair"] and finding["meaning"] for finding in found["findings"] if finding["level"] != "ok")
+        return code, findings
+
+
+@pytest.fixture
+def check(capsys: pytest.CaptureFixture[str]) -> Checkup:
+    return Checkup(capsys)
+
+
+def run(server: PrivateServer, database: str | None, *statements: str) -> None:
+    with server.root_connection(database) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
+def levels_of(findings: Findings, *names: str) -> list[str]:
+    return [findings[name]["level"] for name in names]
+
+
+def test_a_sound_server(server: PrivateServer, database: str, replica_account: Account, check: Checkup) -> None:
+    engine = "Aria" if server.flavour == "mariadb" else "MyISAM"
+    run(
+        server,
+        database,
+        "CREATE TABLE good (id INT PRIMARY KEY)",
+        "CREATE TABLE keyless (a INT)",
+        "CREATE TABLE half (a INT NOT NULL, b INT, UNIQUE (a, b))",
+        "CREATE TABLE other (a INT NOT NULL, UNIQUE (a))",
+        f"CREATE TABLE old (id INT PRIMARY KEY) ENGINE = {engine}",
+    )
+    code, findings = check(replica_account.url(database))
+    assert code == 0
+    assert findings["tables"]["value"] == "5 selected"
+    good = [
+        "log_bin",
+        "binlog_format",
+        "binlog_row_image",
+        "binlog_row_metadata",
+        "binlog_checksum",
+        "server_id",
+        "REPLICATION SLAVE",
+        "TLS",
+    ]
+    assert levels_of(findings, *good, "retention", "time zone tables") == ["ok"] * (len(good) + 2)
+    assert "old" in findings["retention"]["value"]
+    warned = [f"key of {database}.keyless", f"key of {database}.half", f"engine of {database}.old", "RELOAD", "sync_binlog"]
+    assert levels_of(findings, *warned) == ["warning"] * len(warned)
+    assert f"key of {database}.other" not in findings
+    assert findings[f"engine of {database}.old"]["repair"] == f"ALTER TABLE `{database}`.`old` ENGINE = InnoDB"
+    code, text = check.text(replica_account.url(database), "--tables", "good")
+    assert code == 0
+    assert "1 selected" in text
+    assert "repair: SET GLOBAL sync_binlog = 1" in text
+    assert text.splitlines()[-1].startswith("check: 0 errors, ")
+    assert replica_account.password not in text
+
+
+def test_nothing_selected(replica_account: Account, check: Checkup) -> None:
+    code, findings = check(replica_account.url("no_such_database"))
+    assert (code, findings["tables"]["level"]) == (2, "error")
+
+
+@contextmanager
+def account_with(server: PrivateServer, *grants: str) -> Iterator[Account]:
+    account = Account(server, f"few{secrets.token_hex(3)}", secrets.token_hex(8))
+    run(server, None, f"CREATE USER '{account.user}'@'%' IDENTIFIED BY '{account.password}'")
+    run(server, None, *(f"GRANT {grant} TO '{account.user}'@'%'" for grant in grants))
+    try:
+        yield account
+    finally:
+        run(server, None, f"DROP USER '{account.user}'@'%'")
+
+
+def repair(server: PrivateServer, findings: Findings) -> list[str]:
+    """Do what the findings say, as the administrator would; the names of those that no statement repairs."""
+    left = []
+    for name, finding in findings.items():
+        if finding["level"] == "ok":
+            continue
+        if finding["repair"].startswith(("SET GLOBAL ", "GRANT ", "ALTER TABLE ")) and "(...)" not in finding["repair"]:
+            run(server, None, *finding["repair"].split("; "))
+        else:
+            left.append(name)
+    return left
+
+
+def test_missing_privileges_are_named_and_granted(server: PrivateServer, database: str, check: Checkup) -> None:
+    """With hardly a right, then with what the check asked for, until nothing is missing."""
+    run(server, database, "CREATE TABLE good (id INT PRIMARY KEY, v INT)")
+    with account_with(server, f"SELECT (id), INSERT ON `{database}`.good") as account:
+        url = account.url(database)
+        code, findings = check(url)
+        assert code == 2
+        second = "BINLOG MONITOR" if server.flavour == "mariadb" else "REPLICATION CLIENT"
+        assert levels_of(findings, second, f"SELECT on {database}.good") == ["error", "error"]
+        grants = {name: finding for name, finding in findings.items() if finding["repair"].startswith("GRANT")}
+        assert repair(server, grants) == []
+        code, findings = check(url)
+        assert code == 0
+        assert levels_of(findings, second, "REPLICATION SLAVE", "XA RECOVER") == ["ok"] * 3
+        assert repair(server, {"RELOAD": findings["RELOAD"]}) == []
+        assert check(url)[1]["RELOAD"]["level"] == "ok"
+    with account_with(server, "SELECT, REPLICATION CLIENT ON *.*") as account:
+        code, findings = check(account.url(database))
+        assert (code, findings["REPLICATION SLAVE"]["level"]) == (2, "error")
+        assert "GRANT" in findings["REPLICATION SLAVE"]["repair"]
+
+
+def test_prepared_transactions(server: PrivateServer, database: str, check: Checkup) -> None:
+    run(server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+    with server.root_connection(database) as connection, connection.cursor() as cursor:
+        for statement in ("XA START 'forgotten'", "INSERT INTO t VALUES (1)", "XA END 'forgotten'", "XA PREPARE 'forgotten'"):
+            cursor.execute(statement)
+        try:
+            _, findings = check(server.url(database))
+        finally:
+            cursor.execute("XA ROLLBACK 'forgotten'")
+    assert findings["XA RECOVER"]["level"] == "warning"
+    assert "forgotten" in findings["XA RECOVER"]["value"]
+    assert check(server.url(database))[1]["XA RECOVER"]["level"] == "ok"
+
+
+def test_everything_wrong_and_repaired(fresh_server: FreshServer, flavour: str, check: Checkup) -> None:
+    """A server that has every setting wrong; after the statements that the check gives, only what needs a restart is left."""
+    wrong: dict[str, Any] = {
+        "binlog_format": "STATEMENT",
+        "binlog_row_image": "MINIMAL",
+        "binlog_row_metadata": "MINIMAL",
+        "binlog_checksum": "NONE",
+        "sql_mode": '""',
+        "binlog_expire_logs_seconds": 3600,
+        "binlog_ignore_db": "hidden",
+        "log_slave_updates": False,
+    }
+    if flavour == "mariadb":
+        wrong |= {"gtid_strict_mode": False, "server_id": 1}
+        follow = "CHANGE MASTER TO MASTER_HOST = '127.0.0.1', MASTER_PORT = 1, MASTER_USER = 'nobody'"
+    else:
+        wrong |= {"gtid_mode": False, "enforce_gtid_consistency": False, "innodb_native_foreign_keys": True}
+        wrong |= {"log_replica_updates": wrong.pop("log_slave_updates"), "binlog_row_value_options": "PARTIAL_JSON"}
+        follow = "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1, SOURCE_USER = 'nobody'"
+    server = fresh_server(**wrong)
+    run(server, None, "CREATE DATABASE shop", "CREATE DATABASE hidden", "CREATE TABLE hidden.t (id INT PRIMARY KEY)")
+    run(server, "shop", "CREATE TABLE parent (id INT PRIMARY KEY)")
+    key = "FOREIGN KEY (parent) REFERENCES parent (id) ON DELETE CASCADE"
+    run(server, "shop", f"CREATE TABLE child (id INT PRIMARY KEY, parent INT, CONSTRAINT up {key})", follow)
+    code, findings = check(server.url("shop"))
+    assert code == 2
+    updates = "log_slave_updates" if flavour == "mariadb" else "log_replica_updates"
+    assert levels_of(findings, "binlog_format", "binlog_row_image", "foreign key of shop.child", updates) == ["error"] * 4
+    expected = ["binlog_row_metadata", "binlog_checksum", "sql_mode", "retention", "sync_binlog", "binlog_ignore_db"]
+    expected += ["gtid_strict_mode", "server_id"] if flavour == "mariadb" else ["gtid_mode"]
+    assert levels_of(findings, *expected) == ["warning"] * len(expected)
+    assert check(server.url("hidden"))[1]["binlog_ignore_db"]["level"] == "error"
+    assert sorted(repair(server, findings)) == sorted(["binlog_ignore_db", "foreign key of shop.child", updates])
+    after = check(server.url("shop"))[1]
+    assert {name for name, finding in after.items() if finding["level"] != "ok"} == {
+        "binlog_ignore_db",
+        "foreign key of shop.child",
+        updates,
+    }

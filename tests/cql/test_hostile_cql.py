@@ -1,0 +1,60 @@
+"""CQL servers that attack their client (`testkit.faults.hostile_cql`): an error in bounded memory and time, never a traceback."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from headrace.cql.address import parse_cql_url
+from headrace.cql.bounded_connection import check_rows
+from headrace.cql.session import connect
+from headrace.errors import DefiniteError, HeadraceError
+from testkit.faults.hostile_cql import ATTACKS, hostile_cql
+
+_WAITED = ("endless_events",)
+"""A server that never answers is waited for, and may answer another time."""
+
+
+def _peak_mib() -> int:
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) >> 10
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_an_attack_is_an_error(name: str) -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+    # Long enough for a busy machine: a timeout is a transient error.
+    begin, before, patience_s = time.monotonic(), _peak_mib(), 3 if name in _WAITED else 20
+    with hostile_cql(ATTACKS[name]) as port, pytest.raises(HeadraceError) as caught:
+        connect(parse_cql_url(f"cql://127.0.0.1:{port}/k?connect-timeout={patience_s}&read-timeout={patience_s}"))
+    assert name in _WAITED or isinstance(caught.value, DefiniteError), caught.value
+    assert caught.value.hint
+    assert time.monotonic() - begin < 60
+    assert _peak_mib() - before < 900
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "left"), [(-1, 1, 100), (26, 1, 100), (1 << 31, 0, 100), (1, 70_000, 1 << 30), (4 << 20, 1, 1 << 30)]
+)
+def test_rows_that_cannot_be_there_are_refused(rows: int, columns: int, left: int) -> None:
+    with pytest.raises(Exception, match="CQL's protocol"):
+        check_rows(rows, columns, left)
+
+
+def test_rows_of_a_page_are_taken() -> None:
+    check_rows(5000, 200, 5000 * 200 * 4)
+    check_rows(0, 0, 0)
+
+
+@pytest.mark.parametrize("command", ["check", "tail"])
+def test_commands_end_with_an_error_and_without_a_traceback(command: str) -> None:
+    with hostile_cql(ATTACKS["cut_rows"]) as port:
+        arguments = [command, f"scylla://127.0.0.1:{port}/k?connect-timeout=3", *(["--once"] if command == "tail" else [])]
+        done = subprocess.run([sys.executable, "-m", "headrace", *arguments], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert "CQL's protocol" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr

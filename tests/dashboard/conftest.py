@@ -1,0 +1,47 @@
+"""A page in Chromium over a made-up process: what the tests here begin with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from headrace.dashboard.server import Server, serve
+from testkit.generators.fake_control import TOKEN, FakeControl
+from testkit.servers.browser import Pages
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture
+def pages(browser: Browser) -> Iterator[Pages]:
+    opened = Pages(browser)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def control() -> FakeControl:
+    """Tests put another one here by parametrizing, or by a fixture of their own."""
+    return FakeControl()
+
+
+@pytest.fixture
+def served(control: FakeControl) -> Iterator[Server]:
+    with serve(control, "127.0.0.1:0", TOKEN) as server:
+        yield server
+
+
+@pytest.fixture
+def look(pages: Pages, served: Server) -> Open:
+    """Opens the page at an address inside it: `look("#/pipes/shop")`; with `token=True` by the link that has the token."""
+
+    def opened(inside: str = "", *, token: bool = False, **how: object) -> Page:
+        page = pages.open(f"{served.url}/{f'#token={TOKEN}' if token else inside}", **how)  # type: ignore[arg-type]
+        page.wait_for_selector("#line[data-line=live]")
+        if token and inside:
+            page.evaluate("inside => { location.hash = inside }", inside)
+        return page
+
+    return opened

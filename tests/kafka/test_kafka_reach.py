@@ -1,0 +1,189 @@
+"""What a pipe meets at real brokers, by the command that a user gives, through Spark: logins over TLS on both sides, places to start at,
+records that are none, partitions that are added, and Avro with a registry.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import NewPartitions
+
+from headrace import cli
+from headrace.demo.private_server import PrivateServer
+from headrace.embedded.process import EmbeddedServer
+from headrace.kafka.avro.schema import parse_schema
+from headrace.kafka.registry_http import HttpRepository
+from testkit.oracles.both_ends import sink_client
+from testkit.oracles.topics import read_topic
+from testkit.pipelines.pipeline import Finished, Run, run_command
+from testkit.recordings.debezium_recordings import KafkaRecord, load_records, load_schemas, load_truth
+from testkit.servers.broker import BrokerTls, PrivateBroker
+from testkit.servers.certificates import Authority
+from testkit.servers.schema_registry import PrivateRegistry
+
+OLD, NEW = 1_714_521_600_000, 1_717_200_000_000
+"""The first of May and the first of June 2024."""
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        yield server
+
+
+class Target:
+    """A database of one's own in ClickHouse, looked at by ClickHouse's own client."""
+
+    def __init__(self, server: EmbeddedServer) -> None:
+        self.database = f"reach_{secrets.token_hex(4)}"
+        self.url = f"clickhouse://default@127.0.0.1:{server.port}/{self.database}"
+        self._server = server
+
+    def query(self, sql: str) -> list[list[Any]]:
+        with closing(sink_client(f"http://127.0.0.1:{self._server.port}")) as client:
+            return [list(row) for row in client.query(sql.replace("$", f"`{self.database}`")).result_rows]
+
+    def rows(self, table: str, columns: str) -> list[list[Any]]:
+        """None while there is no table."""
+        there = self.query(f"SELECT count() FROM system.tables WHERE database = '{self.database}' AND name = '{table}'")
+        return self.query(f"SELECT {columns} FROM $.{table} FINAL ORDER BY 1") if there[0][0] else []
+
+
+@pytest.fixture
+def target(clickhouse: EmbeddedServer) -> Target:
+    return Target(clickhouse)
+
+
+def event(number: int, name: str, **more: Any) -> dict[str, Any]:
+    """What a MySQL connector sends of an inserted row."""
+    source = {"connector": "mysql", "db": "shop", "table": "goods", "snapshot": "false", "server_id": 1, "file": "bin.000001"}
+    place = {"pos": 100 * number, "row": 0}
+    value = {"before": None, "after": {"id": number, "name": name}, "source": {**source, **place}, "op": "c"}
+    return {"key": json.dumps({"id": number}).encode(), "value": json.dumps(value).encode(), **more}
+
+
+def test_logins_over_tls_on_both_sides(
+    mariadb_server: PrivateServer, fresh_broker: Callable[..., PrivateBroker], target: Target, tmp_path: Path, capfd: Any
+) -> None:
+    """MariaDB to Kafka to ClickHouse: brokers that show a certificate of an authority of our own, ask for one, and for a password."""
+    database = f"reach_{secrets.token_hex(4)}"
+    broker = fresh_broker(accounts={"me": "s ec:ret"}, tls=BrokerTls.made(tmp_path))
+    url = broker.url().replace("s ec:ret", "s%20ec%3Aret")
+    with closing(mariadb_server.root_connection()) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database}")
+        cursor.execute(f"CREATE TABLE {database}.goods (id INT PRIMARY KEY, name TEXT)")
+        cursor.execute(f"INSERT INTO {database}.goods VALUES (1, 'apple'), (2, NULL), (3, 'plum')")
+    into = ["replicate", mariadb_server.url(database), url, "--once", "--set", "kafka.format=debezium", "--set", "kafka.schemas=true"]
+    out_of = ["replicate", url, target.url, "--once", "--topics", f"headrace.{database}.*"]
+    for number, arguments in enumerate((into, out_of)):
+        done = run_command(*arguments, "--state", str(tmp_path / f"state_{number}"))
+        assert done.code == 0, done.output
+        kept = b"".join(file.read_bytes() for file in (tmp_path / f"state_{number}").rglob("*") if file.is_file()) + done.output.encode()
+        assert b"ec:ret" not in kept
+        assert b"PRIVATE KEY" not in kept
+    assert target.rows("goods", "id, name") == [[1, "apple"], [2, None], [3, "plum"]]
+
+    other = Authority(tmp_path, "other").cert
+    wrong = {
+        url.replace("authority.pem", other.name): "ssl.ca.location",
+        url.replace("s%20ec%3Aret", "guessed"): "password",
+        url.replace("authority.pem", "nowhere.pem"): "ssl.ca.location failed",
+    }
+    for number, (address, named) in enumerate(wrong.items()):
+        for arguments in (into, out_of):
+            states = ["--state", str(tmp_path / f"wrong_{number}_{arguments is into}")]
+            assert cli.main([address if word == url else word for word in arguments] + states) == cli.FAILED
+            said = capfd.readouterr().err
+            assert named in said, said
+            assert "guessed" not in said
+
+
+class Readers:
+    """A pipe from a broker's topics that begin with a prefix."""
+
+    def __init__(self, broker: PrivateBroker, prefix: str, target: Target, directory: Path) -> None:
+        self._source = f"{broker.url()}?metadata.max.age.ms=1000"
+        self._prefix, self._target, self._directory = prefix, target, directory
+
+    def start(self, *more: str) -> Run:
+        log = self._directory / f"{len(list(self._directory.iterdir()))}.log"
+        ends = ("replicate", self._source, self._target.url, "--topics", f"{self._prefix}.*", "--state", str(self._directory / "state"))
+        return Run([*ends, *more], log)
+
+    def once(self, *more: str) -> Finished:
+        return self.start("--once", *more).wait()
+
+
+def registered(name: str, prefix: str, registry: PrivateRegistry) -> list[KafkaRecord]:
+    """A recording in Avro, its schemas in a registry: the ids in its records are those that the registry gave."""
+    repository = HttpRepository(registry.url)
+    ids = {number: repository.register(f"{prefix}-{number}", parse_schema(schema)) for number, schema in load_schemas(name).items()}
+
+    def renamed(value: bytes | None) -> bytes | None:
+        return None if value is None else b"\0" + ids[int.from_bytes(value[1:5], "big")].to_bytes(4, "big") + value[5:]
+
+    records = [one for one in load_records(name) if one.topic.endswith(".sbtest1")]
+    return [
+        KafkaRecord(f"{prefix}.shop.sbtest1", one.partition, one.offset, one.timestamp, renamed(one.key), renamed(one.value), one.headers)
+        for one in records
+    ]
+
+
+def test_offsets_to_start_at_avro_a_record_that_is_none_and_partitions_that_come(
+    broker: PrivateBroker, schema_registry: PrivateRegistry, target: Target, tmp_path: Path
+) -> None:
+    prefix = f"reach{secrets.token_hex(4)}"
+    plain, letters = broker.create_topic(f"{prefix}.shop.goods"), broker.create_topic()
+    broker.produce(plain, [event(1, "before"), event(2, "first")])
+    records = registered("mysql-avro", prefix, schema_registry)
+    avro = broker.create_topic(records[0].topic)
+    broker.produce(avro, [{"key": one.key, "value": one.value, "headers": list(one.headers)} for one in records])
+    readers = Readers(broker, prefix, target, tmp_path)
+    start = json.dumps({plain: {"0": 1}, avro: {"0": -2}})
+    choices = [f"debezium.registry={schema_registry.url}", "debezium.on_malformed=topic", f"debezium.dead_letter_topic={letters}"]
+    settings = [word for choice in choices for word in ("--set", choice)]
+    run = readers.start("--start", start, *settings)
+    truth = load_truth("mysql")["sbtest1"]
+    try:
+        run.until(lambda: target.rows("goods", "id") == [[2]] and len(target.rows("sbtest1", "id")) == len(truth.rows))
+        broker.produce(plain, [{"key": b"k", "value": b"{no record", "headers": [("h", b"1")]}, event(3, "after it")])
+        run.until(lambda: target.rows("goods", "id") == [[2], [3]])
+        admin = broker.admin()
+        admin.create_partitions([NewPartitions(plain, 3)])[plain].result(20)
+        broker.produce(plain, [event(4, "in a new partition", partition=2), event(5, "in the old one", partition=0)])
+        run.until(lambda: target.rows("goods", "id") == [[2], [3], [4], [5]])
+    finally:
+        run.kill()
+    names = ", ".join(f"toString({name})" for name, _ in truth.columns)
+    assert sorted(map(repr, target.rows("sbtest1", names))) == sorted(repr(list(row)) for row in truth.rows)
+    # (Killed, it may send a letter again; with the same place.)
+    (letter,) = {(one.key, one.value, tuple(sorted(one.headers.items()))) for one in read_topic(broker, letters)}
+    assert letter[:2] == (b"k", b"{no record")
+    said = {name.removeprefix("headrace.error."): value for name, value in letter[2]}
+    assert said.pop("reason")
+    assert said.pop("pipe")
+    assert said == {"h": b"1", "topic": plain.encode(), "partition": b"0", "offset": b"2"}
+    # (Killed between a batch and the note that it is done, it does the batch again; then nothing is left.)
+    assert readers.once(*settings).code == 0
+    ended = readers.once(*settings)
+    assert (ended.code, "nothing new" in ended.output) == (0, True), ended.output
+    assert target.rows("goods", "id") == [[2], [3], [4], [5]]
+
+
+def test_a_moment_to_start_at(broker: PrivateBroker, target: Target, tmp_path: Path) -> None:
+    """Partitions whose records are all older have nothing to read yet."""
+    prefix = f"reach{secrets.token_hex(4)}"
+    # The broker deletes records as old as these after five minutes, unless the topic keeps them.
+    topic = broker.create_topic(f"{prefix}.shop.goods", partitions=2, retention_ms=-1)
+    broker.produce(topic, [event(1, "may", partition=0, timestamp=OLD), event(2, "june", partition=0, timestamp=NEW)])
+    broker.produce(topic, [event(3, "may", partition=1, timestamp=OLD)])
+    readers = Readers(broker, prefix, target, tmp_path)
+    ended = readers.once("--start", "2024-05-15T00:00:00Z")
+    assert ended.code == 0, ended.output
+    assert target.rows("goods", "id, name") == [[2, "june"]]

@@ -1,0 +1,298 @@
+"""Engines that count rows get every change once: whatever is cut off, written again, or answered and not heard.
+
+The pipe is the real one, without Spark (`testkit.pipelines.local_pipeline`), so that it can be killed at every block it writes. Both sides
+are looked at from outside: the source by its own SELECT and by `mysql-replication`, the sink by its own sums.
+"""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from clickhouse_connect.driver.client import Client
+
+from headrace.demo.private_server import PrivateServer
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
+from headrace.model.table_selection import Selection
+from headrace.model.version import unpack_version
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.mysql.pipe import MySQLPipe
+from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.mysql.limits import BatchLimits
+from headrace.sources.mysql.rows import row_decoder
+from headrace.sources.mysql.segments import segment_reader
+from testkit.oracles.binlogs import Logbook, Place, open_logbook
+from testkit.oracles.both_ends import sink_client, source_rows
+from testkit.pipelines.embedded_access import target_of
+from testkit.pipelines.local_pipeline import Cutter, Killed, without_spark
+from testkit.servers.replication import await_executed, executed, promote, start_replica
+
+pytestmark = pytest.mark.scaled
+
+ENGINES = {
+    "folded": TargetEngine.COLLAPSING,
+    "paired": TargetEngine.VERSIONED,
+    "events": TargetEngine.HISTORY,
+    "latest": TargetEngine.REPLACING,
+}
+TABLES = (*ENGINES, "folded_parted", "events_parted")
+COUNTING = tuple(table for table in TABLES if table != "latest")
+COLUMNS = "id, n, s"
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        yield server
+
+
+@pytest.fixture
+def client(clickhouse: EmbeddedServer) -> Iterator[Client]:
+    with sink_client(clickhouse.url) as client:
+        yield client
+
+
+@pytest.fixture
+def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
+    with open_logbook(server, database) as book:
+        yield book
+
+
+@pytest.fixture
+def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
+    tables = tuple((f"*.{table}", (("engine", engine),)) for table, engine in ENGINES.items())
+    parted = tuple((f"*.{table}_parted", (("engine", engine), ("partition_by", "n % 3"))) for table, engine in ENGINES.items())
+    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
+    yield ClickHouseSink(target, ClickHouseOptions(tables=(*tables, *parted)))
+    disconnect(target)
+
+
+class Runs:
+    """One pipe, run again and again."""
+
+    def __init__(self, book: Logbook, sink: ClickHouseSink, state: Path) -> None:
+        self.book, self.sink, self.state = book, sink, state
+
+    def __call__(self, *, slots: int = 2, flush_rows: int = 0, snapshot: SnapshotMode = SnapshotMode.LOCK_FREE) -> None:
+        """Replicate up to now."""
+        limits = BatchLimits(flush_rows=flush_rows, flush_seconds=0.0)
+        settings = PipeSettings(
+            Selection((f"{self.book.database}.*",)),
+            self.state,
+            once=True,
+            limits=limits,
+            snapshot=snapshot,
+            chunk_rows=40,
+            master=f"local[{slots}]",
+        )
+        MySQLPipe(self.book.address, self.sink, "sink", settings, LogView()).run()
+
+
+@pytest.fixture
+def runs(book: Logbook, sink: ClickHouseSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Runs:
+    without_spark(monkeypatch)
+    # Small blocks, so that a small workload has many.
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
+    monkeypatch.setattr(segment_reader, "_WINDOW_EVENTS", 16)
+    return Runs(book, sink, tmp_path / "state")
+
+
+def prepare(book: Logbook, rows: int = 100) -> None:
+    for table in TABLES:
+        book.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, n INT NOT NULL, s VARCHAR(40))")
+        book.insert(table, [(i, i % 7, f"row {i}") for i in range(rows)])
+    book.run(f"ANALYZE TABLE {', '.join(TABLES)}")
+
+
+def change(book: Logbook, step: int) -> None:
+    """Every kind of change, to every table: rows that come and go within a step, keys that move, partitions that change."""
+    for table in TABLES:
+        new = 1000 + step * 10
+        book.run("BEGIN", f"INSERT INTO {table} VALUES {', '.join(f'({new + i}, {i}, NULL)' for i in range(8))}")
+        book.run(
+            f"UPDATE {table} SET n = n + 1 WHERE id % 5 = {step % 5}", f"DELETE FROM {table} WHERE id IN ({step}, {new + 3})", "COMMIT"
+        )
+        book.run(f"UPDATE {table} SET id = id + 50000 WHERE id = {new + 4}", f"UPDATE {table} SET s = 'step {step}' WHERE id = {new + 1}")
+        book.run(f"INSERT INTO {table} VALUES ({step}, 0, 'again')")
+
+
+def check(client: Client, book: Logbook, database: str) -> None:
+    """The sums of the sink are the source's rows; the history is the source's log."""
+    for table in TABLES:
+        expected = Counter(source_rows(book.server, book.database, table))
+        place = f"`{database}`.{table}"
+        if table.startswith("events"):
+            check_history(client, book, place, table)
+            continue
+        # A row that moved to another partition collapses in each of them; put together, their order would be lost.
+        apart = " SETTINGS do_not_merge_across_partitions_select_final = 1" if table == "folded_parted" else ""
+        final = client.query(f"SELECT {COLUMNS} FROM {place} FINAL WHERE _sign = 1{apart}").result_rows
+        assert Counter(map(tuple, final)) == expected, table
+        if table != "latest":
+            sums = client.query(f"SELECT {COLUMNS}, toInt32(sum(_sign)) AS times FROM {place} GROUP BY {COLUMNS} HAVING times != 0")
+            assert Counter({tuple(row[:-1]): row[-1] for row in sums.result_rows}) == expected, table
+
+
+def check_history(client: Client, book: Logbook, place: str, table: str) -> None:
+    """Each row of the snapshot once, and since then each change of the log once."""
+    found = Counter(tuple(row) for row in client.query(f"SELECT _operation, {COLUMNS} FROM {place}").result_rows)
+    [(versions, position)] = client.query(
+        f"SELECT uniqExact(_version), max(_version) FROM {place} WHERE _operation = 'snapshot'"
+    ).result_rows
+    assert versions == 1, table
+    _, number, offset = unpack_version(position)
+    start = Place(f"{book.place().file.rpartition('.')[0]}.{number:06}", offset)
+    changes = book.replicated(start, table)
+    moving = ("id", "n") if table.endswith("parted") else ("id",)
+    moves = {n for n, (old, new) in enumerate(itertools.pairwise(changes)) if old[0] == "before" and _differ(old[1], new[1], moving)}
+    logged = Counter((kind, *row.values()) for n, (kind, row) in enumerate(changes) if kind != "before" or n in moves)
+    assert logged == Counter({row: times for row, times in found.items() if row[0] != "snapshot"}), table
+    assert sum(logged.values()) > 0
+    # What the snapshot read is what the log leads from to what the source has now.
+    now = Counter({row[1:]: times for row, times in found.items() if row[0] == "snapshot"})
+    for kind, row in changes:
+        now[tuple(row.values())] += -1 if kind in ("before", "delete") else 1
+    assert +now == Counter(source_rows(book.server, book.database, table)), table
+
+
+def _differ(old: dict[str, Any], new: dict[str, Any], columns: tuple[str, ...]) -> bool:
+    return any(old[column] != new[column] for column in columns)
+
+
+def survive(runs: Runs, cutter: Cutter, block: int, *, answered: bool, **settings: Any) -> bool:
+    """Run until it is killed at a block; whether it was."""
+    cutter.arm(block, answered=answered)
+    try:
+        runs(**settings)
+    except Killed:
+        return True
+    finally:
+        cutter.disarm()
+    return False
+
+
+def test_killed_at_every_block(runs: Runs, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    book, database = runs.book, runs.sink.target.database
+    prepare(book)
+    cutter = Cutter(monkeypatch)
+    # First the snapshot, then, from the run on that completes it, the stream: a step further each time, with other settings each time.
+    landed: Counter[str] = Counter()
+    for step, block in enumerate((0, 2, 5, 9)):
+        mode = SnapshotMode.CONSISTENT if step % 3 == 1 else SnapshotMode.LOCK_FREE
+        if survive(runs, cutter, block, answered=step % 2 == 0, slots=1 + step % 3, snapshot=mode):
+            landed["snapshot"] += 1
+        change(book, step)
+    runs()
+    check(client, book, database)
+    for step, block in enumerate((0, 3, 8, 14, 20), 20):
+        change(book, step)
+        flush_rows = (0, 150, 40)[step % 3]
+        if survive(runs, cutter, block, answered=step % 2 == 0, slots=1 + step % 3, flush_rows=flush_rows):
+            landed["stream"] += 1
+    assert landed["snapshot"] >= 3
+    assert landed["stream"] >= 4
+    runs(slots=3)
+    check(client, book, database)
+
+
+def shown(client: Client, book: Logbook, sink: ClickHouseSink) -> None:
+    """Every table shows what the source has, and collapsing ones add up to it."""
+    for table in TABLES:
+        expected = Counter(source_rows(book.server, book.database, table))
+        read = sink.without_cache().reader().read_range(book.schema(table))
+        assert Counter(tuple(row[column] for column in ("id", "n", "s")) for row in read.to_pylist()) == expected, table
+        if table.startswith(("folded", "paired")):
+            place = f"`{sink.target.database}`.{table}"
+            sums = client.query(f"SELECT {COLUMNS}, toInt32(sum(_sign)) AS times FROM {place} GROUP BY {COLUMNS} HAVING times != 0")
+            assert Counter({tuple(row[:-1]): row[-1] for row in sums.result_rows}) == expected, table
+
+
+def test_emptied_and_read_again(runs: Runs, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that is emptied in the log, or read again on demand, counts what came after that, also if it is killed on the way."""
+    book, sink = runs.book, runs.sink
+    prepare(book, rows=40)
+    runs()
+    cutter = Cutter(monkeypatch)
+    change(book, 1)
+    book.run(*(f"TRUNCATE TABLE {table}" for table in TABLES))
+    change(book, 2)
+    assert survive(runs, cutter, 3, answered=True)
+    change(book, 3)
+    assert survive(runs, cutter, 9, answered=False)
+    runs()
+    shown(client, book, sink)
+    # Something is wrong with the tables, and they are read again.
+    for table in COUNTING:
+        client.command(f"INSERT INTO `{sink.target.database}`.{table} SELECT * FROM `{sink.target.database}`.{table}")
+    directory = StateDirectory(runs.state)
+    ask_for_resync(directory, (f"{book.database}.folded*", f"{book.database}.paired*"))
+    change(book, 4)
+    assert survive(runs, cutter, 1, answered=True)
+    change(book, 5)
+    assert survive(runs, cutter, 2, answered=True, snapshot=SnapshotMode.CONSISTENT)
+    change(book, 6)
+    runs()
+    shown(client, book, sink)
+
+
+def test_rows_that_are_there_already_are_not_counted_in(runs: Runs, client: Client) -> None:
+    book, database = runs.book, runs.sink.target.database
+    prepare(book, rows=5)
+    runs.sink.prepare([book.schema(table) for table in TABLES])
+    client.command(f"INSERT INTO `{database}`.folded (id, n, _sign, _version) VALUES (1, 1, 1, 1)")
+    with pytest.raises(DefiniteError, match="holds rows already, and its engine adds rows up"):
+        runs()
+    client.command(f"TRUNCATE TABLE `{database}`.folded")
+    runs()
+    change(book, 1)
+    runs()
+    check(client, book, database)
+
+
+@pytest.mark.usefixtures("flavour")
+@pytest.mark.soak("mysql", because="test_failover_stream fails over on both")
+def test_another_server_takes_over(
+    sink: ClickHouseSink,
+    client: Client,
+    fresh_server: Callable[..., PrivateServer],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Another log says the same under other versions: what counts is read again, and a batch that was half written does not count twice."""
+    without_spark(monkeypatch)
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
+    cutter = Cutter(monkeypatch)
+    primary = fresh_server()
+    replica = start_replica(primary, fresh_server)
+    with primary.root_connection() as root, root.cursor() as cursor:
+        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+    with open_logbook(primary, "shop") as book:
+        prepare(book, rows=30)
+        before = Runs(book, sink, tmp_path / "state")
+        before()
+        change(book, 1)
+        assert survive(before, cutter, 9, answered=True)
+        await_executed(replica, executed(primary))
+    primary.stop()
+    promote(replica)
+    with open_logbook(replica, "shop") as book:
+        after = Runs(book, sink, tmp_path / "state")
+        change(book, 2)
+        assert survive(after, cutter, 2, answered=False)
+        change(book, 3)
+        after()
+        shown(client, book, sink)
+        change(book, 4)
+        after()
+        shown(client, book, sink)

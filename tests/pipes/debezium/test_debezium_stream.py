@@ -1,0 +1,112 @@
+"""Debezium's topics to ClickHouse through a real broker and Spark's own Kafka source, by the command that a user gives."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.embedded.process import EmbeddedServer
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from testkit.pipelines.embedded_access import target_of
+from testkit.pipelines.pipeline import Run
+from testkit.recordings.debezium_recordings import KafkaRecord, load_records, load_truth
+from testkit.servers.broker import PrivateBroker
+
+TABLES = ("sbtest1", "uniques", "emptied", "evolving", "late")
+"""Types are the readers' matter: `test_debezium_pipe` has them, without Spark."""
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        yield server
+
+
+class Story:
+    """Topics of a recording in a broker, and a pipe that reads them."""
+
+    def __init__(self, broker: PrivateBroker, clickhouse: EmbeddedServer, directory: Path) -> None:
+        self.broker, self.directory = broker, directory
+        self.database = f"d_{secrets.token_hex(4)}"
+        self.pipe = f"pipe_{self.database}"
+        self.sink = ClickHouseSink(target_of(clickhouse, database=self.database))
+        self.url = f"clickhouse://default@127.0.0.1:{clickhouse.port}/{self.database}"
+
+    def send(self, records: Sequence[KafkaRecord]) -> None:
+        """Put records into topics of two partitions, by key, as a connector's producer does."""
+        for topic in dict.fromkeys(record.topic for record in records):
+            if topic not in self.broker.admin().list_topics(timeout=10).topics:
+                self.broker.create_topic(topic, partitions=2)
+            self.broker.produce(topic, [_sent(one) for one in records if one.topic == topic])
+
+    def start(self, *more: str) -> Run:
+        source = f"{self.broker.url()}?metadata.max.age.ms=1000"
+        arguments = ("replicate", source, self.url, "--topics", "schema.shop.*", "--name", self.pipe)
+        choices = ("--state", str(self.directory / "state"), "--set", "debezium.on_malformed=dead_letter")
+        return Run([*arguments, *choices, *more], self.directory / f"{len(list(self.directory.iterdir()))}.log")
+
+    def noted(self) -> set[str]:
+        """The topics of which it is known what tells them from later ones of their names."""
+        return set(json.loads((self.directory / "state" / "debezium.json").read_text())["topics"])
+
+    def query(self, sql: str) -> list[list[Any]]:
+        return self.sink.reader().query(sql.replace("$", f"`{self.database}`"))[1]
+
+    def counted(self, table: str) -> int:
+        """Rows that a table shows; 0 while there is no table."""
+        there = self.query(f"SELECT count() FROM system.tables WHERE database = '{self.database}' AND name = '{table}'")
+        return int(self.query(f"SELECT count() FROM $.{table} FINAL")[0][0]) if there[0][0] else 0
+
+    def shown(self, table: str) -> list[tuple[str | None, ...]]:
+        """A table's rows as text, of the columns that the truth has."""
+        truth = load_truth("mysql")[table]
+        names = ", ".join(f"toString({name})" for name, _ in truth.columns)
+        return sorted((tuple(row) for row in self.query(f"SELECT {names} FROM $.{table} FINAL")), key=repr)
+
+
+def _sent(record: KafkaRecord) -> dict[str, Any]:
+    return {"key": record.key, "value": record.value, "headers": list(record.headers)}
+
+
+def test_debezium_topics_become_tables(fresh_broker: Callable[..., PrivateBroker], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
+    """Tables are made and altered, keys change, topics come, a record is no record, the broker goes and comes back, the pipe is killed."""
+    story = Story(fresh_broker(), clickhouse, tmp_path)
+    records = [one for one in load_records("mysql-schema") if one.topic.split(".")[-1] in TABLES]
+    early, evolving = ("sbtest1",), [one for one in records if one.topic.endswith(".evolving")]
+    story.send([one for one in records if one.topic.split(".")[-1] in early] + evolving[:2])
+    run = story.start()
+    try:
+        run.until(lambda: story.counted("sbtest1") == 6 and story.counted("evolving"))
+        story.broker.kill()
+        story.broker.start()
+        story.send([one for one in records if one.topic.split(".")[-1] not in early and one not in evolving] + evolving[2:])
+        story.broker.produce(evolving[0].topic, [{"key": b"{}", "value": b"no JSON", "headers": [("h", b"1")]}])
+        run.until(lambda: story.counted("evolving") == 4 and story.counted("late") and story.noted() == {one.topic for one in records})
+    finally:
+        run.kill()
+    ended = story.start("--once").wait()
+    assert ended.code == 0, ended.output
+    truth = load_truth("mysql")
+    whole = [table for table in TABLES if table != "evolving"]
+    assert {table: story.shown(table) for table in whole} == {table: sorted(truth[table].rows, key=repr) for table in whole}
+    # No event tells what rows that did not change hold in a column that was renamed.
+    rows = sorted((int(str(row[0])), None if row[2] is None else int(str(row[2]))) for row in truth["evolving"].rows)
+    assert story.query("SELECT id, b FROM $.evolving FINAL ORDER BY id") == [list(row) for row in rows]
+    letters = story.query(f"SELECT table, state, row FROM headrace.errors FINAL WHERE pipe = '{story.pipe}'")
+    assert [tuple(letter[:2]) for letter in letters] == [(evolving[0].topic, "unreadable")]
+    assert json.loads(letters[0][2]) == {"key": "{}", "value": "no JSON", "headers": [["h", "1"]]}
+    kinds = [kind for (kind,) in story.query(f"SELECT kind FROM headrace.schema_changes WHERE pipe = '{story.pipe}'")]
+    assert kinds.count("create_table") == len(TABLES)
+    assert any("column" in kind for kind in kinds)
+    told = story.query(f"SELECT total_rows, position FROM headrace.positions FINAL WHERE pipe = '{story.pipe}'")
+    assert "schema.shop.sbtest1[0]@" in told[0][1]
+
+    again = story.start("--once").wait()
+    assert again.code == 0
+    assert "nothing new" in again.output
+    assert story.query(f"SELECT total_rows, position FROM headrace.positions FINAL WHERE pipe = '{story.pipe}'") == told

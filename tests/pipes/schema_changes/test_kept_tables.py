@@ -1,0 +1,160 @@
+"""`drop_table = keep` and `truncate_table = keep`: no row that the sink has is lost, whenever the statement comes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from clickhouse_connect.driver.client import Client
+
+from headrace.demo.private_server import PrivateServer
+from headrace.embedded.process import EmbeddedServer
+from headrace.pipes.state.resync_requests import ask_for_resync
+from testkit.generators.tables_random import SteeredPipe
+from testkit.oracles.binlogs import Logbook, open_logbook
+from testkit.oracles.both_ends import sink_client
+from testkit.oracles.compared_tables import assert_same
+from testkit.pipelines.driven_pipe import DrivenPipe
+
+KEEP = ("drop_table=keep", "truncate_table=keep")
+OTHER = "CREATE TABLE t (k VARCHAR(9), n INT, PRIMARY KEY (k, n))"
+
+
+@pytest.fixture(scope="module")
+def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
+        yield running
+
+
+@pytest.fixture
+def client(sink: EmbeddedServer) -> Iterator[Client]:
+    with sink_client(sink.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
+    with open_logbook(server, database) as opened:
+        opened.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t VALUES {', '.join(f'({n}, {n})' for n in range(10))}")
+        yield opened
+
+
+class Pipes:
+    """Runs of one pipe with chunks of three rows; something may happen before each chunk."""
+
+    def __init__(self, book: Logbook, sink: EmbeddedServer, client: Client, state: Path) -> None:
+        self._book, self._url, self._client, self._state = book, f"clickhouse://default@127.0.0.1:{sink.port}", client, state
+
+    def open(self, between: Callable[[], None] = lambda: None) -> DrivenPipe:
+        return SteeredPipe(self._book, self._url, self._state, KEEP, chunk_rows=3, between=between).open()
+
+    def kept(self) -> dict[str, list[tuple[int, ...]]]:
+        """The tables that were kept, with their rows."""
+        listed = f"SELECT name FROM system.tables WHERE database = '{self._book.database}' AND name LIKE 't\\_%d\\_%' ORDER BY name"
+        names = [name for (name,) in self._client.query(listed).result_rows]
+        return {name: self._rows(name) for name in names}
+
+    def _rows(self, name: str) -> list[tuple[int, ...]]:
+        sql = f"SELECT id, v FROM `{self._book.database}`.`{name}` FINAL ORDER BY id"
+        return [tuple(row) for row in self._client.query(sql).result_rows]
+
+
+@pytest.fixture
+def pipes(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> Pipes:
+    return Pipes(book, sink, client, tmp_path / "state")
+
+
+def before_chunk(number: int, act: Callable[[], object]) -> Callable[[], None]:
+    """Acts once, before so many chunks were read."""
+    left = [number]
+
+    def between() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            act()
+
+    return between
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+@pytest.mark.parametrize("made", [OTHER, "CREATE TABLE t (id INT PRIMARY KEY, v INT)"], ids=["other", "same"])
+def test_a_table_that_is_dropped_during_its_snapshot(book: Logbook, pipes: Pipes, client: Client, chunk: int, made: str) -> None:
+    pipe = pipes.open(before_chunk(chunk, lambda: book.run("DROP TABLE t")))
+    pipe.catch_up()
+    [(name, rows)] = pipes.kept().items()
+    assert name.startswith("t_dropped_")
+    assert rows == [(n, n) for n in range(len(rows))]
+    assert len(rows) >= 3 * (chunk - 1) - 3
+    book.run(made, "INSERT INTO t VALUES ('7', 7)")
+    pipe.catch_up()
+    assert_same(client, book, ["t"])
+    assert pipes.kept() == {name: rows}
+
+
+def test_a_table_that_is_dropped_while_it_is_read_again(book: Logbook, pipes: Pipes, client: Client) -> None:
+    pipe = pipes.open(before_chunk(6, lambda: book.run("DROP TABLE t")))
+    pipe.catch_up()
+    ask_for_resync(pipe.directory, (f"{book.database}.t",))
+    pipe.catch_up()
+    assert list(pipes.kept().values()) == [[(n, n) for n in range(10)]]
+    book.run(OTHER, "INSERT INTO t VALUES ('7', 7)")
+    pipe.catch_up()
+    assert_same(client, book, ["t"])
+
+
+def test_a_table_that_is_dropped_while_the_pipe_is_away_and_asked_to_read_it_again(book: Logbook, pipes: Pipes, client: Client) -> None:
+    pipe = pipes.open()
+    pipe.catch_up()
+    book.run("DROP TABLE t")
+    ask_for_resync(pipe.directory, (f"{book.database}.*",))
+    pipe = pipes.open()
+    pipe.catch_up()
+    assert list(pipes.kept().values()) == [[(n, n) for n in range(10)]]
+    book.run(OTHER, "INSERT INTO t VALUES ('7', 7)")
+    pipe.catch_up()
+    assert_same(client, book, ["t"])
+
+
+def test_dropped_and_made_again_and_again(book: Logbook, pipes: Pipes, client: Client) -> None:
+    pipe = pipes.open()
+    pipe.catch_up()
+    book.run("DROP TABLE t", "CREATE TABLE t (id INT PRIMARY KEY, v INT, w INT)", "INSERT INTO t VALUES (1, 2, 3)", "DROP TABLE t", OTHER)
+    book.run("INSERT INTO t VALUES ('a', 1)")
+    pipe.catch_up()
+    assert_same(client, book, ["t"])
+    assert list(pipes.kept().values()) == [[(n, n) for n in range(10)], [(1, 2)]]
+
+
+def test_a_target_of_an_earlier_table_keeps_its_rows(book: Logbook, pipes: Pipes, client: Client) -> None:
+    """Rows that are in the way, such as those of a table that was not replicated when it was dropped."""
+    name = f"`{book.database}`.t"
+    pipe = pipes.open()
+    pipe.catch_up()
+    client.command(f"CREATE TABLE {name}_before AS {name}")
+    client.command(f"INSERT INTO {name}_before SELECT * FROM {name}")
+    book.run("DROP TABLE t")
+    pipe.catch_up()
+    before = pipes.kept()
+    client.command(f"RENAME TABLE {name}_before TO {name}")
+    book.run(OTHER, "INSERT INTO t VALUES ('7', 7)")
+    pipe.catch_up()
+    assert_same(client, book, ["t"])
+    assert len(pipes.kept()) == len(before) + 1
+    assert all(rows == [(n, n) for n in range(10)] for rows in pipes.kept().values())
+
+
+def test_a_table_that_is_emptied_during_its_snapshot(book: Logbook, pipes: Pipes, client: Client) -> None:
+    pipe = pipes.open()
+    pipe.catch_up()
+    ask_for_resync(pipe.directory, (f"{book.database}.t",))
+
+    def empty() -> None:
+        book.run("TRUNCATE TABLE t", "INSERT INTO t VALUES (99, 99)")
+        again.stream_some(2)
+
+    again = SteeredPipe(book, pipes._url, pipes._state, KEEP, chunk_rows=3, between=before_chunk(3, empty))
+    again.open()
+    again.catch_up()
+    assert_same(client, book, ["t"])
+    assert list(pipes.kept().values()) == [[(n, n) for n in range(10)]]

@@ -1,0 +1,394 @@
+"""A pipe from log tables on a real server into a real ClickHouse, batch by batch in this process: what is altered, added and dropped under
+it, and what it says when it cannot go on. The view is compared with the server's own SELECT."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cql.options import CdcOptions
+from headrace.cql.schema_reader import describe
+from headrace.cql.session import CqlSession, connect
+from headrace.cql.timeuuid import micros
+from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.scylla.pipe import ScyllaPipe
+from headrace.pipes.scylla.sink_factory import LogTarget
+from headrace.pipes.state.event_skips import ASKED, PASSED, RECORD, SKIPPED, request_skip, skipped_events
+from headrace.retry import retrying
+from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
+from headrace.sources.scylla.capture.stream_ids import Generations, from_description
+from headrace.sources.scylla.log_tables import look_at
+from headrace.sources.scylla.position import LogPosition
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.stream_catalog import ServerCatalog
+from headrace.spark.runtime.checkpoint import committed_offset
+from testkit.oracles.cell_views import selected, shown
+from testkit.pipelines.embedded_access import target_of
+from testkit.pipelines.local_pipeline import without_spark
+from testkit.servers.cassandra import PrivateCassandra
+from testkit.servers.scylla_tables import add_generation, add_tablet_generation, create_tables, make_generation
+
+CHOICES = ScyllaChoices(confidence=0.5, window=0.2, streams_per_query=2)
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
+        target = target_of(server)
+        yield target
+        disconnect(target)
+
+
+@dataclass
+class Source:
+    """A keyspace with generations of streams, and the pipe from it."""
+
+    session: CqlSession
+    keyspace: str
+    sink: CellSink
+    state: Path
+    choices: ScyllaChoices = field(init=False)
+    snapshot: SnapshotMode = SnapshotMode.NONE
+    include: tuple[str, ...] = ("*",)
+    exclude: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.choices = replace(CHOICES, generations=self.keyspace, tablets=self.keyspace)
+        create_tables(self.session, self.keyspace)
+        self.new_generation(2, 2, age_s=20)
+
+    def new_generation(self, ranges: int, streams: int, age_s: int = 0) -> None:
+        add_generation(self.session, self.keyspace, make_generation(time.time_ns() // 1_000_000 - age_s * 1000, ranges, streams))
+
+    def create(self, name: str, columns: str) -> CapturedSession:
+        """A table with a log, and a session that writes both."""
+        self.session.execute(f"CREATE TABLE {self.keyspace}.{name} ({columns})")
+        return self.captured(name)
+
+    def captured(self, *names: str) -> CapturedSession:
+        return capture(self.session, [f"{self.keyspace}.{name}" for name in names], self.keyspace)
+
+    def pipe(self, *, start_at: str = "", once: bool = True) -> ScyllaPipe:
+        tables, left_out = (tuple(f"{self.keyspace}.{glob}" for glob in globs) for globs in (self.include, ("cdc_*", *self.exclude)))
+        settings = PipeSettings(
+            Selection(tables, left_out), self.state, once=once, start_at=start_at, snapshot=self.snapshot, retry_timeout_s=30
+        )
+        target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.progress_store())
+        return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())
+
+    def run(self, **more: Any) -> None:
+        self.pipe(**more).run()
+
+    @contextmanager
+    def running(self) -> Iterator[list[Exception]]:
+        """The pipe runs meanwhile, in a thread; what it failed by."""
+        pipe, failures = self.pipe(once=False), []
+
+        def run() -> None:
+            try:
+                pipe.run()
+            except Exception as error:  # noqa: BLE001 (it is raised where the test waits)
+                failures.append(error)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield failures
+        finally:
+            pipe.stop()
+            thread.join()
+        assert not failures, failures
+
+    def await_rows(self, name: str, rows: int, failures: list[Exception]) -> None:
+        """Wait until the view of a table shows so many rows."""
+        table = describe(self.session, TableName(self.keyspace, name))
+        deadline = time.monotonic() + 90
+        while not failures and time.monotonic() < deadline:
+            if self.is_known(name) and len(shown(self.sink, table)) >= rows:
+                return
+            time.sleep(0.1)
+        raise AssertionError(f"{name} does not show {rows} rows: {failures}")
+
+    def is_known(self, name: str) -> bool:
+        """Whether the pipe has read of the table."""
+        return f"{self.keyspace}.{name}" in (committed_offset(self.state / "checkpoint") or {})
+
+    def assert_equal(self, *names: str) -> int:
+        """The views show what SELECT gives; how many rows that is."""
+        rows = 0
+        for name in names:
+            table = describe(self.session, TableName(self.keyspace, name))
+            there, here = selected(self.session, table), shown(self.sink, table)
+            assert here == there, name
+            rows += len(there)
+        return rows
+
+
+@pytest.fixture
+def source(cql: CqlSession, keyspace: str, clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+    without_spark(monkeypatch)
+    return Source(cql, keyspace, CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+
+
+def test_alterations_generations_and_new_tables(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+    ks = source.keyspace
+    source.session.execute(f"CREATE TYPE {ks}.ut (a int, b text)")
+    captured = source.create("t", "p int, c int, s text static, v int, m map<int, text>, u ut, PRIMARY KEY (p, c)")
+    for p in range(5):
+        captured.execute(f"INSERT INTO {ks}.t (p, c, s, v, m, u) VALUES ({p}, 1, 's', {p}, {{1: 'a', 2: 'b'}}, {{a: 1, b: 'x'}})")
+    source.run()
+    assert source.assert_equal("t") == 5
+    # How long a captured log's rows live is known, or a pipe that was away for longer would lose them and say nothing.
+    assert look_at(source.session, [TableName(ks, "t")], source.choices)[TableName(ks, "t")].ttl == CdcOptions().ttl > 0
+
+    # Columns and fields come, the streams become others.
+    captured.execute(f"ALTER TABLE {ks}.t ADD w set<text>")
+    captured.execute(f"ALTER TYPE {ks}.ut ADD d int")
+    source.new_generation(3, 1)
+    captured = source.captured("t")
+    captured.execute(f"UPDATE {ks}.t SET w = {{'new'}}, u.d = 7, m[2] = null WHERE p = 1 AND c = 1")
+    captured.execute(f"INSERT INTO {ks}.t (p, c, u) VALUES (9, 9, {{a: 1, d: 9}})")
+    captured.execute(f"DELETE FROM {ks}.t WHERE p = 2 AND c > 0")
+    with caplog.at_level(logging.INFO, "headrace"):
+        source.run()
+    # (One partition has nothing left but what is static.)
+    assert source.assert_equal("t") == 6
+    assert f"table {ks}.t: column w added (set<text>), the user type in column u was altered" in caplog.text
+    [place] = LogPosition.from_json(committed_offset(source.state / "checkpoint") or {}).places.values()
+    assert place.generation == max(ServerCatalog(source.session, source.choices).generations(TableName(ks, "t")))
+
+    # A column goes, and comes back empty; a table comes with its rows.
+    captured.execute(f"ALTER TABLE {ks}.t DROP v")
+    captured.execute(f"UPDATE {ks}.t SET w = w + {{'more'}} WHERE p = 3 AND c = 1")
+    source.run()
+    source.assert_equal("t")
+    captured.execute(f"ALTER TABLE {ks}.t ADD v int")
+    captured.execute(f"UPDATE {ks}.t SET v = 70 WHERE p = 3 AND c = 1")
+    other = source.create("other", "k text PRIMARY KEY, l list<int>")
+    other.execute(f"INSERT INTO {ks}.other (k, l) VALUES ('k', [1, 2])")
+    source.run()
+    assert source.assert_equal("t", "other") == 7
+
+
+def test_altered_again_and_again_while_it_runs(source: Source) -> None:
+    ks = source.keyspace
+    source.session.execute(f"CREATE TYPE {ks}.ut (f int)")
+    captured = source.create("t", "p int, c int, v int, u ut, PRIMARY KEY (p, c)")
+    captured.execute(f"INSERT INTO {ks}.t (p, c, v) VALUES (0, 0, 0)")
+    with source.running() as failures:
+        for number in range(4):
+            captured.execute(f"ALTER TABLE {ks}.t ADD x{number} map<int, text>")
+            captured.execute(f"UPDATE {ks}.t SET x{number} = {{1: 'a'}}, v = {number} WHERE p = {number} AND c = 1")
+            captured.execute(f"ALTER TYPE {ks}.ut ADD f{number} text")
+            time.sleep(0.4)
+            captured.execute(f"UPDATE {ks}.t SET x{number}[2] = 'b', u.f{number} = 'field' WHERE p = {number} AND c = 1")
+            if number % 2:
+                # Gone while windows with values of it may still be read.
+                captured.execute(f"ALTER TABLE {ks}.t DROP x{number}")
+        # A table that comes is taken in while the pipe runs.
+        source.create("late", "k int PRIMARY KEY, v text").execute(f"INSERT INTO {ks}.late (k, v) VALUES (1, 'x')")
+        source.await_rows("late", 1, failures)
+    source.run()
+    assert source.assert_equal("t", "late") == 6
+
+
+def test_rows_that_come_late_are_taken_by_the_second_look(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+    ks = source.keyspace
+    source.choices = replace(source.choices, again=10, log_ttl=86400)
+    captured = source.create("t", "k int PRIMARY KEY, v text")
+    captured.execute(f"INSERT INTO {ks}.t (k, v) VALUES (1, 'in time')")
+    with source.running() as failures:
+        source.await_rows("t", 1, failures)
+        # By a client whose clock is slow: the log was read beyond that moment.
+        slow = time.time_ns() // 1000 - 5_000_000
+        assert slow < (committed_offset(source.state / "checkpoint") or {})[f"{ks}.t"][1]
+        captured.execute(f"INSERT INTO {ks}.t (k, v) VALUES (2, 'late') USING TIMESTAMP {slow}")
+        source.await_rows("t", 2, failures)
+    source.assert_equal("t")
+    assert "1 rows came later than scylla.confidence allows" in caplog.text
+
+
+def test_a_server_that_is_killed_and_comes_back(
+    fresh_cassandra: Callable[..., PrivateCassandra], clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_spark(monkeypatch)
+    server = fresh_cassandra()
+    with connect(server.address()) as session:
+        session.execute("CREATE KEYSPACE away WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
+        source = Source(session, "away", CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+        captured = source.create("t", "k int PRIMARY KEY, m map<int, text>")
+        captured.execute("INSERT INTO away.t (k, m) VALUES (1, {1: 'a'})")
+        with source.running() as failures:
+            source.await_rows("t", 1, failures)
+            server.kill()
+            time.sleep(1)
+            server.start()
+            captured = retrying(lambda: source.captured("t"))
+            captured.execute("UPDATE away.t SET m[2] = 'b' WHERE k = 1")
+            captured.execute("INSERT INTO away.t (k, m) VALUES (2, {1: 'c'})")
+            source.await_rows("t", 2, failures)
+        assert source.assert_equal("t") == 2
+
+
+def test_a_table_with_tablets_and_one_without(source: Source) -> None:
+    ks = source.keyspace
+    tablets = make_generation(time.time_ns() // 1_000_000, 4, 1)
+    add_tablet_generation(source.session, ks, TableName(ks, "tab"), tablets)
+    vnodes = source.create("plain", "k int PRIMARY KEY, v int")
+    source.session.execute(f"CREATE TABLE {ks}.tab (k int PRIMARY KEY, v int)")
+    streams = Generations((from_description(tablets.time, [(end, list(found)) for end, found in tablets.ranges]),))
+    other = capture(source.session, [f"{ks}.tab"], streams)
+    for k in range(10):
+        vnodes.execute(f"INSERT INTO {ks}.plain (k, v) VALUES ({k}, {k})")
+        other.execute(f"INSERT INTO {ks}.tab (k, v) VALUES ({k}, {k})")
+    source.run()
+    assert source.assert_equal("plain", "tab") == 20
+    used = {row[0] for row in source.session.execute(f'SELECT DISTINCT "cdc$stream_id" FROM {ks}.tab_scylla_cdc_log')}
+    assert used <= set(tablets.streams)
+    assert len(used) > 1
+
+
+def test_an_empty_keyspace_is_waited_for(source: Source, caplog: pytest.LogCaptureFixture) -> None:
+    source.run()
+    assert f"matches {source.keyspace}.*; a table that is created later will be replicated" in caplog.text
+    with source.running() as failures:
+        time.sleep(1.5)
+        written = source.create("late", "k int PRIMARY KEY, v int")
+        for k in range(10):
+            written.execute(f"INSERT INTO {source.keyspace}.late (k, v) VALUES ({k}, {k})")
+        source.await_rows("late", 10, failures)
+    assert source.assert_equal("late") == 10
+    # The remedy for a table that is gone, where it was the only one.
+    source.session.execute(f"DROP TABLE {source.keyspace}.late")
+    with pytest.raises(DefiniteError, match="is not there any more") as caught:
+        source.run()
+    assert f"--exclude {source.keyspace}.late" in caught.value.hint
+    source.exclude = ("late",)
+    source.run()
+
+
+def test_what_a_pipe_says_when_it_cannot_begin(source: Source) -> None:
+    ks = source.keyspace
+    source.include = ("nothing",)
+    with pytest.raises(DefiniteError, match=f"the source has no table {ks}.nothing"):
+        source.run()
+    source.include = ("*",)
+    source.session.execute(f"CREATE TABLE {ks}.bare (k int PRIMARY KEY)")
+    with pytest.raises(DefiniteError, match=f"the table {ks}.bare has no CDC log") as raised:
+        source.run()
+    assert f"ALTER TABLE {ks}.bare WITH cdc = {{'enabled': true}}" in raised.value.hint
+    source.create("t", "k int PRIMARY KEY")
+    with pytest.raises(DefiniteError, match="is no place in a log"):
+        source.run(start_at="binlog.000001:4")
+    source.snapshot = SnapshotMode.CONSISTENT
+    with pytest.raises(DefiniteError, match="no moment at which all tables"):
+        source.run()
+    source.snapshot, source.include = SnapshotMode.NONE, ("t", "bare")
+    with pytest.raises(DefiniteError, match=f"the table {ks}.bare has no CDC log"):
+        source.run()
+    source.include = ("*",)
+    source.choices = replace(source.choices, log_ttl=3600)
+    with pytest.raises(DefiniteError, match=r"keeps its rows for 3600 s: those that were written before .* have expired"):
+        source.run(start_at="2020-01-01T00:00:00Z")
+    source.run(start_at="now")
+    # The same command, when those rows are gone long since: a table that is new is read from its first row on.
+    source.create("late", "k int PRIMARY KEY").execute(f"INSERT INTO {ks}.late (k) VALUES (1)")
+    source.run(start_at="2020-01-01T00:00:00Z")
+    assert source.assert_equal("late") == 1
+    stranger = replace(source, include=("t",))
+    stranger.sink = source.sink
+    pipe = stranger.pipe()
+    pipe._sink_name = "clickhouse://elsewhere/"
+    with pytest.raises(DefiniteError, match="the state belongs to"):
+        pipe.run()
+
+
+def test_what_halts_a_pipe_that_has_begun(source: Source) -> None:
+    ks = source.keyspace
+    for name in ("dropped", "silent", "remade", "altered", "kept"):
+        source.create(name, "k int PRIMARY KEY, v text").execute(f"INSERT INTO {ks}.{name} (k, v) VALUES (1, 'x')")
+    source.run()
+    assert source.assert_equal("dropped", "silent", "remade", "altered", "kept") == 5
+    for statement, message in (
+        (f"DROP TABLE {ks}.dropped", f"the table {ks}.dropped is not there any more"),
+        (f"DROP TABLE {ks}.silent_scylla_cdc_log", f"the table {ks}.silent has no CDC log"),
+        (f'ALTER TABLE {ks}.altered_scylla_cdc_log DROP "cdc$deleted_v"', "was altered: its column cdc\\$deleted_v should be boolean"),
+    ):
+        source.session.execute(statement)
+        with pytest.raises(DefiniteError, match=message):
+            source.run()
+        source.exclude = (*source.exclude, message.split(f"{ks}.")[1].split(" ")[0] if f"{ks}." in message else "altered")
+    for table in ("remade", "remade_scylla_cdc_log"):
+        source.session.execute(f"DROP TABLE {ks}.{table}")
+    source.create("remade", "k int PRIMARY KEY, v text")
+    with pytest.raises(DefiniteError, match=f"the table {ks}.remade was dropped and made anew"):
+        source.run()
+    source.exclude = (*source.exclude, "remade")
+    source.captured("kept").execute(f"INSERT INTO {ks}.kept (k, v) VALUES (2, 'y')")
+    source.run()
+    assert source.assert_equal("kept") == 2
+    # What nobody knows the meaning of is not passed over.
+    stream = source.session.execute(f'SELECT "cdc$stream_id" FROM {ks}.kept_scylla_cdc_log LIMIT 1')[0][0]
+    source.session.execute(
+        f'INSERT INTO {ks}.kept_scylla_cdc_log ("cdc$stream_id", "cdc$time", "cdc$batch_seq_no", "cdc$operation", "cdc$end_of_batch") '
+        "VALUES (%s, now(), 0, 42, true)",
+        (stream,),
+    )
+    strange = f'SELECT "cdc$time" FROM {ks}.kept_scylla_cdc_log WHERE "cdc$operation" = 42 ALLOW FILTERING'
+    [(written,)] = source.session.execute(strange)
+    with pytest.raises(DefiniteError, match="operation 42, which Headrace does not know"):
+        source.run()
+    assert LogPosition.from_json(committed_offset(source.state / "checkpoint") or {}).reached < micros(written), "it does not count as read"
+    # The batch that failed goes on without the table, as the error's hint says.
+    source.create("other", "k int PRIMARY KEY, v text").execute(f"INSERT INTO {ks}.other (k, v) VALUES (1, 'z')")
+    source.exclude = (*source.exclude, "kept")
+    source.run()
+    assert source.assert_equal("other") == 1
+
+
+def test_batches_that_are_left_out_by_request(source: Source) -> None:
+    """One of an unknown operation, one with a date that ClickHouse does not hold: each is named, left out, recorded; the rest is there."""
+    ks = source.keyspace
+    table = source.create("t", "k int PRIMARY KEY, v text, d date")
+    table.execute(f"INSERT INTO {ks}.t (k, v) VALUES (1, 'before')")
+    source.run()
+    [(stream,)] = source.session.execute(f'SELECT "cdc$stream_id" FROM {ks}.t_scylla_cdc_log LIMIT 1')
+    source.session.execute(
+        f'INSERT INTO {ks}.t_scylla_cdc_log ("cdc$stream_id", "cdc$time", "cdc$batch_seq_no", "cdc$operation", "cdc$end_of_batch") '
+        "VALUES (%s, now(), 0, 42, true)",
+        (stream,),
+    )
+    table.execute(f"INSERT INTO {ks}.t (k, v, d) VALUES (2, 'far', 2220000000)")
+    table.execute(f"INSERT INTO {ks}.t (k, v, d) VALUES (3, 'behind', '2020-01-01')")
+    for reason in ("operation 42", "is not one that ClickHouse holds"):
+        with pytest.raises(DefiniteError, match=reason) as raised:
+            source.run()
+        assert raised.value.event == raised.value.place.removesuffix(", column d")
+        request_skip(source.state, raised.value.event)
+    source.run()
+    assert [row["k"] for row in shown(source.sink, describe(source.session, TableName(ks, "t")))] == [1, 3]
+    lines = [json.loads(line) for line in (source.state / RECORD).read_text().splitlines()]
+    assert [line["what"] for line in lines if line["what"] != PASSED] == [ASKED, ASKED, SKIPPED, SKIPPED]
+    assert skipped_events(source.state) == 2
+    # Nothing else is taken for them later.
+    table.execute(f"INSERT INTO {ks}.t (k, v) VALUES (4, 'after')")
+    source.run()
+    assert len(shown(source.sink, describe(source.session, TableName(ks, "t")))) == 3

@@ -1,0 +1,257 @@
+"""Replay on a real server: what the log says, written again, is the same data with the same write times; whatever the order."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from headrace.cli import main
+from headrace.cql import timeuuid
+from headrace.cql.blocks import LogBlock
+from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl_printer import table_name
+from headrace.cql.schema_reader import describe
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlTable
+from headrace.cql.types import quoted
+from headrace.errors import DefiniteError
+from headrace.model.schema import TableName
+from headrace.sinks.cql import cassandra_lists, execution
+from headrace.sinks.cql.options import Dropped, Missing, ReplayOptions
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE
+from testkit.generators.cql_blocks import log_block
+from testkit.generators.cql_histories import literal, random_history
+from testkit.pipelines.local_pipeline import without_spark
+from testkit.pipelines.replaying import Replaying, shuffled
+from testkit.servers.cassandra import GivenCluster, PrivateCassandra
+from testkit.servers.logged_cluster import LoggedCluster
+
+T = 1_700_000_000_000_000
+Server = PrivateCassandra | GivenCluster
+
+
+@pytest.fixture
+def replaying(cassandra: Server, cql: CqlSession, keyspace: str) -> Replaying:
+    """Two keyspaces, which are left behind: dropping many tables takes longer than all else."""
+    return Replaying(cql, cassandra.url(scheme="cql"), f"{keyspace}_from", f"{keyspace}_to")
+
+
+def table_of(replaying: Replaying, definition: str) -> CqlTable:
+    (table,) = Definitions(replaying.source).apply_all(definition).tables.values()
+    return table
+
+
+def write(replaying: Replaying, table: CqlTable, *entries: dict[str, Any], written: int | None = None) -> None:
+    replaying.replay(table, [log_block(table, entries, written)])
+
+
+def rows(replaying: Replaying, query: str) -> list[Any]:
+    return [tuple(row) for row in replaying.session.execute(query.format(replaying.target))]
+
+
+def test_replayed_histories_are_the_same(replaying: Replaying) -> None:
+    """Random tables and statements: out of order, some twice; the same rows, write times, TTLs, tombstones and markers."""
+    for seed in range(8):
+        replaying.check(seed, 40)
+
+
+def test_rows_of_a_snapshot_and_the_log_meet(replaying: Replaying) -> None:
+    """Rows read with their times, before, between and after what the log says of them."""
+    for seed in (1, 2, 5, 14):
+        history = random_history(seed, 30, keyspace=replaying.source)
+        logged = replaying.run(history)
+        query = RowQuery(history.table, Telling.all_of(history.table))
+        copied = list(read_chunk(replaying.session, query, Chunk(history.table.name, WHOLE), ScyllaChoices(confidence=0)))
+        replaying.replay(history.table, copied)
+        replaying.compare(history.table, list_times=False)
+        blocks = [*shuffled(logged, Random(seed)), *copied]
+        Random(seed).shuffle(blocks)
+        replaying.replay(history.table, blocks)
+        replaying.compare(history.table, list_times=False)
+
+
+def test_replicate_through_the_log_of_a_cluster(
+    cql: CqlSession, keyspace: str, cassandra: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statements, the log that they leave, the command: the same data in another keyspace, also after a stop and an ALTER."""
+    histories = [random_history(seed, 25, keyspace=keyspace, start=_now()) for seed in (1, 3, 22)]
+    replaying = Replaying(cql, cassandra.url(scheme="cql"), None, f"{keyspace}_to", start=_now())
+    cluster = LoggedCluster(cql, keyspace, "\n".join(line for history in histories for line in history.definitions))
+    without_spark(monkeypatch)
+    sink = cassandra.url(replaying.target, scheme="cql")
+    command = ["replicate", cassandra.url(keyspace), sink, "--state", str(tmp_path / "state"), "--once", *cluster.settings]
+    for history in histories:
+        for statement in history.statements:
+            cluster.execute(statement.text)
+    assert main([*command, "--start-at", "oldest"]) == 0
+    for history in histories:
+        replaying.compare(history.table)
+    table = histories[0].table
+    cluster.execute(f"ALTER TABLE {table.name} ADD later set<text>")
+    key = {column.name: literal(Random(1), column.type) for column in (*table.partition_key, *table.clustering)}
+    where = " AND ".join(f"{quoted(name)} = {value}" for name, value in key.items())
+    cluster.execute(f"UPDATE {table.name} SET later = later + {{'x'}} WHERE {where}")
+    cluster.execute(f"DELETE FROM {histories[1].table.name} WHERE {_partition(histories[1].table)}")
+    assert main(command) == 0
+    replaying.compare(describe(cql, table.name))
+    for history in histories[1:]:
+        replaying.provoke(history.table, Random(7), 25)
+
+    # Another pipe: the rows that are there are copied, then the log goes on.
+    copy = Replaying(cql, cassandra.url(scheme="cql"), None, f"{keyspace}_copy", start=_now())
+    cql.execute(f"INSERT INTO {table_name(table.name)} ({', '.join(map(quoted, key))}) VALUES ({', '.join(key.values())})")
+    command[2], command[4] = cassandra.url(copy.target, scheme="cql"), str(tmp_path / "other")
+    assert main(command) == 0
+    for history in histories:
+        copy.compare(describe(cql, history.table.name), list_times=False)
+
+
+def test_interrupted_anywhere_and_done_again(replaying: Replaying, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists on Cassandra are written in several steps, and each may be the last before a crash."""
+    history = random_history(2, 40, keyspace=replaying.source)
+    blocks = replaying.run(history)
+    joined = LogBlock(
+        history.table,
+        pa.Table.from_batches([block.rows for block in blocks]).combine_chunks().to_batches()[0],
+        pa.concat_arrays([block.written for block in blocks]),
+    )
+    real, calls = execution.run_together, iter(range(1000))
+
+    def interrupted(session: CqlSession, batches: Any, *more: Any) -> None:
+        done = list(batches)
+        crash = next(calls) in {0, 2, 4}
+        real(session, done[: len(done) // 2] if crash else done, *more)
+        if crash:
+            raise KeyboardInterrupt
+
+    for module in (execution, cassandra_lists):
+        monkeypatch.setattr(module, "run_together", interrupted)
+    for _ in range(5):
+        with contextlib.suppress(KeyboardInterrupt):
+            replaying.replay(history.table, [joined])
+    replaying.compare(history.table)
+
+
+def test_what_has_expired_hides_what_is_older(replaying: Replaying) -> None:
+    table = table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, a int, m map<int, int>)")
+    now = int(time.time())
+    old = {"op": 2, "at": T, "pk": 1, "a": 1, "m": [(1, 1)], "cdc$deleted_m": True}
+    write(replaying, table, {"op": 1, "at": T + 5, "pk": 1, "a": 2, "m": [(1, 2)], "ttl": 60}, written=now - 100)
+    write(replaying, table, {"op": 1, "at": T + 5, "pk": 2, "a": 2, "ttl": 1000}, written=now - 100)
+    write(replaying, table, old, {**old, "pk": 2})
+    time.sleep(1.5)
+    assert rows(replaying, "SELECT a, m FROM {}.t WHERE pk = 1") == [(None, None)]
+    [(value, left, written)] = rows(replaying, "SELECT a, TTL(a), WRITETIME(a) FROM {}.t WHERE pk = 2")
+    assert (value, written) == (2, T + 5)
+    assert 880 <= left <= 900
+
+
+def test_a_tables_default_ttl_is_not_taken(replaying: Replaying) -> None:
+    table = table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, a int)")
+    replaying.session.execute(f"CREATE TABLE {replaying.target}.t (pk int PRIMARY KEY, a int, own text) WITH default_time_to_live = 500")
+    write(replaying, table, {"op": 2, "at": T, "pk": 1, "a": 1}, {"op": 1, "at": T, "pk": 2, "a": 1})
+    assert rows(replaying, "SELECT TTL(a) FROM {}.t") == [(None,), (None,)]
+
+
+def test_what_cannot_be_replayed_is_named_and_nothing_is_written(replaying: Replaying) -> None:
+    table = table_of(replaying, "CREATE TYPE u (a int); CREATE TABLE t (pk int, ck int, v int, w u, PRIMARY KEY (pk, ck))")
+    fine = {"op": 2, "at": T, "pk": 1, "ck": 1, "v": 1}
+    for entry, message in (
+        ({"op": 42, "at": T, "pk": 7, "ck": 1}, "operation 42 is not known"),
+        ({"op": 5, "at": T, "pk": 7, "ck": 1}, "one end only"),
+        ({"op": 3, "at": T, "pk": 7}, "column ck of the key is null"),
+        ({"op": 1, "at": T, "pk": 7, "ck": 1, "cdc$deleted_elements_w": [4]}, "field 4 of w was deleted, and its type has 1"),
+    ):
+        with pytest.raises(DefiniteError, match=message) as found:
+            write(replaying, table, fine, entry)
+        assert f"table {replaying.source}.t" in found.value.place
+        assert "pk = 7" in found.value.place
+    assert rows(replaying, "SELECT * FROM {}.t") == []
+
+
+def test_targets_are_made_checked_and_follow(replaying: Replaying) -> None:
+    session, sink = replaying.session, replaying.sink
+    inner, outer = "CREATE TYPE u (a int); CREATE TYPE w (b frozen<u>);", "PRIMARY KEY (pk, ck)) WITH CLUSTERING ORDER BY (ck DESC)"
+    old = table_of(replaying, f"{inner} CREATE TABLE t (pk int, ck int, s w static, l list<int>, gone int, {outer}")
+    sink.prepare([old])
+    write(replaying, old, {"op": 2, "at": T, "pk": 1, "ck": 1, "gone": 5, "l": [(_key(1), 4)], "cdc$deleted_l": True})
+    there = describe(session, TableName(replaying.target, "t"))
+    assert [(c.name, str(c.type), c.descending) for c in there.columns] == [(c.name, str(c.type), c.descending) for c in old.columns]
+    more = inner.replace("(a int)", "(a int, more text)").replace("frozen<u>", "frozen<u>, c set<int>")
+    new = table_of(
+        replaying, f"{more} CREATE TABLE t (pk int, key int, s w static, l list<int>, k list<text>, {outer.replace('ck', 'key')}"
+    )
+    for _ in range(2):
+        sink.alter(old, new)
+        sink.prepare([new])
+    there = describe(session, TableName(replaying.target, "t"))
+    assert [(c.name, str(c.type)) for c in there.columns] == [(c.name, str(c.type)) for c in new.columns]
+    write(replaying, new, {"op": 1, "at": T + 1, "pk": 1, "key": 1, "l": [(_key(2), 5)], "k": [(_key(2), "x")]})
+    assert rows(replaying, "SELECT pk, key, l, k FROM {}.t") == [(1, 1, [4, 5], ["x"])]
+
+    for definition, message in (
+        (f"{more} CREATE TABLE t (pk int, key int, l list<text>, {outer.replace('ck', 'key')}", "target's column is l list<int>"),
+        ("CREATE TABLE t (pk int, key int, l list<int>, PRIMARY KEY (pk, key))", "target table's key is"),
+        ("CREATE TYPE u (other int); CREATE TABLE t (pk int PRIMARY KEY, v u)", "type .*u has a int where the source's has other int"),
+    ):
+        with pytest.raises(DefiniteError, match=message):
+            sink.prepare([table_of(replaying, definition)])
+
+
+def test_nothing_is_made_or_dropped_by_choice(replaying: Replaying) -> None:
+    table = table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, v int)")
+    careful = replace(replaying.sink, choices=ReplayOptions(missing=Missing.HALT, dropped=Dropped.KEEP))
+    with pytest.raises(DefiniteError, match=r"there is no table .*t .*\n.*replay.missing"):
+        careful.prepare([table])
+    replaying.sink.prepare([table])
+    careful.prepare([table])
+    careful.alter(table, table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY)"))
+    assert [column.name for column in describe(replaying.session, TableName(replaying.target, "t")).columns] == ["pk", "v"]
+    with pytest.raises(DefiniteError, match="has no column w"):
+        careful.alter(table, table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, v int, w int)"))
+
+
+def test_a_missing_keyspace_is_told_how_to_make(replaying: Replaying) -> None:
+    replaying.session.execute(f"DROP KEYSPACE {replaying.target}")
+    with pytest.raises(DefiniteError, match="there is no keyspace") as found:
+        replaying.sink.prepare([table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY)")])
+    assert "'datacenter1': 3" in found.value.hint
+
+
+def _now() -> int:
+    return time.time_ns() // 1000
+
+
+def _partition(table: CqlTable) -> str:
+    return " AND ".join(f"{quoted(column.name)} = {literal(Random(2), column.type)}" for column in table.partition_key)
+
+
+def _key(number: int) -> UUID:
+    return timeuuid.make(T + number, 0x8000000000000001)
+
+
+def test_two_tasks_that_write_one_list_at_the_same_time_write_it_once(replaying: Replaying, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the look at a list and what is done to it another task (the copy beside the log) does the same."""
+    table = table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, v list<int>)")
+    entry = {"op": 1, "at": T, "pk": 1, "v": [(timeuuid.make(T + n, 1), n) for n in range(3)]}
+    once, others = cassandra_lists.run_together, iter([True])
+
+    def meanwhile(*arguments: Any) -> None:
+        if next(others, False):
+            write(replaying, table, entry)
+        once(*arguments)
+
+    monkeypatch.setattr(cassandra_lists, "run_together", meanwhile)
+    write(replaying, table, entry)
+    assert rows(replaying, "SELECT v FROM {}.t") == [([0, 1, 2],)]

@@ -1,0 +1,138 @@
+"""Changes on the standard output: whoever folds the lines has the source's rows; the witness is the source's own SELECT."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace import cli
+from headrace.demo.private_server import PrivateServer
+from headrace.sources.mysql.rows import row_decoder
+from testkit.generators.workload import TABLES, Workload, run_transaction
+from testkit.oracles.binlogs import open_logbook
+from testkit.oracles.both_ends import source_rows
+from testkit.pipelines.local_pipeline import without_spark
+from testkit.pipelines.pipeline import PATIENCE_S
+
+Line = dict[str, Any]
+
+
+def fold(lines: Iterable[Line], table: str) -> list[tuple[Any, ...]]:
+    """The rows at the end, by someone who takes the lines as they come."""
+    rows: dict[str, Line] = {}
+    for line in lines:
+        if line["table"] != table or line["op"] == "schema":
+            continue
+        if line["before"] is not None:
+            key = json.dumps({name: line["before"][name] for name in line["key"]})
+            if line["op"] != "snapshot":
+                assert rows.pop(key) == line["before"]
+        if line["after"] is not None:
+            rows[json.dumps(line["key"])] = line["after"]
+    return sorted((tuple(plain(name, value) for name, value in row.items()) for row in rows.values()), key=repr)
+
+
+def plain(name: str, value: Any) -> Any:
+    """A value as PyMySQL gives it."""
+    convert: Callable[[Any], Any] | None = {"balance": Decimal, "changed": datetime.fromisoformat}.get(name)
+    return convert(value) if convert is not None and value is not None else value
+
+
+def test_snapshot_changes_and_statements(
+    server: PrivateServer,
+    database: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    without_spark(monkeypatch)
+    # Small blocks, so that a batch has many.
+    monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
+    Workload(server, database, 7).prepare()
+    chance, printed = random.Random(7), []
+    command = ["replicate", server.url(database, server.user, server.password), "stdout:", "--state", str(tmp_path / "state"), "--once"]
+
+    def run() -> list[Line]:
+        assert cli.main(command) == 0
+        out, err = capfd.readouterr()
+        assert "Traceback" not in err
+        found = [json.loads(line) for line in out.splitlines()]
+        printed.extend(found)
+        return found
+
+    with open_logbook(server, database) as book, server.root_connection(database, autocommit=False) as connection:
+        first = run()
+        assert {line["op"] for line in first} == {"snapshot"}
+        for _ in range(30):
+            run_transaction(connection, chance)
+        second = run()
+        for _ in range(5):
+            run_transaction(connection, chance)
+        book.run("ALTER TABLE notes ADD COLUMN more INT DEFAULT 7", "INSERT INTO notes (title, more) VALUES ('one more', 8)")
+        third = run()
+        book.run("TRUNCATE TABLE parts")
+        fourth = run()
+    for found in (second, third):
+        versions = [line["version"] for line in found if line["op"] not in ("schema", "snapshot")]
+        # In the order of the log, over all tables, and none twice.
+        assert versions == sorted(set(versions))
+        assert {line["table"] for line in found} == set(TABLES)
+    [altered] = [line for line in third if line["op"] == "schema"]
+    assert (altered["table"], altered["kind"], altered["outcome"]) == ("notes", "add_column", "applied")
+    assert "ADD COLUMN more" in altered["statement"]
+    after = [line for line in third if line["table"] == "notes" and line["version"] > altered["version"] and line["after"]]
+    assert [line["after"]["more"] for line in after] == [8]
+    assert [(line["op"], line["table"]) for line in fourth] == [("schema", "parts")]
+    assert fold(printed, "accounts") == source_rows(server, database, "accounts")
+    assert {line["transaction"] for line in second} != {None}
+
+
+@pytest.mark.timeout(900)
+def test_through_spark_into_a_reader_that_leaves(mariadb_server: PrivateServer, tmp_path: Path) -> None:
+    """Lines come while the pipe runs; a reader that leaves ends it well; the next one gets what was not printed, and all is there."""
+    with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE printed")
+        cursor.execute("CREATE TABLE printed.t (id INT PRIMARY KEY, v VARCHAR(200), d DECIMAL(30,10))")
+        cursor.execute("CREATE TABLE printed.u (id BIGINT UNSIGNED PRIMARY KEY)")
+        cursor.execute("INSERT INTO printed.t VALUES (1, 'first', 1.5), (2, 'sec\nond', -0.0000000001)")
+        url = f"mysql://{mariadb_server.user}:{mariadb_server.password}@127.0.0.1:{mariadb_server.port}/printed"
+        command = [sys.executable, "-m", "headrace", "replicate", url, "stdout:", "--state", str(tmp_path / "state")]
+        with (tmp_path / "log").open("wb") as errors:
+            run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, "NO_COLOR": "1"})
+        assert run.stdout is not None
+        lines = [json.loads(run.stdout.readline()) for _ in range(2)]
+        assert [line["after"]["v"] for line in lines] == ["first", "sec\nond"]
+        # The other table is read, too, before it changes: what comes then is a change of it.
+        deadline = time.monotonic() + PATIENCE_S
+        while "snapshot: complete" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        cursor.execute("UPDATE printed.t SET v = 'third' WHERE id = 1")
+        cursor.execute("INSERT INTO printed.u VALUES (18446744073709551615)")
+        lines += [json.loads(run.stdout.readline()) for _ in range(2)]
+        assert [(line["op"], line["table"]) for line in lines[2:]] == [("update", "t"), ("insert", "u")]
+        assert lines[3]["after"] == {"id": 18446744073709551615}
+        # As `| head -4`.
+        run.stdout.close()
+        cursor.execute("DELETE FROM printed.t WHERE id = 2")
+        assert run.wait(PATIENCE_S) == 0, (tmp_path / "log").read_text()
+        log = (tmp_path / "log").read_text()
+        assert "Traceback" not in log
+        again = subprocess.run([*command, "--once"], check=False, capture_output=True, text=True, timeout=PATIENCE_S)
+        assert again.returncode == 0, again.stderr
+        rest = [json.loads(line) for line in again.stdout.splitlines()]
+        assert [(line["op"], line["before"]) for line in rest] == [
+            ("delete", {"id": 2, "v": "sec\nond", "d": "-0.0000000001"}),
+        ]
+        cursor.execute("DROP DATABASE printed")

@@ -1,0 +1,96 @@
+"""Debezium itself, as tests use it: a real worker of Kafka Connect that reads a real server, is killed, and goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from headrace.demo.private_server import PrivateServer
+from headrace.errors import DefiniteError
+from headrace.kafka.address import parse_kafka_url
+from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
+from headrace.sources.debezium.events.event_versions import Order, Rule
+from headrace.sources.debezium.events.options import SecondSnapshot
+from headrace.sources.debezium.offset_range_reader import OffsetRange, fetch
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
+from testkit.oracles.topics import read_topic
+from testkit.servers.broker import PrivateBroker
+from testkit.servers.debezium import Worker, json_converters, mysql_settings
+
+PATIENCE_S = 60.0
+
+
+def _read(broker: PrivateBroker, topic: str, last: int) -> list[tuple[Any, Any]]:
+    """Keys and values of a topic of one partition, up to the first value whose row has the id `last`."""
+    consumer = Consumer(broker.client_settings(group_id="witness", enable_auto_commit=False, topic_metadata_refresh_interval_ms=200))
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[tuple[Any, Any]] = []
+    deadline = time.monotonic() + PATIENCE_S
+    try:
+        while time.monotonic() < deadline:
+            for message in consumer.consume(100, 0.2):
+                if message.error() is None:
+                    value = message.value()
+                    found.append((json.loads(message.key() or b"null"), None if value is None else json.loads(value)))
+            if any(value and value["after"] and value["after"]["id"] == last for _, value in found):
+                return found
+    finally:
+        consumer.close()
+    raise AssertionError(f"{topic} has no row {last} after {PATIENCE_S} s, but {found}")
+
+
+def test_a_killed_worker_goes_on_and_repeats_what_it_had_not_noted(
+    server: PrivateServer, database: str, broker: PrivateBroker, connect_worker: Callable[..., Worker]
+) -> None:
+    prefix, table = f"live-{database}", f"{database}.t"
+    topic = f"{prefix}.{table}"
+    with server.root_connection() as root, root.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {table} (id INT PRIMARY KEY, v VARCHAR(20))")
+        cursor.execute(f"INSERT INTO {table} VALUES (1, 'read')")
+        cursor.execute(f"CREATE TABLE {database}.keyless (id INT)")
+        cursor.execute(f"INSERT INTO {database}.keyless VALUES (1), (1), (2)")
+        worker = connect_worker(broker, mariadb=server.flavour == "mariadb")
+        settings = mysql_settings(server, prefix, worker.history_file("live"), [database])
+        worker.add("live", {**settings, **json_converters(schemas=False)})
+        _read(broker, topic, 1)
+        cursor.execute(f"INSERT INTO {table} VALUES (2, 'followed')")
+        before = _read(broker, topic, 2)
+        worker.await_noted()
+        worker.kill()
+        cursor.execute(f"UPDATE {table} SET id = 3 WHERE id = 1")
+        worker.start()
+        after = _read(broker, topic, 3)
+        worker.kill()
+        worker.forget()
+        cursor.execute(f"INSERT INTO {database}.keyless VALUES (3)")
+        worker.start()
+        _read(broker, f"{prefix}.{database}.keyless", 3)
+    _check_second_snapshot(broker, f"{prefix}.{database}.keyless")
+    assert after[: len(before)] == before
+    [first, *_] = before
+    assert (first[1]["op"], first[1]["after"]) == ("r", {"id": 1, "v": "read"})
+    # At least once: a repeated event is of the same place.
+    places = {
+        (value["source"]["file"], value["source"]["pos"]) for _, value in after if value and value["after"] and value["after"]["id"] == 2
+    }
+    assert len(places) == 1
+    assert [(key, value and value["op"]) for key, value in after[-3:]] == [({"id": 1}, "d"), ({"id": 1}, None), ({"id": 3}, "c")]
+
+
+def _check_second_snapshot(broker: PrivateBroker, topic: str) -> None:
+    """A connector that lost its offsets reads all tables again: of one without a key, it is known by that."""
+    (records,) = fetch(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, len(read_topic(broker, topic))))
+    known = {one.schema.name: KnownTable(one.schema, order=Order(Rule.BINLOG)) for one in DebeziumReader().read(records).found}
+    seen = DebeziumReader(tables=known).read(records).snapshots
+    assert sorted(len(one.begins) for one in seen) == [1, 1]
+    with pytest.raises(DefiniteError, match="second snapshot"):
+        newest_snapshots({}, seen, SecondSnapshot.HALT, lambda _: True)
+    counting, anew = newest_snapshots({}, seen, SecondSnapshot.REPLACE, lambda _: True)
+    ((_, counts),) = counting.items()
+    assert [one.version for one in anew] == [counts.version] == [max(one.version for one in seen)]

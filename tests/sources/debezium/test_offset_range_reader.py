@@ -1,0 +1,162 @@
+"""Ranges of a topic's records, fetched whole from a real broker: pieces, holes of every kind, and records that are gone."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from headrace.errors import DefiniteError, TransientError
+from headrace.kafka.address import parse_kafka_url
+from headrace.pipes.debezium.bad_records import handle_bad_records
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.debezium import offset_range_reader
+from headrace.sources.debezium.events.options import DebeziumChoices, OnMalformed
+from headrace.sources.debezium.events.records import Records
+from headrace.sources.debezium.offset_range_reader import AWAY, OffsetRange, fetch
+from headrace.sources.debezium.reader import DebeziumReader
+from headrace.spark.kafka.record_reports import CARRIED_BYTES, RecordTaskReport, read_refused_records
+from testkit.oracles.topics import read_topic
+from testkit.pipelines.pipeline import run_command
+from testkit.servers.broker import PrivateBroker
+
+
+def _all(broker: PrivateBroker, wanted: OffsetRange) -> list[Records]:
+    return list(fetch(parse_kafka_url(broker.url()), wanted))
+
+
+def _offsets(pieces: list[Records]) -> list[int]:
+    return [offset for piece in pieces for offset in piece.offset.to_pylist()]
+
+
+def test_ranges_are_whole_and_go_on(broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(offset_range_reader, "BLOCK_ROWS", 5000)
+    topic = broker.create_topic(partitions=2)
+    # What Debezium says of itself with every record is left where it is.
+    itself = [(f"__debezium.context.{name}", b"x") for name in ("taskId", "runId")]
+    headers = {9000: [("a", b"1"), ("a", None)], 9001: [*itself, ("", b""), ("__debezium.newkey", b"{}")], 9002: itself}
+    told = {9000: headers[9000], 9001: headers[9001][2:]}
+    sent = [
+        {
+            "value": None if n % 7 == 0 else b"v%d" % n,
+            "key": None if n % 11 == 0 else b"k%d" % n,
+            "partition": 0,
+            "timestamp": 1_700_000_000_000 + n,
+            **({"headers": headers[n]} if n in headers else {}),
+        }
+        for n in range(12_000)
+    ]
+    broker.produce(topic, sent)
+    for start, end in ((0, 7), (7, 8001), (8001, 12_000), (3, 4)):
+        pieces = _all(broker, OffsetRange(topic, 0, start, end))
+        assert _offsets(pieces) == list(range(start, end))
+        rows = [row for piece in pieces for row in zip(piece.key.to_pylist(), piece.value.to_pylist(), strict=True)]
+        assert rows == [(one["key"], one["value"]) for one in sent[start:end]]
+        stamps = [stamp for piece in pieces for stamp in piece.timestamp.to_pylist()]
+        assert stamps == [(1_700_000_000_000 + n) * 1000 for n in range(start, end)]
+        found = {
+            piece.offset[n].as_py(): [(header["key"], header["value"]) for header in row]
+            for piece in pieces
+            if piece.headers is not None
+            for n, row in enumerate(piece.headers.to_pylist())
+            if row is not None
+        }
+        assert found == (told if start <= 9000 < end else {})
+    assert len(_all(broker, OffsetRange(topic, 0, 0, 12_000))) == 3
+    # Whoever stops in the middle does not spoil the next range.
+    pieces = fetch(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 12_000))
+    next(pieces)
+    pieces.close()
+    assert _offsets(_all(broker, OffsetRange(topic, 0, 100, 200))) == list(range(100, 200))
+    # A range that begins where the last one ended.
+    broker.produce(topic, [{"value": b"new", "partition": 0}])
+    assert _offsets(_all(broker, OffsetRange(topic, 0, 200, 12_001)))[-1] == 12_000
+
+
+def test_holes(broker: PrivateBroker) -> None:
+    """Transactions that were given up, and marks of those that were not, are offsets without records."""
+    topic = broker.create_topic()
+    producer = Producer(broker.client_settings(transactional_id=f"t-{topic}"))
+    producer.init_transactions(30)
+    for n, keep in enumerate((True, False, True, False)):
+        producer.begin_transaction()
+        for m in range(3):
+            producer.produce(topic, value=b"%d %d" % (n, m))
+        # What is not sent yet is not sent at all if the transaction is given up.
+        producer.flush(30)
+        if keep:
+            producer.commit_transaction(30)
+        else:
+            producer.abort_transaction(30)
+    # Three records and a mark each; the last transaction leaves nothing at all.
+    assert _offsets(_all(broker, OffsetRange(topic, 0, 0, 16))) == [0, 1, 2, 8, 9, 10]
+    assert _offsets(_all(broker, OffsetRange(topic, 0, 2, 6))) == [2]
+    assert _offsets(_all(broker, OffsetRange(topic, 0, 6, 10))) == [8, 9]
+    assert _offsets(_all(broker, OffsetRange(topic, 0, 12, 16))) == []
+
+
+def test_what_is_gone_and_who_is_away(fresh_broker: Callable[..., PrivateBroker], monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = fresh_broker(accounts={"reader": "secret"})
+    topic = broker.create_topic(retention_ms=1, segment_ms=100, file_delete_delay_ms=1)
+    broker.produce(topic, [{"value": b"old", "timestamp": 1}])
+    with pytest.raises(DefiniteError, match="gone from Kafka") as caught:
+        _all(broker, OffsetRange(topic, 0, 5, 9))
+    assert caught.value.place == f"{topic}[0]@5"
+    monkeypatch.setattr(offset_range_reader, "_QUIET_S", 3.0)
+    with pytest.raises(DefiniteError, match="does not let us in") as refused:
+        list(fetch(parse_kafka_url(broker.url().replace("secret", "wrong")), OffsetRange(topic, 0, 0, 1)))
+    assert "wrong" not in str(refused.value)
+    with pytest.raises(DefiniteError, match=r"no\.such\.property"):
+        list(fetch(parse_kafka_url(f"{broker.url()}&no.such.property=1"), OffsetRange(topic, 0, 0, 1)))
+    broker.kill()
+    begun = time.monotonic()
+    with pytest.raises(TransientError) as away:
+        _all(broker, OffsetRange(topic, 0, 0, 1))
+    assert away.value.message.startswith(AWAY)
+    assert time.monotonic() - begun < 30
+
+
+@pytest.mark.parametrize(
+    ("topics", "code", "said"), [("nobody.writes.*", 0, "no topic of "), ("nobody.writes.this", 2, "no topic matches ")]
+)
+def test_no_topic_to_read_once(broker: PrivateBroker, tmp_path: Path, topics: str, code: int, said: str) -> None:
+    """A pattern may match topics that are created later; a name that no topic has is most likely misspelt."""
+    done = run_command(
+        "replicate", broker.url(), f"chdb:{tmp_path / 'sink'}", "--topics", topics, "--once", "--state", str(tmp_path / "state")
+    )
+    assert done.code == code, done.output
+    assert said in done.output
+    assert "nobody" in done.output
+
+
+def test_records_that_cannot_be_read_are_kept_whole_however_large(broker: PrivateBroker) -> None:
+    """A task reports where they are; all of them together would be more than Spark takes."""
+    topic, letters = broker.create_topic(f"srv.shop.t{secrets.token_hex(4)}"), broker.create_topic()
+    bad = [b"{%d " % number + b"x" * (600 << 10) for number in range(4)]
+    broker.produce(topic, [{"key": b"k", "value": value, "headers": [("h", b"1")]} for value in bad])
+    done = RecordTaskReport()
+    for records in fetch(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 4)):
+        done.add(records, DebeziumReader().read(records))
+    reports = done.reports()
+    assert sum(len(report.detail) for report in reports) < 2 * CARRIED_BYTES
+    refused = read_refused_records(reports)
+    assert [(one.offset, one.is_whole) for one in refused] == [(0, True), (1, False), (2, False), (3, False)]
+
+    def keep(where: str) -> None:
+        choices = DebeziumChoices(on_malformed=OnMalformed.TOPIC, dead_letter_topic=where)
+        handle_bad_records(
+            refused, choices, ClickHouseSink(ClickHouseTarget("127.0.0.1", 1)).own_tables(), parse_kafka_url(broker.url()), "pipe"
+        )
+
+    keep(letters)
+    kept = read_topic(broker, letters)
+    assert [(one.key, one.value, one.headers["h"]) for one in kept] == [(b"k", value, b"1") for value in bad]
+    assert [one.headers["headrace.error.offset"] for one in kept] == [b"0", b"1", b"2", b"3"]
+    with pytest.raises(DefiniteError, match="sending records that cannot be read to the topic") as error:
+        keep(broker.create_topic(max_message_bytes=1000))
+    assert "max.message.bytes" in error.value.hint

@@ -1,0 +1,218 @@
+"""capture_schemas: a server's tables in our words, the same on both servers; what cannot be carried is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from headrace.demo.private_server import PrivateServer
+from headrace.errors import DefiniteError
+from headrace.model.schema import Index, Kind
+from headrace.sources.mysql.kernels import scan
+from headrace.sources.mysql.schema.information_schema import capture_schemas
+from headrace.sources.mysql.server.connection import connect, query
+from testkit.oracles.binlogs import Logbook, images_of, open_logbook, scan_log
+
+
+@pytest.fixture
+def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
+    with open_logbook(server, database) as book:
+        yield book
+
+
+def captured(book: Logbook) -> list[str]:
+    with closing(connect(book.address)) as connection:
+        return [schema.name.table for schema in capture_schemas(connection, book.address, lambda name: name.database == book.database)]
+
+
+KINDS = {
+    "TINYINT": (Kind.INT8, 0, 0),
+    "TINYINT(1)": (Kind.INT8, 0, 0),
+    "SMALLINT UNSIGNED": (Kind.UINT16, 0, 0),
+    "MEDIUMINT UNSIGNED": (Kind.UINT32, 0, 0),
+    "INT(5) ZEROFILL": (Kind.UINT32, 0, 0),
+    "BIGINT": (Kind.INT64, 0, 0),
+    "SERIAL": (Kind.UINT64, 0, 0),
+    "FLOAT": (Kind.FLOAT32, 0, 0),
+    "FLOAT(30)": (Kind.FLOAT64, 0, 0),
+    "DOUBLE UNSIGNED": (Kind.FLOAT64, 0, 0),
+    "DECIMAL": (Kind.DECIMAL, 10, 0),
+    "NUMERIC(65,30)": (Kind.DECIMAL, 65, 30),
+    "CHAR(3)": (Kind.STRING, 0, 0),
+    "VARCHAR(3) CHARACTER SET ascii": (Kind.STRING, 0, 0),
+    "LONGTEXT": (Kind.STRING, 0, 0),
+    "VARBINARY(3)": (Kind.BYTES, 0, 0),
+    "CHAR(3) CHARACTER SET binary": (Kind.BYTES, 0, 0),
+    "LONGBLOB": (Kind.BYTES, 0, 0),
+    "DATE": (Kind.DATE, 0, 0),
+    "DATETIME": (Kind.DATETIME, 0, 0),
+    "DATETIME(6)": (Kind.DATETIME, 6, 0),
+    "TIMESTAMP(3) NULL": (Kind.TIMESTAMP, 3, 0),
+    "TIME(1)": (Kind.TIME, 1, 0),
+    "YEAR": (Kind.YEAR, 0, 0),
+    "BIT": (Kind.BIT, 1, 0),
+    "BIT(64)": (Kind.BIT, 64, 0),
+    "ENUM('a','b')": (Kind.ENUM, 0, 0),
+    "SET('a','b')": (Kind.SET, 0, 0),
+}
+
+
+def test_every_type_has_its_kind(book: Logbook) -> None:
+    book.run("CREATE TABLE t (" + ", ".join(f"c{n} {kind}" for n, kind in enumerate(KINDS)) + ")")
+    columns = book.schema("t").columns
+    assert [(column.kind, column.precision, column.scale) for column in columns] == list(KINDS.values())
+    assert [column.name for column in columns if not column.nullable] == [f"c{list(KINDS).index('SERIAL')}"]
+    assert all(column.source_type for column in columns)
+
+
+def test_json_is_text_where_the_server_says_so(book: Logbook) -> None:
+    book.run("CREATE TABLE t (j JSON)")
+    assert book.schema("t").columns[0].kind is (Kind.STRING if book.server.flavour == "mariadb" else Kind.JSON)
+
+
+def test_tables_in_order_and_nothing_but_tables(book: Logbook) -> None:
+    book.run(
+        "CREATE TABLE b (id INT PRIMARY KEY)",
+        "CREATE TABLE a (id INT)",
+        "CREATE VIEW v AS SELECT * FROM a",
+        "CREATE TEMPORARY TABLE tmp (x INT)",
+    )
+    assert captured(book) == ["a", "b"]
+    assert book.schema("a").primary_key == ()
+
+
+def test_a_key_of_prefixes_and_one_in_another_order(book: Logbook) -> None:
+    book.run("CREATE TABLE t (a INT, b TEXT, c INT, PRIMARY KEY (c, b(10)), UNIQUE KEY (a))")
+    assert book.schema("t").primary_key == ("c", "b")
+
+
+def test_hidden_columns_of_indexes_are_not_columns(book: Logbook) -> None:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, j VARCHAR(10), FULLTEXT KEY (j))")
+    start = book.place()
+    book.run("INSERT INTO t VALUES (1, 'word')")
+    assert [image.row for image in images_of(book.read(start, "t"))] == [("1", "word")]
+
+
+COLUMNS = {
+    "id": ("INT NOT NULL AUTO_INCREMENT COMMENT 'it''s the key'", {"auto_increment": True, "comment": "it's the key"}),
+    "a": ("INT DEFAULT 5", {"default": "5"}),
+    "b": ("VARCHAR(20) CHARACTER SET ascii NOT NULL DEFAULT 'it''s \\\\ a\\nb'", {"default": "it's \\ a\nb", "charset": "ascii"}),
+    "c": ("DECIMAL(5,2) DEFAULT 1.5", {"default": "1.50"}),
+    "d": ("TIMESTAMP(3) NOT NULL DEFAULT CURRENT_TIMESTAMP(3) ON UPDATE CURRENT_TIMESTAMP(3)", {"default": "(current_timestamp(3))"}),
+    "e": ("DATETIME DEFAULT NOW()", {"default": "(current_timestamp())"}),
+    "f": ("VARCHAR(36) DEFAULT (UUID())", {"default": "(uuid())", "charset": "utf8mb4"}),
+    "g": ("INT GENERATED ALWAYS AS (a + 1) VIRTUAL", {"generated": "virtual"}),
+    "h": ("INT AS (a * 2) STORED COMMENT 'twice'", {"generated": "stored", "comment": "twice"}),
+    "i": ("INT INVISIBLE DEFAULT 7", {"invisible": True, "default": "7"}),
+    "j": ("BIT(5) DEFAULT b'101'", {"default": "b'101'"}),
+    "k": ("ENUM('x','NULL') DEFAULT 'NULL'", {"default": "NULL", "charset": "utf8mb4"}),
+    "l": ("SET('x','y') CHARACTER SET latin1", {"charset": "latin1"}),
+    "m": ("BINARY(3) DEFAULT 'a'", {"default": "0x61"}),
+    "n": ("VARCHAR(5) NOT NULL DEFAULT ''", {"default": "", "charset": "utf8mb4"}),
+    "o": ("DATE DEFAULT NULL", {}),
+    "p": ("TEXT", {"charset": "utf8mb4"}),
+    "q": ("VARCHAR(30) DEFAULT 'current_timestamp()'", {"default": "current_timestamp()", "charset": "utf8mb4"}),
+    "r": ("DOUBLE DEFAULT -1.5e10", {"default": "-15000000000"}),
+}
+TOLD = ("auto_increment", "comment", "default", "charset", "generated", "invisible")
+PLAIN = {"auto_increment": False, "comment": "", "default": None, "charset": "", "generated": "", "invisible": False}
+
+
+def test_what_is_told_of_columns_is_the_same_on_both_servers(book: Logbook) -> None:
+    columns = ", ".join(f"{name} {text}" for name, (text, _) in COLUMNS.items())
+    book.run(f"CREATE TABLE t ({columns}, PRIMARY KEY (id)) COMMENT 'all of it' CHARACTER SET utf8mb4")
+    schema = book.schema("t")
+    told = {column.name: {field: getattr(column, field) for field in TOLD} for column in schema.columns}
+    assert told == {name: {**PLAIN, **fields} for name, (_, fields) in COLUMNS.items()}
+    assert (schema.charset, schema.comment) == ("utf8mb4", "all of it")
+
+
+def test_indexes_in_the_order_of_their_names(book: Logbook) -> None:
+    book.run(
+        "CREATE TABLE t (a INT NOT NULL, b INT, c VARCHAR(50) NOT NULL, d TEXT, KEY z (b DESC, a), UNIQUE KEY y (c(10)),"
+        " UNIQUE KEY x (c, a), UNIQUE KEY w (b), FULLTEXT KEY f (d)) CHARACTER SET ascii"
+    )
+    schema = book.schema("t")
+    assert schema.indexes == (
+        Index("f", ("d",), unique=False),
+        Index("w", ("b",), unique=True),
+        Index("x", ("c", "a"), unique=True),
+        Index("y", ("c",), unique=True, whole=False),
+        Index("z", ("b", "a"), unique=False),
+    )
+    assert (schema.primary_key, schema.row_key, schema.charset) == ((), ("c", "a"), "ascii")
+
+
+def test_indexes_on_expressions_and_generated_keys(mysql_server: PrivateServer) -> None:
+    with open_logbook(mysql_server, "mysql") as book:
+        book.run("CREATE DATABASE odd_keys", "USE odd_keys")
+        book.database = "odd_keys"
+        try:
+            book.run(
+                "CREATE TABLE t (a INT, KEY e ((a + 1), a))",
+                "SET SESSION sql_generate_invisible_primary_key = ON",
+                "CREATE TABLE g (a INT)",
+            )
+            assert book.schema("t").indexes == (Index("e", ("a",), unique=False, whole=False),)
+            hidden = book.schema("g").columns[0]
+            assert (hidden.name, hidden.kind, hidden.invisible, hidden.auto_increment) == ("my_row_id", Kind.UINT64, True, True)
+            start = book.place()
+            book.run("INSERT INTO g (a) VALUES (5), (6)")
+            assert [image.row for image in images_of(book.read(start, "g"))] == [("1", "5"), ("2", "6")]
+            assert book.scanned(book.schema("g")) == [("1", "5"), ("2", "6")]
+        finally:
+            book.run("DROP DATABASE odd_keys")
+
+
+def test_the_number_of_queries_does_not_depend_on_the_number_of_tables(book: Logbook) -> None:
+    def questions() -> int:
+        with closing(connect(book.address)) as connection:
+            capture_schemas(connection, book.address, lambda name: name.database == book.database)
+            return int(query(connection, book.address, "SHOW SESSION STATUS LIKE 'Questions'")[0][1])
+
+    book.run("CREATE TABLE t (a INT)")
+    one = questions()
+    book.run(*(f"CREATE TABLE t{n} (a INT)" for n in range(10)))
+    assert questions() == one
+    assert len(captured(book)) == 11
+
+
+@pytest.mark.parametrize(
+    ("statement", "kind"),
+    [("CREATE SEQUENCE odd", "SEQUENCE"), ("CREATE TABLE odd (id INT PRIMARY KEY) WITH SYSTEM VERSIONING", "SYSTEM VERSIONED")],
+)
+def test_what_is_logged_but_is_no_plain_table_is_refused(mariadb_server: PrivateServer, statement: str, kind: str) -> None:
+    with open_logbook(mariadb_server, "mysql") as book:
+        book.run("CREATE DATABASE odd_tables", "USE odd_tables", statement)
+        book.database = "odd_tables"
+        try:
+            with pytest.raises(DefiniteError, match=f"odd_tables.odd is a {kind}"):
+                captured(book)
+        finally:
+            book.run("DROP DATABASE odd_tables")
+
+
+def test_groups_of_the_statements_people_run(book: Logbook) -> None:
+    """What the scan calls data and what it shows the planner as a statement."""
+
+    def kinds(*statements: str) -> list[tuple[int, int]]:
+        start = book.place()
+        book.run(*statements)
+        segment = book.segment(start)
+        status, groups, _, state = scan_log(book.bytes_of(segment), segment.start, checksum=segment.checksum)
+        assert (status, int(state[scan.POS])) == (scan.OK, segment.end - segment.start)
+        return [(int(group[scan.KIND]), int(group[scan.ROWS])) for group in groups]
+
+    data, statement = (scan.DATA, 1), (scan.STATEMENT, 0)
+    assert kinds("CREATE TABLE t (id INT PRIMARY KEY)", "ALTER TABLE t ADD v INT", "CREATE INDEX i ON t (v)") == [statement] * 3
+    assert kinds("INSERT INTO t VALUES (1, 1)", "UPDATE t SET v = 2", "UPDATE t SET v = 2", "DELETE FROM t") == [data] * 3
+    assert kinds("BEGIN", "INSERT INTO t VALUES (1, 1)", "SAVEPOINT s", "DELETE FROM t", "ROLLBACK TO s", "COMMIT") == [data]
+    assert kinds("BEGIN", "INSERT INTO t VALUES (2, 1)", "ROLLBACK", "BEGIN", "COMMIT") == []
+    assert kinds("TRUNCATE t", "ANALYZE TABLE t") in ([statement] * 2, [statement])
+    # Engines without transactions end theirs with COMMIT.
+    assert kinds("CREATE TABLE m (id INT PRIMARY KEY) ENGINE=MyISAM", "INSERT INTO m VALUES (1), (2)") == [statement, data]
+    # One group that holds both the statement and the new table's rows.
+    assert kinds("CREATE TABLE c AS SELECT 1 AS x UNION SELECT 2") == [(scan.STATEMENT, 1)]
+    assert kinds("DROP TABLE t, m, c")[-1] == statement

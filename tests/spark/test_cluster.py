@@ -1,0 +1,181 @@
+"""A pipe on a real standalone cluster: tasks in both workers, executors and a worker killed under them, nothing lost and nothing twice.
+
+Executors run what was sent to them, by an interpreter that has no Headrace; in the first run they find the mirror of the log, in the second
+they fetch their part from the source. Spark's own event log is the witness for where tasks ran.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from headrace.demo.private_server import PrivateServer
+from headrace.embedded.process import EmbeddedServer
+from testkit.generators.workload import KEYS, TABLES, Workload
+from testkit.oracles.both_ends import assert_equal, log_end, sink_client
+from testkit.pipelines.pipeline import Pipeline, Run
+from testkit.servers.accounts import Account, create_replica_account
+from testkit.servers.spark_cluster import SparkCluster, bare_python, command_lines
+
+PATIENCE_S = 240.0
+BIG = "big"
+
+
+def tasks_of(directory: Path) -> Counter[tuple[str, str, str]]:
+    """How many tasks ended, by application, executor, and how they ended."""
+    found: Counter[tuple[str, str, str]] = Counter()
+    for file in (file for file in directory.rglob("app-*") if file.is_file()):
+        for event in map(json.loads, file.read_text().splitlines()):
+            if event["Event"] == "SparkListenerTaskEnd":
+                found[file.name.partition(".")[0], event["Task Info"]["Executor ID"], event["Task End Reason"]["Reason"]] += 1
+    return found
+
+
+def prepare(server: PrivateServer, database: str) -> None:
+    """A table of many chunks."""
+    with server.root_connection(database) as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE TABLE {BIG} (id INT PRIMARY KEY, v VARCHAR(200), n BIGINT)")
+        cursor.execute(f"INSERT INTO {BIG} VALUES (1, REPEAT('x', 150), 0)")
+        for _ in range(14):
+            cursor.execute(f"INSERT INTO {BIG} SELECT id + (SELECT MAX(id) FROM {BIG}), v, id FROM {BIG}")
+        cursor.execute(f"ANALYZE TABLE {BIG}")
+
+
+def change_all(server: PrivateServer, database: str, times: int) -> None:
+    """Batches large enough to be met under way."""
+    with server.root_connection(database) as connection, connection.cursor() as cursor:
+        for _ in range(times):
+            cursor.execute(f"UPDATE {BIG} SET n = n + 1")
+
+
+def strike(run: Run, pipeline: Pipeline, cluster: SparkCluster, sink: EmbeddedServer, workers: tuple[int, ...]) -> None:
+    """Kill executors in the middle of a batch: the sink stands still meanwhile, so their tasks cannot have ended."""
+    done = pipeline.last_committed_batch()
+    run.until(lambda: pipeline.last_committed_batch() > done, PATIENCE_S)
+    os.kill(sink.pid, signal.SIGSTOP)
+    try:
+        run.until(lambda: pipeline.batch_is_open() and all(cluster.parts[worker].executors for worker in workers), PATIENCE_S)
+        batch = pipeline.last_planned_batch()
+        # Time for Spark to hand out the tasks.
+        time.sleep(3)
+        assert pipeline.last_committed_batch() < batch
+        assert all(cluster.kill_executor(worker) for worker in workers)
+    finally:
+        os.kill(sink.pid, signal.SIGCONT)
+    run.until(lambda: pipeline.last_committed_batch() >= batch, PATIENCE_S)
+
+
+def follow(run: Run, pipeline: Pipeline, server: PrivateServer) -> None:
+    """Wait until all that the log holds now is in the sink."""
+    end = log_end(server)
+    run.until(lambda: (pipeline.committed_position() or (0, 0)) >= end, PATIENCE_S)
+
+
+@pytest.mark.timeout(900)
+def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, tmp_path: Path) -> None:
+    server, database = mysql_server, "clustered"
+    with server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
+    account = create_replica_account(server, "clustered")
+    workload = Workload(server, database, 7, pause_s=0.05)
+    workload.prepare()
+    prepare(server, database)
+    log = tmp_path / "events"
+    log.mkdir()
+    cluster = SparkCluster(tmp_path / "spark", bare_python(tmp_path / "python"))
+    with cluster.running(), EmbeddedServer(tmp_path / "sink") as sink:
+        pipeline = piped(cluster, account, database, sink.url, tmp_path, log)
+        with workload:
+            with pipeline.running("--chunk-rows", "1500") as run:
+                run.until(lambda: pipeline.chunks_done() >= 2, PATIENCE_S)
+                check_secrets(cluster, account)
+                assert cluster.kill_executor(0)
+                run.until(lambda: pipeline.last_committed_batch() >= 0, PATIENCE_S)
+                assert pipeline.chunks_done() == pipeline.chunks_planned() > 10
+                change_all(server, database, 3)
+                strike(run, pipeline, cluster, sink, (0, 1))
+                assert run.terminate(timeout_s=PATIENCE_S).code == 143, run.output
+            with pipeline.running("--conf", "spark.headrace.fetch=always") as run:
+                change_all(server, database, 2)
+                strike(run, pipeline, cluster, sink, (1,))
+                # A machine is gone, with all that ran there; later it is back.
+                worker, pids = cluster.parts[0], cluster.parts[0].executors
+                worker.kill()
+                for pid in pids:
+                    end(pid)
+                change_all(server, database, 2)
+                follow(run, pipeline, server)
+                worker.start()
+                cluster.await_workers(2)
+                change_all(server, database, 2)
+                run.until(lambda: worker.executors, PATIENCE_S)
+                assert workload.stop() is None
+                follow(run, pipeline, server)
+                assert run.terminate(timeout_s=PATIENCE_S).code == 143, run.output
+                assert "fetched" not in run.output
+        verified = pipeline.verify("--spark", "always", *cluster_options(cluster, log))
+        assert (verified.code, verified.output.splitlines()[-1].rpartition(", ")[2]) == (0, "0 differences"), verified.output
+        with sink_client(sink.url) as client:
+            assert assert_equal(client, server, database, (*TABLES, BIG), {**KEYS, BIG: "id"}) > 16_000
+    check_tasks(cluster, log, account)
+
+
+def cluster_options(cluster: SparkCluster, log: Path) -> tuple[str, ...]:
+    settings = {
+        **cluster.settings,
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": f"file://{log}",
+        "spark.eventLog.compress": "false",
+        "spark.eventLog.rolling.enabled": "false",
+    }
+    return ("--master", cluster.url, *(word for pair in settings.items() for word in ("--conf", "=".join(pair))))
+
+
+def piped(cluster: SparkCluster, account: Account, database: str, sink: str, directory: Path, log: Path) -> Pipeline:
+    target = sink.replace("http://", "clickhouse://")
+    options = (*cluster_options(cluster, log), "--flush-bytes", "4M")
+    return Pipeline(account.url(database), target, directory / "state", options)
+
+
+def check_secrets(cluster: SparkCluster, account: Account) -> None:
+    """The source's password is in no executor's environment or command line, and neither secret is on a command line of Spark's."""
+    java = [(pid, line) for pid, line in command_lines() if b"org.apache.spark" in line]
+    assert len(java) >= 5
+    assert not [line for _, line in java if account.password.encode() in line or cluster.secret.encode() in line]
+    for pid in (pid for worker in cluster.parts for pid in worker.executors):
+        assert account.password.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
+
+
+def check_tasks(cluster: SparkCluster, log: Path, account: Account) -> None:
+    ended = tasks_of(log)
+    applications = {application for application, _, _ in ended}
+    assert len(applications) == 3, ended
+    for application in applications:
+        # An executor lives in a directory of its worker's.
+        done = {executor for one, executor, reason in ended if one == application and reason == "Success"}
+        homes = [{place.name for place in worker.work.glob(f"{application}/*")} for worker in cluster.parts]
+        assert all(done & home for home in homes), (ended, homes)
+    reasons = {reason for _, _, reason in ended}
+    assert "ExecutorLostFailure" in reasons, ended
+    # No task failed by itself: none of ours, no speculation.
+    assert reasons <= {"Success", "ExecutorLostFailure", "TaskKilled"}, ended
+    assert account.password not in "".join(file.read_text() for file in log.rglob("*") if file.is_file())
+    print(dict(ended))
+
+
+def end(pid: int) -> None:
+    """Kill what a machine that is gone would not run any more, and see that its Python goes too."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{pid}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -1,0 +1,74 @@
+"""What is installed from the built packages works, and holds all that the source tree holds."""
+
+from __future__ import annotations
+
+import shutil
+import site
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import headrace
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "src" / "headrace"
+
+
+@pytest.fixture(scope="module")
+def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source package, and the wheel that is built from nothing but its content."""
+    folder = tmp_path_factory.mktemp("packages")
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
+    subprocess.run([*build, "--target", "sdist"], cwd=ROOT, check=True, capture_output=True)
+    (archive,) = folder.glob("*.tar.gz")
+    (folder / "source").mkdir()
+    # Not tarfile: Debian 12's Python (3.11.2) has no extraction filters yet.
+    subprocess.run(["tar", "-x", "-f", str(archive), "-C", str(folder / "source")], check=True)
+    (tree,) = (folder / "source").iterdir()
+    subprocess.run([*build, "--target", "wheel"], cwd=tree, check=True, capture_output=True)
+    (wheel,) = folder.glob("*.whl")
+    return archive, wheel
+
+
+def test_the_wheel_holds_the_whole_package(packages: tuple[Path, Path]) -> None:
+    with zipfile.ZipFile(packages[1]) as wheel:
+        packed = {name for name in wheel.namelist() if name.startswith("headrace/")}
+        (about,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
+        described = wheel.read(about).decode()
+    files = (file.relative_to(PACKAGE.parent) for file in PACKAGE.rglob("*") if file.is_file())
+    # (Tools leave their caches where they are run.)
+    assert packed == {str(file) for file in files if not any(part.startswith((".", "__pycache__")) for part in file.parts)}
+    assert f"\nVersion: {headrace.__version__}\n" in described
+    assert f"## {headrace.__version__} " in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_what_is_installed_works(packages: tuple[Path, Path], tmp_path: Path) -> None:
+    home = tmp_path / "environment"
+    venv.create(home, with_pip=False)
+    (library,) = home.glob("lib/python*/site-packages")
+    with zipfile.ZipFile(packages[1]) as wheel:
+        wheel.extractall(library)
+    # Dependencies are those that the tests run with; as a plain path, so that the editable Headrace among them is not found.
+    (library / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
+    # Compiled already: the kernels are the same, and their cache is known by their content.
+    for cache in PACKAGE.rglob("__pycache__/kernels-*"):
+        shutil.copytree(cache, library / cache.relative_to(PACKAGE.parent))
+
+    def run(*words: str) -> str:
+        command = [str(home / "bin" / "python"), "-I", "-m", "headrace", *words]
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    assert run("--version") == f"headrace {headrace.__version__}\n"
+    place = subprocess.run(
+        [str(home / "bin" / "python"), "-I", "-c", "import headrace; print(headrace.__file__)"], capture_output=True, text=True, check=True
+    )
+    assert Path(place.stdout.strip()).is_relative_to(library)
+    made = "import pathlib; from headrace.embedded.process import EmbeddedServer; EmbeddedServer(pathlib.Path('copy')).start().stop()"
+    subprocess.run([str(home / "bin" / "python"), "-I", "-c", made], cwd=tmp_path, timeout=120, check=True)
+    assert "42" in run("sql", "chdb:./copy", "SELECT 6 * 7 AS answer")

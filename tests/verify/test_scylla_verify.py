@@ -1,0 +1,140 @@
+"""`headrace verify` for pipes from ScyllaDB: rows and values of every kind against the view, and what is different, named by its key."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headrace.cql.language.ddl_printer import create_log_table
+from headrace.cql.schema_reader import describe
+from headrace.cql.session import CqlSession
+from headrace.cql.tables import CqlTable
+from headrace.embedded.process import EmbeddedServer
+from headrace.model.schema import TableName
+from headrace.model.table_selection import Selection
+from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sources.scylla.position import LogPosition, Place
+from headrace.sources.scylla.snapshot.base_rows import RowQuery
+from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk, server_time
+from headrace.sources.scylla.snapshot.table_probe import ask_telling
+from headrace.sources.scylla.snapshot.token_ranges import WHOLE
+from headrace.verify.result import TableResult, Verdict
+from headrace.verify.scylla.verifier import standing_of, verify_logged
+from headrace.verify.watermark import Standing, Watermark
+from testkit.pipelines.embedded_access import target_of
+
+COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc decimal, du duration, i inet, ts timestamp, t time, dt date,
+ f float, u uuid, bo boolean, m map<text, int>, st set<uuid>, l list<double>, ut ut, fm frozen<map<int, frozen<list<text>>>>,
+ tu tuple<int, text>"""
+
+
+@pytest.fixture
+def sink(tmp_path: Path) -> Iterator[CellSink]:
+    with EmbeddedServer(tmp_path / "clickhouse") as server:
+        target = target_of(server, database=f"d_{secrets.token_hex(4)}")
+        yield CellSink(ClickHouseSink(target))
+        disconnect(target)
+
+
+@pytest.fixture
+def table(cql: CqlSession, keyspace: str) -> CqlTable:
+    cql.execute(f"CREATE TYPE {keyspace}.ut (a int, b text)")
+    cql.execute(f"CREATE TABLE {keyspace}.t ({COLUMNS}, PRIMARY KEY ((p, q), c, d)) WITH CLUSTERING ORDER BY (c DESC, d ASC)")
+    found = describe(cql, TableName(keyspace, "t"))
+    cql.execute(create_log_table(found, cassandra=True).rstrip(";"))
+    return found
+
+
+def _fill(cql: CqlSession, keyspace: str) -> None:
+    d = "50554d6e-29bb-11e5-b345-feff819cdc9f"
+    values = (
+        "0x00ff, -1.50, 1mo2d3ns, '::1', '2026-01-02 03:04:05.678+0000', '23:59:59.999999999', '1969-12-31', -0.0, "
+        "123e4567-e89b-12d3-a456-426614174000, true, {'x': 1, 'a': 2}, {ffffffff-ffff-4fff-bfff-ffffffffffff, "
+        "00000000-0000-4000-8000-000000000000}, [1.5, -2.5, 1.5], {a: 1}, {1: ['x', ''], -1: []}, (1, null)"
+    )
+    names = "b, dc, du, i, ts, t, dt, f, u, bo, m, st, l, ut, fm, tu"
+    for p in range(6):
+        for c in range(10):
+            cql.execute(f"INSERT INTO {keyspace}.t (p, q, c, d, {names}) VALUES ({p}, 'q''{p}', {c - 5}, {d}, {values})")
+        cql.execute(f"INSERT INTO {keyspace}.t (p, q, c, d) VALUES ({p}, 'bare', 123456789012345678901234567890, {d})")
+        cql.execute(f"UPDATE {keyspace}.t SET s = 'static {p}' WHERE p = {p} AND q = 'only static'")
+        cql.execute(f"UPDATE {keyspace}.t SET s = 'static {p}' WHERE p = {p} AND q = 'bare'")
+
+
+def _copy(cql: CqlSession, sink: CellSink, table: CqlTable) -> None:
+    sink.prepare([table])
+    writer = sink.writer()
+    for block in read_chunk(cql, RowQuery(table, ask_telling(cql, table)), Chunk(table.name, WHOLE), ScyllaChoices(confidence=0)):
+        writer.write(block)
+    writer.close()
+
+
+def _verify(cql: CqlSession, sink: CellSink, keyspace: str, watermark: Watermark[int] | None = None, **options: Any) -> TableResult:
+    [found] = verify_logged(cql, sink, Selection((f"{keyspace}.*",)), watermark, **options)
+    return found
+
+
+def test_every_type_is_equal_and_what_differs_is_named(cql: CqlSession, keyspace: str, sink: CellSink, table: CqlTable) -> None:
+    missing = _verify(cql, sink, keyspace)
+    assert missing.verdict is Verdict.DIFFERENT
+    assert missing.notes == ("there is no view of it in the sink",)
+    _fill(cql, keyspace)
+    _copy(cql, sink, table)
+    for bucket_rows in (10, 200_000):
+        found = _verify(cql, sink, keyspace, bucket_rows=bucket_rows)
+        assert (found.verdict, found.comparison.rows, found.comparison.differences) == (Verdict.EQUAL, 72, ())
+    # What the sink never hears of: a row more, one less, and values of several kinds.
+    d, t = "50554d6e-29bb-11e5-b345-feff819cdc9f", f"{keyspace}.t"
+    cql.execute(f"DELETE FROM {t} WHERE p = 1 AND q = 'q''1' AND c = -5 AND d = {d}")
+    cql.execute(f"INSERT INTO {t} (p, q, c, d) VALUES (77, 'new', 5, {d})")
+    cql.execute(f"UPDATE {t} SET m['z'] = 9, l[1] = 7.0 WHERE p = 2 AND q = 'q''2' AND c = 0 AND d = {d}")
+    cql.execute(f"UPDATE {t} SET s = 'other' WHERE p = 3 AND q = 'only static'")
+    found = _verify(cql, sink, keyspace, bucket_rows=10)
+    assert found.verdict is Verdict.DIFFERENT
+    listed = {(one.kind, one.key[0], one.key[1], one.key[2], one.column) for one in found.comparison.differences}
+    assert listed == {
+        ("extra", 1, "q'1", -5, ""),
+        ("missing", 77, "new", 5, ""),
+        ("different", 2, "q'2", 0, "m"),
+        ("different", 2, "q'2", 0, "l"),
+        ("different", 3, "only static", None, "s"),
+    }
+    values = {one.column: (one.source, one.target) for one in found.comparison.differences if one.column}
+    assert values["m"] == ({"a": 2, "x": 1, "z": 9}, {"a": 2, "x": 1})
+    assert values["l"] == ([1.5, 7.0, 1.5], [1.5, -2.5, 1.5])
+    assert values["s"] == ("other", "static 3")
+
+
+def test_rows_of_a_pipe_that_is_behind_are_not_called_different(cql: CqlSession, keyspace: str, sink: CellSink) -> None:
+    cql.execute(f"CREATE TABLE {keyspace}.t (p int PRIMARY KEY, v int)")
+    table = describe(cql, TableName(keyspace, "t"))
+    cql.execute(create_log_table(table, cassandra=True).rstrip(";"))
+    for p in range(5):
+        cql.execute(f"INSERT INTO {keyspace}.t (p, v) VALUES ({p}, {p})")
+    _copy(cql, sink, table)
+    cql.execute(f"UPDATE {keyspace}.t SET v = 77 WHERE p = 3")
+    stands = server_time(cql) - 3600 * 1_000_000
+    behind = Watermark("pipe", lambda: Standing(stands, is_running=False), 1.0)
+    found = _verify(cql, sink, keyspace, behind)
+    assert (found.verdict, found.behind, found.comparison.total) == (Verdict.BEHIND, 1, 0)
+    # A pipe that is ahead of all: what differs is different, after a second look.
+    ahead = Watermark("pipe", lambda: Standing(stands + 7200 * 1_000_000, is_running=True), 5.0)
+    found = _verify(cql, sink, keyspace, ahead)
+    assert (found.verdict, found.comparison.total) == (Verdict.DIFFERENT, 1)
+    incomplete = Watermark("pipe", lambda: Standing(0, is_running=True, incomplete=frozenset({str(table.name)})), 5.0)
+    assert _verify(cql, sink, keyspace, incomplete).verdict is Verdict.BEHIND
+
+
+def test_where_a_pipe_stands_is_the_moment_it_told() -> None:
+    position = LogPosition({TableName("ks", "t"): Place(0, 1_790_000_000_123_456)})
+    told = Progress("pipe", "scylla://h", str(position), 0, 0, 0, 0, 0, 0, incomplete=("ks.t",))
+    assert standing_of(told) == Standing(1_790_000_000_123_000, is_running=False, incomplete=frozenset({"ks.t"}))
+    assert standing_of(Progress("pipe", "scylla://h", str(LogPosition()), 0, 0, 0, 0, 0, 0)).position == 0
