@@ -235,7 +235,7 @@ class SteeredPipe(DrivenPipe):
         """Whether the copier has paused the stream: it reads a table whose engine counts rows."""
 
     def stream_some(self, batches: int) -> None:
-        start = self.parts.streaming.reached
+        start = self.parts.stream.reached
         log = PlannedLog(self.book, Place(start.file, start.offset), gtid=start.gtid)
         positions = log.positions()
         planner = BinlogPlanner(log.mirror, positions[0], BatchLimits(), lambda: None, mariadb=self.book.server.flavour == "mariadb")
@@ -263,7 +263,7 @@ class SteeredPipe(DrivenPipe):
             mock.patch("headrace.sources.mysql.snapshot.lock_free.read_chunk_at", read_at),
             mock.patch("headrace.sources.mysql.split_reader.read_chunk_at", read_at),
         ):
-            self.parts.copier.run(None, 1, self._pause)
+            self.parts.snapshots.run(None, 1, self._pause)
 
     @contextmanager
     def _pause(self) -> Iterator[None]:

@@ -71,25 +71,25 @@ class DrivenPipe:
         pipe = self._pipe
         told = pipe._resume(self.directory)
         with closing(connect(self.book.address)) as connection:
-            opened = pipe._opening(self.directory, connection).open(check_server(connection, self.book.address), told)
+            opened = pipe._startup(self.directory, connection).open(check_server(connection, self.book.address), told)
             self.parts = pipe._assemble(self.directory, opened)
             if opened.is_new:
-                self.parts.copier.prepare()
+                self.parts.snapshots.prepare()
             self.directory.save(opened.state)
             self.parts.resyncs.take_all(nullcontext)
-            self.parts.copier.plan(connection)
-        self.parts.streaming.reporter.begin(self.parts.streaming.reached, is_new=opened.is_new)
+            self.parts.snapshots.plan(connection)
+        self.parts.stream.reporter.begin(self.parts.stream.reached, is_new=opened.is_new)
         meanwhile()
         self._copy()
         return self
 
     @property
     def state(self) -> Any:
-        return self.parts.streaming.state
+        return self.parts.stream.context.state
 
     @property
     def sink(self) -> ClickHouseSink:
-        return self.parts.streaming.targets.sink
+        return self.parts.stream.context.targets.sink
 
     def catch_up(self) -> None:
         """Everything that is in the log, and everything that is to be read again."""
@@ -100,7 +100,7 @@ class DrivenPipe:
             self._stream()
 
     def _stream(self) -> None:
-        streaming = self.parts.streaming
+        streaming = self.parts.stream
         start = streaming.reached
         log = PlannedLog(self.book, Place(start.file, start.offset), gtid=start.gtid)
         positions = log.positions()
@@ -113,9 +113,9 @@ class DrivenPipe:
         checkpoint = self.directory.checkpoint
         number = max((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")), default=-1) + 1
         _write(checkpoint / "offsets" / str(number), f"v1\n{{}}\n{json.dumps(end.to_json())}")
-        task = self.parts.streaming._task()
+        task = self.parts.stream._task()
         reports = [report for split in splits for report in task._run(json.loads(json.dumps(split)))]
-        self.parts.streaming._on_batch(reports)
+        self.parts.stream._on_batch(reports)
         self._commit(number)
 
     def _commit(self, number: int) -> None:
@@ -123,7 +123,7 @@ class DrivenPipe:
 
     def _copy(self) -> None:
         with mock.patch("headrace.pipes.mysql.snapshot_runner.run_groups", _run_here):
-            self.parts.copier.run(None, 1)
+            self.parts.snapshots.run(None, 1)
 
 
 def _run_here(session: Any, groups: Sequence[SplitGroup], parallelism: int, on_done: OnSplitDone, *_: Any) -> None:

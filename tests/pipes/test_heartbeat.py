@@ -25,13 +25,13 @@ def seen_s(books: FileProgressStore) -> float:
 def test_heartbeats_go_on_after_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int, restarted: bool) -> None:
     monkeypatch.setattr(progress_reporter, "BEAT_S", 0.2)
     books, position = FileProgressStore(tmp_path), BinlogPosition("binlog.000001", 4)
-    reporter = Reporter(SimpleNamespace(books=books), "p", "mysql://host/", lambda: ())
+    reporter = Reporter(SimpleNamespace(progress_store=books), "p", "mysql://host/", lambda: ())
     reporter.begin(position, is_new=True)
     reporter.batch(position, 1, 0)
     real_ns = time.time_ns
     monkeypatch.setattr(progress_reporter, "_now_us", lambda: real_ns() // 1000 + step_s * 1_000_000)
     if restarted:
-        reporter = Reporter(SimpleNamespace(books=books), "p", "mysql://host/", lambda: ())
+        reporter = Reporter(SimpleNamespace(progress_store=books), "p", "mysql://host/", lambda: ())
         reporter.begin(position, is_new=False)
     deadline = time.monotonic() + 20
     with reporter.beating():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from unittest import mock
 
 import pytest
@@ -14,11 +14,15 @@ from headrace.retry import WaitState, use_wait_state
 from headrace.sources.mysql.snapshot.lock_free import Chunk
 
 
+def runner(task: Any = None, **context: Any) -> SnapshotRunner:
+    unused: Any = None
+    return SnapshotRunner(unused, cast(Any, SimpleNamespace(**context)), unused, task)
+
+
 def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> None:
     """A chunk may wait for a slot of Spark's that another pipe's task holds, whose server is away: nobody tells this pipe of it."""
-    asked, nothing, pipe = [False], None, WaitState()
-    unused: list[Any] = [nothing] * 9
-    stop = SnapshotRunner(*unused, stopping=lambda: asked[0])._stopper()
+    asked, pipe = [False], WaitState()
+    stop = runner(is_stopping=lambda: asked[0])._stopper()
     with use_wait_state(pipe), mock.patch("headrace.pipes.mysql.snapshot_runner.time.monotonic") as clock:
         clock.return_value = 100.0
         stop()
@@ -32,8 +36,7 @@ def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> 
 
 
 def test_a_copy_whose_server_is_away_ends_at_once() -> None:
-    unused: list[Any] = [None] * 9
-    stop, pipe = SnapshotRunner(*unused, stopping=lambda: True)._stopper(), WaitState()
+    stop, pipe = runner(is_stopping=lambda: True)._stopper(), WaitState()
     with use_wait_state(pipe):
         stop()
         pipe.note("the source does not answer")
@@ -46,12 +49,9 @@ class TestGroups:
 
     def groups(self, chunks: list[Chunk], exact: str = "") -> list[list[int]]:
         asked: list[set[TableName]] = []
-        unused: list[Any] = [None] * 10
-        copier = SnapshotRunner(*unused)
-        object.__setattr__(copier, "settings", SimpleNamespace(chunk_rows=1000))
-        object.__setattr__(copier, "task", asked.append)
+        snapshots = runner(asked.append, settings=SimpleNamespace(chunk_rows=1000))
         with mock.patch.object(SnapshotRunner, "_is_exact", lambda _, chunk: chunk.table == exact):
-            groups = copier._groups(chunks, 2)
+            groups = snapshots._groups(chunks, 2)
         # Each job carries the definitions of its own tables.
         assert asked == [{TableName("d", split["table"]) for split in group.splits} for group in groups]
         assert [split["once"] for group in groups for split in group.splits] == [chunk.table == exact for chunk in chunks]

@@ -262,7 +262,7 @@ def test_tables_are_cut_by_the_sources_own_key(book: Logbook, sink: EmbeddedServ
     pipe = DrivenPipe(book, url(sink), tmp_path / "state", settings=parse_settings(text, "test.toml").plain, chunk_rows=300)
     pipe.open()
     for table in ("named", "hashed"):
-        chunks = pipe.parts.copier.log.tables[f"{book.database}.{table}"].chunks
+        chunks = pipe.parts.snapshots.snapshots.log.tables[f"{book.database}.{table}"].chunks
         assert len(chunks) > 3
         assert re.fullmatch(r"`id` <= \d+", chunks[0]["where"])
         assert client.query(f"SELECT count(), uniqExact(*) FROM `{book.database}`.{table}").result_rows == [(2000, 2000)]

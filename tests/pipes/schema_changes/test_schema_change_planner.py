@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -14,6 +14,7 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.model.table_selection import Selection
 from headrace.pipes.commands.ddl_dry_run import ImaginedTables
+from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor, resume
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
@@ -115,10 +116,14 @@ class Pipe:
         history.begin(SchemaCatalog({T: SCHEMA}, {"shop": "utf8mb4"}), at(100))
         self.sink, self.snapshots = Sink([SCHEMA]), SnapshotLog(self.directory)
         self.done: list[tuple[Any, ...]] = []
-        self.executor = IntentExecutor(
-            self.state, self.directory, self.snapshots, self.sink, SinkSchemaResolver(PipeSettings(WANTED, path)), self.ask
-        )
-        self.follower = SchemaChangeFollower(history, WANTED, self.executor, SchemaPolicy.from_pairs(policy), "p", self.check, LogView())
+        settings = PipeSettings(WANTED, path, name="p")
+        context = PipeContext(settings, self.state, self.directory, cast(Any, self.sink), LogView())
+        self.executor = IntentExecutor(context, self.snapshots, self.ask)
+        self.follower = SchemaChangeFollower(history, self.executor, SchemaPolicy.from_pairs(policy), self.check)
+
+    def restarted(self) -> IntentExecutor:
+        """The executor of a run that starts from the saved state."""
+        return replace(self.executor, context=replace(self.executor.context, state=self.saved))
 
     def ask(self, tables: tuple[str, ...]) -> None:
         saved = self.directory.load()
@@ -192,7 +197,7 @@ def test_what_a_crash_interrupts_is_finished_from_the_state_alone(tmp_path: Path
         pipe.follow(statement)
     except Stop:
         assert fails_at < 4
-        executor = replace(pipe.executor, state=pipe.saved)
+        executor = pipe.restarted()
         pipe.sink.fails_at = -1
         resume(executor, lambda _: False)
     assert [entry[1].partition("`t` ")[2].split(" IF ")[0] for entry in pipe.sink.done] == ["DROP COLUMN", "RENAME COLUMN", "ADD COLUMN"]
@@ -211,8 +216,8 @@ def test_steps_are_left_out_only_if_the_sink_refuses_them_and_the_table_is_to_be
     pipe.sink.fails_at, pipe.sink.refuses = -1, refuses
     if refuses:
         with pytest.raises(DefiniteError, match="refused"):
-            resume(replace(pipe.executor, state=pipe.saved), lambda _: False)
-    resume(replace(pipe.executor, state=pipe.saved), lambda name: name == T)
+            resume(pipe.restarted(), lambda _: False)
+    resume(pipe.restarted(), lambda name: name == T)
     assert pipe.sink.done == ([] if refuses else [("run", "ALTER TABLE `shop`.`t` DROP COLUMN IF EXISTS `a`")])
     assert pipe.saved.intent is None
     assert pipe.saved.waiting == ({T} if refuses else set())

@@ -250,15 +250,12 @@ def test_rows_that_are_there_must_be_older_than_the_log(target: ClickHouseTarget
     nothing: Any = None
     copier = SnapshotRunner(
         address=nothing,
-        targets=SinkTables(sink),
-        settings=nothing,
-        view=cast(Any, SimpleNamespace(note=notes.append)),
-        directory=nothing,
-        state=nothing,
-        log=nothing,
-        shown=lambda schema: schema,
+        context=cast(
+            Any,
+            SimpleNamespace(targets=SinkTables(sink), view=SimpleNamespace(note=notes.append), sink_schema=lambda schema: schema),
+        ),
+        snapshots=nothing,
         task=nothing,
-        stopping=lambda: False,
     )
     position = BinlogPosition("binlog.000002", 500, "")
     table = TableState(KEYED, position.to_json())

@@ -12,6 +12,8 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.schema_change import SchemaCatalog, apply_all
+from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
@@ -89,15 +91,10 @@ class DdlDryRun:
         """What the statement would lead to; a definite error where the pipe would halt."""
         followed, after = self._follow(query)
         followed.check()
-        state = self._state()
         directory = StateDirectory(self.settings.state, make=False)
-        executor = IntentExecutor(
-            state, directory, _no_snapshots(directory), SinkTables(self.sink), SinkSchemaResolver(self.settings), lambda _: None
-        )
-        decision = SchemaChangePlanner(
-            followed, after, self.settings.selection, executor, policy, self.settings.pipe_name, self._schema_applier
-        )
-        intent = decision.intent()
+        context = PipeContext(self.settings, self._state(), directory, SinkTables(self.sink), LogView())
+        executor = IntentExecutor(context, _no_snapshots(directory), lambda _: None)
+        intent = SchemaChangePlanner(followed, after, executor, policy, self._schema_applier).intent()
         return tuple(
             DryRunResult(entry.source_table, entry.kind, entry.outcome, tuple(filter(None, entry.translation.split("\n"))), entry.detail)
             for entry in intent.entries

@@ -13,13 +13,13 @@ from typing import Any
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import Place
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor, resume
 from headrace.pipes.lifecycle.sink_factory import same_sink
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
-from headrace.pipes.mysql.startup import is_wanted
 from headrace.pipes.state.event_skips import note_halt
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_registry import entry_of, register
@@ -176,6 +176,9 @@ class ChangeBlockPipe(Pipe):
     def _written_by(self) -> Sink:
         return self._targets.sink
 
+    def _context(self, directory: StateDirectory, state: PipeState) -> PipeContext[SinkTables]:
+        return PipeContext(self._settings, state, directory, self._targets, self._view, self._stop.is_set)
+
     def _own_targets(self, directory: StateDirectory, state: PipeState) -> None:
         """From now on targets are claimed for this state before they are created or written."""
         self._targets.ownership = self._ownership(self._targets.sink.claims(), directory, state)
@@ -193,13 +196,13 @@ class SchemaFollowingPipe(ChangeBlockPipe):
         tables = state.tables if state is not None else ()
         if state is not None and same_sink(state.sink, self._sink_name):
             self._own_targets(directory, state)
-            chosen = [name for name in tables if is_wanted(state, self._settings.selection, name)]
+            chosen = [name for name in tables if state.is_selected(self._settings.selection, name)]
             retrying(lambda: self._targets.claim(chosen))
         told = self._ask_witness(directory, BinlogPosition.from_json, tables, can_resync=self._reads_tables)
         if state is not None and state.intent is not None and same_sink(state.sink, self._sink_name):
             asked = [Selection(request.tables) for request in pending_requests(directory)]
-            resume(self._executor(directory, state, SnapshotLog(directory)), lambda name: any(one(name) for one in asked))
+            resume(self._executor(self._context(directory, state), SnapshotLog(directory)), lambda name: any(one(name) for one in asked))
         return told
 
     @abstractmethod
-    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> IntentExecutor: ...
+    def _executor(self, context: PipeContext[SinkTables], snapshots: SnapshotLog) -> IntentExecutor: ...

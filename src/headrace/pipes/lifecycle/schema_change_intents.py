@@ -17,9 +17,9 @@ from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
+from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
+from headrace.pipes.state.pipe_state import SnapshotLog, TableState
 from headrace.retry import retrying
 from headrace.sinks.schema_changes import LedgerEntry, Step
 from headrace.sources.mysql.server.position import BinlogPosition
@@ -92,52 +92,49 @@ class Intent:
 class IntentExecutor:
     """Does what was decided about statements, and keeps the state true while it does."""
 
-    state: PipeState
-    directory: StateDirectory
+    context: PipeContext[SinkTables]
     snapshots: SnapshotLog
-    targets: SinkTables
-    show: SinkSchemaResolver
-    reread: Callable[[tuple[str, ...]], None] | None
+    request_resync: Callable[[tuple[str, ...]], None] | None
     """Has tables (globs) read again, where there is a server to read them from."""
 
     def shown(self, table: TableState) -> TableSchema:
-        return self.show(table.schema, table.hidden)
+        return self.context.schemas(table.schema, table.hidden)
 
     def is_news(self, name: TableName, position: BinlogPosition) -> bool:
         """Whether a statement came after the table was looked at."""
-        table = self.state.tables.get(name)
+        table = self.context.state.tables.get(name)
         return table is None or position > BinlogPosition.from_json(table.captured_at)
 
     def carry_out(self, intent: Intent) -> None:
         """Do all of it; when this returns, the state says so. Raises before anything is done if another pipe owns a target."""
-        retrying(lambda: self.targets.claim(intent.tables))
-        self.state.intent = intent.to_json()
+        retrying(lambda: self.context.targets.claim(intent.tables))
+        self.context.state.intent = intent.to_json()
         if not intent.is_quiet:
-            self.directory.save(self.state)
+            self.context.directory.save(self.context.state)
         self.finish()
 
     def finish(self) -> None:
         """Do what is left of the intent in the state, if there is one."""
-        if self.state.intent is None:
+        if self.context.state.intent is None:
             return
-        intent = Intent.from_json(self.state.intent)
+        intent = Intent.from_json(self.context.state.intent)
         while intent.done < len(intent.steps):
             self._do(intent.steps[intent.done], intent)
             intent.done += 1
-            self.state.intent = intent.to_json()
-            self.directory.save(self.state)
+            self.context.state.intent = intent.to_json()
+            self.context.directory.save(self.context.state)
         self._prepare(intent)
         self._sweep(intent)
         self.settle(intent)
 
     def _do(self, step: Step, intent: Intent) -> None:
         try:
-            retrying(functools.partial(self.targets.run_step, step))
+            retrying(functools.partial(self.context.targets.run_step, step))
         except DefiniteError as error:
             names = " ".join(str(name) for name in sorted(intent.tables))
-            if not names or self.reread is None:
+            if not names or self.request_resync is None:
                 raise
-            again = f"headrace resync {names} --state {self.directory.path}"
+            again = f"headrace resync {names} --state {self.context.directory.path}"
             hint = f"{error.hint}; or have read again what it is about: {again}, then start again"
             raise DefiniteError(error.message, place=error.place, hint=hint) from error
 
@@ -147,28 +144,28 @@ class IntentExecutor:
             if not self.snapshots.is_planned(name, table.snapshot):
                 self.snapshots.plan(name, table.snapshot, [])
         again = intent.reread | intent.beside
-        if again and self.reread is not None:
+        if again and self.request_resync is not None:
             # First the request, then the note that the table waits for it: the other way round, a crash could let it wait for ever.
-            self.reread(tuple(glob.escape(str(name)) for name in sorted(again)))
-        retrying(lambda: self.targets.sink.schema_applier().record(intent.entries))
+            self.request_resync(tuple(glob.escape(str(name)) for name in sorted(again)))
+        retrying(lambda: self.context.targets.sink.schema_applier().record(intent.entries))
         self._apply(intent)
-        self.directory.save(self.state)
+        self.context.directory.save(self.context.state)
 
     def _prepare(self, intent: Intent) -> None:
         schemas = [self.shown(table) for name, table in intent.tables.items() if name in intent.prepared]
         if schemas:
-            retrying(lambda: self.targets.prepare(schemas))
+            retrying(lambda: self.context.targets.prepare(schemas))
 
     def _sweep(self, intent: Intent) -> None:
         for schema in intent.swept:
-            retrying(functools.partial(self.targets.delete_stale, schema, intent.position.version))
+            retrying(functools.partial(self.context.targets.delete_stale, schema, intent.position.version))
             snapshot = self.snapshots.tables.get(str(schema.name))
             if snapshot is not None and snapshot.pending and schema.name not in intent.gone:
                 # What its chunks have read before this and not yet written must go too.
                 self.snapshots.sweep_from(schema.name, intent.position.to_json())
 
     def _apply(self, intent: Intent) -> None:
-        state, here = self.state, intent.position.to_json()
+        state, here = self.context.state, intent.position.to_json()
         for name in intent.gone:
             state.tables.pop(name, None)
             state.waiting.discard(name)
@@ -186,7 +183,7 @@ class IntentExecutor:
 
 def resume(executor: IntentExecutor, requested: Callable[[TableName], bool]) -> None:
     """Finish what an earlier run began. Steps that the sink refuses are left out if all the tables are to be read again anyway."""
-    begun = executor.state.intent
+    begun = executor.context.state.intent
     if begun is None:
         return
     try:

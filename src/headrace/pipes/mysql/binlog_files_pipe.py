@@ -6,7 +6,6 @@ TABLE; statements before that are not about rows that anybody reads.
 
 from __future__ import annotations
 
-import functools
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -16,15 +15,16 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.base import SchemaFollowingPipe
 from headrace.pipes.lifecycle.column_settings import take_column_settings
+from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import Reporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.lifecycle.sink_factory import same_sink
-from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, current_sink_schema
-from headrace.pipes.lifecycle.sink_tables import targets_of
-from headrace.pipes.mysql.failover import reached, written
+from headrace.pipes.lifecycle.sink_schema import current_sink_schema
+from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
+from headrace.pipes.mysql.failover import reached
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
-from headrace.pipes.mysql.startup import is_older_than_sink, is_wanted
+from headrace.pipes.mysql.startup import is_older_than_sink
 from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.state.stored_settings import take_settings
@@ -67,38 +67,38 @@ class BinlogFilesPipe(SchemaFollowingPipe):
             check_file(log.path, reached(directory, state))
         if not is_new and is_older_than_sink(directory, state, told):
             self._check_counting(state)
-        wanted = functools.partial(is_wanted, state, self._settings.selection)
-        history = SchemaHistory(wanted, Dialect.of(log.server_version, in_utc=True), directory.history)
+        context = self._context(directory, state)
+        history = SchemaHistory(context.is_selected, Dialect.of(log.server_version, in_utc=True), directory.history)
         if is_new:
             self._learn(log, state, history)
             for misfit in misfits(self._settings.transforms, [table.schema for table in state.tables.values()]):
                 # Statements in the files may still make the table or the column.
                 logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
         self._own_targets(directory, state)
-        shown = [current_sink_schema(table.schema, state, self._settings) for table in state.tables.values()]
+        shown = [context.sink_schema(table.schema) for table in state.tables.values()]
         retrying(lambda: self._targets.prepare(shown))
         if is_new:
             for schema in shown:
                 self._targets.check_versions(schema, log.end.version)
         directory.save(state)
         self._targets.read_from("mariadb" if log.mariadb else "mysql", log.start.file)
-        streaming = self._streaming(directory, state, history)
-        streaming.reporter.begin(streaming.reached, is_new=is_new)
+        stream = self._stream_runner(context, history)
+        stream.reporter.begin(stream.reached, is_new=is_new)
         directory.clear_scratch()
-        self._view.tables(targets_of(self._targets, streaming.written_tables))
+        self._view.tables(targets_of(self._targets, stream.written_tables))
         self._begin(directory, state, f"replicating log files in {self._path} up to {log.end}")
 
         def ended() -> bool:
-            return self._stop.is_set() or (self._settings.once and streaming.reached >= log.end)
+            return self._stop.is_set() or (self._settings.once and stream.reached >= log.end)
 
         if ended():
-            self._view.note(f"nothing new since {streaming.reached}")
+            self._view.note(f"nothing new since {stream.reached}")
             return
         start = BinlogPosition.from_json(state.start)
         with self._spark(directory) as session:
             limits = replace(self._settings.limits, parallelism=count_task_slots(session))
-            source = BinlogDirectory(log.path, start, limits, log.mariadb, streaming.backlog.path)
-            streaming.run(session, source, ended, lambda _: None)
+            source = BinlogDirectory(log.path, start, limits, log.mariadb, stream.backlog.path)
+            stream.run(session, source, ended, lambda _: None)
 
     def _new_state(self, log: OfflineLog) -> PipeState:
         selection = self._settings.selection.to_json()
@@ -147,22 +147,13 @@ class BinlogFilesPipe(SchemaFollowingPipe):
                 history.learn([schema], places[name])
                 state.tables[name] = TableState(schema, places[name].to_json())
 
-    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> IntentExecutor:
-        return IntentExecutor(state, directory, snapshots, self._targets, SinkSchemaResolver(self._settings), None)
+    def _executor(self, context: PipeContext[SinkTables], snapshots: SnapshotLog) -> IntentExecutor:
+        return IntentExecutor(context, snapshots, None)
 
-    def _streaming(self, directory: StateDirectory, state: PipeState, history: SchemaHistory) -> StreamRunner:
-        settings = self._settings
-        self._targets.write_as(state.id, self._settings.pipe_name)
-        follower = SchemaChangeFollower(
-            history,
-            functools.partial(is_wanted, state, settings.selection),
-            self._executor(directory, state, SnapshotLog(directory)),
-            settings.schema_changes,
-            settings.pipe_name,
-            None,
-            self._view,
-        )
-        here, planned = reached(directory, state), written(directory, state)
-        skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
+    def _stream_runner(self, context: PipeContext[SinkTables], history: SchemaHistory) -> StreamRunner:
+        settings, state, directory = self._settings, context.state, context.directory
+        self._targets.write_as(state.id, settings.pipe_name)
+        follower = SchemaChangeFollower(history, self._executor(context, SnapshotLog(directory)), settings.schema_changes, None)
         reporter = Reporter(self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))), directory.seal)
-        return StreamRunner(None, self._targets, settings, self._view, directory, state, history, follower, here, planned, reporter, skips)
+        skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
+        return StreamRunner(None, context, follower, reporter, skips)

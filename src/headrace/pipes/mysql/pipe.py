@@ -10,23 +10,23 @@ from __future__ import annotations
 import functools
 import shutil
 from contextlib import closing, nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from headrace.pipes.lifecycle.base import SchemaFollowingPipe
+from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import Reporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
-from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, current_sink_schema
-from headrace.pipes.lifecycle.sink_tables import targets_of
+from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.lifecycle.tombstone_purger import TombstonePurger
-from headrace.pipes.mysql.failover import reached, written
 from headrace.pipes.mysql.resync_runner import ResyncRunner
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.mysql.snapshot_runner import Interrupted, SnapshotRunner
-from headrace.pipes.mysql.startup import PipeStartup, StartedPipe, is_wanted
+from headrace.pipes.mysql.startup import PipeStartup, StartedPipe
 from headrace.pipes.mysql.stream_runner import StreamRunner
+from headrace.pipes.mysql.table_snapshots import TableSnapshots
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.retry import retrying
@@ -56,127 +56,96 @@ class MySQLPipe(SchemaFollowingPipe):
         connection = retrying(lambda: connect(self._address), deadline_s=self._settings.retry_timeout_s)
         try:
             server = check_server(connection, self._address)
-            opened = self._opening(directory, connection).open(server, told)
-            self._targets.read_from(server.flavour, opened.target.file)
-            parts = self._assemble(directory, opened)
-            if opened.is_new:
+            started = self._startup(directory, connection).open(server, told)
+            self._targets.read_from(server.flavour, started.target.file)
+            runners = self._assemble(directory, started)
+            if started.is_new:
                 # What the sink cannot hold is refused before there is a state to go on with.
-                parts.copier.prepare()
-            directory.save(opened.state)
-            parts.resyncs.take_all(nullcontext)
-            parts.copier.plan(connection)
-            retrying(lambda: self._targets.keep_only({*opened.state.tables, *opened.state.waiting}))
-            parts.streaming.reporter.begin(parts.streaming.reached, is_new=opened.is_new)
+                runners.snapshots.prepare()
+            directory.save(started.state)
+            runners.resyncs.take_all(nullcontext)
+            runners.snapshots.plan(connection)
+            retrying(lambda: self._targets.keep_only({*started.state.tables, *started.state.waiting}))
+            runners.stream.reporter.begin(runners.stream.reached, is_new=started.is_new)
         finally:
             connection.close()
-        self._view.tables(targets_of(self._targets, parts.streaming.written_tables))
-        tables = len(opened.state.tables)
-        self._begin(directory, opened.state, f"replicating {tables} tables from {self._address} ({server.flavour} {server.version})")
+        self._view.tables(targets_of(self._targets, runners.stream.written_tables))
+        tables = len(started.state.tables)
+        self._begin(directory, started.state, f"replicating {tables} tables from {self._address} ({server.flavour} {server.version})")
         directory.clear_scratch()
-        if parts.is_finished(opened.target):
-            self._view.note(f"nothing new since {parts.streaming.reached}")
+        if runners.is_finished(started.target):
+            self._view.note(f"nothing new since {runners.stream.reached}")
             return
         with self._spark(directory) as session:
-            self._copy(session, parts)
-            self._follow(session, parts, opened, server)
+            self._run_snapshots(session, runners)
+            self._run_stream(session, runners, started, server)
 
-    def _executor(self, directory: StateDirectory, state: PipeState, snapshots: SnapshotLog) -> IntentExecutor:
-        return IntentExecutor(
-            state, directory, snapshots, self._targets, SinkSchemaResolver(self._settings), functools.partial(ask_for_resync, directory)
-        )
+    def _executor(self, context: PipeContext[SinkTables], snapshots: SnapshotLog) -> IntentExecutor:
+        return IntentExecutor(context, snapshots, functools.partial(ask_for_resync, context.directory))
 
-    def _opening(self, directory: StateDirectory, connection: Any) -> PipeStartup:
+    def _startup(self, directory: StateDirectory, connection: Any) -> PipeStartup:
         return PipeStartup(connection, self._address, directory, self._settings, self._sink_name, self._targets)
 
-    def _assemble(self, directory: StateDirectory, opened: StartedPipe) -> _Parts:
-        state, settings, snapshots = opened.state, self._settings, SnapshotLog(directory)
-        self._targets.write_as(state.id, self._settings.pipe_name)
-        self._own_targets(directory, state)
-        shows = functools.partial(current_sink_schema, state=state, settings=settings)
-        follower = SchemaChangeFollower(
-            opened.history,
-            functools.partial(is_wanted, state, settings.selection),
-            self._executor(directory, state, snapshots),
-            settings.schema_changes,
-            settings.pipe_name,
-            functools.partial(self._check_tables, state),
-            self._view,
-        )
-        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), lambda: copier.incomplete, directory.seal)
-        streaming = StreamRunner(
-            self._address,
-            self._targets,
-            settings,
-            self._view,
-            directory,
-            state,
-            opened.history,
-            follower,
-            reached(directory, state),
-            written(directory, state),
-            reporter,
-            self._targets.skips(directory.path, settings.pipe_name, settings.transforms),
-        )
-        copier = SnapshotRunner(
-            self._address,
-            self._targets,
-            settings,
-            self._view,
-            directory,
-            state,
-            snapshots,
-            shows,
-            streaming.copying_task,
-            self._stop.is_set,
-        )
-        resyncs = ResyncRunner(copier, opened.history, functools.partial(self._opening, directory), lambda: streaming.written)
-        cleaner = TombstonePurger(
+    def _assemble(self, directory: StateDirectory, started: StartedPipe) -> _Runners:
+        context, settings = self._context(directory, started.state), self._settings
+        self._targets.write_as(started.state.id, settings.pipe_name)
+        self._own_targets(directory, started.state)
+        snapshots = TableSnapshots(context, SnapshotLog(directory))
+        executor = self._executor(context, snapshots.log)
+        check = functools.partial(self._check_tables, started.state)
+        follower = SchemaChangeFollower(started.history, executor, settings.schema_changes, check)
+        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), lambda: snapshots.incomplete, directory.seal)
+        skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
+        stream = StreamRunner(self._address, context, follower, reporter, skips)
+        snapshot_runner = SnapshotRunner(self._address, context, snapshots, stream.snapshot_task)
+        resyncs = ResyncRunner(stream, snapshot_runner)
+        purger = TombstonePurger(
             self._targets,
             settings.pipe_name,
-            lambda: [shows(table.schema) for table in list(state.tables.values())],
-            lambda: copier.is_complete and resyncs.is_idle and not state.waiting,
+            lambda: [context.sink_schema(table.schema) for table in list(context.state.tables.values())],
+            lambda: snapshots.is_complete and resyncs.is_idle and not context.state.waiting,
         )
-        return _Parts(settings, streaming, copier, resyncs, cleaner)
+        return _Runners(stream, snapshot_runner, resyncs, purger)
 
     def _check_tables(self, state: PipeState) -> None:
         with closing(retrying(lambda: connect(self._address))) as connection:
             check_tables(connection, self._address, list(state.tables))
 
-    def _copy(self, session: Any, parts: _Parts) -> None:
-        rows = parts.copier.log.rows
+    def _run_snapshots(self, session: Any, runners: _Runners) -> None:
+        rows = runners.snapshots.snapshots.log.rows
         try:
-            with parts.streaming.reporter.beating():
-                parts.copier.run(session, count_task_slots(session))
+            with runners.stream.reporter.beating():
+                runners.snapshots.run(session, count_task_slots(session))
         except Interrupted:
             self._view.note("stopped during the snapshot; run again to go on")
-        parts.streaming.reporter.copied(parts.streaming.reached, parts.copier.log.rows - rows)
+        runners.stream.reporter.copied(runners.stream.reached, runners.snapshots.snapshots.log.rows - rows)
 
-    def _follow(self, session: Any, parts: _Parts, opened: StartedPipe, server: ServerIdentity) -> None:
+    def _run_stream(self, session: Any, runners: _Runners, started: StartedPipe, server: ServerIdentity) -> None:
         def ended() -> bool:
-            return self._stop.is_set() or parts.is_finished(opened.target)
+            return self._stop.is_set() or runners.is_finished(started.target)
 
         def meanwhile(stream: ChangeStream) -> None:
-            parts.resyncs.poll(session, stream.paused)
-            parts.cleaner.poll(stream.paused)
+            runners.resyncs.poll(session, stream.paused)
+            runners.purger.poll(stream.paused)
 
         if ended():
             return
         source = MySQLSource(
             self._address,
-            BinlogPosition.from_json(opened.state.start),
-            self._relay(parts.streaming.directory, opened.state),
+            BinlogPosition.from_json(started.state.start),
+            self._relay(runners.stream.context.directory, started.state),
             self._settings.relay_bytes,
             replace(self._settings.limits, parallelism=count_task_slots(session), poll_seconds=_POLL_S),
             server.mariadb,
             server.identity,
             self._segment_access(session),
-            parts.streaming.backlog.path,
+            runners.stream.backlog.path,
         )
         try:
-            parts.streaming.run(session, source, ended, meanwhile)
+            runners.stream.run(session, source, ended, meanwhile)
         finally:
             self._stop.set()
-            parts.resyncs.wait()
+            runners.resyncs.wait()
 
     def _relay(self, directory: StateDirectory, state: PipeState) -> Path:
         """Where the log is mirrored. What a run that was killed left there is gone."""
@@ -192,13 +161,20 @@ class MySQLPipe(SchemaFollowingPipe):
         return SegmentAccess.FETCH if always_fetches_segments(session) else SegmentAccess.LOCAL_OR_FETCH
 
 
-class _Parts:
-    """What an open pipe consists of."""
+@dataclass(frozen=True, slots=True)
+class _Runners:
+    """The runners of a started pipe that do the work."""
 
-    def __init__(
-        self, settings: PipeSettings, streaming: StreamRunner, copier: SnapshotRunner, resyncs: ResyncRunner, cleaner: TombstonePurger
-    ) -> None:
-        self._once, self.streaming, self.copier, self.resyncs, self.cleaner = settings.once, streaming, copier, resyncs, cleaner
+    stream: StreamRunner
+    snapshots: SnapshotRunner
+    resyncs: ResyncRunner
+    purger: TombstonePurger
 
     def is_finished(self, target: BinlogPosition) -> bool:
-        return self._once and self.streaming.reached >= target and self.copier.is_complete and self.resyncs.is_idle
+        """Whether a `--once` run has reached its target."""
+        return (
+            self.stream.context.settings.once
+            and self.stream.reached >= target
+            and self.snapshots.snapshots.is_complete
+            and self.resyncs.is_idle
+        )

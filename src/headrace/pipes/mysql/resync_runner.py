@@ -11,7 +11,6 @@ import glob
 import logging
 import threading
 import time
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,15 +18,16 @@ from typing import Any
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
+from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.snapshot_runner import Interrupted, Pause, SnapshotRunner
-from headrace.pipes.mysql.startup import PipeStartup, selection_of
+from headrace.pipes.mysql.startup import capture_tables
+from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import ResyncRequest, pending_requests
 from headrace.retry import bind_context, retrying
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sources.mysql.preflight.required import check_tables
-from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
 
@@ -40,23 +40,23 @@ _LOOK_AGAIN_S = 1.0
 class ResyncRunner:
     """Takes requests, one after the other; a thread beside the stream does the reading."""
 
-    copier: SnapshotRunner
-    history: SchemaHistory
-    opening: Callable[[Any], PipeStartup]
-    """Looks at tables on a connection."""
-    reached: Callable[[], BinlogPosition]
-    """How far the stream is."""
+    stream: StreamRunner
+    snapshots: SnapshotRunner
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: HeadraceError | None = field(default=None, init=False)
     _not_before: float = field(default=0.0, init=False)
 
     @property
+    def context(self) -> PipeContext[SinkTables]:
+        return self.snapshots.context
+
+    @property
     def is_idle(self) -> bool:
-        return self._thread is None and not any(pending_requests(self.copier.directory))
+        return self._thread is None and not any(pending_requests(self.context.directory))
 
     def take_all(self, pause: Pause) -> None:
         """Note what waiting requests ask for, before the stream runs."""
-        for request in list(pending_requests(self.copier.directory)):
+        for request in list(pending_requests(self.context.directory)):
             self._take(request, pause)
 
     def poll(self, session: Any, pause: Pause) -> None:
@@ -67,7 +67,7 @@ class ResyncRunner:
             self._thread = None
             if self._failure is not None:
                 raise self._failure
-        request = next(pending_requests(self.copier.directory), None)
+        request = next(pending_requests(self.context.directory), None)
         if request is not None and time.monotonic() >= self._not_before:
             self._thread = threading.Thread(
                 target=bind_context(self._run), args=(session, request, pause), name="headrace-resync", daemon=True
@@ -83,7 +83,7 @@ class ResyncRunner:
         try:
             self._take(request, pause)
             # One task at a time: the others are for the stream.
-            self.copier.run(session, 1, pause)
+            self.snapshots.run(session, 1, pause)
         except Interrupted:
             log.info("stopped while reading tables again; run again to go on")
         except HeadraceError as error:
@@ -95,22 +95,20 @@ class ResyncRunner:
 
     def _take(self, request: ResyncRequest, pause: Pause) -> None:
         """Note what is to be read again, and plan it."""
-        copier, state = self.copier, self.copier.state
+        address, context, state = self.snapshots.address, self.context, self.context.state
         asked = Selection(request.tables)
-        with closing(retrying(lambda: connect(copier.address))) as connection:
-            opening = self.opening(connection)
-            # The stream stands still meanwhile: the position lies behind all that it has written.
-            with pause():
-                found, position = retrying(lambda: opening.capture_at(asked, state.epoch))
-                if not request.new_log and self._is_early(asked, found, position):
-                    if not self._not_before:
-                        copier.view.note(f"{asked} is read again when the stream has come to where its definition changed")
-                    self._not_before = time.monotonic() + _LOOK_AGAIN_S
-                    return
-                if found:
-                    check_tables(connection, copier.address, [schema.name for schema in found])
-                self._note(asked, found, position.behind(self.reached()))
-                copier.plan(connection)
+        # The stream is paused, so that the position lies behind everything that it has written.
+        with closing(retrying(lambda: connect(address))) as connection, pause():
+            found, position = retrying(lambda: capture_tables(connection, address, asked, state.epoch))
+            if not request.new_log and self._is_early(asked, found, position):
+                if not self._not_before:
+                    context.view.note(f"{asked} is read again when the stream has come to where its definition changed")
+                self._not_before = time.monotonic() + _LOOK_AGAIN_S
+                return
+            if found:
+                check_tables(connection, address, [schema.name for schema in found])
+            self._note(asked, found, position.behind(self.stream.written))
+            self.snapshots.plan(connection)
         self._not_before = 0.0
         request.forget()
 
@@ -120,42 +118,42 @@ class ResyncRunner:
         A table that is no more may have another name, under which its rows are still to be read: the log will say.
         """
         there = {schema.name: schema for schema in found}
-        known = {name: self._known_beside(name) for name in {*self.copier.state.tables, *there} if asked(name)}
+        known = {name: self._known_beside(name) for name in {*self.context.state.tables, *there} if asked(name)}
         changed = any(table is not None and table.schema != there.get(name) for name, table in known.items())
-        return changed and self.reached() < position
+        return changed and self.stream.written < position
 
     def _known_beside(self, name: TableName) -> TableState | None:
         """The table as the stream reads it, if its rows are to be read beside its changes."""
-        state = self.copier.state
-        return state.tables.get(name) if self.copier.targets.append_only and name not in state.waiting else None
+        state = self.context.state
+        return state.tables.get(name) if self.context.targets.append_only and name not in state.waiting else None
 
     def _note(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
-        copier, state = self.copier, self.copier.state
-        selection = selection_of(state, copier.settings.selection)
+        context, state = self.context, self.context.state
+        selection = context.selection
         for name in [name for name in {*state.tables, *state.waiting} if asked(name) and name not in {schema.name for schema in found}]:
             self._forget(name, position)
         # A glob reaches what is chosen; what is not yet must be named.
         meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, asked)]
-        showing = SinkSchemaResolver(copier.settings)
+        resolver = context.schemas
         for schema in meant:
             known = state.tables.get(schema.name)
             if known is not None:
-                showing.check_again(known.schema, schema)
+                resolver.check_again(known.schema, schema)
         for schema in meant:
             self._renew(schema, position, chosen=selection(schema.name))
         if not meant:
             log.warning("nothing to read again: the source has no such table %s", asked)
-        copier.directory.save(state)
-        self.history.learn(meant, position)
+        context.directory.save(state)
+        self.stream.follower.history.learn(meant, position)
 
     def _renew(self, schema: TableSchema, position: BinlogPosition, *, chosen: bool) -> None:
-        state, name = self.copier.state, schema.name
+        state, name = self.context.state, schema.name
         known, beside = state.tables.get(name), self._known_beside(name)
         if not chosen:
             state.selection["added"].append(str(name))
-        number = max(self.copier.log.next_number(name), 1)
+        number = max(self.snapshots.snapshots.log.next_number(name), 1)
         # All that the log says of it up to here is in what will be read: a lagging stream must not bring back what went since.
-        ignores = self.copier.settings.schema_changes.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
+        ignores = self.context.settings.schema_changes.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
         hidden = known.hidden if known is not None and ignores else ()
         renewed = TableState(schema, position.to_json(), position.to_json(), number, hidden)
         if beside is not None and beside.schema == schema:
@@ -163,29 +161,29 @@ class ResyncRunner:
         state.tables[name] = renewed
         state.waiting.discard(name)
         state.ignored.discard(name)
-        self.copier.view.note(f"reading {name} again" if known is not None else f"adding {name}")
+        self.context.view.note(f"reading {name} again" if known is not None else f"adding {name}")
 
     def _forget(self, name: TableName, position: BinlogPosition) -> None:
         """It was dropped since; its changes are left out until the log says so."""
-        state = self.copier.state
+        state = self.context.state
         if self._known_beside(name) is not None:
             # The log says so, after all that happened to it before.
             return
         known = state.tables.get(name)
-        if known is not None and self.copier.settings.schema_changes.of(ChangeKind.DROP_TABLE) is not Policy.KEEP:
-            self._sweep(self.copier.shown(known.schema), position)
+        if known is not None and self.context.settings.schema_changes.of(ChangeKind.DROP_TABLE) is not Policy.KEEP:
+            self._sweep(self.context.sink_schema(known.schema), position)
             del state.tables[name]
         state.waiting.add(name)
-        self.copier.view.note(f"{name} is no more")
+        self.context.view.note(f"{name} is no more")
 
     def _sweep(self, shown: TableSchema, position: BinlogPosition) -> None:
         try:
-            retrying(lambda: self.copier.targets.delete_stale(shown, position.version))
+            retrying(lambda: self.context.targets.delete_stale(shown, position.version))
         except DefiniteError as error:
-            if shown.name not in self.copier.state.waiting:
+            if shown.name not in self.context.state.waiting:
                 raise
             # It was to be made anew for what the source's table had become.
-            self.copier.view.note(f"the target of {shown.name} stays as it was: {error.message}")
+            self.context.view.note(f"the target of {shown.name} stays as it was: {error.message}")
 
 
 def _is_named(name: TableName, asked: Selection) -> bool:

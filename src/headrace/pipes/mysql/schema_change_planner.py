@@ -50,10 +50,8 @@ class SchemaChangePlanner:
     followed: DdlOutcome
     after: SchemaCatalog
     """All tables as they are after the statement."""
-    wanted: Callable[[TableName], bool]
     executor: IntentExecutor
     policy: SchemaPolicy
-    pipe: str
     schema_applier: Callable[[], SchemaApplier]
     notes: list[str] = field(default_factory=list)
     """For people: what becomes of which table."""
@@ -98,12 +96,12 @@ class SchemaChangePlanner:
         return f"{file_number(position.file):06d}_{position.offset}"
 
     def _known(self, name: TableName) -> TableState | None:
-        return self.executor.state.tables.get(name) if self.executor.is_news(name, self.followed.position) else None
+        return self.executor.context.state.tables.get(name) if self.executor.is_news(name, self.followed.position) else None
 
     def _is_settled(self, name: TableName) -> bool:
         """Whether the target holds the table's rows: it is neither being read nor waiting for that."""
         snapshot = self.executor.snapshots.tables.get(str(name))
-        return name not in self.executor.state.waiting and not (snapshot is not None and snapshot.pending)
+        return name not in self.executor.context.state.waiting and not (snapshot is not None and snapshot.pending)
 
     def _was_read_before(self, name: TableName) -> bool:
         """Whether all rows of the table's snapshot were read before the statement: what is altered holds no others."""
@@ -117,7 +115,9 @@ class SchemaChangePlanner:
     def _is_owed(self, name: TableName) -> bool:
         """Whether the table's rows are still to be read beside its changes, by a request that names it as it was called before."""
         executor = self.executor
-        return executor.targets.append_only and any(Selection(one.tables)(name) for one in pending_requests(executor.directory))
+        return executor.context.targets.append_only and any(
+            Selection(one.tables)(name) for one in pending_requests(executor.context.directory)
+        )
 
     def _ask(self, plan: Callable[[SchemaApplier], DdlPlan]) -> DdlPlan:
         """What the sink says to a plan, when it can be reached."""
@@ -133,7 +133,7 @@ class SchemaChangePlanner:
 
     def _truncate(self, name: TableName) -> None:
         table = self._known(name)
-        is_waiting = name in self.executor.state.waiting
+        is_waiting = name in self.executor.context.state.waiting
         if table is None or (is_waiting and self.policy.of(ChangeKind.TRUNCATE_TABLE) is not Policy.KEEP):
             return
         kind, schema = ChangeKind.TRUNCATE_TABLE, self.executor.shown(table)
@@ -154,7 +154,11 @@ class SchemaChangePlanner:
             self._intent.swept.append(schema)
             self._intent.tables[name] = self._renewed(table, rows_from=table.rows_from)
             # Where nothing is taken away, those who read it are told.
-            told = self._ask(lambda sink: sink.plan_emptying(schema, self._version)) if self.executor.targets.append_only else DdlPlan()
+            told = (
+                self._ask(lambda sink: sink.plan_emptying(schema, self._version))
+                if self.executor.context.targets.append_only
+                else DdlPlan()
+            )
             self._intent.steps += told.steps
             self._enter(name, [kind], told, APPLIED, "its rows were taken away by version, for it is being read")
         else:
@@ -175,7 +179,7 @@ class SchemaChangePlanner:
         """No table of that name, or another one."""
         table = self._known(name)
         if table is None:
-            if name in self.executor.state.waiting | self.executor.state.ignored:
+            if name in self.executor.context.state.waiting | self.executor.context.state.ignored:
                 self._intent.gone.add(name)
             return
         kind, schema = ChangeKind.DROP_TABLE, self.executor.shown(table)
@@ -187,9 +191,9 @@ class SchemaChangePlanner:
             # Also of a table that was being read, or was to be read again: what was read of it so far is kept.
             self._vacated.add(name)
             self._take(name, [kind], self._keeping(schema, "dropped", again=False), KEPT)
-        elif self.executor.targets.append_only and name in self.executor.state.waiting:
+        elif self.executor.context.targets.append_only and name in self.executor.context.state.waiting:
             self._enter(name, [kind], DdlPlan(), KEPT, "it was to be read again; the target stays as it was")
-        elif self.executor.targets.append_only and not self._is_settled(name):
+        elif self.executor.context.targets.append_only and not self._is_settled(name):
             self._intent.swept.append(schema)
             self._enter(name, [kind], DdlPlan(), APPLIED, "its rows were taken away by version, for it was being read")
         else:
@@ -201,21 +205,21 @@ class SchemaChangePlanner:
         try:
             found = self._ask(lambda sink: sink.plan_removal(schema))
         except DefiniteError as error:
-            if name not in self.executor.state.waiting:
+            if name not in self.executor.context.state.waiting:
                 raise
             # The snapshot would have refused a target that Headrace did not create and that does not fit. It holds none of the rows.
             self._enter(name, [kind], DdlPlan(), KEPT, f"it was to be read again; the target stays as it was: {error.message}")
             return
         if found.vacates:
             self._vacated.add(name)
-        elif name not in self.executor.state.waiting and not self._is_settled(name):
+        elif name not in self.executor.context.state.waiting and not self._is_settled(name):
             # Rows that were read before the statement may be written after it.
             self._intent.swept.append(schema)
         self._take(name, [kind], found, APPLIED if found.steps else KEPT)
 
     def _create(self, name: TableName) -> None:
         schema = self.after.tables.get(name)
-        if schema is None or not self.wanted(name) or not self.executor.is_news(name, self.followed.position):
+        if schema is None or not self.executor.context.is_selected(name) or not self.executor.is_news(name, self.followed.position):
             return
         kind = ChangeKind.CREATE_TABLE
         if self._policy(kind, name) is Policy.IGNORE:
@@ -227,8 +231,8 @@ class SchemaChangePlanner:
             self._read_again(name, "it was made anew while it was being read")
             return
         with self._settled_by_resync(name):
-            self.executor.show.check_new(schema)
-            shown = self.executor.show(schema, ())
+            self.executor.context.schemas.check_new(schema)
+            shown = self.executor.context.schemas(schema, ())
         self._check_apart(shown)
         here = self.followed.position.to_json()
         number = self.executor.snapshots.next_number(name)
@@ -237,7 +241,7 @@ class SchemaChangePlanner:
             # Where the old target is gone by then, it does not matter what it is now.
             found = DdlPlan() if name in self._vacated else self._ask(lambda sink: sink.plan_creation(shown))
         except DefiniteError as error:
-            if keeps and not self.executor.targets.append_only:
+            if keeps and not self.executor.context.targets.append_only:
                 found = self._keeping(shown, "dropped", again=False)
                 self._vacated.add(name)
             elif self._makes_anew:
@@ -260,21 +264,21 @@ class SchemaChangePlanner:
         return self._ask(lambda sink: sink.plan_keeping(schema, f"{why}_{self._tag}", again=again))
 
     def _holds_rows(self, schema: TableSchema) -> bool:
-        targets = self.executor.targets
+        targets = self.executor.context.targets
         return not targets.append_only and retrying(lambda: targets.holds_rows(schema))
 
     @property
     def _makes_anew(self) -> bool:
         """Whether a target that is in the way is settled by a reading: an earlier table of its name went while it was being read, and its
         target stayed. One of ours is then made anew; a stranger's is refused."""
-        return self.executor.reread is not None and self.policy.of(ChangeKind.DROP_TABLE) is Policy.APPLY
+        return self.executor.request_resync is not None and self.policy.of(ChangeKind.DROP_TABLE) is Policy.APPLY
 
     def _check_apart(self, made: TableSchema) -> None:
         """A new table's target must not be another table's: it would be swept, and both would be written to it."""
-        tables = {**self.executor.state.tables, **self._intent.tables}
-        others = self._intent.gone | self.executor.state.waiting | {made.name}
+        tables = {**self.executor.context.state.tables, **self._intent.tables}
+        others = self._intent.gone | self.executor.context.state.waiting | {made.name}
         left = [table for name, table in tables.items() if name not in others]
-        self.executor.targets.check_target_conflicts([*map(self.executor.shown, left), made])
+        self.executor.context.targets.check_target_conflicts([*map(self.executor.shown, left), made])
 
     def _rename(self) -> None:
         moved = {new: old for new, old in self.followed.moved.items() if self.executor.is_news(new, self.followed.position)}
@@ -289,7 +293,7 @@ class SchemaChangePlanner:
         )
         if not ready or Policy.RESYNC in policies:
             found = DdlPlan((), "it is not in the sink yet")
-        elif not all(self.executor.show.is_same(old, new) for new, old in moved.items()):
+        elif not all(self.executor.context.schemas.is_same(old, new) for new, old in moved.items()):
             found = DdlPlan((), "other transforms hold for its new name")
         else:
             found = self._plan_moves(moved, tables)
@@ -314,13 +318,13 @@ class SchemaChangePlanner:
             before = self._known(moved[new])
             assert table is not None
             assert before is not None
-            pairs.append((self.executor.shown(before), self.executor.show(self.after.tables[new], table.hidden)))
+            pairs.append((self.executor.shown(before), self.executor.context.schemas(self.after.tables[new], table.hidden)))
         try:
             return self._ask(lambda sink: sink.plan_moves(pairs))
         except TargetNameTaken as error:
             # The next snapshot replaces the target of a waiting table. The same holds for a table whose new name was read later.
             left = {change.table for change in self.followed.changes if isinstance(change, DropTable)}
-            if not self._makes_anew and not moved.keys() & (self.executor.state.waiting | left):
+            if not self._makes_anew and not moved.keys() & (self.executor.context.state.waiting | left):
                 raise
             return DdlPlan((), f"a target for an earlier table of its new name is there: {error.message}")
 
@@ -332,14 +336,14 @@ class SchemaChangePlanner:
     def _alter(self, name: TableName) -> None:
         final = next((new for new, old in self.followed.moved.items() if old == name), name)
         table, schema = self._known(name), self.after.tables.get(final)
-        if table is None or schema is None or name in self.executor.state.waiting or not self.wanted(final):
+        if table is None or schema is None or name in self.executor.context.state.waiting or not self.executor.context.is_selected(final):
             return
         changes = [change for change in self.followed.changes if isinstance(change, _ALTERATIONS) and name in tables_of(change)]
         session = self.followed.query.session
         told = alteration(table.schema, replace(schema, name=name), changes, lambda change: effect_of(change, session))
         hidden = self._hidden(table, told)
-        show = self.executor.show
-        left = show.named(self._left(told), table.schema, table.hidden)
+        schemas = self.executor.context.schemas
+        left = schemas.named(self._left(told), table.schema, table.hidden)
         seen = replace(self._shown(told, table.hidden, hidden), left=left)
         fresh = {fate.column.name for fate in told.fates if fate.origin is None}
         kinds = _kinds_of(self._shown(told, table.hidden, tuple(set(hidden) - fresh)))
@@ -358,7 +362,7 @@ class SchemaChangePlanner:
         found = self._ask(lambda sink: sink.plan_alteration(_without_left(seen), self._version))
         if Policy.RESYNC in policies:
             found = replace(found, reread=found.reread or "it was chosen to read it again")
-        found = replace(found, reread=found.reread or show.reread_reason(told, table.hidden, hidden))
+        found = replace(found, reread=found.reread or schemas.reread_reason(told, table.hidden, hidden))
         if found.prepared and final == name:
             self._intent.prepared.add(name)
         if not kinds and not found.steps and not found.reread:
@@ -373,7 +377,7 @@ class SchemaChangePlanner:
     def _shown(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> Alteration:
         """The alteration as the sink sees it; transforms that no longer fit the table halt here."""
         with self._settled_by_resync(told.before.name):
-            return self.executor.show.alteration(told, hidden, hidden_after)
+            return self.executor.context.schemas.alteration(told, hidden, hidden_after)
 
     @contextmanager
     def _settled_by_resync(self, name: TableName) -> Iterator[None]:
@@ -381,7 +385,7 @@ class SchemaChangePlanner:
         try:
             yield
         except DefiniteError as error:
-            again = f"headrace resync {name} --state {self.executor.directory.path}"
+            again = f"headrace resync {name} --state {self.executor.context.directory.path}"
             hint = f"{error.hint}; change the settings, have the table read again by them ({again}), then start again"
             place = f"{error.place}, at {self.followed.position}: {self.followed.query.statement}"
             raise DefiniteError(error.message, place=place, hint=hint) from error
@@ -405,8 +409,8 @@ class SchemaChangePlanner:
         policy = self.policy.of(kind)
         if policy is Policy.HALT:
             hint = f"start again with --schema-changes {kind}=apply to have it done"
-            if self.executor.reread is not None and name in self.after.tables:
-                hint += f"; or to read the table again as it is now: headrace resync {name} --state {self.executor.directory.path}"
+            if self.executor.request_resync is not None and name in self.after.tables:
+                hint += f"; or to read the table again as it is now: headrace resync {name} --state {self.executor.context.directory.path}"
             raise DefiniteError(
                 f"table {name} was changed, and {kind} is set to halt: {self.followed.query.statement}",
                 place=str(self.followed.position),
@@ -419,10 +423,10 @@ class SchemaChangePlanner:
         self._enter(name, kinds, found, outcome)
 
     def _read_again(self, name: TableName, why: str, kinds: Iterable[ChangeKind] = (), found: DdlPlan | None = None) -> None:
-        waiting = self.executor.state.waiting | self._intent.reread | self._intent.beside
+        waiting = self.executor.context.state.waiting | self._intent.reread | self._intent.beside
         if name in waiting or not self.executor.is_news(name, self.followed.position):
             return
-        if self.executor.targets.append_only and name in self.after.tables:
+        if self.executor.context.targets.append_only and name in self.after.tables:
             self._go_on_beside(name)
         else:
             self._intent.reread.add(name)
@@ -431,11 +435,11 @@ class SchemaChangePlanner:
     def _go_on_beside(self, name: TableName) -> None:
         """Its changes from here on are sent like any other table's; its rows are read again beside them."""
         if name not in self._intent.tables:
-            here, known = self.followed.position.to_json(), self.executor.state.tables.get(name)
+            here, known = self.followed.position.to_json(), self.executor.context.state.tables.get(name)
             number = known.snapshot if known is not None else self.executor.snapshots.next_number(name)
             # What is not carried of a table is not carried of it under another name.
             former = self.followed.moved.get(name, name)
-            table = self._altered.get(former) or self.executor.state.tables.get(former)
+            table = self._altered.get(former) or self.executor.context.state.tables.get(former)
             self._intent.tables[name] = TableState(self.after.tables[name], here, here, number, table.hidden if table is not None else ())
         self._intent.prepared.add(name)
         self._intent.gone.discard(name)
@@ -446,13 +450,15 @@ class SchemaChangePlanner:
         position, statement, translation = str(followed.position), followed.query.statement, "\n".join(found.statements)
         kind = ", ".join(kinds) or _OTHER
         self._intent.entries = [entry for entry in self._intent.entries if entry.source_table != str(name)] + [
-            LedgerEntry(self.pipe, self._version, position, str(name), kind, statement, translation, outcome, detail)
+            LedgerEntry(
+                self.executor.context.settings.pipe_name, self._version, position, str(name), kind, statement, translation, outcome, detail
+            )
         ]
         self.notes.append(f"{name} {_WORDS[outcome]}")
 
     def _check_reread(self) -> None:
         again = self._intent.reread | self._intent.beside
-        if again and self.executor.reread is None:
+        if again and self.executor.request_resync is None:
             name = min(again)
             raise DefiniteError(
                 f"the rows of {name} after this statement are in no log file: {self.followed.query.statement}",

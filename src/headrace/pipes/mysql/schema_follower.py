@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.schema_change import AddColumn, ChangePrimaryKey, DropColumn, ModifyColumn, RenameColumn, RenameTable, tables_of
-from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.mysql.schema_change_planner import SchemaChangePlanner
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
@@ -35,14 +34,10 @@ class SchemaChangeFollower:
     """Follows the statements of one pipe's log."""
 
     history: SchemaHistory
-    wanted: Callable[[TableName], bool]
     executor: IntentExecutor
     policy: SchemaPolicy
-    pipe: str
-    """Its name in the ledger."""
     check: Callable[[], None] | None
     """Raises if the server does not log all that happens to the tables."""
-    view: ProgressView
 
     def follow(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
         """Do to the sink what the statement did to the source; raises where that is not possible.
@@ -50,7 +45,7 @@ class SchemaChangeFollower:
         `left_out`: the table that the statement makes, if rows of it stood in one group with the statement and were passed over.
         """
         followed = self.history.follow(query, position)
-        if left_out is not None and self.wanted(left_out):
+        if left_out is not None and self.executor.context.is_selected(left_out):
             made = frozenset({left_out})
             followed = replace(followed, outcome=OutcomeKind.RESYNC, arrived=followed.arrived | made, emptied=followed.emptied - made)
         self._do(followed)
@@ -76,22 +71,26 @@ class SchemaChangeFollower:
             return
         followed.check()
         self._check_start(followed)
-        after, altering = self.history.as_of(position), self.executor.targets.sink.schema_applier
-        decision = SchemaChangePlanner(followed, after, self.wanted, self.executor, self.policy, self.pipe, altering)
-        intent = decision.intent()
+        after, applier = self.history.as_of(position), self.executor.context.targets.sink.schema_applier
+        planner = SchemaChangePlanner(followed, after, self.executor, self.policy, applier)
+        intent = planner.intent()
         self.executor.carry_out(intent)
         for entry in intent.entries:
             told = f"{entry.outcome}: {entry.detail}" if entry.detail else entry.outcome
-            self.view.schema_change(entry.source_table, shortened(entry.statement), told)
-        for note in decision.notes:
-            self.view.note(f"{note}: {shortened(query.statement)}")
+            self.executor.context.view.schema_change(entry.source_table, shortened(entry.statement), told)
+        for note in planner.notes:
+            self.executor.context.view.note(f"{note}: {shortened(query.statement)}")
 
     def _check_start(self, followed: DdlOutcome) -> None:
         """Reading began before the tables were looked at: what changed them in between was not there when their rows were written."""
-        looked = self.executor.state.looked_at
+        looked = self.executor.context.state.looked_at
         if looked is None or followed.position > BinlogPosition.from_json(looked):
             return
-        changed = [change for change in followed.changes if isinstance(change, _DEFINING) and self.wanted(tables_of(change)[-1])]
+        changed = [
+            change
+            for change in followed.changes
+            if isinstance(change, _DEFINING) and self.executor.context.is_selected(tables_of(change)[-1])
+        ]
         if changed:
             raise DefiniteError(
                 f"reading began before a table was changed, and it is known only as it is now: {followed.query.statement}",

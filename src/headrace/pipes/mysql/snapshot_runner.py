@@ -28,14 +28,14 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
-from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.failover import forget_seen, note_seen
-from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableSnapshot, TableState
-from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
+from headrace.pipes.mysql.table_snapshots import TableSnapshots
+from headrace.pipes.state.pipe_state import TableState
+from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.retry import bind_context, current_wait, retrying
-from headrace.settings.pipe_settings import RESHAPED_TABLES, PipeSettings, SnapshotMode
+from headrace.settings.pipe_settings import RESHAPED_TABLES, SnapshotMode
 from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sources.base import Split
 from headrace.sources.mysql.schema.information_schema import capture_schemas
@@ -71,86 +71,85 @@ class SnapshotRunner:
     """Takes the snapshots of one pipe's tables."""
 
     address: MySQLAddress
-    targets: SinkTables
-    settings: PipeSettings
-    view: ProgressView
-    directory: StateDirectory
-    state: PipeState
-    log: SnapshotLog
-    shown: Callable[[TableSchema], TableSchema]
-    """A source's table as the sink gets to see it."""
+    context: PipeContext[SinkTables]
+    snapshots: TableSnapshots
     task: Callable[[Set[TableName]], Task]
-    """A task that reads these tables."""
-    stopping: Callable[[], bool]
+    """Returns a task that reads these tables."""
 
     def plan(self, connection: Connection[Any]) -> None:
         """Plan the snapshot of every table whose current one is not planned; after that the target tables are there and fit."""
         unplanned = [
             (name, table)
-            for name, table in self.state.tables.items()
+            for name, table in self.context.state.tables.items()
             # What waits to be read again is planned with the request for that.
-            if name not in self.state.waiting and not self.log.is_planned(name, table.snapshot)
+            if name not in self.context.state.waiting and not self.snapshots.log.is_planned(name, table.snapshot)
         ]
-        self.targets.check_target_conflicts(self._written())
+        self.context.targets.check_target_conflicts(self._written())
         for _, table in unplanned:
             if table.snapshot:
-                retrying(functools.partial(self.targets.replace, self.shown(table.schema)))
+                retrying(functools.partial(self.context.targets.replace, self.context.sink_schema(table.schema)))
         self.prepare()
         # One request for the layouts of all tables: each plan asks for its own, and finds it known.
-        retrying(lambda: self.targets.requirements(self._written()))
+        retrying(lambda: self.context.targets.requirements(self._written()))
         for name, table in unplanned:
             self._empty_reshaped(name, table)
             self._plan_table(connection, name, table)
-        reshaped = self.state.options.get(RESHAPED_TABLES, [])
+        reshaped = self.context.state.options.get(RESHAPED_TABLES, [])
         if reshaped and unplanned:
-            self.state.options[RESHAPED_TABLES] = [name for name in reshaped if name not in {str(planned) for planned, _ in unplanned}]
-            self.directory.save(self.state)
+            self.context.state.options[RESHAPED_TABLES] = [
+                name for name in reshaped if name not in {str(planned) for planned, _ in unplanned}
+            ]
+            self.context.directory.save(self.context.state)
 
     def _empty_reshaped(self, name: TableName, table: TableState) -> None:
         """Rows that other transforms made may have the position of the new ones: no version tells which are which."""
-        if str(name) not in self.state.options.get(RESHAPED_TABLES, ()) or self.targets.append_only:
+        if str(name) not in self.context.state.options.get(RESHAPED_TABLES, ()) or self.context.targets.append_only:
             return
-        schema, position = self.shown(table.schema), BinlogPosition.from_json(table.captured_at)
-        plan = retrying(lambda: self.targets.sink.schema_applier().plan_emptying(schema, position.version))
+        schema, position = self.context.sink_schema(table.schema), BinlogPosition.from_json(table.captured_at)
+        plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_emptying(schema, position.version))
         for step in plan.steps:
-            retrying(functools.partial(self.targets.run_step, step))
-        self.view.note(f"{name} was emptied: its rows come again, transformed otherwise")
+            retrying(functools.partial(self.context.targets.run_step, step))
+        self.context.view.note(f"{name} was emptied: its rows come again, transformed otherwise")
 
     def prepare(self) -> None:
         """See to it that every target table is there and fit."""
         # What waits to be read again is made fit when that is planned.
         schemas = self._written()
-        retrying(lambda: self.targets.prepare(schemas), deadline_s=self.settings.retry_timeout_s)
+        retrying(lambda: self.context.targets.prepare(schemas), deadline_s=self.context.settings.retry_timeout_s)
 
     def _written(self) -> list[TableSchema]:
-        return [self.shown(table.schema) for name, table in self.state.tables.items() if name not in self.state.waiting]
+        return [
+            self.context.sink_schema(table.schema)
+            for name, table in self.context.state.tables.items()
+            if name not in self.context.state.waiting
+        ]
 
     def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:
         chunks: list[Chunk] = []
         had_rows = bool(table.snapshot) or table.rows_from is not None
         # A table whose earlier changes are left out must be read, whatever was chosen for the start.
-        if self.settings.snapshot is not SnapshotMode.NONE or had_rows:
+        if self.context.settings.snapshot is not SnapshotMode.NONE or had_rows:
             chunks = self._chunks(connection, table)
             self._check_empty(table)
             self._check_older(table)
         else:
             # Existing rows that come from this log have no versions above its end.
-            end = BinlogPosition.from_json(self.state.looked_at or table.captured_at)
-            self.targets.check_versions(self.shown(table.schema), end.version)
+            end = BinlogPosition.from_json(self.context.state.looked_at or table.captured_at)
+            self.context.targets.check_versions(self.context.sink_schema(table.schema), end.version)
         sweep = table.captured_at if had_rows and chunks else None
-        self.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
+        self.snapshots.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
 
     def _chunks(self, connection: Connection[Any], table: TableState) -> list[Chunk]:
         # As the source has it: in the sink its key may have other names, or be hashed.
         schema = table.schema
-        if self._needs(table).exact and self.settings.snapshot is not SnapshotMode.CONSISTENT:
+        if self._needs(table).exact and self.context.settings.snapshot is not SnapshotMode.CONSISTENT:
             return [Chunk(schema.name.database, schema.name.table, 0, "", max(estimate_rows(connection, self.address, schema.name), 1))]
-        return plan_chunks(connection, self.address, schema, self.settings.chunk_rows)
+        return plan_chunks(connection, self.address, schema, self.context.settings.chunk_rows)
 
     def _check_empty(self, table: TableState) -> None:
         """Rows that are there before the first snapshot are nobody's: they would be shown beside the source's."""
-        schema = self.shown(table.schema)
-        if not table.snapshot and self._needs(table).emptied and retrying(functools.partial(self.targets.holds_rows, schema)):
+        schema = self.context.sink_schema(table.schema)
+        if not table.snapshot and self._needs(table).emptied and retrying(functools.partial(self.context.targets.holds_rows, schema)):
             raise DefiniteError(
                 f"the target of {schema.name} holds rows already, and its engine adds rows up: they would be counted beside the source's",
                 place=f"table {schema.name}",
@@ -161,72 +160,41 @@ class SnapshotRunner:
         """Rows that are there before the first snapshot must not have versions above it: they would hide the source's for ever."""
         if table.snapshot:
             return
-        schema, position = self.shown(table.schema), BinlogPosition.from_json(table.captured_at)
-        newest = self.targets.check_versions(schema, position.version)
+        schema, position = self.context.sink_schema(table.schema), BinlogPosition.from_json(table.captured_at)
+        newest = self.context.targets.check_versions(schema, position.version)
         if newest is not None:
-            self.view.note(
+            self.context.view.note(
                 f"the target of {schema.name} holds rows already; those that the source has not stay, until headrace resync takes them away"
             )
 
     def _needs(self, table: TableState) -> TableRequirements:
-        return self.targets.requirements([self.shown(table.schema)])[table.schema.name]
-
-    @property
-    def is_complete(self) -> bool:
-        return all(snapshot.complete for _, snapshot in self._current())
-
-    @property
-    def incomplete(self) -> tuple[str, ...]:
-        """Tables whose rows are not all in the sink yet, whatever the stream has read."""
-        begun = {str(name) for name, one in self._current() if not one.complete}
-        return tuple(sorted(begun | self._asked_for() | set(map(str, self.state.waiting.copy()))))
-
-    def _asked_for(self) -> set[str]:
-        """Tables that are to be read again, and of which nobody has begun to."""
-        globs = [table for request in pending_requests(self.directory) for table in request.tables]
-        asked, named = Selection(tuple(globs)), {table for table in globs if not glob.has_magic(table)}
-        return named | {str(name) for name in list(self.state.tables) if globs and asked(name)}
-
-    def _current(self) -> list[tuple[TableName, TableSnapshot]]:
-        """The snapshots that count: of tables that are replicated now."""
-        return [(name, snapshot) for name in list(self.state.tables) if (snapshot := self._snapshot_of(name)) is not None]
-
-    def _snapshot_of(self, name: TableName) -> TableSnapshot | None:
-        table, snapshot = self.state.tables.get(name), self.log.tables.get(str(name))
-        return snapshot if table is not None and snapshot is not None and snapshot.number == table.snapshot else None
-
-    def _readable(self) -> list[tuple[TableName, TableSnapshot]]:
-        """Those of them that go on: a table that a statement made wait is not what its target is, and is read anew."""
-        return [(name, snapshot) for name, snapshot in self._current() if name not in self.state.waiting]
-
-    def _pending(self) -> list[Chunk]:
-        return [Chunk.from_json(raw) for _, snapshot in self._readable() for raw in snapshot.pending]
+        return self.context.targets.requirements([self.context.sink_schema(table.schema)])[table.schema.name]
 
     def run(self, session: Any, parallelism: int, pause: Pause = nullcontext) -> None:
         """Read the chunks that are left, `parallelism` at a time, and sweep. `pause` keeps the stream from starting a batch."""
-        pending = self._pending()
+        pending = self.snapshots.pending()
         if pending:
             with pause():
-                forget_seen(self.directory, self.state)
+                forget_seen(self.context.directory, self.context.state)
             self._read_steadily(session, pending, parallelism, pause)
-        for name in [name for name, snapshot in self._readable() if snapshot.sweep is not None]:
+        for name in [name for name, snapshot in self.snapshots.readable() if snapshot.sweep is not None]:
             # A statement must not alter the table between the look at it and the sweep.
             with pause():
                 self._sweep(name)
-        if not self.state.seen:
+        if not self.context.state.seen:
             with closing(retrying(lambda: connect(self.address))) as connection, pause():
-                note_seen(connection, self.address, self.directory, self.state)
+                note_seen(connection, self.address, self.context.directory, self.context.state)
 
     def _sweep(self, name: TableName) -> None:
         """Take away what the table's snapshot did not see, once it is read whole."""
-        snapshot = self._snapshot_of(name) if name not in self.state.waiting else None
+        snapshot = self.snapshots.of(name) if name not in self.context.state.waiting else None
         if snapshot is None or snapshot.sweep is None or snapshot.pending:
             return
-        table, version = self.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
+        table, version = self.context.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
         needs = self._needs(table)
         if not (needs.emptied or needs.keeps):
-            retrying(functools.partial(self.targets.delete_stale, self.shown(table.schema), version))
-        self.log.swept(name)
+            retrying(functools.partial(self.context.targets.delete_stale, self.context.sink_schema(table.schema), version))
+        self.snapshots.log.swept(name)
 
     def _read_steadily(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         """Read chunks; a table that was altered since it was planned waits to be read again, and the others go on."""
@@ -235,59 +203,61 @@ class SnapshotRunner:
                 self._read(session, pending, parallelism, pause)
                 return
             except DefiniteError as error:
-                names, left = {chunk.name for chunk in pending}, {chunk.name for chunk in self._pending()}
+                names, left = {chunk.name for chunk in pending}, {chunk.name for chunk in self.snapshots.pending()}
                 altered = self._altered(left) | {name for name in left if error.place == snapshot_place(name)}
                 # Of a table that a statement made wait, or made anew, nothing is left to be read.
                 if not altered and left == names:
                     raise
                 if altered:
                     self._postpone(altered, error, pause)
-                pending = self._pending()
+                pending = self.snapshots.pending()
 
     def _altered(self, names: set[TableName]) -> set[TableName]:
         """Those of the tables that are no longer what they were when they were looked at."""
         with closing(retrying(lambda: connect(self.address))) as connection:
             found = {schema.name: schema for schema in capture_schemas(connection, self.address, names.__contains__)}
-        return {name for name in names if name not in self.state.tables or found.get(name) != self.state.tables[name].schema}
+        return {
+            name for name in names if name not in self.context.state.tables or found.get(name) != self.context.state.tables[name].schema
+        }
 
     def _postpone(self, names: set[TableName], error: DefiniteError, pause: Pause) -> None:
         with pause():
             # A statement may have dropped some meanwhile.
-            names = {name for name in names if name in self.state.tables}
+            names = {name for name in names if name in self.context.state.tables}
             if not names:
                 return
             # First the request, then the note that the tables wait for it.
-            ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
-            if not self.targets.append_only:
-                self.state.waiting |= names
-                self.directory.save(self.state)
+            ask_for_resync(self.context.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
+            if not self.context.targets.append_only:
+                self.context.state.waiting |= names
+                self.context.directory.save(self.context.state)
             for name in names:
-                self.log.plan(name, self.log.tables[str(name)].number, [])
+                self.snapshots.log.plan(name, self.snapshots.log.tables[str(name)].number, [])
         tables = ", ".join(map(str, sorted(names)))
-        self.view.note(f"{tables} changed while being read, and will be read again: {error.message}")
+        self.context.view.note(f"{tables} changed while being read, and will be read again: {error.message}")
 
     def _read(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         names = {chunk.name for chunk in pending}
-        tables = [self.state.tables.get(name) for name in names]
+        tables = [self.context.state.tables.get(name) for name in names]
         exact = {table.schema.name for table in tables if table is not None and self._needs(table).exact}
         left = Counter(str(chunk.name) for chunk in pending)
-        estimates = {table: sum(chunk["estimate"] for chunk in self.log.tables[table].chunks) for table in left}
+        estimates = {table: sum(chunk["estimate"] for chunk in self.snapshots.log.tables[table].chunks) for table in left}
         done = Counter(estimates)
         for chunk in pending:
             done[str(chunk.name)] -= chunk.estimate
-        self.view.snapshot_begins(estimates, done)
+        self.context.view.snapshot_begins(estimates, done)
         started, total = time.monotonic(), 0
-        numbers = {name: self.log.tables[str(name)].number for name in names}
+        numbers = {name: self.snapshots.log.tables[str(name)].number for name in names}
         unnoted: list[tuple[Chunk, int, ReadSpan]] = []
         noted_at = started
 
         def finish(chunk: Chunk, count: int, span: ReadSpan) -> None:
-            if not self.log.is_planned(chunk.name, numbers[chunk.name]):
+            if not self.snapshots.log.is_planned(chunk.name, numbers[chunk.name]):
                 # A statement has ended this snapshot of the table. Another one may have chunks of the same numbers.
                 return
-            self.log.finish(chunk.name, chunk.number, count, span.until.to_json())
-            left[str(chunk.name)] = len(self.log.tables[str(chunk.name)].pending)
-            self.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
+            self.snapshots.log.finish(chunk.name, chunk.number, count, span.until.to_json())
+            left[str(chunk.name)] = len(self.snapshots.log.tables[str(chunk.name)].pending)
+            self.context.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
 
         def note_exact() -> None:
             """Note the positions of exact tables, then that they are read: a crash in between has them read again."""
@@ -313,18 +283,18 @@ class SnapshotRunner:
             # The state of a pipe with thousands of tables is megabytes.
             if unnoted and time.monotonic() - noted_at > _NOTE_EVERY_S:
                 note_exact()
-            if self.stopping():
+            if self.context.is_stopping():
                 raise Interrupted
 
         merging = [chunk for chunk in pending if chunk.name not in exact]
-        together = self.settings.snapshot is SnapshotMode.CONSISTENT
+        together = self.context.settings.snapshot is SnapshotMode.CONSISTENT
         if not (together and exact):
             self._run(session, merging, parallelism, on_done)
         if exact:
 
             def attempt() -> None:
                 again = self._restart(exact)
-                also = [chunk for chunk in self._pending() if chunk.name not in exact] if together else []
+                also = [chunk for chunk in self.snapshots.pending() if chunk.name not in exact] if together else []
                 try:
                     self._run(session, also + again, parallelism, on_done)
                 except (HeadraceError, Interrupted):
@@ -335,31 +305,31 @@ class SnapshotRunner:
             # The stream stands still meanwhile: what it writes to such a table would count beside the same in the rows.
             with pause():
                 retrying(attempt, deadline_s=math.inf, attempts=_ATTEMPTS)
-        self.view.snapshot_ends(total, time.monotonic() - started)
+        self.context.view.snapshot_ends(total, time.monotonic() - started)
 
     def _settle(self, taken: BinlogPosition) -> None:
-        self.targets.commit_batch(BatchCommit(str(taken), taken.version, snapshot=True))
+        self.context.targets.commit_batch(BatchCommit(str(taken), taken.version, snapshot=True))
 
     def _restart(self, exact: Set[TableName]) -> list[Chunk]:
         """Begin those of the exact tables again that are not read whole: their chunks, all to be read at one position."""
         again: list[Chunk] = []
         # A statement may have dropped one of them, or made it wait, while the others were read.
-        for name in sorted(exact & dict(self._readable()).keys()):
-            table, planned = self.state.tables[name], [Chunk.from_json(raw) for raw in self.log.tables[str(name)].chunks]
-            if not self.log.tables[str(name)].pending:
+        for name in sorted(exact & dict(self.snapshots.readable()).keys()):
+            table, planned = self.context.state.tables[name], [Chunk.from_json(raw) for raw in self.snapshots.log.tables[str(name)].chunks]
+            if not self.snapshots.log.tables[str(name)].pending:
                 continue
-            if len(planned) > 1 and self.settings.snapshot is not SnapshotMode.CONSISTENT:
+            if len(planned) > 1 and self.context.settings.snapshot is not SnapshotMode.CONSISTENT:
                 planned = [replace(planned[0], where="", estimate=sum(chunk.estimate for chunk in planned))]
             since = BinlogPosition.from_json(table.captured_at).version
-            retrying(functools.partial(self.targets.discard_partial_snapshot, self.shown(table.schema), since))
-            self.log.restart(name, [chunk.to_json() for chunk in planned])
+            retrying(functools.partial(self.context.targets.discard_partial_snapshot, self.context.sink_schema(table.schema), since))
+            self.snapshots.log.restart(name, [chunk.to_json() for chunk in planned])
             again += planned
         return again
 
     def _run(self, session: Any, chunks: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
         if not chunks:
             return
-        if self.settings.snapshot is SnapshotMode.CONSISTENT:
+        if self.context.settings.snapshot is SnapshotMode.CONSISTENT:
             self._run_together(session, chunks, parallelism, on_done)
         else:
             run_groups(session, self._groups(chunks, parallelism), parallelism, on_done, self._stopper())
@@ -370,7 +340,7 @@ class SnapshotRunner:
         groups: list[list[Chunk]] = []
         rows = 0
         for chunk in chunks:
-            apart = not groups or len(groups[-1]) >= most or rows + chunk.estimate > self.settings.chunk_rows
+            apart = not groups or len(groups[-1]) >= most or rows + chunk.estimate > self.context.settings.chunk_rows
             # Spark must not run a task again that reads exact tables: all its chunks are read again by another.
             if apart or self._is_exact(chunk) != self._is_exact(groups[-1][-1]):
                 groups.append([])
@@ -384,7 +354,7 @@ class SnapshotRunner:
         return SplitGroup(self.task({chunk.name for chunk in chunks}), splits)
 
     def _is_exact(self, chunk: Chunk) -> bool:
-        table = self.state.tables.get(chunk.name)
+        table = self.context.state.tables.get(chunk.name)
         return table is not None and self._needs(table).exact
 
     def _stopper(self) -> Callable[[], None]:
@@ -395,7 +365,7 @@ class SnapshotRunner:
         asked: list[float] = []
 
         def stop_if_waiting() -> None:
-            if self.stopping():
+            if self.context.is_stopping():
                 asked.append(time.monotonic())
                 if current_wait().current() is not None or asked[-1] - asked[0] > STOP_TIMEOUT_S:
                     raise Interrupted
@@ -418,12 +388,12 @@ class SnapshotRunner:
             groups = [SplitGroup(self.task(set(tables)), [split]) for split in splits]
             run_groups(session, groups, readers, on_done, self._stopper())
             moment = taken.result()
-        self.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
+        self.context.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
 
     @contextmanager
     def _only_moment(self) -> Iterator[None]:
         while not _MOMENTS.acquire(timeout=0.2):
-            if self.stopping():
+            if self.context.is_stopping():
                 raise Interrupted
         try:
             yield
@@ -431,23 +401,27 @@ class SnapshotRunner:
             _MOMENTS.release()
 
     def _take_moment(self, rendezvous: Rendezvous, tables: Sequence[TableName]) -> SnapshotPoint:
-        with ConsistentSnapshot(self.address, rendezvous, tables, self.state.epoch) as snapshot:
-            return snapshot.take(lambda: not self.stopping())
+        with ConsistentSnapshot(self.address, rendezvous, tables, self.context.state.epoch) as snapshot:
+            return snapshot.take(lambda: not self.context.is_stopping())
 
     def _note_exact(self, read: Mapping[TableName, dict[str, Any]], pause: Pause) -> None:
         """Tables were read exactly as of a position: changes before it are in the rows, and must not count again."""
         with pause():
-            noted = {name: position for name, position in read.items() if name in self.state.tables and not self._sends_earlier(name)}
+            noted = {
+                name: position for name, position in read.items() if name in self.context.state.tables and not self._sends_earlier(name)
+            }
             for name, position in noted.items():
-                self.state.tables[name].rows_from = position
+                self.context.state.tables[name].rows_from = position
             if noted:
-                self.directory.save(self.state)
+                self.context.directory.save(self.context.state)
             for name, position in noted.items():
-                self.log.sweep_from(name, position)
+                self.snapshots.log.sweep_from(name, position)
 
     def _sends_earlier(self, name: TableName) -> bool:
         """Whether changes from before the rows must come: an append-only target keeps rows of an earlier attempt, also deleted ones."""
-        return self.targets.append_only and (self.state.tables[name].beside or self.log.tables[str(name)].restarts > 1)
+        return self.context.targets.append_only and (
+            self.context.state.tables[name].beside or self.snapshots.log.tables[str(name)].restarts > 1
+        )
 
 
 def _chunk_of(split: Split) -> Split:

@@ -9,7 +9,7 @@ import functools
 import glob
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from pymysql.connections import Connection
@@ -82,7 +82,7 @@ class PipeStartup:
             everything = self._take_over(state, server)
             self._ask_again(state, is_old=is_old)
         dialect = Dialect.of(server.version, folds_case=server.folds_case, in_utc=server.in_utc)
-        history = SchemaHistory(functools.partial(is_wanted, state, self.settings.selection), dialect, self.directory.history)
+        history = SchemaHistory(functools.partial(state.is_selected, self.settings.selection), dialect, self.directory.history)
         if new:
             self._begin(state, history, server)
         else:
@@ -102,7 +102,7 @@ class PipeStartup:
     def _take_over(self, state: PipeState, server: ServerIdentity) -> SchemaCatalog | None:
         """Go on in the server's log; if the user asked for a new log, begin in it, with the tables as they are there."""
         if any(request.new_log for request in pending_requests(self.directory)):
-            wanted = functools.partial(is_wanted, state, self.settings.selection)
+            wanted = functools.partial(state.is_selected, self.settings.selection)
             return begin_new_log(self.connection, self.address, state, server, wanted)
         rows_copied = any(snapshot.done for snapshot in SnapshotLog(self.directory).tables.values())
         resume_on_server(self.connection, self.address, self.directory, state, server, rows_copied=rows_copied)
@@ -146,12 +146,12 @@ class PipeStartup:
         rewind(history, self.directory, state)
         history.compact(reached(self.directory, state))
         chosen_before = Selection.from_json(state.selection)
-        selection = selection_of(state, self.settings.selection)
+        selection = state.current_selection(self.settings.selection)
         state.selection = selection.to_json()
         for name in [name for name in state.tables if not selection(name)]:
             log.info("%s is no longer chosen; its copy stays as it is", name)
             del state.tables[name]
-        schemas, seen = self.capture_at(selection, state.epoch)
+        schemas, seen = capture_tables(self.connection, self.address, selection, state.epoch)
         seen = seen.behind(written(self.directory, state))
         snapshots = SnapshotLog(self.directory)
         for name in state.tables.keys() - {schema.name for schema in schemas}:
@@ -209,13 +209,16 @@ class PipeStartup:
         if names:
             ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
 
-    def capture_at(self, wanted: Callable[[TableName], bool], epoch: int) -> tuple[list[TableSchema], BinlogPosition]:
-        """The wanted tables as they are at a position; what is read from now on includes every change before it."""
-        return describe_around(
-            lambda: capture_schemas(self.connection, self.address, wanted),
-            lambda: visible_position(self.connection, self.address, epoch),
-            self.address,
-        )
+
+def capture_tables(
+    connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool], epoch: int
+) -> tuple[list[TableSchema], BinlogPosition]:
+    """Return the schemas of the wanted tables with a position; rows that are read from now on include every change before it."""
+    return describe_around(
+        lambda: capture_schemas(connection, address, wanted),
+        lambda: visible_position(connection, address, epoch),
+        address,
+    )
 
 
 def is_older_than_sink(directory: StateDirectory, state: PipeState, told: Told) -> bool:
@@ -236,13 +239,3 @@ def _is_ahead(table: TableState, committed: Offset | None) -> bool:
 def _read_in_epoch(table: TableState) -> int:
     """Of which server's log a table's rows are."""
     return BinlogPosition.from_json(table.rows_from or table.captured_at).epoch
-
-
-def selection_of(state: PipeState, chosen: Selection) -> Selection:
-    """What was chosen, and what was added while running."""
-    return replace(chosen, added=tuple(state.selection["added"]))
-
-
-def is_wanted(state: PipeState, chosen: Selection, name: TableName) -> bool:
-    """Whether a table is replicated, by what is chosen at the time of asking."""
-    return selection_of(state, chosen)(name)

@@ -13,23 +13,20 @@ from typing import Any
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
+from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
-from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, current_sink_schema, hidden_in, read_as, shaper_for
+from headrace.pipes.lifecycle.sink_schema import hidden_in, read_as, shaper_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
+from headrace.pipes.mysql.failover import reached, written
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
-from headrace.pipes.mysql.startup import selection_of
 from headrace.pipes.state.event_skips import Skips
-from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.retry import current_wait, retrying
-from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import BatchCommit
 from headrace.sources.base import Source
 from headrace.sources.mysql.binlog.commit_times import BacklogFile, log_place
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.segments.skipped_events import is_passed, statement_place
 from headrace.sources.mysql.segments.table_read_plan import TableReadPlan, skip_tables
 from headrace.sources.mysql.server.connection import MySQLAddress
@@ -44,26 +41,23 @@ class StreamRunner:
     """A pipe that is open, and how far it has come."""
 
     address: MySQLAddress | None
-    """The server, if there is one: a snapshot is read from it."""
-    targets: SinkTables
-    settings: PipeSettings
-    view: ProgressView
-    directory: StateDirectory
-    state: PipeState
-    history: SchemaHistory
+    """The server that snapshots are read from; None for binlog files."""
+    context: PipeContext[SinkTables]
     follower: SchemaChangeFollower
-    reached: BinlogPosition
-    planned: BinlogPosition
-    """How far an earlier run may have written."""
     reporter: Reporter
     skips: Skips
+    reached: BinlogPosition = field(init=False)
+    planned: BinlogPosition = field(init=False)
+    """The position up to which an earlier run may have written."""
     waited: frozenset[TableName] = frozenset()
     """Which tables waited to be read again when the view was told of tables last."""
     backlog: BacklogFile = field(init=False)
     """What the relay has received."""
 
     def __post_init__(self) -> None:
-        self.backlog = BacklogFile(self.directory.path / "relay" / f"backlog-{secrets.token_hex(8)}")
+        directory, state = self.context.directory, self.context.state
+        self.reached, self.planned = reached(directory, state), written(directory, state)
+        self.backlog = BacklogFile(directory.path / "relay" / f"backlog-{secrets.token_hex(8)}")
         self.reporter.backlog = self.pending
 
     def pending(self) -> Pending | None:
@@ -81,35 +75,35 @@ class StreamRunner:
 
     def run(self, session: Any, source: Source, ended: Callable[[], bool], meanwhile: Callable[[ChangeStream], None]) -> None:
         """Follow the log until `ended`; `meanwhile` is called every now and then."""
-        stream = ChangeStream(session, source, self.directory.checkpoint, self._task, self._on_batch)
+        stream = ChangeStream(session, source, self.context.directory.checkpoint, self._task, self._on_batch)
         try:
             with self.reporter.beating():
                 while not stream.wait(LOOP_S) and not ended():
                     meanwhile(stream)
-                    self.view.waiting(current_wait().current())
-                    self.view.pending(self.pending())
+                    self.context.view.waiting(current_wait().current())
+                    self.context.view.pending(self.pending())
         finally:
             stream.stop()
-            self.view.pending(self.pending())
+            self.context.view.pending(self.pending())
             self.backlog.path.unlink(missing_ok=True)
-        self.view.note(f"stopped at {self.reached}")
+        self.context.view.note(f"stopped at {self.reached}")
 
     @property
     def written_tables(self) -> list[TableSchema]:
         """The pipe's tables as the sink gets to see them; without those that wait to be read again, whose targets may be gone."""
-        tables = [table for name, table in self.state.tables.items() if name not in self.state.waiting]
-        return [current_sink_schema(table.schema, self.state, self.settings) for table in tables]
+        tables = [table for name, table in self.context.state.tables.items() if name not in self.context.state.waiting]
+        return [self.context.sink_schema(table.schema) for table in tables]
 
-    def copying_task(self, names: Collection[TableName]) -> Task:
+    def snapshot_task(self, names: Collection[TableName]) -> Task:
         """A task that reads these tables as they are defined now. It carries nothing of others: a pipe may have thousands."""
-        return self._task_for({name: table.schema for name, table in self.state.tables.items() if name in names})
+        return self._task_for({name: table.schema for name, table in self.context.state.tables.items() if name in names})
 
     def _task(self) -> Task:
         """A task for the batch that begins where the last one ended: tables are read as they were defined there."""
         # A batch that is begun says that the one before it counts for good.
         self.skips.pass_by(lambda place: is_passed(place, self.reached))
-        defined = self.history.as_of(self.reached)
-        schemas = {name: self._defined(name, defined) for name in self.state.tables}
+        defined = self.follower.history.as_of(self.reached)
+        schemas = {name: self._defined(name, defined) for name in self.context.state.tables}
         return self._task_for(schemas, repeats=self.reached < self.planned)
 
     def _follow(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
@@ -125,13 +119,13 @@ class StreamRunner:
             raise DefiniteError(error.message, place=error.place, hint=error.hint, event=error.event or place) from error
 
     def _defined(self, name: TableName, defined: SchemaCatalog) -> TableSchema:
-        table = self.state.tables[name]
+        table = self.context.state.tables[name]
         looked_at_later = BinlogPosition.from_json(table.captured_at) > self.reached
         return table.schema if looked_at_later or name not in defined.tables else defined.tables[name]
 
     def _task_for(self, schemas: dict[TableName, TableSchema], *, repeats: bool = False) -> Task:
         """A task that reads these tables; `repeats`: blocks of it may be in the sink from an earlier run."""
-        state = self.state
+        state = self.context.state
         # Tables that wait to be read again may not be fit for what they are now; nothing is read of them.
         schemas = {name: schema for name, schema in schemas.items() if name not in state.waiting}
         found = state.gone | {name: table.rows_from for name, table in state.tables.items() if name in schemas}
@@ -140,37 +134,37 @@ class StreamRunner:
         starts = {name: position for name, position in starts.items() if position.epoch == state.epoch}
         # Names that were gone at a place in a former server's log are left out altogether: the statement comes again in this one.
         lost = {name for name, place in state.gone.items() if BinlogPosition.from_json(place).epoch != state.epoch}
-        showing = SinkSchemaResolver(self.settings)
-        shapes = {name: showing.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
+        resolver = self.context.schemas
+        shapes = {name: resolver.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
         written = [shape.schema for shape in shapes.values()]
-        needs = self.targets.requirements(written)
+        needs = self.context.targets.requirements(written)
         plans = {name: TableReadPlan(None, skip_before=start) for name, start in starts.items()}
         for name, need in needs.items():
-            schema, key = read_as(schemas[name], self.settings), shapes[name].moving(need.key_columns)
+            schema, key = read_as(schemas[name], self.context.settings), shapes[name].moving(need.key_columns)
             plans[name] = TableReadPlan(schema, key, starts.get(name), ordered=need.ordered, exact=need.exact)
         reader = MySQLReader(
             self.address,
             skip_tables(plans, state.waiting | state.ignored | lost),
-            selection_of(state, self.settings.selection),
+            self.context.selection,
             ReadOptions(
-                zero_dates=self.settings.zero_dates,
+                zero_dates=self.context.settings.zero_dates,
                 transactions=any(need.transactions for need in needs.values()),
-                projection=state.projection(self.settings.projection),
+                projection=state.projection(self.context.settings.projection),
             ),
             state.epoch,
             self.written,
             self.skips.pending,
         )
-        retry = functools.partial(retrying, deadline_s=self.settings.retry_timeout_s)
-        sink = self.targets.sink.with_tables(written)
-        return Task(reader, sink.for_replay() if repeats else sink, retry, shaper_for(self.settings, shapes.values(), needs))
+        retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
+        sink = self.context.targets.sink.with_tables(written)
+        return Task(reader, sink.for_replay() if repeats else sink, retry, shaper_for(self.context.settings, shapes.values(), needs))
 
     def _on_batch(self, reports: list[Report]) -> None:
         done = [json.loads(report.detail) for report in reports if report.kind == "done"]
         ends = [BinlogPosition.from_json(one) for one in done]
         self.skips.left_out(found for one in done for found in one.get("skipped", ()))
         if ends:
-            self.targets.commit_batch(BatchCommit(str(max(ends)), max(ends).version))
+            self.context.targets.commit_batch(BatchCommit(str(max(ends)), max(ends).version))
         for report in reports:
             if report.kind == "statement":
                 split = json.loads(report.detail)
@@ -178,16 +172,16 @@ class StreamRunner:
                 left_out = TableName(*split["left_out"]) if split["left_out"] is not None else None
                 self._follow(query, position, left_out)
         # A table that was read again has its target back without a statement.
-        if self.waited != self.state.waiting or any(report.kind == "statement" for report in reports):
-            self.waited = frozenset(self.state.waiting)
-            self.view.tables(targets_of(self.targets, self.written_tables))
+        if self.waited != self.context.state.waiting or any(report.kind == "statement" for report in reports):
+            self.waited = frozenset(self.context.state.waiting)
+            self.context.view.tables(targets_of(self.context.targets, self.written_tables))
         newest = max((report.commit_ts for report in reports), default=0)
         if ends:
             self.reached = max(ends)
-            self.view.pending(self.pending())
+            self.context.view.pending(self.pending())
         changes = sum(report.changes for report in reports)
         self.reporter.batch(self.reached, changes, newest)
         current_wait().clear()
-        self.view.written(written_in(reports))
+        self.context.view.written(written_in(reports))
         pending = self.pending()
-        self.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))
+        self.context.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))

@@ -21,6 +21,7 @@ from headrace.errors import DefiniteError
 from headrace.jsonl import MISSHAPEN, START_OVER, Journal
 from headrace.model.projection import Projection
 from headrace.model.schema import TableName, TableSchema
+from headrace.model.table_selection import Selection
 from headrace.pipes.state.json_file import damaged, read_json, replace_json
 from headrace.pipes.state.seal import StateSeal, missing
 
@@ -94,6 +95,13 @@ class PipeState:
     """Tables that came when new ones were to be ignored."""
     intent: dict[str, Any] | None = None
     """What is being done to the sink's tables (see `intents`)."""
+
+    def current_selection(self, chosen: Selection) -> Selection:
+        """Return the chosen selection together with the tables that were added while the pipe ran."""
+        return replace(chosen, added=tuple(self.selection["added"]))
+
+    def is_selected(self, chosen: Selection, name: TableName) -> bool:
+        return self.current_selection(chosen)(name)
 
     def projection(self, chosen: Projection) -> Projection:
         """The columns that are carried: what was chosen, without those that are ignored."""

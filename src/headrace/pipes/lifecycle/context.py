@@ -1,0 +1,44 @@
+"""The objects that the parts of one running pipe share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.table_selection import Selection
+from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, current_sink_schema
+from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.settings.pipe_settings import PipeSettings
+
+Targets = TypeVar("Targets")
+
+
+@dataclass(frozen=True, slots=True)
+class PipeContext(Generic[Targets]):
+    """Settings, state and sink of one pipe. `Targets` is `SinkTables` for change blocks and `LogTarget` for ScyllaDB's log rows."""
+
+    settings: PipeSettings
+    state: PipeState
+    directory: StateDirectory
+    targets: Targets
+    view: ProgressView
+    is_stopping: Callable[[], bool] = lambda: False
+
+    @property
+    def schemas(self) -> SinkSchemaResolver:
+        return SinkSchemaResolver(self.settings)
+
+    @property
+    def selection(self) -> Selection:
+        """The selected tables, including those that were added while the pipe ran."""
+        return self.state.current_selection(self.settings.selection)
+
+    def is_selected(self, name: TableName) -> bool:
+        return self.state.is_selected(self.settings.selection, name)
+
+    def sink_schema(self, schema: TableSchema) -> TableSchema:
+        """Return the sink's schema of a source table."""
+        return current_sink_schema(schema, self.state, self.settings)
