@@ -25,6 +25,9 @@ class Nothing:
         yield from ()
         return {"position": {}}
 
+    def for_replay(self) -> Nothing:
+        return self
+
     def writer(self) -> Nothing:
         return self
 

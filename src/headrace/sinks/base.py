@@ -1,13 +1,24 @@
-"""The sink's port.
+"""The sink port: what a pipe requires of the system that it writes to.
 
-A sink is a small picklable description; the driver calls `prepare`, every task opens its own `Writer`. A sink must be *idempotent*:
-writing a block again, in any order among others, leaves the same data, because a crash replays the last batch. Where a table's engine does
-not allow that, the sink says so (`TableRequirements`), and gets the table's changes in order, cut the same way each time.
+A sink is a small picklable description. The driver calls `prepare` and the other methods of `Sink`; every task opens its own `Writer`.
+After a crash the pipe replays its last batch. What a replay leaves depends on the kind of sink:
+
+- **Table store** (`Sink.table_store()` returns one; ClickHouse). Idempotent and order-free: writing a block again, in any order among
+  others, leaves the same rows. A table whose engine does not allow that says so in its `TableRequirements`, and gets its changes in the
+  order of the log, cut into the same blocks at each replay.
+- **Append-only** (`table_store()` returns None; Kafka, stdout, producers). At least once: a block that is written again appears again, with
+  the same versions, by which readers discard the repetition. Nothing is updated, deleted or altered. Such a sink requires a snapshot of one
+  position, which comes before every later change.
+- **CDC log** (`sinks.cdc_log_sink.LogSink`). Takes rows of ScyllaDB's log instead of change blocks, and has its own port.
+
+All kinds: a block is durable and visible to readers when `Writer.write` returns or, if the sink delays it, when `commit_batch` returns.
+`tests/contract/test_sink_contract.py` checks this for every registered sink.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, Self
 
@@ -19,31 +30,31 @@ from headrace.sinks.target_claims import ClaimStore
 
 @dataclass(frozen=True, slots=True)
 class TableRequirements:
-    """What a sink needs to get of one table's changes."""
+    """How a pipe must deliver the changes of one table to a sink."""
 
     key_columns: tuple[str, ...]
-    """The columns whose change moves a row: for those updates the sink wants the before image too. None: for every update."""
+    """Columns whose change moves a row. Such an update comes with its before image. Empty: every update does."""
     ordered: bool = False
-    """Whether blocks must come in the order of the log, and a replay be cut into the same blocks."""
+    """Blocks come in the order of the log, and a replay is cut into the same blocks."""
     exact: bool = False
-    """Whether rows of a snapshot must be those of one position, before which no change is written."""
+    """A snapshot is of one position, and no change is written before it is complete."""
     emptied: bool = False
-    """Whether a snapshot begins with an empty table (`clear`): what is in it would count again, and nothing is left to sweep after it."""
+    """A snapshot starts with an empty table (`TableStore.discard_partial_snapshot`), so no stale row is left to delete after it."""
     keeps: bool = False
-    """Whether rows that the source has no more stay by choice: then nothing is swept after a snapshot."""
+    """Rows that the source no longer has stay: no stale row is deleted after a snapshot."""
     transactions: bool = False
-    """Whether each change comes with its transaction and its place in it."""
+    """Each change comes with its transaction and its place in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a pipe is: what a sink tells its readers. Times are microseconds since 1970."""
+    """How far a pipe is. Times are microseconds since 1970."""
 
     pipe: str
     source: str
     position: str
     version: int
-    """Every image with a version below this is in the sink."""
+    """Every image with a lower version is in the sink."""
     commit_us: int
     """When the newest change so far was committed; 0 if there was none yet."""
     rows: int
@@ -55,119 +66,184 @@ class Progress:
     """When the pipe was last known to run."""
     gtid: str = ""
     incomplete: tuple[str, ...] = ()
-    """Tables whose rows are being read: they are not complete yet."""
+    """Tables whose snapshot is not complete."""
     pending_us: int = 0
-    """When the oldest change was committed that the sink does not show yet; 0 if there is none, or if that is not known."""
+    """When the oldest change was committed that is not in the sink yet; 0 if there is none, or it is unknown."""
     state: str = ""
-    """The id of the state that told it: tells a pipe from others of its name."""
+    """The id of the pipe's state, which tells pipes of the same name apart."""
 
 
 @dataclass(frozen=True, slots=True)
 class BatchCommit:
-    """What a sink has got whole, before it counts: a batch of changes, or a part of a snapshot."""
+    """A batch of changes, or a part of a snapshot, of which all blocks were written."""
 
     position: str
-    """Where in the source's log it ends; of a snapshot, where it was taken."""
+    """The end of the batch in the source's log; of a snapshot, the position at which it was taken."""
     version: int
-    """Of the position: every image of a batch has a lower one."""
+    """The version of the position: every image of a batch has a lower one."""
     snapshot: bool = False
 
 
 class ProgressStore(Protocol):
-    """What is told of pipes: how far they are, and that they are there."""
+    """Keeps how far pipes are, and which pipes exist."""
 
     @property
     def is_in_sink(self) -> bool:
-        """Whether the sink itself keeps it: then it is lost when the sink is."""
+        """Whether the sink keeps it, so that it is lost with the sink."""
 
     def begin(self) -> None:
-        """Make what is missing for it."""
+        """Create what is missing in the store."""
 
     def progress(self, pipe: str) -> Progress | None:
-        """What was told of a pipe last; None if nothing was."""
+        """Return the last progress of a pipe; None if there is none."""
 
     def tell(self, progress: Progress) -> None:
-        """Say how far a pipe is."""
+        """Store the progress of a pipe."""
 
     def register(self, pipe: Mapping[str, str]) -> None:
-        """Say how a pipe was begun, for whoever finds the sink: `pipe` (its name), `source`, `state`, `host` and more, never a secret."""
+        """Store how a pipe was started: `pipe` (its name), `source`, `state`, `host` and more, never a secret."""
+
+
+class TableStore(Protocol):
+    """The tables of a sink that updates and deletes rows. Every method may be repeated."""
+
+    def replace(self, schema: TableSchema) -> None:
+        """Make the target fit for the schema before all rows are read again: an unfit table is dropped and created empty."""
+
+    def delete_stale(self, schema: TableSchema, before: int) -> None:
+        """Delete the rows whose last image has a version below `before`: a new snapshot of the whole table did not contain them."""
+
+    def holds_rows(self, schema: TableSchema) -> bool:
+        """Return whether the target holds any row, visible or not."""
+
+    def newest_version(self, schema: TableSchema) -> int | None:
+        """Return the highest version of a row in the target; None if there is no row, or rows have no version."""
+
+    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
+        """Delete what an interrupted snapshot left, all of whose rows have versions from `since` on."""
+
+    def target_names(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, str]:
+        """Return the targets as the sink's readers name them."""
+
+
+Pause = Callable[[], AbstractContextManager[object]]
+"""Within its context, the pipe writes nothing."""
+
+
+class TombstoneStore(Protocol):
+    """Deletion markers (tombstones) in the tables of a sink that keeps them until they are purged."""
+
+    def purge_interval_hours(self, schema: TableSchema) -> float:
+        """Return how often the markers of a table are purged; 0: never."""
+
+    def last_purges(self) -> Mapping[str, float]:
+        """Return when each target was last purged, in seconds since 1970."""
+
+    def target(self, schema: TableSchema) -> str | None:
+        """Return the target of a table; None if it holds no markers."""
+
+    def purge(self, schema: TableSchema, pipe: str, pause: Pause, may_continue: Callable[[], bool]) -> None:
+        """Purge the markers of a table and record it. Each merge starts inside `pause`, if `may_continue` then."""
+
+
+class SkippedEventStore(Protocol):
+    """Keeps the events that a pipe skipped on request."""
+
+    def store(self, pipe: str, event: Mapping[str, str]) -> None:
+        """Store an event: `place`, `table`, `error` and `content`. Repeatable."""
 
 
 class Writer(Protocol):
     """Writes blocks; belongs to one task."""
 
     def write(self, block: ChangeBlock) -> None:
-        """Write the block durably; when it returns, the block is visible to readers of the sink."""
+        """Write the block."""
 
     def close(self) -> None: ...
 
 
 class WriterFactory(Protocol):
-    """What tasks carry of a sink. Picklable, cheap to copy."""
+    """The part of a sink that tasks use. Picklable, cheap to copy."""
 
     def writer(self) -> Writer: ...
 
+    def for_replay(self) -> Self:
+        """Return the sink for blocks that an earlier attempt may have written."""
+        return self
+
 
 class Sink(WriterFactory, Protocol):
-    """Where changes go, as the driver sees it."""
+    """The system that changes go to, as the driver uses it.
+
+    Sinks inherit this class and override what they support. A method with a body here is optional.
+    """
 
     @property
     def append_only(self) -> bool:
-        """Whether the sink only ever gets longer: nothing is taken away, merged or altered in it.
-
-        Then rows that are read again come beside the table's changes, of which none is left out: a deletion in between would be lost.
-        """
+        """Whether rows are never updated or deleted. Then a resync adds all rows again, and omits no change of the table meanwhile."""
+        return self.table_store() is None
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
-        """Create what is missing, check what exists; raise `DefiniteError` before anything is written if a table cannot be held."""
-
-    def replace(self, schema: TableSchema) -> None:
-        """Make the target anew, empty, unless what is there is fit for the schema: its rows are about to come again."""
+        """Create what is missing, check what exists. Raise `DefiniteError` before anything is written if the sink cannot hold a table."""
+        del schemas
 
     def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
-        """What the sink needs of each table's changes."""
-
-    def delete_stale(self, schema: TableSchema, before: int) -> None:
-        """Take away the rows whose last image has a version below `before`: a new snapshot of the whole table did not see them."""
-
-    def holds_rows(self, schema: TableSchema) -> bool:
-        """Whether anything is in the target table, shown or not."""
-
-    def newest_version(self, schema: TableSchema) -> int | None:
-        """The highest version of a row in the target table; None if there is no row, or rows have none."""
-
-    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
-        """Take away what an earlier attempt at a snapshot, all of whose rows have versions from `since` on, may have left. Repeatable."""
+        """Return how the changes of each table must be delivered."""
 
     def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
-        """Raise `DefiniteError` if two of the tables would be written to one target. Nobody is asked."""
-
-    def commit_batch(self, batch: BatchCommit) -> None:
-        """All blocks of a batch, or of a part of a snapshot, were written. It counts when this returns; else it comes again."""
-
-    def schema_applier(self) -> SchemaApplier:
-        """What makes the targets follow schema changes."""
-
-    def progress_store(self) -> ProgressStore | None:
-        """Where the sink keeps what it is told of pipes; None: it has no place for it."""
-
-    def claims(self) -> ClaimStore | None:
-        """Where the sink records which pipe writes to which target; None: it has no place for it."""
+        """Raise `DefiniteError` if two of the tables have the same target. Sends no request."""
+        del schemas
 
     def target_of(self, name: TableName) -> str:
-        """What the target of a source's table is called in the sink. No server is asked."""
+        """Return the name of a table's target in the sink. Sends no request."""
+        return str(name)
+
+    def commit_batch(self, batch: BatchCommit) -> None:
+        """Commit a batch of which all blocks were written. Until this returns, the batch may be replayed."""
+        del batch
+
+    def snapshot_restarted(self, schema: TableSchema, since: int) -> None:
+        """Append-only sinks: the snapshot of a table starts over. The rows of the interrupted one have versions from `since` on."""
+        del schema, since
+
+    def schema_applier(self) -> SchemaApplier:
+        """Return the object that applies schema changes to the targets."""
+
+    def table_store(self) -> TableStore | None:
+        """Return the tables of a sink that updates and deletes rows; None: the sink is append-only."""
+        return None
+
+    def tombstone_store(self) -> TombstoneStore | None:
+        """Return the deletion markers; None: the sink keeps none."""
+        return None
+
+    def progress_store(self) -> ProgressStore | None:
+        """Return where the sink keeps the progress of pipes; None: it keeps none."""
+        return None
+
+    def skipped_event_store(self) -> SkippedEventStore | None:
+        """Return where the sink keeps skipped events; None: it keeps none."""
+        return None
+
+    def claims(self) -> ClaimStore | None:
+        """Return where the sink records which pipe writes to which target; None: it records nothing."""
+        return None
 
     def for_pipe(self, pipe: str, label: str = "") -> Self:
-        """The same sink, for the blocks of one pipe: no block of another is taken for one of them. `label`: what people call the pipe."""
+        """Return the sink for the blocks of one pipe, which never count as those of another. `label`: the pipe's name for people."""
+        del pipe, label
+        return self
 
     def with_source(self, connector: str, log: str) -> Self:
-        """The same sink, for changes of one log: whose it is (`mysql` or `mariadb`), and what its files are called before their numbers."""
+        """Return the sink for the changes of one log: its connector (`mysql` or `mariadb`), and its file name without the number."""
+        del connector, log
+        return self
 
     def with_tables(self, schemas: Iterable[TableSchema]) -> Self:
-        """The same sink, for tasks that write these tables: what a task must know of them it asks for at once."""
-
-    def for_replay(self) -> Self:
-        """The same sink, for a batch of which blocks may be there from an earlier run."""
+        """Return the sink for tasks that write these tables: a task can look all of them up in one request."""
+        del schemas
+        return self
 
     def without_cache(self) -> Self:
-        """The same sink, forgetting what it knew of its tables: the driver has changed some."""
+        """Return the sink without cached table definitions, after the driver changed targets."""
+        return self

@@ -1,15 +1,50 @@
-"""The port of sinks that take raw log rows: each makes of them what it can hold.
+"""The port of sinks that take rows of ScyllaDB's CDC log instead of change blocks.
 
-As every sink's, it is idempotent: a block may be written any number of times, in any order among others, and leaves the same data.
+A sink that holds tables (ClickHouse, another CQL cluster) is idempotent and order-free: a block may be written any number of times, in any
+order among others, and leaves the same data, because every cell carries its timestamp. A sink that holds messages (Kafka, stdout) is
+append-only: a block that is written again appears again, with the same positions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Protocol, Self
 
 from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.tables import CqlTable
+
+
+@dataclass(frozen=True, slots=True)
+class LateBatch:
+    """Log rows of one stream with one `cdc$time` that arrived too late to be read. Times are microseconds since 1970."""
+
+    table: str
+    place: str
+    rows: int
+    time_us: int
+    """The rows' own timestamp."""
+    written_us: int
+
+
+class LateRowStore(Protocol):
+    """Records log rows that arrived too late to be read."""
+
+    def store(self, pipe: str, batches: Iterable[LateBatch]) -> None:
+        """Record late rows. The same place again is the same record."""
+
+    def resolve(self, pipe: str, table: str, *, copied: bool) -> None:
+        """Mark the late rows of a table as resolved: it was copied again, or its different rows were repaired."""
+
+    def repaired_positions(self, pipe: str) -> set[str]:
+        """Return the places of late rows whose effect was repaired."""
+
+
+class LogTableStore(Protocol):
+    """The tables of a sink that can delete rows."""
+
+    def clear(self, table: CqlTable) -> None:
+        """Delete all rows of a table before it is copied again. Repeatable."""
 
 
 class LogWriter(Protocol):
@@ -22,12 +57,31 @@ class LogWriter(Protocol):
 
 
 class LogSink(Protocol):
-    """Where log rows go. Picklable."""
+    """The system that log rows go to. Picklable. Sinks inherit this class; a method with a body here is optional."""
+
+    @property
+    def stores_row_images(self) -> bool:
+        """Whether a row is written whole. Then a table is copied before its log is read: a range deletion must find all earlier rows."""
+        return False
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
-        """Create what is missing, check what exists; raise `DefiniteError` before anything is written if a table cannot be held."""
+        """Create what is missing, check what exists. Raise `DefiniteError` before anything is written if the sink cannot hold a table."""
+        del tables
 
     def alter(self, old: CqlTable, new: CqlTable) -> None:
-        """Follow an alteration of a base table. Repeatable: after a crash it is asked for again."""
+        """Apply an ALTER TABLE of a base table. Repeatable. A sink of messages that name their columns has nothing to apply."""
+        del old, new
+
+    def table_store(self) -> LogTableStore | None:
+        """Return the tables of a sink that can delete rows; None: it cannot."""
+        return None
+
+    def late_row_store(self) -> LateRowStore | None:
+        """Return where the sink records late rows; None: it records none."""
+        return None
 
     def writer(self) -> LogWriter: ...
+
+    def for_replay(self) -> Self:
+        """Return the sink for blocks that an earlier attempt may have written."""
+        return self

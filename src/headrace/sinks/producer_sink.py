@@ -121,7 +121,7 @@ class ProducerSink(AppendOnlySink):
             for schema in schemas
         }
 
-    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
+    def snapshot_restarted(self, schema: TableSchema, since: int) -> None:
         with _own_failures(self.producer, "failed when a snapshot began anew", schema):
             self._mine.restarted(schema, since)
 

@@ -1,7 +1,7 @@
-"""How a sink follows what statements do to the source's tables: what it is asked before, what it is told to do, what is written down after.
+"""Schema changes at the sink: plan the steps for a statement, run them, and record the outcome.
 
-Invariant: planning does nothing; a step may be done again after a crash, to the same effect. So whoever notes how many steps are done can
-go on at any point, from what was written down alone.
+Invariant: planning changes nothing, and a step may be run again after a crash, to the same effect. A pipe that stores how many steps are
+done can therefore continue at any point, from the stored plan alone.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.model.schema import TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Statements that are done together, again after a crash, until they are known to be done."""
+    """Statements that run together, and again after a crash until the step is known to be done."""
 
     statements: tuple[str, ...]
     replaces: tuple[str, str, str] | None = None
@@ -34,15 +34,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class DdlPlan:
-    """What is to be done to the target."""
+    """What a schema change does to the target."""
 
     steps: tuple[Step, ...] = ()
     reread: str = ""
     """Why the table must be read again from the source after the steps; empty if it need not."""
     vacates: bool = False
-    """Whether no target of the table's name is there afterwards."""
+    """Whether no target of the table's name exists afterwards."""
     prepared: bool = False
-    """Whether the target is prepared anew after the steps, by the definition that the table has then."""
+    """Whether the pipe calls `Sink.prepare` with the new definition after the steps."""
 
     @property
     def statements(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class LedgerEntry:
     """The kinds of changes, such as `add_column, drop_column`."""
     statement: str
     translation: str
-    """What was done to the target, one statement a line."""
+    """The statements that were run on the target, one per line."""
     outcome: str
     """applied, ignored, kept, or read again."""
     detail: str = ""
@@ -80,38 +80,52 @@ class LedgerEntry:
 
 
 def renamed_from(table: str) -> str:
-    """The detail of an entry about a table that had another name before."""
+    """Return the detail of an entry about a renamed table."""
     return f"from {table}"
 
 
 class TargetNameTaken(DefiniteError):
-    """Another table stands where one is to go."""
+    """Another table has the name of the new target."""
 
 
 class SchemaApplier(Protocol):
-    """Makes a sink follow. Schemas are as the sink sees them; a plan raises `DefiniteError` where the sink cannot follow."""
+    """Applies schema changes to a sink. Schemas are those of the sink's tables, after transforms.
+
+    A plan raises `DefiniteError` if the sink cannot follow. By default a target needs no change, so a plan is empty.
+    """
 
     def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
-        """What makes the target of a table follow its alteration. `version`: of the statement's position."""
+        """Plan an ALTER TABLE. `version`: of the statement's position."""
 
     def plan_removal(self, schema: TableSchema) -> DdlPlan:
-        """The source's table is no more."""
+        """Plan a DROP TABLE."""
+        del schema
+        return DdlPlan()
 
     def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
-        """The source's table has no rows any more. No steps: the rows from before the statement are swept instead. `version`: of its
-        position."""
+        """Plan a TRUNCATE. An empty plan: the pipe deletes the rows from before the statement instead. `version`: of its position."""
+        del schema, version
+        return DdlPlan()
 
     def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> DdlPlan:
-        """The target gets another name with all its rows; `again`: an empty one takes its place."""
+        """Plan to rename the target with all its rows. `again`: an empty target takes its place."""
+        del schema, suffix, again
+        return DdlPlan()
 
     def plan_creation(self, schema: TableSchema) -> DdlPlan:
-        """What makes the target of a table, before it is prepared."""
+        """Plan a CREATE TABLE; the pipe prepares the target afterwards."""
+        del schema
+        return DdlPlan()
 
     def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> DdlPlan:
-        """What makes tables go to the places of their new names."""
+        """Plan a RENAME TABLE of one or more tables."""
+        del moves
+        return DdlPlan()
 
     def run_step(self, step: Step) -> None:
-        """Do a step, unless it was done."""
+        """Run a step, unless it has been run."""
+        raise DefiniteError("this sink has no tables to alter", place=str(step.statements), hint="use the state directory of this sink")
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:
-        """Write schema changes to the ledger, if the sink has one."""
+        """Record applied schema changes, if the sink keeps a ledger. A crash may repeat it."""
+        del entries

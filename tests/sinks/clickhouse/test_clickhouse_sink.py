@@ -169,7 +169,7 @@ def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(sink: ClickHouseSink
         writer.write(again)
         writer.write(_versioned(block_of(schema, "later"), 30, Op.INSERT))
         for _ in range(2):
-            sink.delete_stale(schema, 20)
+            sink.table_store().delete_stale(schema, 20)
             assert sorted(sink.reader().read_range(schema).column("id").to_pylist()) == ["kept", "later"]
         # What the source says after the sweep still counts.
         writer.write(_versioned(block_of(schema, "gone"), 40, Op.INSERT))

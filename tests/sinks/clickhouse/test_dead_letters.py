@@ -189,7 +189,7 @@ def test_what_is_read_anew_supersedes_what_waits(sink: ClickHouseSink) -> None:
     sink.writer().write(block_of(schema, (Op.INSERT, 1, 0, "too long"), first=100))
     sink.writer().write(block_of(schema, (Op.INSERT, 2, 0, "too long"), first=500))
     # The source's table was emptied at 300: a row from before must not come back.
-    sink.delete_stale(schema, pack_version(0, 3, 300))
+    sink.table_store().delete_stale(schema, pack_version(0, 3, 300))
     relax(sink)
     assert [one.letter.key for one in retry_dead_letters(sink, pipe=sink.label)] == ["id=2"]
     assert shown(sink) == [[2, "too long"]]
@@ -207,7 +207,7 @@ def test_a_resync_leaves_the_waiting_rows_of_another_pipe_alone(sink: ClickHouse
         if one is sink or not shared:
             constrain(one)
         one.writer().write(block_of(schema, (Op.INSERT, 1, 0, "too long")))
-    sink.delete_stale(schema, pack_version(0, 9, 0))
+    sink.table_store().delete_stale(schema, pack_version(0, 9, 0))
     assert not waiting_dead_letters(sink.own_tables(), pipe=sink.label)
     assert [letter.key for letter in waiting_dead_letters(sink.own_tables(), pipe=other.label)] == ["id=1"]
 
@@ -217,7 +217,7 @@ def test_a_snapshot_that_begins_again_supersedes_what_its_first_attempt_left_wai
     chosen = replace(sink, options=replace(sink.options, all_tables=(*sink.options.all_tables, ("engine", TargetEngine.HISTORY))))
     chosen.prepare([schema])
     chosen.writer().write(block_of(schema, *PLAIN, first=100))
-    chosen.discard_partial_snapshot(schema, pack_version(0, 3, 100))
+    chosen.table_store().discard_partial_snapshot(schema, pack_version(0, 3, 100))
     chosen.writer().write(block_of(schema, *PLAIN, first=200))
     assert errors(sink, "key, state") == [["id=2", "superseded"], ["id=2", "waiting"]]
 

@@ -89,15 +89,15 @@ def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(target: ClickHouseTa
     exact = sink.requirements([schema])[schema.name].emptied
     if exact:
         # Such a table is swept before its rows come again: nothing may cancel what is to go.
-        sink.delete_stale(schema, 20)
+        sink.table_store().delete_stale(schema, 20)
     writer.write(block(schema, (20, Op.SNAPSHOT, 2, "kept"), (20, Op.SNAPSHOT, 3, "new")))
     writer.write(block(schema, (30, Op.INSERT, 4, "later")))
     for _ in range(2):
-        sink.delete_stale(schema, 20)
+        sink.table_store().delete_stale(schema, 20)
         assert shown(sink, schema) == [(2, "kept"), (3, "new"), (4, "later")]
     writer.write(block(schema, (40, Op.INSERT, 1, "again"), (41, Op.DELETE, 3, "new")))
     assert shown(sink, schema) == [(1, "again"), (2, "kept"), (4, "later")]
-    assert sink.newest_version(schema) == 41
+    assert sink.table_store().newest_version(schema) == 41
 
 
 def test_a_history_says_what_happened_and_when(target: ClickHouseTarget) -> None:
@@ -129,7 +129,7 @@ def test_comments_are_carried_over_and_names_are_quoted(target: ClickHouseTarget
     assert (layout.matches_plan, set(layout.key_dependencies)) == (True, {"i`d\\", "wo rd'"})
     images = pa.record_batch([pa.array([1, 2]), pa.array(["x", None]), pa.array([1, 1], pa.int8())], schema=schema.arrow_schema)
     sink.writer().write(replace(block(KEYED, (1, Op.INSERT, 1, ""), (2, Op.INSERT, 2, "")), schema=schema, images=images))
-    sink.delete_stale(schema, 2)
+    sink.table_store().delete_stale(schema, 2)
     assert sink.reader().read_range(schema).column(1).to_pylist() == [None]
     assert ask(sink, f"SELECT count() FROM {layout.view}") == [[1]]
     assert ask(sink, f"SELECT comment FROM system.tables WHERE database = '{target.database}' AND engine != 'View'") == [
@@ -183,7 +183,7 @@ def test_deletions_left_out(target: ClickHouseTarget) -> None:
     with pytest.raises(DefiniteError, match="an update moved the row id=2 to another key") as caught:
         sink.writer().write(block(bare, (6, Op.BEFORE, 2, "c"), (7, Op.UPDATE, 3, "c")))
     assert "delete_column" in caught.value.hint
-    sink.delete_stale(bare, 100)
+    sink.table_store().delete_stale(bare, 100)
     assert shown(sink, bare) == [(1, "a"), (2, "c")]
 
 
@@ -209,10 +209,10 @@ def test_only_what_headrace_made_is_made_anew(target: ClickHouseTarget) -> None:
     sink.prepare([KEYED])
     ask(sink, f"ALTER TABLE {target.database}.t ADD COLUMN mine String MATERIALIZED upper(word)")
     sink.writer().write(block(KEYED, (1, Op.INSERT, 1, "a")))
-    sink.replace(KEYED)
+    sink.table_store().replace(KEYED)
     assert ask(sink, f"SELECT mine FROM {target.database}.t") == [["A"]]
     wider = replace(KEYED, columns=(Column("id", Kind.UINT64, False), COLUMNS[1]))
-    sink.replace(wider)
+    sink.table_store().replace(wider)
     sink.prepare([wider])
     assert ask(sink, f"SELECT name, type FROM system.columns WHERE database = '{target.database}' AND table = 't' LIMIT 1") == [
         ["id", "UInt64"]
@@ -220,7 +220,7 @@ def test_only_what_headrace_made_is_made_anew(target: ClickHouseTarget) -> None:
     theirs = replace(KEYED, name=TableName("shop", "theirs"))
     ask(sink, f"CREATE TABLE {target.database}.theirs (id Int64, v UInt64, d UInt8) ENGINE = ReplacingMergeTree(v, d) ORDER BY id")
     with pytest.raises(DefiniteError, match="it has no column word"):
-        sink.replace(theirs)
+        sink.table_store().replace(theirs)
     assert ask(sink, f"SELECT count() FROM system.tables WHERE database = '{target.database}' AND name = 'theirs'") == [[1]]
 
 
@@ -229,9 +229,9 @@ def test_what_cannot_be_swept_says_so(target: ClickHouseTarget) -> None:
     ask(sink, f"CREATE DATABASE {target.database}")
     ask(sink, f"CREATE TABLE {target.database}.t (id Int64, word String, s Int8) ENGINE = CollapsingMergeTree(s) ORDER BY id")
     sink.prepare([KEYED])
-    assert sink.newest_version(KEYED) is None
+    assert sink.table_store().newest_version(KEYED) is None
     with pytest.raises(DefiniteError, match="says how old a row is") as caught:
-        sink.delete_stale(KEYED, 5)
+        sink.table_store().delete_stale(KEYED, 5)
     assert "_version UInt64" in caught.value.hint
 
 

@@ -98,7 +98,7 @@ def test_a_block_whose_answer_is_lost_counts_once(made: Made, engine: TargetEngi
             read = block_of(30 + number * 2, *[Op.SNAPSHOT] * 2, order=number * 2)
             retrying(lambda read=read, reading=reading: reading.write(read), sleep=lambda _: None)  # type: ignore[misc]
         assert count(sink) == kept + 6
-        sink.discard_partial_snapshot(SCHEMA, since=7)
+        sink.table_store().discard_partial_snapshot(SCHEMA, since=7)
         kept = 6 if engine is TargetEngine.HISTORY else 0
         assert count(sink) == kept
 
@@ -155,7 +155,7 @@ def test_an_insert_that_is_still_under_way_is_waited_for(made: Made, monkeypatch
     with pytest.raises(TransientError, match="still under way"):
         history.for_replay().writer().write(inserts(10))
     with pytest.raises(TransientError, match="still under way"):
-        history.discard_partial_snapshot(SCHEMA, since=0)
+        history.table_store().discard_partial_snapshot(SCHEMA, since=0)
     monkeypatch.undo()
     history.for_replay().writer().write(inserts(10))
     assert count(history) == 3
@@ -210,13 +210,13 @@ def test_a_table_that_merges_takes_a_block_again_whatever_the_server_remembers(m
 def test_clearing_takes_away_an_attempt_and_nothing_else(made: Made) -> None:
     for engine, left in ((TargetEngine.COLLAPSING, 0), (TargetEngine.VERSIONED, 0), (TargetEngine.HISTORY, 3), (TargetEngine.REPLACING, 5)):
         sink = made(engine)
-        assert not sink.holds_rows(SCHEMA)
+        assert not sink.table_store().holds_rows(SCHEMA)
         writer = sink.writer()
         writer.write(inserts(1))
         writer.write(block_of(50, Op.SNAPSHOT, Op.SNAPSHOT, order=0))
-        assert sink.holds_rows(SCHEMA)
+        assert sink.table_store().holds_rows(SCHEMA)
         for _ in range(2):
-            sink.discard_partial_snapshot(SCHEMA, since=7)
+            sink.table_store().discard_partial_snapshot(SCHEMA, since=7)
             assert count(sink) == left, engine
         # What was cleared may come again at the same place.
         sink.writer().write(block_of(50, Op.SNAPSHOT, Op.SNAPSHOT, order=0))

@@ -83,8 +83,17 @@ _PRELOAD: Final = (
 Run = Callable[[RecordTask], list[Report]]
 
 
+@dataclass(slots=True)
+class ClickHouseTables(SinkTables):
+    """The targets of a pipe whose sink is ClickHouse."""
+
+    sink: ClickHouseSink
+
+
 class DebeziumPipe(ChangeBlockPipe):
     """One replication of topics."""
+
+    _targets: ClickHouseTables
 
     def __init__(
         self,
@@ -96,6 +105,7 @@ class DebeziumPipe(ChangeBlockPipe):
         view: ProgressView,
     ) -> None:
         super().__init__(sink, sink_name, settings, view)
+        self._targets = ClickHouseTables(sink, self._targets.local)
         self._address, self._topics, self._sink = address, topics, sink
 
     def _run(self, directory: StateDirectory) -> None:
@@ -271,7 +281,7 @@ class Batches:
     address: KafkaAddress
     topics: TopicSettings
     settings: PipeSettings
-    targets: SinkTables
+    targets: ClickHouseTables
     directory: StateDirectory
     state: PipeState
     notes: Notes
@@ -299,12 +309,6 @@ class Batches:
         """How far the topics were read, from where reading started on."""
         return self.reached if self.reached.offsets else KafkaPosition.from_json(initial_offset(self.directory.checkpoint) or {})
 
-    @property
-    def sink(self) -> ClickHouseSink:
-        """The sink as tasks carry it now."""
-        assert isinstance(self.targets.sink, ClickHouseSink)
-        return self.targets.sink
-
     def covers(self, now: Standing) -> bool:
         """Whether all that the topics held then was read."""
         ends = {
@@ -327,7 +331,7 @@ class Batches:
         self._skips.pass_by(lambda place: is_passed(place, self.reached))
         self._check_topics()
         reports = self._read(over, self.notes.tails_for(number))
-        own = self.sink.own_tables()
+        own = self.targets.sink.own_tables()
         handle_bad_records(read_refused_records(reports), self.topics.choices, own, self.address, self.settings.pipe_name, self._skips)
         reached = KafkaPosition.from_json(offset_of(self.directory.checkpoint, number))
         self._note_topics(reached)
@@ -407,7 +411,7 @@ class Batches:
         choices = self.topics.choices
         reader = DebeziumReader(choices, choices.topic_map, known, tails, self.notes.emptied, self.state.epoch, self.notes.snapshots)
         retry = functools.partial(retrying, deadline_s=self.settings.retry_timeout_s)
-        keeper = UnchangedValueFiller(self.sink.scope) if choices.unavailable is Unavailable.KEEP else None
+        keeper = UnchangedValueFiller(self.targets.sink.scope) if choices.unavailable is Unavailable.KEEP else None
         ignored = frozenset(self.state.ignored)
         left_out = functools.partial(_is_left_out, choices.topic_map, self.settings.selection, ignored)
         news = functools.partial(_is_taken, self.settings.selection, ignored)

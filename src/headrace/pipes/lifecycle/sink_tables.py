@@ -1,4 +1,5 @@
-"""The driver's hold on the sink's tables: whatever it does to them, tasks that start afterwards see it."""
+"""The driver's access to the targets of one pipe. After each change, `SinkTables.sink` is a copy without cached definitions, so that tasks
+which start later read the new ones."""
 
 from __future__ import annotations
 
@@ -14,26 +15,23 @@ from headrace.pipes.state.event_skips import Found, Skips
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.retry import retrying
 from headrace.sinks.base import BatchCommit, ProgressStore, Sink, TableRequirements
-from headrace.sinks.clickhouse.dead_letters.skipped_events import store_skipped_event
-from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.schema_changes import Step
 from headrace.transforms.options import Transforms
 
 
 @dataclass(slots=True)
 class SinkTables:
-    """One sink's tables."""
+    """The targets of one pipe, in a sink of any kind."""
 
     sink: Sink
-    """As tasks carry it now."""
+    """The sink for tasks that start now."""
     local: ProgressStore = field(default_factory=FileProgressStore)
-    """Where progress is kept if the sink has no place for it."""
+    """Keeps progress if the sink has no progress store."""
     ownership: TargetOwnership | None = None
-    """The pipe's claims on its targets; None: the sink has no place for them, or nothing is written."""
+    """The pipe's claims on its targets; None: the sink records no claims, or the pipe writes nothing."""
 
     @property
     def progress_store(self) -> ProgressStore:
-        """What is told of pipes."""
         return self.sink.progress_store() or self.local
 
     @property
@@ -46,14 +44,14 @@ class SinkTables:
             self.ownership.claim(map(self.sink.target_of, names))
 
     def keep_only(self, names: Iterable[TableName]) -> None:
-        """Give up the targets of other tables, which earlier runs have claimed."""
+        """Release the targets of other tables that earlier runs claimed."""
         if self.ownership is not None:
             self.ownership.keep_only(set(map(self.sink.target_of, names)))
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
         """Claim the targets, then create what is missing."""
         wanted = tuple(schemas)
-        # A pipe that cannot start leaves nothing in the sink, no claim either.
+        # A pipe that cannot start leaves nothing in the sink, not even a claim.
         self.sink.check_target_conflicts(wanted)
         with self._creating(schema.name for schema in wanted):
             self.sink.prepare(wanted)
@@ -66,22 +64,36 @@ class SinkTables:
         self.sink.check_target_conflicts(schemas)
 
     def replace(self, schema: TableSchema) -> None:
+        """Make the target fit for a new snapshot of the whole table. An append-only sink gets the rows again."""
         self.claim([schema.name])
-        self.sink.replace(schema)
+        store = self.sink.table_store()
+        if store is None:
+            self.sink.prepare([schema])
+        else:
+            store.replace(schema)
         self.sink = self.sink.without_cache()
 
     def delete_stale(self, schema: TableSchema, before: int) -> None:
-        self.sink.delete_stale(schema, before)
+        """Delete the rows that a new snapshot did not contain. In an append-only sink they stay."""
+        store = self.sink.table_store()
+        if store is not None:
+            store.delete_stale(schema, before)
 
     def holds_rows(self, schema: TableSchema) -> bool:
-        return self.sink.holds_rows(schema)
+        """Return whether the target holds rows that a snapshot would replace."""
+        store = self.sink.table_store()
+        return store is not None and store.holds_rows(schema)
 
     def check_versions(self, schema: TableSchema, end: int) -> int | None:
-        """Return the newest version in a target. Raise if it is above `end`, the end of the source's log: such rows hide changes.
+        """Return the newest version in a target; None in an append-only sink.
 
+        Raise `DefiniteError` if it is above `end`, the end of the source's log: such rows hide changes.
         Rows that were read at the end have the end's version. Every change after it has a higher one.
         """
-        newest = retrying(lambda: self.sink.newest_version(schema))
+        store = self.sink.table_store()
+        if store is None:
+            return None
+        newest = retrying(lambda: store.newest_version(schema))
         if newest is not None and newest > end:
             raise DefiniteError(
                 f"the target of {schema.name} holds rows with versions up to {newest}, and the source's log is at {end}: they"
@@ -92,30 +104,35 @@ class SinkTables:
         return newest
 
     def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
-        self.sink.discard_partial_snapshot(schema, since)
+        """Delete what an interrupted snapshot left. In an append-only sink it stays, and the sink gets notice of the restart."""
+        store = self.sink.table_store()
+        if store is None:
+            self.sink.snapshot_restarted(schema, since)
+        else:
+            store.discard_partial_snapshot(schema, since)
 
     def commit_batch(self, batch: BatchCommit) -> None:
-        """All of a batch, or of a part of a snapshot, was written, and is about to count."""
+        """Commit a batch, or a part of a snapshot, of which all blocks were written."""
         retrying(lambda: self.sink.commit_batch(batch))
 
     def skips(self, directory: Path, pipe: str, transforms: Transforms) -> Skips:
-        """What a pipe leaves out by request; a sink that keeps what is not in its tables is told, but not what transforms hide from it."""
+        """Return the events that the user asked to skip. The sink stores each, without the content of tables that transforms hide."""
 
         def post(found: Found) -> None:
-            if isinstance(self.sink, ClickHouseSink):
-                tables = self.sink.own_tables()
+            store = self.sink.skipped_event_store()
+            if store is not None:
                 is_hidden = any(map(transforms.hide, found.get("table", "").split(", ")))
-                told = {**found, "content": ""} if is_hidden else found
-                retrying(lambda: store_skipped_event(tables, pipe, told))
+                event = {**found, "content": ""} if is_hidden else found
+                retrying(lambda: store.store(pipe, event))
 
         return Skips(directory, post)
 
     def write_as(self, pipe: str, label: str) -> None:
-        """From now on blocks are those of this pipe, which people call by its label."""
+        """Write as this pipe from now on. `label`: its name for people."""
         self.sink = self.sink.for_pipe(pipe, label)
 
     def read_from(self, connector: str, file: str) -> None:
-        """From now on changes are those of this log: `file` is any of its files."""
+        """Write changes of this log from now on: `file` is any of its files."""
         self.sink = self.sink.with_source(connector, file.rpartition(".")[0])
 
     def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
@@ -127,9 +144,8 @@ class SinkTables:
 
 
 def targets_of(targets: SinkTables, schemas: Iterable[TableSchema]) -> dict[str, str]:
-    """The tables by the source's names, with what they are called in the sink; empty where it has other things than tables."""
-    sink = targets.sink
-    if not isinstance(sink, ClickHouseSink):
+    """Return the target of each source table, by name; empty in an append-only sink."""
+    store = targets.sink.table_store()
+    if store is None:
         return {str(schema.name): "" for schema in schemas}
-    # One request for all tables: after a schema change nothing is known of any of them.
-    return {str(name): f"{layout.database}.{layout.table}" for name, layout in sink.target_tables(schemas).items()}
+    return {str(name): target for name, target in store.target_names(schemas).items()}

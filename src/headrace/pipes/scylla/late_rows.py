@@ -18,8 +18,7 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.scylla.pipe_notes import LateNote, Notes, TableNote
 from headrace.pipes.state.resync_requests import resync_command
 from headrace.retry import retrying
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.dead_letters.late_rows import LateBatch, repaired_positions, resolve_late_rows, store_late_rows
+from headrace.sinks.cdc_log_sink import LateBatch, LateRowStore
 from headrace.sources.scylla.generations import StreamCatalog
 from headrace.sources.scylla.position import AUDIT, LogPosition, parse_label
 from headrace.sources.scylla.read_times import LookTimes, look_ages, places_of
@@ -42,8 +41,8 @@ class LateRowWatch:
     catalog: StreamCatalog
     view: ProgressView
     pipe: str
-    errors: OwnTables | None
-    """Where a sink keeps `headrace.errors`; None: it has no place for it."""
+    errors: LateRowStore | None
+    """Where the sink records late rows (`headrace.errors`); None: it records none."""
 
     def begin(self) -> None:
         """Tell what earlier runs found; warn of logs in which late rows cannot be told from others."""
@@ -111,7 +110,7 @@ class LateRowWatch:
         self.notes.save()
         if self.errors is not None:
             errors = self.errors
-            retrying(lambda: resolve_late_rows(errors, self.pipe, str(name), copied=True))
+            retrying(lambda: errors.resolve(self.pipe, str(name), copied=True))
         self._tell()
 
     def _found(self, name: TableName, found: LateRows) -> bool:
@@ -137,13 +136,13 @@ class LateRowWatch:
         if self.errors is not None:
             errors = self.errors
             batches = [LateBatch(str(name), place, rows, _micros(place), written * 1_000_000) for place, (rows, written) in kept.items()]
-            retrying(lambda: store_late_rows(errors, self.pipe, batches))
+            retrying(lambda: errors.store(self.pipe, batches))
         return True
 
     def _drop_settled(self) -> bool:
         """Forget rows that have expired, and do not count those that were repaired. Whether there were any."""
         errors, now = self.errors, self.catalog.now()
-        repaired = retrying(lambda: repaired_positions(errors, self.pipe)) if errors is not None else set()
+        repaired = retrying(lambda: errors.repaired_positions(self.pipe)) if errors is not None else set()
         changed = False
         for note in self.notes.tables.values():
             alive = {place: one for place, one in note.late.places.items() if (one[1] + note.start.ttl) * 1_000_000 > now}

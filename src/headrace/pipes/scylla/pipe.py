@@ -43,9 +43,6 @@ from headrace.retry import current_wait, pause, retrying
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
-from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.postimages.sink import PostimageSink
 from headrace.sources.scylla.log_tables import LoggedTable, choose_tables, gone, look_at, no_log
 from headrace.sources.scylla.position import LogPosition, moment
 from headrace.sources.scylla.skipped_batches import is_passed
@@ -189,13 +186,8 @@ class ScyllaPipe(Pipe):
             self._view,
             reached,
             Skips(directory.path),
-            LateRowWatch(notes, self._choices, catalog, self._view, self._settings.pipe_name, self._own_tables()),
+            LateRowWatch(notes, self._choices, catalog, self._view, self._settings.pipe_name, self._target.sink.late_row_store()),
         )
-
-    def _own_tables(self) -> OwnTables | None:
-        """Headrace's own tables in the sink, where it has such."""
-        sink = self._target.sink
-        return sink.sink.own_tables() if isinstance(sink, CellSink | PostimageSink) else None
 
     def _copier(self, directory: StateDirectory, notes: Notes) -> TableCopier:
         retry = functools.partial(retrying, deadline_s=self._settings.retry_timeout_s)
@@ -282,9 +274,9 @@ class ScyllaPipe(Pipe):
 
     def _empty(self, table: CqlTable) -> None:
         """Take away what is in the sink of a table that was left out for a time: what was deleted meanwhile would stay for ever."""
-        sink = self._target.sink
-        if isinstance(sink, CellSink | PostimageSink):
-            retrying(lambda: sink.clear(table))
+        store = self._target.sink.table_store()
+        if store is not None:
+            retrying(lambda: store.clear(table))
             self._view.note(f"{table.name} was begun before and left out since: it is emptied and copied again")
 
     def _wait_for_tables(self, batches: Batches, ended: Callable[[], bool]) -> None:
@@ -307,7 +299,7 @@ class ScyllaPipe(Pipe):
 
     def _copies_first(self, batches: Batches) -> bool:
         """Whether tables must be copied before their logs are read on: a deletion of a range must find all rows from before it."""
-        return isinstance(self._target.sink, PostimageSink) and not batches.copier.is_complete
+        return self._target.sink.stores_row_images and not batches.copier.is_complete
 
     def _copy_first(self, spark: Any, batches: Batches) -> None:
         if self._copies_first(batches):
@@ -397,7 +389,7 @@ class Batches:
         """A task that reads tables as they are defined now."""
         logs = {name: KnownLog(note.table, note.start.ttl, self.late.known(note)) for name, note in self.notes.tables.items()}
         # An image shows all of its row: nothing is left in doubt.
-        begun = {} if isinstance(self.target.sink, PostimageSink) else self.copier.copies.begun()
+        begun = {} if self.target.sink.stores_row_images else self.copier.copies.begun()
         reader = LogReader(self.address, logs, self.choices, begun, self.skips.pending)
         return Task(reader, self.target.sink, functools.partial(retrying, deadline_s=self.settings.retry_timeout_s))
 

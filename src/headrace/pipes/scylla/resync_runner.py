@@ -20,8 +20,6 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ResyncRequest, pending_requests
 from headrace.retry import retrying
 from headrace.sinks.cdc_log_sink import LogSink
-from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.postimages.sink import PostimageSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +54,9 @@ class Resyncs:
             table = self.notes.tables[name].table
             self.renew(name)
             self.copier.begin(table, self.read_up_to(name))
-            if isinstance(self.sink, CellSink | PostimageSink):
-                retrying(functools.partial(self.sink.clear, table))
+            store = self.sink.table_store()
+            if store is not None:
+                retrying(functools.partial(store.clear, table))
                 self.view.note(f"{name} is emptied and copied again")
             else:
                 self.view.note(f"{name} is copied again; rows that are gone at the source stay")

@@ -12,6 +12,7 @@ from headrace.cql.address import CqlAddress
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.model.schema import TableName
+from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.cql import cassandra_lists, target_tables
 from headrace.sinks.cql.options import Dropped, Missing, ReplayOptions
 from headrace.sinks.cql.target_claims import CqlClaims
@@ -19,7 +20,7 @@ from headrace.sinks.cql.writer import ReplayWriter, takes_list_keys
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaySink:
+class ReplaySink(LogSink):
     """Picklable. With a keyspace in the address, all tables go there; without, each to the keyspace of its source's name."""
 
     address: CqlAddress

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration
 from headrace.model.schema import TableSchema
-from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
+from headrace.sinks.schema_changes import DdlPlan, SchemaApplier, Step
 
 log = logging.getLogger("headrace")
 
@@ -32,7 +32,7 @@ def _say_untold() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaSchemaApplier:
+class KafkaSchemaApplier(SchemaApplier):
     """Follows by preparing."""
 
     check: Callable[[TableSchema], None]
@@ -45,20 +45,11 @@ class KafkaSchemaApplier:
         self._check(alteration.after)
         return DdlPlan(prepared=True)
 
-    def plan_removal(self, schema: TableSchema) -> DdlPlan:
-        del schema
-        return DdlPlan()
-
     def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
         if self.tell_emptied is None:
             _say_untold()
             return DdlPlan()
         return DdlPlan((Step((json.dumps({"emptied": schema.to_json(), "version": version}),)),))
-
-    def plan_keeping(self, schema: TableSchema, suffix: str, *, again: bool) -> DdlPlan:
-        """The topic keeps what it has, under its own name; a table of that name goes on in it."""
-        del schema, suffix, again
-        return DdlPlan()
 
     def plan_creation(self, schema: TableSchema) -> DdlPlan:
         """It may follow another table of its name, whose messages are in the topic."""
@@ -83,7 +74,3 @@ class KafkaSchemaApplier:
             raise DefiniteError("Kafka has no tables to alter", place=str(step.statements), hint="use the state directory of this sink")
         for told in map(json.loads, step.statements):
             self.tell_emptied(TableSchema.from_json(told["emptied"]), told["version"])
-
-    def record(self, entries: Iterable[LedgerEntry]) -> None:
-        """Topics have no ledger: the state directory keeps every statement (`schemas.jsonl`), and the pipe says what became of it."""
-        del entries

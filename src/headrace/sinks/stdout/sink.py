@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from headrace.cql.blocks import LogBlock, RowBlock
-from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.sinks.append_only import AppendOnlySink
 from headrace.sinks.base import BatchCommit
+from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.schema_changes import LedgerEntry
 from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder, Lines
@@ -110,18 +110,11 @@ class LineWriter:
 
 
 @dataclass(frozen=True, slots=True)
-class StdoutLogSink:
+class StdoutLogSink(LogSink):
     """Prints rows of ScyllaDB's log, as the documents that Kafka's messages have. Their order is that of the times within a block."""
 
     handover: Handover
     choices: LineOptions = field(default_factory=LineOptions)
-
-    def prepare(self, tables: Iterable[CqlTable]) -> None:
-        del tables
-
-    def alter(self, old: CqlTable, new: CqlTable) -> None:
-        """Documents name their columns: nothing has to follow."""
-        del old, new
 
     def writer(self) -> LogLineWriter:
         return LogLineWriter(Sender(self.handover.address, self.handover.token))

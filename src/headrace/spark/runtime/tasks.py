@@ -52,6 +52,8 @@ class AnyWriterFactory(Protocol):
 
     def writer(self) -> AnyWriter: ...
 
+    def for_replay(self) -> AnyWriterFactory: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -92,7 +94,7 @@ class Task:
                 # What the first attempt wrote counts; the driver takes it away before it tries again.
                 raise TransientError("Spark has started a task again that may run only once", hint="an executor was lost; see Spark's log")
             # Blocks of the first attempt may be there.
-            sink = getattr(sink, "for_replay", lambda: sink)()
+            sink = sink.for_replay()
         writer = sink.writer()
         try:
             return self._copy(split, writer)

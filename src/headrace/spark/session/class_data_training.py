@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Generator, Iterable
+from collections.abc import Generator
 from pathlib import Path
 
 from headrace.model.change_block import ChangeBlock
-from headrace.model.schema import TableSchema
 from headrace.sinks.base import Writer
 from headrace.sources.base import Offset, Split
 from headrace.spark.runtime.micro_batch import ChangeStream, run_splits
@@ -44,19 +43,10 @@ class _TrainingPipe:
         yield from ()
         return None
 
-    def prepare(self, schemas: Iterable[TableSchema]) -> None:
-        del schemas
-
-    def replace(self, schema: TableSchema) -> None:
-        del schema
-
-    def key_columns(self, schema: TableSchema) -> tuple[str, ...]:
-        return schema.row_key
-
-    def delete_stale(self, schema: TableSchema, before: int) -> None:
-        del schema, before
-
     def writer(self) -> Writer:
+        return self
+
+    def for_replay(self) -> _TrainingPipe:
         return self
 
     def write(self, block: ChangeBlock) -> None:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Self
 
 from headrace.cql.tables import CqlTable
+from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.tables import TableLocations, alter_tables, clear_tables, prepare_tables, table_locations
 from headrace.sinks.clickhouse.cells.writer import CellWriter
+from headrace.sinks.clickhouse.dead_letters.late_rows import ClickHouseLateRowStore
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 
 @dataclass(frozen=True, slots=True)
-class CellSink:
+class CellSink(LogSink):
     """Where cells go. Picklable."""
 
     sink: ClickHouseSink
@@ -37,6 +40,12 @@ class CellSink:
     def clear(self, table: CqlTable) -> None:
         """Take everything away that is known of a table: its rows are about to come again. Repeatable."""
         clear_tables(self._scope, table)
+
+    def table_store(self) -> Self:
+        return self
+
+    def late_row_store(self) -> ClickHouseLateRowStore:
+        return ClickHouseLateRowStore(self.sink.own_tables())
 
     def locations(self, table: CqlTable) -> TableLocations:
         """Where a base table's tables and view are."""

@@ -8,24 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Final
 
+from headrace.sinks.cdc_log_sink import LateBatch
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
 from headrace.sinks.clickhouse.dead_letters.dead_letters import DONE, ERRORS, SUPERSEDED
 from headrace.sinks.clickhouse.server.quoting import quote_text
 
 LATE: Final = "late"
 _NAMES: Final = tuple(name for name, _ in ERRORS.columns)
-
-
-@dataclass(frozen=True, slots=True)
-class LateBatch:
-    """Rows of one stream with one `cdc$time`. Times are microseconds since 1970."""
-
-    table: str
-    place: str
-    rows: int
-    time_us: int
-    """The rows' own timestamp."""
-    written_us: int
 
 
 def store_late_rows(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) -> None:
@@ -70,6 +59,22 @@ def resolve_late_rows(tables: OwnTables, pipe: str, table: str, *, copied: bool)
 def repaired_positions(tables: OwnTables, pipe: str) -> set[str]:
     """The places of late rows whose effect was repaired."""
     return {str(place) for place, operation in _select(tables, ("position", "operation"), DONE, pipe) if operation == "event"}
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseLateRowStore:
+    """The `LateRowStore` of the ClickHouse sinks."""
+
+    tables: OwnTables
+
+    def store(self, pipe: str, batches: Iterable[LateBatch]) -> None:
+        store_late_rows(self.tables, pipe, batches)
+
+    def resolve(self, pipe: str, table: str, *, copied: bool) -> None:
+        resolve_late_rows(self.tables, pipe, table, copied=copied)
+
+    def repaired_positions(self, pipe: str) -> set[str]:
+        return repaired_positions(self.tables, pipe)
 
 
 def _select(tables: OwnTables, names: tuple[str, ...], state: str, pipe: str) -> list[list[Any]]:

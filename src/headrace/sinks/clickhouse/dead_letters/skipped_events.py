@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
@@ -38,3 +39,13 @@ def store_skipped_event(tables: OwnTables, pipe: str, found: Mapping[str, str]) 
     }
     tables.ensure(ERRORS)
     tables.insert(ERRORS, [row])
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseSkippedEventStore:
+    """The `SkippedEventStore` of the ClickHouse sink."""
+
+    tables: OwnTables
+
+    def store(self, pipe: str, event: Mapping[str, str]) -> None:
+        store_skipped_event(self.tables, pipe, event)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final
 
+from headrace.sinks.base import Pause
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, format_timestamp
 from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, can_purge_tombstones
 from headrace.sinks.clickhouse.server.client import connect, long_running_connection
@@ -38,9 +38,6 @@ CLEANUPS = OwnTable(
 # The merge must not wait for others and then take parts that came meanwhile; of replicas, only the choice of parts is waited for.
 _OPTIMIZE_SETTINGS: Final = {"optimize_throw_if_noop": "1", "lock_acquire_timeout": "5", "alter_sync": "0"}
 _LOOK_EVERY_S: Final = 0.02
-
-Pause = Callable[[], AbstractContextManager[object]]
-"""Nothing writes meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

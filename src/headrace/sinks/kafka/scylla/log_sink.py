@@ -19,6 +19,7 @@ from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.model.schema import TableName
+from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.kafka.messages.messages import Messages
 from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat, Tombstones
 from headrace.sinks.kafka.messages.topics import ensure_topics
@@ -30,7 +31,7 @@ TOPIC: Final = "${prefix}.${db}.${table}"
 
 
 @dataclass(frozen=True, slots=True)
-class KafkaLogSink:
+class KafkaLogSink(LogSink):
     """Where log rows go: a cluster. Picklable; the password is never shown."""
 
     address: KafkaAddress
@@ -55,10 +56,6 @@ class KafkaLogSink:
                     hint="choose another pattern with kafka.topic, or leave one of the tables out",
                 )
         ensure_topics(self.address, self.choices, taken)
-
-    def alter(self, old: CqlTable, new: CqlTable) -> None:
-        """Messages name their columns: nothing has to follow."""
-        del old, new
 
     def claims(self) -> KafkaClaims:
         """Where the cluster records which pipe writes to which topic."""
