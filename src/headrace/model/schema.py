@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -45,6 +45,11 @@ class Kind(StrEnum):
     INET4 = "inet4"
     INET6 = "inet6"
 
+
+SIGNED_INTEGERS: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64})
+UNSIGNED_INTEGERS: Final = frozenset({Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64})
+INTEGERS: Final = SIGNED_INTEGERS | UNSIGNED_INTEGERS
+FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
 
 _FIXED_ARROW = {
     Kind.INT8: pa.int8(),

@@ -8,7 +8,7 @@ case. Floats are the shortest digits that give the same bits. Whole columns only
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,12 @@ def spelling(column: Column) -> tuple[Recode, Recode] | None:
             return _cast_text, (lambda array: array.dictionary_encode())
         case Kind.GEOMETRY | Kind.BYTES | Kind.VECTOR | Kind.INET6:
             return None
-    return _cast_text, (lambda array: array.cast(mine))
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+            return _cast_text, (lambda array: array.cast(mine))
+        case Kind.FLOAT32 | Kind.FLOAT64 | Kind.STRING | Kind.JSON:
+            return _cast_text, (lambda array: array.cast(mine))
+        case _:
+            assert_never(column.kind)
 
 
 def _cast_text(array: Any) -> Any:

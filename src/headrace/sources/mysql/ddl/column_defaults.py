@@ -10,11 +10,10 @@ import re
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
 from typing import Final
 
-from headrace.model.schema import Column, Kind
+from headrace.model.schema import INTEGERS, Column, Kind
 from headrace.sources.mysql.ddl.ast import DefaultText, Written
 
 _NOW: Final = re.compile(r"\(?\s*(?:current_timestamp|now|localtime|localtimestamp)\s*(?:\(\s*(\d*)\s*\))?\s*\)?", re.IGNORECASE)
-_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")) and not kind.value.startswith("inet"))
 _WIDE: Final = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 _EXACT: Final = Context(prec=100)
 _MOMENT: Final = re.compile(r"(\d{1,4})\D(\d{1,2})\D(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?)?")
@@ -49,7 +48,7 @@ def _is_printed(column: Column, number: str) -> bool:
         return False
     if column.kind in (Kind.STRING, Kind.BYTES):
         return _PLAIN_NUMBER.fullmatch(number) is not None
-    return not (column.kind in _INTEGERS and "e" in number.lower())
+    return not (column.kind in INTEGERS and "e" in number.lower())
 
 
 def _expression(column: Column, text: str) -> str:
@@ -63,7 +62,7 @@ def _bits(column: Column, raw: bytes) -> str:
         return f"b'{int.from_bytes(raw, 'big'):b}'"
     if column.kind is Kind.BYTES:
         return _binary(column, raw)
-    if column.kind in _INTEGERS or column.kind in (Kind.DECIMAL, Kind.FLOAT32, Kind.FLOAT64, Kind.YEAR):
+    if column.kind in INTEGERS or column.kind in (Kind.DECIMAL, Kind.FLOAT32, Kind.FLOAT64, Kind.YEAR):
         return _literal(column, str(int.from_bytes(raw, "big")))
     if not raw.isascii() or column.charset in _WIDE:
         return f"(0x{raw.hex().upper()})"
@@ -80,7 +79,7 @@ def _literal(column: Column, text: str) -> str:
         return f"b'{int(text):b}'" if text.isdecimal() else text
     if kind is Kind.BYTES:
         return _binary(column, text.encode())
-    if kind in _INTEGERS or kind is Kind.DECIMAL:
+    if kind in INTEGERS or kind is Kind.DECIMAL:
         return _number(column, text, column.scale)
     if kind in (Kind.FLOAT32, Kind.FLOAT64):
         digits = re.search(r"\(\d+,(\d+)\)", column.source_type)

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.projection import Projection
-from headrace.model.schema import Column, Kind, TableSchema, ZeroDates
+from headrace.model.schema import UNSIGNED_INTEGERS, Column, Kind, TableSchema, ZeroDates
 from headrace.sources.mysql.charsets.charsets import UTF8, UnknownCharset, charset_of_collation, decode_text
 from headrace.sources.mysql.events import table_map as tablemap
 from headrace.sources.mysql.events.event_types import DAMAGE_HINT, truncated
@@ -297,7 +297,7 @@ def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, pla
         stored_name = TYPE_NAMES.get(stored, str(stored))
         raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
     encoding, a, b = layout
-    if encoding == row_images.INT and column.kind.value.startswith("u"):
+    if encoding == row_images.INT and column.kind in UNSIGNED_INTEGERS:
         encoding = row_images.UINT
     if stored == tablemap.STRING and column.kind in _PADDED:
         # The log leaves out the zero bytes at the end of a BINARY, and of what MariaDB keeps as one.
@@ -319,7 +319,7 @@ def _agrees(column: Column, stored: int, metadata: int) -> bool:
 
 
 def _check_sign(column: Column, unsigned: bool | None, schema: TableSchema, place: str) -> None:
-    if column.kind in _INTEGERS and unsigned is not None and unsigned != column.kind.value.startswith("u"):
+    if column.kind in _INTEGERS and unsigned is not None and unsigned != (column.kind in UNSIGNED_INTEGERS):
         raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored {'unsigned' if unsigned else 'signed'}", place)
 
 

@@ -14,9 +14,8 @@ from decimal import Decimal, InvalidOperation
 from typing import Final
 
 from headrace.model.alter_effects import Effect, Filled, Untold
-from headrace.model.schema import Column, Kind
+from headrace.model.schema import INTEGERS, Column, Kind
 
-_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")))
 _DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _MOMENT: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
 _CLOCK: Final = re.compile(r"(-?)(\d{2,3}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
@@ -45,7 +44,7 @@ def filling(column: Column, *, zeroes: bool = True) -> Effect:
 
 def _implicit(column: Column) -> Effect:
     """Of a required column that names no default."""
-    if column.kind in _INTEGERS or column.kind in (Kind.BIT, Kind.TIME):
+    if column.kind in INTEGERS or column.kind in (Kind.BIT, Kind.TIME):
         return Filled(0)
     if column.kind in (Kind.FLOAT32, Kind.FLOAT64):
         return Filled(0.0)
@@ -153,7 +152,7 @@ def _year(column: Column, text: str) -> object:
 
 # A TIMESTAMP's text means another moment in every time zone.
 _PARSERS: Final[dict[Kind, Callable[[Column, str], object]]] = {
-    **dict.fromkeys(_INTEGERS, _integer),
+    **dict.fromkeys(INTEGERS, _integer),
     Kind.FLOAT32: _float,
     Kind.FLOAT64: _float,
     Kind.DECIMAL: _decimal,

@@ -17,10 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
-from headrace.model.schema import Kind
+from headrace.model.schema import INTEGERS, Kind
 from headrace.sources.mysql.server.connection import quote_name
 
-_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")))
 _UNICODE: Final = {"utf8mb4": 0x110000, "utf16": 0x110000, "utf16le": 0x110000, "utf32": 0x110000}
 _BASIC_PLANE: Final = {"utf8mb3": 0x10000, "utf8": 0x10000, "ucs2": 0x10000}
 # As collations order them: marks, digits, letters; upper and lower case as one.
@@ -50,7 +49,7 @@ class KeyColumn(Protocol):
 def key_column(name: str, kind: Kind, charset: str, collation: str) -> KeyColumn | None:
     """The column's ways; None if its values cannot be spelled exactly, or are compared otherwise than they are ordered."""
     quoted = quote_name(name)
-    if kind in _INTEGERS or kind is Kind.YEAR:
+    if kind in INTEGERS or kind is Kind.YEAR:
         return Number(quoted, quoted)
     if kind is Kind.BIT:
         return Number(quoted, f"{quoted} + 0")

@@ -6,15 +6,14 @@ asks looks at the keys of what comes back.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, assert_never
 from uuid import UUID
 
 import pyarrow as pa
 
+from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.mysql.server.connection import quote_name
-
-_TEXT: Final = frozenset({Kind.STRING, Kind.ENUM, Kind.SET, Kind.JSON})
 
 
 def key_condition(schema: TableSchema, keys: pa.Table) -> str:
@@ -30,33 +29,33 @@ def key_condition(schema: TableSchema, keys: pa.Table) -> str:
 
 def _literals(column: Column, values: Any) -> list[str]:
     match column.kind:
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64 | Kind.YEAR | Kind.BIT:
+            return [str(value) for value in values.to_pylist()]
+        case Kind.FLOAT32 | Kind.FLOAT64:
+            return [text if "e" in text else f"{text}e0" for text in map(repr, values.to_pylist())]
+        case Kind.DECIMAL:
+            return [format(value, "f") for value in values.to_pylist()]
+        case Kind.STRING | Kind.ENUM | Kind.SET | Kind.JSON:
+            return [f"_utf8mb4 X'{value.encode().hex()}'" for value in values.to_pylist()]
+        case Kind.BYTES | Kind.GEOMETRY:
+            return [f"_binary X'{value.hex()}'" for value in values.to_pylist()]
         case Kind.DATE:
             return [f"'{text}'" for text in values.cast(pa.string()).to_pylist()]
         case Kind.DATETIME | Kind.TIMESTAMP:
-            # The session's zone is UTC: both kinds are their ticks' clock.
+            # The session's time zone is UTC, so a tick prints the same for both kinds.
             return [f"'{text}'" for text in values.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string()).to_pylist()]
         case Kind.TIME:
             return [f"'{_time(micros)}'" for micros in values.cast(pa.int64()).to_pylist()]
-    return [_literal(column, value) for value in values.to_pylist()]
-
-
-def _literal(column: Column, value: Any) -> str:
-    if column.kind in _TEXT:
-        return f"_utf8mb4 X'{value.encode().hex()}'"
-    match column.kind:
-        case Kind.BYTES | Kind.GEOMETRY:
-            return f"_binary X'{value.hex()}'"
-        case Kind.FLOAT32 | Kind.FLOAT64:
-            return f"{value!r}e0" if "e" not in repr(value) else repr(value)
-        case Kind.DECIMAL:
-            return format(value, "f")
         case Kind.UUID:
-            return f"'{UUID(bytes=value)}'"
+            return [f"'{UUID(bytes=value)}'" for value in values.to_pylist()]
         case Kind.INET4:
-            return f"'{'.'.join(map(str, value))}'"
+            return [f"'{'.'.join(map(str, value))}'" for value in values.to_pylist()]
         case Kind.INET6:
-            return f"'{':'.join(value[i : i + 2].hex() for i in range(0, 16, 2))}'"
-    return str(value)
+            return [f"'{':'.join(value[i : i + 2].hex() for i in range(0, 16, 2))}'" for value in values.to_pylist()]
+        case Kind.VECTOR:
+            raise DefiniteError(f"column {column.name} is a VECTOR, which cannot be part of a key")
+        case _:
+            assert_never(column.kind)
 
 
 def _time(micros: int) -> str:

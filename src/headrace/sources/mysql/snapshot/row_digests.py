@@ -18,7 +18,6 @@ from headrace.sources.mysql.server.connection import MySQLAddress, query, quote_
 
 _UTF8: Final = frozenset({"", "utf8mb4", "utf8mb3", "utf8", "ascii"})
 _TEXT: Final = frozenset({Kind.STRING, Kind.ENUM, Kind.SET})
-_DATES: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 _MODULUS: Final = 1 << 64
 
 
@@ -69,46 +68,44 @@ def _joined(columns: Sequence[Column]) -> str:
 
 
 def canonical(column: Column) -> str:
-    """The canonical text of a column, never NULL; of text and bytes two texts, for their length and themselves."""
+    """Return SQL for the canonical text of a column, never NULL; for strings and bytes two texts, the length and the value."""
     if is_hashed(column):
-        text = _utf8(column) if column.kind in _TEXT else quote_name(column.name)
-        return _or_null(column, f"SHA2({text}, 256)")
-    if column.kind in _TEXT or column.kind is Kind.BYTES:
-        text = _utf8(column)
-        return f"IFNULL(LENGTH({text}), 'N'), IFNULL({text}, '')" if column.nullable else f"LENGTH({text}), {text}"
-    if column.kind in _DATES:
-        return _real_date(quote_name(column.name))
-    return _or_null(column, _plain(column))
-
-
-def _plain(column: Column) -> str:
+        return _hashed(column)
     name = quote_name(column.name)
     match column.kind:
+        case Kind.STRING | Kind.ENUM | Kind.SET | Kind.BYTES:
+            text = _utf8(column)
+            return f"IFNULL(LENGTH({text}), 'N'), IFNULL({text}, '')" if column.nullable else f"LENGTH({text}), {text}"
+        case Kind.JSON | Kind.GEOMETRY:
+            return _hashed(column)
+        case Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP:
+            return _real_date(name)
         case Kind.FLOAT32 | Kind.FLOAT64:
-            return f"HEX(SUBSTRING(POINT({name}, 0), 10, 8))"
+            return _or_null(column, f"HEX(SUBSTRING(POINT({name}, 0), 10, 8))")
         case Kind.BIT | Kind.YEAR:
-            return f"{name} + 0"
+            return _or_null(column, f"{name} + 0")
         case Kind.VECTOR:
-            return f"HEX({name})"
+            return _or_null(column, f"HEX({name})")
         case Kind.UUID | Kind.INET4:
-            # Else the text that stands for NULL would be taken for one of these.
-            return f"CAST({name} AS CHAR)"
+            # Without the cast, the server would parse the text that stands for NULL as a value of these types.
+            return _or_null(column, f"CAST({name} AS CHAR)")
         case Kind.INET6:
-            return f"HEX(CAST({name} AS BINARY(16)))"
+            return _or_null(column, f"HEX(CAST({name} AS BINARY(16)))")
         case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
-            return _unpadded(column)
-        case Kind.DECIMAL:
-            return _unpadded(column)
-        case Kind.TIME:
-            return name
-        case Kind.STRING | Kind.BYTES | Kind.ENUM | Kind.SET | Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP | Kind.JSON | Kind.GEOMETRY:
-            raise AssertionError(f"{column.kind} has another canonical text")
+            return _or_null(column, _without_zerofill(column))
+        case Kind.DECIMAL | Kind.TIME:
+            return _or_null(column, _without_zerofill(column))
         case _:
             assert_never(column.kind)
 
 
-def _unpadded(column: Column) -> str:
-    """The number without the zeros that ZEROFILL adds for display."""
+def _hashed(column: Column) -> str:
+    text = _utf8(column) if column.kind in _TEXT else quote_name(column.name)
+    return _or_null(column, f"SHA2({text}, 256)")
+
+
+def _without_zerofill(column: Column) -> str:
+    """ZEROFILL pads only the printed number."""
     name = quote_name(column.name)
     return f"{name} + 0" if "zerofill" in column.source_type.lower() else name
 

@@ -16,7 +16,7 @@ from pymysql.constants import FIELD_TYPE, FLAG
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.schema import Column, Kind, TableSchema, ZeroDates
+from headrace.model.schema import FLOATS, INTEGERS, UNSIGNED_INTEGERS, Column, Kind, TableSchema, ZeroDates
 from headrace.sources.mysql.kernels import resultset
 from headrace.sources.mysql.kernels.arrow_arena import Arena, slot_for
 from headrace.sources.mysql.rows.column_checks import check_sound
@@ -36,8 +36,7 @@ _LARGEST_DATA_BYTES: Final = (1 << 31) - 1
 _SPLIT_SIZE: Final = 0xFFFFFF
 
 _AS_BYTES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
-_FIXED: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint", "float"))) | {Kind.YEAR}
-_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")))
+_FIXED: Final = INTEGERS | FLOATS | {Kind.YEAR}
 _FIXED_TYPES: Final = {
     **dict.fromkeys((Kind.INT8, Kind.UINT8), (FIELD_TYPE.TINY,)),
     **dict.fromkeys((Kind.INT16, Kind.UINT16), (FIELD_TYPE.SHORT,)),
@@ -276,7 +275,7 @@ class _Result:
 def _fits(column: Column, stored: int, scale: int, unsigned: bool) -> bool:
     """Whether values of a result's type are read right as the column's kind."""
     if column.kind in _FIXED_TYPES:
-        return stored in _FIXED_TYPES[column.kind] and (column.kind not in _INTEGERS or unsigned == column.kind.value.startswith("u"))
+        return stored in _FIXED_TYPES[column.kind] and (column.kind not in INTEGERS or unsigned == (column.kind in UNSIGNED_INTEGERS))
     if column.kind is Kind.DECIMAL:
         return stored == FIELD_TYPE.NEWDECIMAL and scale == column.scale
     return stored not in _WITHOUT_LENGTH
