@@ -23,6 +23,7 @@ from headrace.cql.session import CqlSession, close_shared_sessions, connect
 from headrace.demo.private_server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.machine.distribution import Spreading, flavour_of, longest_first
+from testkit.machine.durations import DURATIONS, write_durations
 from testkit.pipelines.embedded_access import set_password
 from testkit.servers.accounts import Account, create_replica_account
 from testkit.servers.broker import PrivateBroker
@@ -85,6 +86,7 @@ def pytest_testnodedown(node: Any) -> None:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    write_durations(terminalreporter.stats, DURATIONS)
     for part, reason in config.stash[UNAVAILABLE].items():
         terminalreporter.write_line(f"NOT TESTED with {part}: it cannot be had here: {reason}", red=True, bold=True)
     if kept := kept_since(config.stash[BEGAN]):
