@@ -12,7 +12,7 @@ import pytest
 from headrace.cli import run
 from headrace.config import load
 from headrace.config.configuration import Configuration, LogFormat
-from headrace.config.target_overlaps import overlap
+from headrace.config.target_overlaps import globs_overlap
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, ZeroDates
 from headrace.pipes.factory import shown_sink
@@ -222,7 +222,7 @@ def test_a_pipe_that_becomes_several_does_not_leave_its_progress_behind(tmp_path
     ],
 )
 def test_globs_that_may_match_the_same_name(one: str, other: str, shared: bool) -> None:
-    assert overlap(one, other) is overlap(other, one) is shared
+    assert globs_overlap(one, other) is globs_overlap(other, one) is shared
 
 
 def test_pipes_that_share_a_sink_are_apart_by_their_tables(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from headrace import cli
 from headrace.config import load
-from headrace.config.key_hints import in_file_words, sections
-from headrace.config.output.json_schema import schema, schema_text
+from headrace.config.key_hints import add_file_keys, sections
+from headrace.config.output.json_schema import build_schema, schema_text
 from headrace.config.output.reference_page import configuration_page
 from testkit.pipelines.config_files import WHOLE, base, several
 
@@ -32,7 +32,7 @@ def test_every_setting_says_what_it_means() -> None:
 
 def judge(text: str) -> str:
     """What another reader of JSON schemas says of a file; nothing if it is well."""
-    check: Any = fastjsonschema.compile(schema())
+    check: Any = fastjsonschema.compile(build_schema())
     try:
         check(tomllib.loads(text))
     except fastjsonschema.JsonSchemaValueException as error:
@@ -184,4 +184,4 @@ def test_the_examples_of_the_page_are_right(tmp_path: Path, monkeypatch: pytest.
     ],
 )
 def test_hints_that_speak_of_flags_are_told_in_the_words_of_a_file(hint: str, said: str) -> None:
-    assert in_file_words(hint) == (f"{hint} (in the file: {said})" if said else hint)
+    assert add_file_keys(hint) == (f"{hint} (in the file: {said})" if said else hint)

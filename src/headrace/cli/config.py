@@ -24,7 +24,7 @@ def add(verbs: Verbs) -> None:
     checking = add_command(inner, check, "check", "tell everything that is wrong with a file")
     _add_file(checking)
     checking.add_argument("--connect", action="store_true", help="then ask every server of the pipes, as headrace check does")
-    showing = add_command(inner, show, "show", "print a file as it is understood, without its secrets")
+    showing = add_command(inner, render_configuration, "show", "print a file as it is understood, without its secrets")
     _add_file(showing)
     showing.add_argument("--defaults", action="store_true", help="also the settings that are not in the file")
     converting = add_command(verbs, convert, "convert", "print another tool's file as headrace.toml: mypipe's, Debezium's, Altinity's")
@@ -41,7 +41,7 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 def check(arguments: argparse.Namespace) -> int:
     """Load the file, and say what it came to."""
     from headrace.config import load
-    from headrace.config.output.show import summary
+    from headrace.config.output.show import summarize
     from headrace.dashboard.auth import check_exposure, parse_listen
     from headrace.pipes.factory import check_here
 
@@ -51,16 +51,16 @@ def check(arguments: argparse.Namespace) -> int:
     for pipe in configuration.pipes:
         for spec in pipe.specs if pipe.enabled else ():
             check_here(spec)
-    print(summary(configuration))
+    print(summarize(configuration))
     count = len(configuration.pipes)
     print_line(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}")
     return FAILED if arguments.connect and _ask_servers(configuration) else OK
 
 
-def show(arguments: argparse.Namespace) -> int:
+def render_configuration(arguments: argparse.Namespace) -> int:
     """Print the file with references followed and secrets masked."""
     from headrace.config.load import read_document
-    from headrace.config.output.show import show as shown
+    from headrace.config.output.show import render_configuration as shown
     from headrace.config.resolve import resolve
 
     document = read_document(Path(arguments.file))
@@ -104,11 +104,11 @@ def convert(arguments: argparse.Namespace) -> int:
 
 def _ask_servers(configuration: Configuration) -> int:
     """Look at every server that pipes need, as `headrace check` does, and print what is not well; how many errors there are."""
-    from headrace.config.server_checks import ask_servers
+    from headrace.config.server_checks import check_servers
     from headrace.sources.preflight import Level
 
     errors = 0
-    for place, findings in ask_servers(configuration):
+    for place, findings in check_servers(configuration):
         for finding in findings:
             if finding.level is not Level.OK:
                 print_line(f"{finding.level}: {place}: {finding.name} = {finding.value}: {finding.meaning}")

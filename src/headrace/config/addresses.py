@@ -19,7 +19,7 @@ from headrace.sources.mysql.server.connection import parse_mysql_url
 
 CHDB: Final = "chdb:"
 _SOURCES: Final = {"mysql": SourceKind.MYSQL, "mariadb": SourceKind.MYSQL, "kafka": SourceKind.TOPICS, "scylla": SourceKind.SCYLLA}
-_ACCOUNTS: Final = {"mysql": "root", "mariadb": "root", "clickhouse": "default", "clickhouses": "default"}
+_DEFAULT_USERS: Final = {"mysql": "root", "mariadb": "root", "clickhouse": "default", "clickhouses": "default"}
 """Who we are where an address does not say."""
 SOURCE_FORMS: Final = "write mysql://user@host:port/database, binlog:DIR, kafka://host:port or scylla://user@host:port/keyspace"
 SINK_FORMS: Final = "write clickhouse://user@host:port/database, chdb:PATH, kafka://host:port, stdout: or cql://user@host:port/keyspace"
@@ -35,7 +35,7 @@ def source_kind(url: str, place: str) -> SourceKind:
     return kind
 
 
-def with_password(url: str, password: str, place: str) -> str:
+def add_password(url: str, password: str, place: str) -> str:
     """The address with a password that stood beside it."""
     scheme, found, rest = url.partition("://")
     if not found:
@@ -44,13 +44,13 @@ def with_password(url: str, password: str, place: str) -> str:
     account, at, host = rest[:end].rpartition("@")
     if ":" in account:
         raise DefiniteError("the address has a password already", place=place, hint="give it in one place only")
-    user = account if at else _ACCOUNTS.get(scheme, "")
+    user = account if at else _DEFAULT_USERS.get(scheme, "")
     if not user:
         raise DefiniteError("the address names no user for the password", place=place, hint=f"write {scheme}://user@host")
     return f"{scheme}://{user}:{quote(password, safe='')}@{host}{rest[end:]}"
 
 
-def within(url: str, directory: Path) -> str:
+def resolve_path(url: str, directory: Path) -> str:
     """An address that is a path, seen from the file's directory."""
     for scheme in (CHDB, OFFLINE):
         if url.startswith(scheme) and url != scheme:
@@ -72,7 +72,7 @@ def check_source(url: str, kind: SourceKind) -> None:
     parse[kind](url)
 
 
-def with_settings(url: str, settings: Mapping[str, str]) -> str:
+def add_query_settings(url: str, settings: Mapping[str, str]) -> str:
     """The address with settings after its question mark."""
     if not settings:
         return url
@@ -94,7 +94,7 @@ def check_sink(url: str) -> None:
         parse_target(url)
 
 
-def shown(url: str, mask: str = "") -> str:
+def redact(url: str, mask: str = "") -> str:
     """The address without anything secret; with a mask, that stands where a password was."""
     if is_stdout(url) or is_producer(url):
         return url.partition("?")[0]

@@ -34,7 +34,7 @@ class SourceKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class SourceWords:
+class SourceKeys:
     """Of every source."""
 
     url: str = ""
@@ -51,7 +51,7 @@ class SourceWords:
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnWords:
+class ColumnKeys:
     """Of sources whose columns may be chosen."""
 
     columns: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class ColumnWords:
 
 
 @dataclass(frozen=True, slots=True)
-class StartWords:
+class StartKeys:
     """Of servers' logs."""
 
     start_at: str = ""
@@ -69,7 +69,7 @@ class StartWords:
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotWords:
+class SnapshotKeys:
     """Of servers whose rows can be read."""
 
     snapshot: SnapshotMode = SnapshotMode.LOCK_FREE
@@ -79,7 +79,7 @@ class SnapshotWords:
 
 
 @dataclass(frozen=True, slots=True)
-class LogWords:
+class BinlogKeys:
     """Of binary logs."""
 
     zero_dates: ZeroDates = ZeroDates.HALT
@@ -92,7 +92,7 @@ class LogWords:
 
 
 @dataclass(frozen=True, slots=True)
-class RelayWords:
+class RelayKeys:
     """Of a server's binary log."""
 
     relay_bytes: Size = _RELAY_BYTES
@@ -102,7 +102,7 @@ class RelayWords:
 
 
 @dataclass(frozen=True, slots=True)
-class TopicWords:
+class TopicKeys:
     """Of topics that Debezium fills."""
 
     topics: tuple[str, ...] = ()
@@ -120,7 +120,7 @@ class TopicWords:
 
 
 @dataclass(frozen=True, slots=True)
-class SinkWords:
+class SinkKeys:
     """Of every sink."""
 
     url: str = ""
@@ -156,7 +156,7 @@ class BigNumbers(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class StdoutWords:
+class StdoutKeys:
     """Of the standard output."""
 
     format: LineFormat = LineFormat.AUTO
@@ -165,7 +165,7 @@ class StdoutWords:
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerWords:
+class ProducerKeys:
     """Of a producer of one's own; any other key is a setting of the class."""
 
     producer: str = ""
@@ -173,7 +173,7 @@ class ProducerWords:
 
 
 @dataclass(frozen=True, slots=True)
-class PipeWords:
+class PipeKeys:
     """Of a pipe."""
 
     source: str = ""
@@ -202,28 +202,28 @@ class PipeWords:
 
 TOPIC_TABLES: Final = {"topic_tables": "topics", "topic_table_patterns": "topic_patterns"}
 """Keys of topics' sources by the names that the same settings have under `[debezium]`, where they mean something else here."""
-_OF_DEBEZIUM: Final[dict[str, Field]] = {
+_DEBEZIUM_FIELDS: Final[dict[str, Field]] = {
     **{name: one for name, one in setting_fields(DebeziumChoices).items() if name not in TOPIC_TABLES.values()},
     **{ours: setting_fields(DebeziumChoices)[theirs] for ours, theirs in TOPIC_TABLES.items()},
 }
-OWN_OF_SOURCES: Final[Mapping[SourceKind, tuple[type, ...]]] = {
-    SourceKind.MYSQL: (SourceWords, ColumnWords, StartWords, SnapshotWords, LogWords, RelayWords),
-    SourceKind.FILES: (SourceWords, ColumnWords, StartWords, LogWords),
-    SourceKind.TOPICS: (SourceWords, ColumnWords, TopicWords),
-    SourceKind.SCYLLA: (SourceWords, StartWords, SnapshotWords),
+SOURCE_KEYS: Final[Mapping[SourceKind, tuple[type, ...]]] = {
+    SourceKind.MYSQL: (SourceKeys, ColumnKeys, StartKeys, SnapshotKeys, BinlogKeys, RelayKeys),
+    SourceKind.FILES: (SourceKeys, ColumnKeys, StartKeys, BinlogKeys),
+    SourceKind.TOPICS: (SourceKeys, ColumnKeys, TopicKeys),
+    SourceKind.SCYLLA: (SourceKeys, StartKeys, SnapshotKeys),
 }
-CHOICES_OF_SOURCES: Final[Mapping[SourceKind, tuple[str, Mapping[str, Field]]]] = {
-    SourceKind.TOPICS: ("debezium", _OF_DEBEZIUM),
+SOURCE_OPTIONS: Final[Mapping[SourceKind, tuple[str, Mapping[str, Field]]]] = {
+    SourceKind.TOPICS: ("debezium", _DEBEZIUM_FIELDS),
     SourceKind.SCYLLA: ("scylla", setting_fields(ScyllaChoices)),
 }
 """Of kinds of sources with choices of their own: the section in which these are kept, and their keys in this file."""
 
 
 CLASS: Final = "class"
-OF_PRODUCERS: Final[dict[str, Field]] = {CLASS: setting_fields(ProducerWords)["producer"]}
+PRODUCER_FIELDS: Final[dict[str, Field]] = {CLASS: setting_fields(ProducerKeys)["producer"]}
 """A word that no field of Python's can have."""
 
 
-def own_fields(*classes: type) -> dict[str, Field]:
+def merge_fields(*classes: type) -> dict[str, Field]:
     """All fields of these classes."""
     return {name: one for each in classes for name, one in setting_fields(each).items()}

@@ -9,14 +9,14 @@ from typing import Final
 
 from headrace.config.configuration import ProcessSettings
 from headrace.config.file_keys import (
-    CHOICES_OF_SOURCES,
-    OF_PRODUCERS,
-    OWN_OF_SOURCES,
-    PipeWords,
-    SinkWords,
+    PRODUCER_FIELDS,
+    SOURCE_KEYS,
+    SOURCE_OPTIONS,
+    PipeKeys,
+    SinkKeys,
     SourceKind,
-    StdoutWords,
-    own_fields,
+    StdoutKeys,
+    merge_fields,
 )
 from headrace.settings.dataclass_fields import Field, setting_fields
 from headrace.settings.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SINK
@@ -39,7 +39,7 @@ _SINKS: Final = {
     REPLAY: ("a CQL cluster", "^cql://"),
     STDOUT: ("the standard output", "^stdout:"),
 }
-_PLACES: Final = frozenset({"url", "password", "password_file"})
+_ADDRESS_KEYS: Final = frozenset({"url", "password", "password_file"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,17 +48,17 @@ class Section:
 
     header: str
     """What stands between the brackets."""
-    of: str
+    subject: str
     """What it is about, if the header does not say."""
     fields: Mapping[str, Field]
-    later: frozenset[str]
+    changeable: frozenset[str]
     """Which of them may change when a pipe starts again."""
     url: str = ""
     """A regular expression over the address, where that says which kind it is."""
 
     @property
     def title(self) -> str:
-        return f"[{self.header}] of {self.of}" if self.of else f"[{self.header}]"
+        return f"[{self.header}] of {self.subject}" if self.subject else f"[{self.header}]"
 
 
 def source_title(kind: SourceKind) -> str:
@@ -72,42 +72,42 @@ def sink_title(section: str) -> str:
 
 
 @functools.cache
-def sections() -> tuple[Section, ...]:
+def list_sections() -> tuple[Section, ...]:
     """All of them, in the order of a file."""
     process = setting_fields(ProcessSettings)
     return (
         Section("headrace", "", process, frozenset(process) - {"state"}),
-        *(_source(kind) for kind in OWN_OF_SOURCES),
+        *(_source(kind) for kind in SOURCE_KEYS),
         *(_sink(section) for section in _SINKS),
-        Section("sinks.NAME", "a class of your own", OF_PRODUCERS, frozenset()),
-        Section("pipes.NAME", "", setting_fields(PipeWords), frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
+        Section("sinks.NAME", "a class of your own", PRODUCER_FIELDS, frozenset()),
+        Section("pipes.NAME", "", setting_fields(PipeKeys), frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
         Section('pipes.NAME.tables."GLOB"', "ClickHouse", setting_fields(TableOptions), CHANGEABLE),
         Section('pipes.NAME.tables."GLOB"', "every sink", setting_fields(TransformChoices), frozenset()),
     )
 
 
 def _source(kind: SourceKind) -> Section:
-    own, choices = own_fields(*OWN_OF_SOURCES[kind]), CHOICES_OF_SOURCES.get(kind, ("", {}))[1]
+    own, choices = merge_fields(*SOURCE_KEYS[kind]), SOURCE_OPTIONS.get(kind, ("", {}))[1]
     fixed = {"columns", "exclude_columns", "zero_dates"} | DEBEZIUM_FIXED | SCYLLA_FIXED
     return Section("sources.NAME", _KINDS[kind][0], {**own, **choices}, frozenset({**own, **choices}) - fixed, _KINDS[kind][1])
 
 
 def _sink(section: str) -> Section:
-    return Section(
-        "sinks.NAME", _SINKS[section][0], {**setting_fields(SinkWords), **sink_choices(section)}, _later(section), _SINKS[section][1]
-    )
+    subject, url = _SINKS[section]
+    fields = {**setting_fields(SinkKeys), **sink_option_fields(section)}
+    return Section("sinks.NAME", subject, fields, _changeable_keys(section), url)
 
 
-def sink_choices(section: str) -> dict[str, Field]:
+def sink_option_fields(section: str) -> dict[str, Field]:
     """The keys of a sink's own choices, but those that are about single tables."""
     if section == SINK:
         of_sink = {name: one for name, one in setting_fields(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
         return {**of_sink, **setting_fields(TableOptions)}
     if section == STDOUT:
-        return setting_fields(StdoutWords)
+        return setting_fields(StdoutKeys)
     return dict(setting_fields(PLAIN_SECTIONS[section])) if section in PLAIN_SECTIONS else {}
 
 
-def _later(section: str) -> frozenset[str]:
+def _changeable_keys(section: str) -> frozenset[str]:
     kept = {SINK: CHANGEABLE, KAFKA: KAFKA_CHANGEABLE, REPLAY: frozenset(setting_fields(PLAIN_SECTIONS[REPLAY]))}
-    return kept.get(section, frozenset(setting_fields(StdoutWords))) | _PLACES
+    return kept.get(section, frozenset(setting_fields(StdoutKeys))) | _ADDRESS_KEYS

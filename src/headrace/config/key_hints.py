@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from headrace.config.key_catalog import sections
+from headrace.config.key_catalog import list_sections
 from headrace.settings.foreign_names import REPLACEMENTS
 from headrace.settings.schema_policy import ChangeKind
 
-_WORDS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
+_REPHRASINGS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
     (r" under \[kafka\] or \[debezium\]", lambda _: " under [sinks.NAME], or [sources.NAME] of topics"),
     (r"use --([a-z-]+)( '[^']*')?( or --[a-z-]+)?", lambda found: f"write {found[1].replace('-', '_')} of the source"),
     (r"under \[(sink|kafka|debezium)\]", lambda found: f"under [{'sources' if found[1] == 'debezium' else 'sinks'}.NAME]"),
@@ -23,26 +23,26 @@ _WORDS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
 _FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
 _SETTING: Final = re.compile(r"--set [a-z]+\.([a-z_]+)")
 _SCHEMA_CHANGES: Final = "schema_changes"
-_OTHERS: Final = frozenset({"set", "state"})
+_AMBIGUOUS_KEYS: Final = frozenset({"set", "state"})
 """Keys that are called like flags and mean something else."""
 
 
 def hint_for(name: str, raw: Any, here: str) -> str:
     """Where the key belongs, or what to write instead; empty if nobody knows. `here` is the title of the section that it stands in."""
-    places = [section.title for section in sections() if name in section.fields and section.title != here]
+    places = [section.title for section in list_sections() if name in section.fields and section.title != here]
     if name in set(ChangeKind):
         places = ["[pipes.NAME.schema_changes]"]
     if places:
         return f"it is a setting of {' and of '.join(places)}"
     for known in _dotted(name, raw):
         if known in REPLACEMENTS:
-            return in_words_of_the_file(REPLACEMENTS[known])
+            return rephrase_for_file(REPLACEMENTS[known])
     return ""
 
 
-def in_words_of_the_file(hint: str) -> str:
+def rephrase_for_file(hint: str) -> str:
     """A hint about flags and settings files, said of a file of pipes."""
-    for pattern, words in _WORDS:
+    for pattern, words in _REPHRASINGS:
         hint = re.sub(pattern, words, hint)
     return hint
 
@@ -54,16 +54,16 @@ def _dotted(name: str, raw: Any) -> list[str]:
     return [f"{name}.{rest}" for inner, value in raw.items() for rest in _dotted(inner, value)] + [name]
 
 
-def in_file_words(hint: str) -> str:
+def add_file_keys(hint: str) -> str:
     """A hint that speaks of flags, for who has a file: with the keys that are meant, and the sections they stand in."""
     flags = (*_FLAG.findall(hint), *_SETTING.findall(hint))
     keys = dict.fromkeys(flag.replace("-", "_") for flag in flags)
-    told = [f"{key} in [{header}]" for key in keys for header in _headers_of(key)[:1]]
+    told = [f"{key} in [{header}]" for key in keys for header in _headers_with(key)[:1]]
     if _SCHEMA_CHANGES in keys:
         told.append(f"[pipes.NAME.{_SCHEMA_CHANGES}]")
     return f"{hint} (in the file: {', '.join(told)})" if told else hint
 
 
-def _headers_of(key: str) -> list[str]:
+def _headers_with(key: str) -> list[str]:
     """Where a key may stand."""
-    return [section.header for section in sections() if key in section.fields and key not in _OTHERS]
+    return [section.header for section in list_sections() if key in section.fields and key not in _AMBIGUOUS_KEYS]

@@ -16,21 +16,21 @@ from headrace.config.check import check_spec
 from headrace.config.configuration import Configuration, ConfiguredPipe, ProcessSettings
 from headrace.config.document.document import PIPES, SINKS, SOURCES, Document
 from headrace.config.document.problems import Problems
-from headrace.config.file_keys import ColumnWords, LogWords, RelayWords, SnapshotWords, SourceKind, StartWords, own_fields
-from headrace.config.key_hints import in_words_of_the_file
+from headrace.config.file_keys import BinlogKeys, ColumnKeys, RelayKeys, SnapshotKeys, SourceKind, StartKeys, merge_fields
+from headrace.config.key_hints import rephrase_for_file
 from headrace.config.sections import (
     PipeSection,
     SinkSection,
     SourceSection,
     check_top,
-    pipe_of,
-    process_of,
-    sections_of,
-    sink_of,
-    source_of,
-    table_choices,
+    iter_sections,
+    read_pipe,
+    read_process,
+    read_sink,
+    read_source,
+    read_table_settings,
 )
-from headrace.config.target_overlaps import check_apart
+from headrace.config.target_overlaps import check_target_overlaps
 from headrace.config.target_prefixes import apply_prefix
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
@@ -43,7 +43,7 @@ from headrace.sources.mysql.limits import BatchLimits
 log = logging.getLogger("headrace")
 T = TypeVar("T")
 R = TypeVar("R")
-_USUAL: Final = {name: one.default for name, one in own_fields(ColumnWords, StartWords, SnapshotWords, LogWords, RelayWords).items()}
+_DEFAULTS: Final = {name: one.default for name, one in merge_fields(ColumnKeys, StartKeys, SnapshotKeys, BinlogKeys, RelayKeys).items()}
 """What holds for sources that have no such key."""
 
 
@@ -52,26 +52,26 @@ def resolve(document: Document, only: Sequence[str] = ()) -> Configuration:
     problems = Problems()
     check_top(document, problems)
     process = ProcessSettings()
-    with problems.catching():
-        process = process_of(document, problems)
-    raw_pipes = _wanted(document, dict(sections_of(document, PIPES, problems)), only)
-    pipes = _each(raw_pipes, lambda name, raw: pipe_of(document, name, raw, problems), problems)
-    sources = _used(document, SOURCES, {name for pipe in pipes.values() for name in pipe.sources}, bool(only), problems)
-    sinks = _used(document, SINKS, {str(pipe.words["sink"]) for pipe in pipes.values()}, bool(only), problems)
-    resolved = _Resolving(
+    with problems.collect():
+        process = read_process(document, problems)
+    raw_pipes = _select_pipes(document, dict(iter_sections(document, PIPES, problems)), only)
+    pipes = _check_each(raw_pipes, lambda name, raw: read_pipe(document, name, raw, problems), problems)
+    sources = _select_sections(document, SOURCES, {name for pipe in pipes.values() for name in pipe.sources}, bool(only), problems)
+    sinks = _select_sections(document, SINKS, {str(pipe.values["sink"]) for pipe in pipes.values()}, bool(only), problems)
+    resolved = _PipeResolver(
         document,
         process,
         problems,
-        _each(sources, lambda name, raw: source_of(document, name, raw, problems), problems),
-        _each(sinks, lambda name, raw: sink_of(document, name, raw, problems), problems),
+        _check_each(sources, lambda name, raw: read_source(document, name, raw, problems), problems),
+        _check_each(sinks, lambda name, raw: read_sink(document, name, raw, problems), problems),
     )
-    found = _each(pipes, lambda _, pipe: resolved.pipe(pipe), problems)
+    found = _check_each(pipes, lambda _, pipe: resolved.pipe(pipe), problems)
     problems.raise_any(document.file)
-    check_apart(document, found.values())
+    check_target_overlaps(document, found.values())
     return Configuration(document.file, process, tuple(found.values()))
 
 
-class _Resolving:
+class _PipeResolver:
     def __init__(
         self,
         document: Document,
@@ -86,54 +86,56 @@ class _Resolving:
     def pipe(self, pipe: PipeSection) -> ConfiguredPipe:
         """A pipe with its parts."""
         path = (PIPES, pipe.name)
-        several = bool(pipe.words["sources"])
-        if several and pipe.words["source"]:
-            raise self._wrong(pipe, "sources", "source and sources are both given", "give one of the two")
+        several = bool(pipe.values["sources"])
+        if several and pipe.values["source"]:
+            raise self._error_at(pipe, "sources", "source and sources are both given", "give one of the two")
         if not pipe.sources:
             raise DefiniteError(f"the pipe {pipe.name} has no source", place=self._document.place(path), hint='write source = "NAME"')
         twice = next((name for name in pipe.sources if pipe.sources.count(name) > 1), None)
         if twice is not None:
-            raise self._wrong(pipe, "sources", f"the source {twice} is named twice", "name it once")
-        if not pipe.words["sink"]:
+            raise self._error_at(pipe, "sources", f"the source {twice} is named twice", "name it once")
+        if not pipe.values["sink"]:
             raise DefiniteError(f"the pipe {pipe.name} has no sink", place=self._document.place(path), hint='write sink = "NAME"')
-        sink = self._named(pipe, "sink", pipe.words["sink"], SINKS, self._sinks)
-        chosen = [self._named(pipe, "sources" if several else "source", name, SOURCES, self._sources) for name in pipe.sources]
+        sink = self._find_section(pipe, "sink", pipe.values["sink"], SINKS, self._sinks)
+        chosen = [self._find_section(pipe, "sources" if several else "source", name, SOURCES, self._sources) for name in pipe.sources]
         if sink is None or any(one is None for one in chosen):
             # What is wrong with those was told.
             return ConfiguredPipe(pipe.name, ())
-        tables = table_choices(self._document, pipe, sink, self._problems)
-        parts = tuple(self._part(pipe, source, sink, tables, several) for source in chosen if source is not None)
-        return ConfiguredPipe(pipe.name, parts, pipe.words["enabled"], pipe.words["merge"], self._prefix(pipe, sink))
+        tables = read_table_settings(self._document, pipe, sink, self._problems)
+        parts = tuple(self._resolve_source(pipe, source, sink, tables, several) for source in chosen if source is not None)
+        return ConfiguredPipe(pipe.name, parts, pipe.values["enabled"], pipe.values["merge"], self._prefix(pipe, sink))
 
-    def _part(self, pipe: PipeSection, source: SourceSection, sink: SinkSection, tables: PlainSettings, several: bool) -> PipeSpec:
+    def _resolve_source(
+        self, pipe: PipeSection, source: SourceSection, sink: SinkSection, tables: PlainSettings, several: bool
+    ) -> PipeSpec:
         path = (PIPES, pipe.name)
         name = f"{pipe.name}/{source.name}" if several else pipe.name
-        words = {**_USUAL, **source.words}
+        values = {**_DEFAULTS, **source.values}
         chosen = (
             UserSettings(pipe.schema_changes).over(UserSettings(tables)).over(UserSettings(source.chosen)).over(UserSettings(sink.chosen))
         )
-        include, exclude = pipe.words["include"] or words["tables"], (*words["exclude"], *pipe.words["exclude"])
+        include, exclude = pipe.values["include"] or values["tables"], (*values["exclude"], *pipe.values["exclude"])
         try:
             chosen = apply_prefix(chosen, self._prefix(pipe, sink), source.name, sink.url)
-            start_at = words["start_at"]
+            start_at = values["start_at"]
             settings = PipeSettings(
                 selection=selected(source.url, include, exclude),
-                projection=Projection(words["columns"], words["exclude_columns"]),
-                state=self._state(pipe, source, several),
+                projection=Projection(values["columns"], values["exclude_columns"]),
+                state=self._state_directory(pipe, source, several),
                 name=name,
                 start_at=start_at,
-                snapshot=snapshot_mode_for(start_at, words["snapshot"]),
-                limits=BatchLimits(words["flush_bytes"], words["flush_rows"], words["flush_seconds"]),
-                relay_bytes=words["relay_bytes"],
-                relay=words["relay"],
-                chunk_rows=words["chunk_rows"],
-                zero_dates=words["zero_dates"],
-                retry_timeout_s=pipe.words["patience"] or math.inf,
+                snapshot=snapshot_mode_for(start_at, values["snapshot"]),
+                limits=BatchLimits(values["flush_bytes"], values["flush_rows"], values["flush_seconds"]),
+                relay_bytes=values["relay_bytes"],
+                relay=values["relay"],
+                chunk_rows=values["chunk_rows"],
+                zero_dates=values["zero_dates"],
+                retry_timeout_s=pipe.values["patience"] or math.inf,
                 master=self._process.master,
                 spark=self._process.spark,
                 spark_log=self._process.spark_log,
                 # Merged sources write to the same topics on purpose.
-                shared_target=pipe.words["shared_target"] or (pipe.words["merge"] and sink.section == KAFKA),
+                shared_target=pipe.values["shared_target"] or (pipe.values["merge"] and sink.section == KAFKA),
                 schema_changes=chosen.schema_changes,
                 choices=chosen.plain,
             )
@@ -142,36 +144,36 @@ class _Resolving:
         except DefiniteError as error:
             where = f"{self._document.place(path)}, from [sources.{source.name}] to [sinks.{sink.name}]"
             raise DefiniteError(
-                error.message, place=f"{where}: {error.place}" if error.place else where, hint=in_words_of_the_file(error.hint)
+                error.message, place=f"{where}: {error.place}" if error.place else where, hint=rephrase_for_file(error.hint)
             ) from error
         return spec
 
     def _prefix(self, pipe: PipeSection, sink: SinkSection) -> str:
         """What the names of targets begin with, `{source}` still in it."""
-        prefix: str = pipe.words["prefix"]
-        if not pipe.words["merge"]:
+        prefix: str = pipe.values["prefix"]
+        if not pipe.values["merge"]:
             return prefix
         if len(pipe.sources) < 2:
-            raise self._wrong(pipe, "merge", "there is nothing to merge with one source", "leave merge out, or name several sources")
+            raise self._error_at(pipe, "merge", "there is nothing to merge with one source", "leave merge out, or name several sources")
         if sink.section == KAFKA:
             if "{source}" in prefix:
-                raise self._wrong(pipe, "prefix", "merged sources write to the same topics", "leave {source} out of the prefix")
+                raise self._error_at(pipe, "prefix", "merged sources write to the same topics", "leave {source} out of the prefix")
             return prefix
         if sink.section != SINK:
-            raise self._wrong(pipe, "merge", "this sink cannot merge sources", "leave merge out")
+            raise self._error_at(pipe, "merge", "this sink cannot merge sources", "leave merge out")
         if prefix and "{source}" not in prefix:
-            raise self._wrong(
+            raise self._error_at(
                 pipe, "prefix", "each source needs tables of its own under the merged ones", 'put {source} into it: prefix = "{source}_"'
             )
         return prefix or "{source}_"
 
-    def _state(self, pipe: PipeSection, source: SourceSection, several: bool) -> Path:
+    def _state_directory(self, pipe: PipeSection, source: SourceSection, several: bool) -> Path:
         """The part's directory; an error if the pipe was begun under another one, which would be left behind with all it knows."""
         alone, apart = self._process.state / pipe.name, self._process.state / pipe.name / source.name
         wanted, other = (apart, alone) if several else (alone, apart)
         if (other / "pipe.json").exists() and not (wanted / "pipe.json").exists():
             key, before = ("sources", "source") if several else ("source", "sources")
-            raise self._wrong(
+            raise self._error_at(
                 pipe,
                 key,
                 f"the pipe was begun with {before} = …, and its progress is in {other}",
@@ -179,7 +181,7 @@ class _Resolving:
             )
         return wanted
 
-    def _named(self, pipe: PipeSection, key: str, name: str, kind: str, known: Mapping[str, T]) -> T | None:
+    def _find_section(self, pipe: PipeSection, key: str, name: str, kind: str, known: Mapping[str, T]) -> T | None:
         """A section by its name; None if it is there and wrong."""
         if name in known:
             return known[name]
@@ -188,13 +190,13 @@ class _Resolving:
             return None
         near = closest_match(name, there)
         hint = f"did you mean {near}?" if near else f"write [{kind}.{name}]" + (f"; there are {', '.join(sorted(there))}" if there else "")
-        raise self._wrong(pipe, key, f"there is no section [{kind}.{name}]", hint)
+        raise self._error_at(pipe, key, f"there is no section [{kind}.{name}]", hint)
 
-    def _wrong(self, pipe: PipeSection, key: str, message: str, hint: str) -> DefiniteError:
+    def _error_at(self, pipe: PipeSection, key: str, message: str, hint: str) -> DefiniteError:
         return DefiniteError(message, place=self._document.place((PIPES, pipe.name, key)), hint=hint)
 
 
-def _wanted(document: Document, pipes: dict[str, dict[str, Any]], only: Sequence[str]) -> dict[str, dict[str, Any]]:
+def _select_pipes(document: Document, pipes: dict[str, dict[str, Any]], only: Sequence[str]) -> dict[str, dict[str, Any]]:
     for name in only:
         if name not in pipes:
             near = closest_match(name, pipes)
@@ -205,20 +207,20 @@ def _wanted(document: Document, pipes: dict[str, dict[str, Any]], only: Sequence
     return {name: raw for name, raw in pipes.items() if not only or name in only}
 
 
-def _used(document: Document, kind: str, names: set[str], alone: bool, problems: Problems) -> dict[str, dict[str, Any]]:
+def _select_sections(document: Document, kind: str, names: set[str], alone: bool, problems: Problems) -> dict[str, dict[str, Any]]:
     """Sections of sources or sinks: all, or those of these names alone."""
-    found = dict(sections_of(document, kind, problems))
+    found = dict(iter_sections(document, kind, problems))
     for name in found:
         if name not in names and not alone:
             log.warning("%s: no pipe uses it", document.place((kind, name)))
     return {name: raw for name, raw in found.items() if name in names or not alone}
 
 
-def _each(sections: Mapping[str, T], check: Callable[[str, T], R], problems: Problems) -> dict[str, R]:
+def _check_each(sections: Mapping[str, T], check: Callable[[str, T], R], problems: Problems) -> dict[str, R]:
     """What comes of each section; of one that is wrong, nothing but the error."""
     found = {}
     for name, raw in sections.items():
-        with problems.catching():
+        with problems.collect():
             found[name] = check(name, raw)
     return found
 
@@ -226,7 +228,7 @@ def _each(sections: Mapping[str, T], check: Callable[[str, T], R], problems: Pro
 def _topics(source: SourceSection) -> TopicChoice:
     if source.kind is not SourceKind.TOPICS:
         return TopicChoice()
-    words = source.words
+    values = source.values
     return TopicChoice(
-        words["topics"], words["topic_pattern"], words["start"], words["max_offsets"], words["min_partitions"], words["kafka_jars"]
+        values["topics"], values["topic_pattern"], values["start"], values["max_offsets"], values["min_partitions"], values["kafka_jars"]
     )

@@ -15,12 +15,12 @@ from headrace.config.addresses import (
     CHDB,
     SINK_FORMS,
     SOURCE_FORMS,
+    add_password,
+    add_query_settings,
     check_sink,
     check_source,
+    resolve_path,
     source_kind,
-    with_password,
-    with_settings,
-    within,
 )
 from headrace.config.configuration import ProcessSettings
 from headrace.config.document.document import (
@@ -31,26 +31,26 @@ from headrace.config.document.document import (
     TOP,
     Document,
     Keys,
-    as_table,
-    dotted,
-    read_words,
+    dotted_key,
+    parse_keys,
+    require_table,
     unknown_key,
 )
 from headrace.config.document.problems import Problems
-from headrace.config.document.substitution import is_hidden, references_in
+from headrace.config.document.substitution import is_secret_name, references_in
 from headrace.config.file_keys import (
-    CHOICES_OF_SOURCES,
     CLASS,
-    OF_PRODUCERS,
-    OWN_OF_SOURCES,
+    PRODUCER_FIELDS,
+    SOURCE_KEYS,
+    SOURCE_OPTIONS,
     TOPIC_TABLES,
-    PipeWords,
-    SinkWords,
+    PipeKeys,
+    SinkKeys,
     SourceKind,
-    StdoutWords,
-    own_fields,
+    StdoutKeys,
+    merge_fields,
 )
-from headrace.config.key_catalog import sink_choices, sink_title, source_title
+from headrace.config.key_catalog import sink_option_fields, sink_title, source_title
 from headrace.config.key_hints import hint_for
 from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import setting_fields
@@ -83,7 +83,7 @@ class SourceSection:
     url: str
     """With its password: never print it."""
     kind: SourceKind
-    words: Mapping[str, Any]
+    values: Mapping[str, Any]
     chosen: PlainSettings
 
 
@@ -104,172 +104,172 @@ class PipeSection:
     """One of the pipes, without what its tables need: that depends on the sink."""
 
     name: str
-    words: Mapping[str, Any]
+    values: Mapping[str, Any]
     schema_changes: PlainSettings
     tables: Mapping[str, Any]
 
     @property
     def sources(self) -> tuple[str, ...]:
-        single: str = self.words["source"]
-        several: tuple[str, ...] = self.words["sources"]
+        single: str = self.values["source"]
+        several: tuple[str, ...] = self.values["sources"]
         return (single,) if single else several
 
 
-def process_of(document: Document, problems: Problems) -> ProcessSettings:
+def read_process(document: Document, problems: Problems) -> ProcessSettings:
     """`[headrace]`."""
     path = (HEADRACE,)
-    raw = as_table(document, path, document.content.get(HEADRACE, {}))
+    raw = require_table(document, path, document.content.get(HEADRACE, {}))
     known = setting_fields(ProcessSettings)
-    settled = _settled(document, path, _known(document, path, known, raw, problems, "[headrace]"), problems)
-    words = read_words(document, path, known, settled, problems)
-    words["state"] = document.directory / words["state"]
-    return ProcessSettings(**words)
+    settled = _resolve_references(document, path, _filter_known(document, path, known, raw, problems, "[headrace]"), problems)
+    values = parse_keys(document, path, known, settled, problems)
+    values["state"] = document.directory / values["state"]
+    return ProcessSettings(**values)
 
 
-def sections_of(document: Document, kind: str, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
+def iter_sections(document: Document, kind: str, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
     """The sections of a kind, by their names."""
-    for name, raw in as_table(document, (kind,), document.content.get(kind, {})).items():
-        with problems.catching():
+    for name, raw in require_table(document, (kind,), document.content.get(kind, {})).items():
+        with problems.collect():
             if not _NAME.fullmatch(name):
                 raise DefiniteError(
                     f"{name!r} cannot be a name here", place=document.place((kind, name)), hint="names have letters, digits, _ and -"
                 )
-            yield name, as_table(document, (kind, name), raw)
+            yield name, require_table(document, (kind, name), raw)
 
 
 def check_top(document: Document, problems: Problems) -> None:
     """Nothing but the four kinds of sections stands at the top."""
     for name in document.content:
         if name not in TOP:
-            problems.found.append(_unknown_at_top(document, name))
+            problems.errors.append(_unknown_at_top(document, name))
 
 
-def source_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> SourceSection:
+def read_source(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> SourceSection:
     """`[sources.NAME]`."""
     path = (SOURCES, name)
     url = _url(document, path, raw, SOURCE_FORMS)
     kind = source_kind(url, document.place((*path, "url")))
-    own = own_fields(*OWN_OF_SOURCES[kind])
-    section, choices = CHOICES_OF_SOURCES.get(kind, ("", {}))
-    known = _known(document, path, {**own, **choices}, raw, problems, source_title(kind))
-    settled = _settled(document, path, known, problems)
-    words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
-    whole = _whole_address(document, path, url, words)
-    with _at(document, (*path, "url")):
+    own = merge_fields(*SOURCE_KEYS[kind])
+    section, choices = SOURCE_OPTIONS.get(kind, ("", {}))
+    known = _filter_known(document, path, {**own, **choices}, raw, problems, source_title(kind))
+    settled = _resolve_references(document, path, known, problems)
+    values = parse_keys(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
+    whole = _address_with_password(document, path, url, values)
+    with _locate_errors(document, (*path, "url")):
         check_source(whole, kind)
     chosen: PlainSettings = {}
     for key in (key for key in settled if key in choices):
-        with problems.catching():
-            at = _placing(document, (*path, key), 2)
-            _check_into(chosen, section, {TOPIC_TABLES.get(key, key): settled[key]}, at)
-    return SourceSection(name, whole, kind, words, chosen)
+        with problems.collect():
+            at = _locate_below(document, (*path, key), 2)
+            _validate_into(chosen, section, {TOPIC_TABLES.get(key, key): settled[key]}, at)
+    return SourceSection(name, whole, kind, values, chosen)
 
 
-def sink_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> SinkSection:
+def read_sink(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> SinkSection:
     """`[sinks.NAME]`."""
     path = (SINKS, name)
     if CLASS in raw:
-        return _producer_of(document, name, raw, problems)
+        return _read_producer(document, name, raw, problems)
     url = _url(document, path, raw, SINK_FORMS)
     if is_producer(url):
-        return _producer_of(document, name, raw, problems, url)
-    own = {**setting_fields(SinkWords), **(setting_fields(StdoutWords) if is_stdout(url) else {})}
+        return _read_producer(document, name, raw, problems, url)
+    own = {**setting_fields(SinkKeys), **(setting_fields(StdoutKeys) if is_stdout(url) else {})}
     section = _section_of_sink(url)
     tables = {TABLES: None} if section == SINK else {}
-    known = _known(document, path, {**own, **sink_choices(section), **tables}, raw, problems, sink_title(section))
-    settled = _settled(document, path, known, problems)
-    words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
-    whole = _whole_address(document, path, url, words)
-    with _at(document, (*path, "url")):
+    known = _filter_known(document, path, {**own, **sink_option_fields(section), **tables}, raw, problems, sink_title(section))
+    settled = _resolve_references(document, path, known, problems)
+    values = parse_keys(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
+    whole = _address_with_password(document, path, url, values)
+    with _locate_errors(document, (*path, "url")):
         if is_stdout(url):
-            whole = with_settings(url, {key: str(words[key]) for key in setting_fields(StdoutWords) if key in raw})
+            whole = add_query_settings(url, {key: str(values[key]) for key in setting_fields(StdoutKeys) if key in raw})
         check_sink(whole)
     chosen: PlainSettings = {}
     for key, value in settled.items():
         if key not in own:
-            with problems.catching():
-                _check_into(chosen, section, {key: value}, _placing(document, path, 1))
+            with problems.collect():
+                _validate_into(chosen, section, {key: value}, _locate_below(document, path, 1))
     return SinkSection(name, whole, section, chosen)
 
 
-def _producer_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems, url: str = "") -> SinkSection:
+def _read_producer(document: Document, name: str, raw: Mapping[str, Any], problems: Problems, url: str = "") -> SinkSection:
     """A producer of one's own: all keys but that of its class are its settings. Secret ones, and what `${…}` led to, are never kept."""
     path = (SINKS, name)
-    settled = _settled(document, path, raw, problems)
+    settled = _resolve_references(document, path, raw, problems)
     settled.pop("url" if url else CLASS, None)
     file = settled.pop("password_file", "")
     if file:
-        settled["password"] = document.secret_file(file, (*path, "password_file"))
+        settled["password"] = document.read_secret_file(file, (*path, "password_file"))
     if not url:
-        words = read_words(document, path, OF_PRODUCERS, {CLASS: raw[CLASS]}, problems)
-        url = f"{PRODUCER_SCHEME}{words[CLASS]}"
+        values = parse_keys(document, path, PRODUCER_FIELDS, {CLASS: raw[CLASS]}, problems)
+        url = f"{PRODUCER_SCHEME}{values[CLASS]}"
     led_to = {key for key, value in raw.items() if isinstance(value, str) and references_in(value)}
-    secrets = {key: value for key, value in settled.items() if isinstance(value, str) and (is_hidden(key) or key in led_to)}
-    with _at(document, (*path, "url" if "url" in raw else CLASS)):
-        url = with_settings(url, secrets)
+    secrets = {key: value for key, value in settled.items() if isinstance(value, str) and (is_secret_name(key) or key in led_to)}
+    with _locate_errors(document, (*path, "url" if "url" in raw else CLASS)):
+        url = add_query_settings(url, secrets)
         parse_producer(url, {})
     chosen: PlainSettings = {}
     for key, value in settled.items():
         if key not in secrets:
-            with problems.catching():
-                _check_into(chosen, PRODUCER, {key: value}, _placing(document, path, 1))
+            with problems.collect():
+                _validate_into(chosen, PRODUCER, {key: value}, _locate_below(document, path, 1))
     return SinkSection(name, url, PRODUCER, chosen)
 
 
-def pipe_of(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> PipeSection:
+def read_pipe(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> PipeSection:
     """`[pipes.NAME]`."""
     path = (PIPES, name)
-    own = setting_fields(PipeWords)
-    known = _known(document, path, {**own, TABLES: None, SCHEMA_CHANGES: None}, raw, problems, "[pipes.NAME]")
-    settled = _settled(document, path, known, problems)
-    words = read_words(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
+    own = setting_fields(PipeKeys)
+    known = _filter_known(document, path, {**own, TABLES: None, SCHEMA_CHANGES: None}, raw, problems, "[pipes.NAME]")
+    settled = _resolve_references(document, path, known, problems)
+    values = parse_keys(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
     policies: PlainSettings = {}
-    for kind, word in as_table(document, (*path, SCHEMA_CHANGES), settled.get(SCHEMA_CHANGES, {})).items():
-        with problems.catching():
-            _check_into(policies, SCHEMA_CHANGES, {kind: word}, _placing(document, path, 0))
+    for kind, word in require_table(document, (*path, SCHEMA_CHANGES), settled.get(SCHEMA_CHANGES, {})).items():
+        with problems.collect():
+            _validate_into(policies, SCHEMA_CHANGES, {kind: word}, _locate_below(document, path, 0))
     if isinstance(settled.get(TABLES), list):
         raise DefiniteError(
             f"{TABLES} of a pipe are settings of tables, by their names",
             place=document.place((*path, TABLES)),
             hint="which tables are taken is said by include = […], or by tables of the source",
         )
-    tables = as_table(document, (*path, TABLES), settled.get(TABLES, {}))
-    return PipeSection(name, words, policies, tables)
+    tables = require_table(document, (*path, TABLES), settled.get(TABLES, {}))
+    return PipeSection(name, values, policies, tables)
 
 
-def table_choices(document: Document, pipe: PipeSection, sink: SinkSection, problems: Problems) -> PlainSettings:
+def read_table_settings(document: Document, pipe: PipeSection, sink: SinkSection, problems: Problems) -> PlainSettings:
     """What `[pipes.NAME.tables."GLOB"]` chooses, by the sections under which it is kept."""
     found: PlainSettings = {}
     for glob, raw in pipe.tables.items():
         path = (PIPES, pipe.name, TABLES, glob)
-        with problems.catching():
-            own = as_table(document, path, raw)
+        with problems.collect():
+            own = require_table(document, path, raw)
             of_sink = setting_fields(TableOptions) if sink.section == SINK else {}
             known = {**setting_fields(TransformChoices), **of_sink}
             for key, value in own.items():
-                with problems.catching():
+                with problems.collect():
                     if key not in known:
                         raise unknown_key(document, (*path, key), known, hint_for(key, value, ""))
                     if key in of_sink:
-                        _check_into(found, SINK, {TABLES: {glob: {key: value}}}, _placing(document, (PIPES, pipe.name), 1))
+                        _validate_into(found, SINK, {TABLES: {glob: {key: value}}}, _locate_below(document, (PIPES, pipe.name), 1))
                     else:
-                        _check_into(found, TRANSFORMS, {glob: {key: value}}, _placing(document, (PIPES, pipe.name, TABLES), 1))
+                        _validate_into(found, TRANSFORMS, {glob: {key: value}}, _locate_below(document, (PIPES, pipe.name, TABLES), 1))
     return found
 
 
-def _check_into(chosen: PlainSettings, section: str, content: PlainSettings, place: Callable[[Keys], str]) -> None:
+def _validate_into(chosen: PlainSettings, section: str, content: PlainSettings, place: Callable[[Keys], str]) -> None:
     """Check choices and lay them over those that were."""
     merged = UserSettings(validate({section: content}, place)).over(UserSettings(chosen))
     chosen.clear()
     chosen.update(merged.plain)
 
 
-def _placing(document: Document, path: Keys, cut: int) -> Callable[[Keys], str]:
+def _locate_below(document: Document, path: Keys, cut: int) -> Callable[[Keys], str]:
     """The places of settings in this file: their own path, less its first names, is below `path`."""
     return lambda inner: document.place((*path, *inner[cut:]))
 
 
-def _known(
+def _filter_known(
     document: Document,
     path: Keys,
     known: Mapping[str, Any],
@@ -280,15 +280,15 @@ def _known(
     """The keys that are known; the others are errors."""
     for name in raw:
         if name not in known:
-            problems.found.append(unknown_key(document, (*path, name), known, hint_for(name, raw[name], here)))
+            problems.errors.append(unknown_key(document, (*path, name), known, hint_for(name, raw[name], here)))
     return {name: value for name, value in raw.items() if name in known}
 
 
-def _settled(document: Document, path: Keys, raw: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+def _resolve_references(document: Document, path: Keys, raw: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     settled = {}
     for name, value in raw.items():
-        with problems.catching():
-            settled[name] = document.settled((*path, name), value)
+        with problems.collect():
+            settled[name] = document.resolve((*path, name), value)
     return settled
 
 
@@ -296,22 +296,22 @@ def _url(document: Document, path: Keys, raw: Mapping[str, Any], forms: str) -> 
     url = raw.get("url")
     if not isinstance(url, str) or not url:
         place = (*path, "url") if "url" in raw else path
-        raise DefiniteError(f"[{dotted(path)}] needs a url", place=document.place(place), hint=forms)
-    settled: str = document.settled((*path, "url"), url)
-    return within(settled, document.directory)
+        raise DefiniteError(f"[{dotted_key(path)}] needs a url", place=document.place(place), hint=forms)
+    settled: str = document.resolve((*path, "url"), url)
+    return resolve_path(settled, document.directory)
 
 
-def _whole_address(document: Document, path: Keys, url: str, words: Mapping[str, Any]) -> str:
-    password, file = words["password"], words["password_file"]
+def _address_with_password(document: Document, path: Keys, url: str, values: Mapping[str, Any]) -> str:
+    password, file = values["password"], values["password_file"]
     if password and file:
         raise DefiniteError("the password is given twice", place=document.place((*path, "password_file")), hint="give one of the two")
     place = (*path, "password_file" if file else "password")
     if file:
-        password = document.secret_file(file, place)
-    return with_password(url, password, document.place(place)) if password else url
+        password = document.read_secret_file(file, place)
+    return add_password(url, password, document.place(place)) if password else url
 
 
-class _at:
+class _locate_errors:
     """Errors inside get the place of a key."""
 
     def __init__(self, document: Document, path: Keys) -> None:

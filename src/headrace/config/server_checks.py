@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from headrace.config.addresses import shown
+from headrace.config.addresses import redact
 from headrace.config.configuration import Configuration
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import HeadraceError
@@ -16,32 +16,32 @@ from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
 from headrace.sources.preflight import Finding, failure, ok, warning
 
 
-def ask_servers(configuration: Configuration) -> Iterator[tuple[str, Sequence[Finding]]]:
+def check_servers(configuration: Configuration) -> Iterator[tuple[str, Sequence[Finding]]]:
     """What was found at each server of the pipes that are run, with its address."""
     asked: set[object] = set()
     for part in (part for pipe in configuration.pipes if pipe.enabled for part in pipe.specs):
         for address, subject, ask in (
-            (part.source, (part.source, str(part.settings.selection)), _source),
-            (part.sink, part.sink, _sink),
+            (part.source, (part.source, str(part.settings.selection)), _check_source),
+            (part.sink, part.sink, _check_sink),
         ):
             if subject not in asked:
                 asked.add(subject)
-                yield f"{part.name}, {shown(address)}", _answer(ask, part)
+                yield f"{part.name}, {redact(address)}", _run_check(ask, part)
 
 
-def _answer(ask: Callable[[PipeSpec], Sequence[Finding]], part: PipeSpec) -> Sequence[Finding]:
+def _run_check(ask: Callable[[PipeSpec], Sequence[Finding]], part: PipeSpec) -> Sequence[Finding]:
     try:
         return ask(part)
     except HeadraceError as error:
         return (failure("answer", "none", error.message, error.hint),)
 
 
-def _source(part: PipeSpec) -> Sequence[Finding]:
+def _check_source(part: PipeSpec) -> Sequence[Finding]:
     from headrace.pipes.commands.preflight import check_cluster, check_server
     from headrace.sources.mysql.server.connection import parse_mysql_url
 
     if is_kafka(part.source):
-        return _topics(part)
+        return _check_topics(part)
     if part.source.startswith(OFFLINE):
         from headrace.sources.mysql.offline_source import open_directory, parse_directory
 
@@ -52,7 +52,7 @@ def _source(part: PipeSpec) -> Sequence[Finding]:
     return check_server(parse_mysql_url(part.source), part.settings.selection)
 
 
-def _topics(part: PipeSpec) -> Sequence[Finding]:
+def _check_topics(part: PipeSpec) -> Sequence[Finding]:
     from headrace.kafka.address import parse_kafka_url
     from headrace.pipes.debezium.kafka_cluster import standing
     from headrace.pipes.debezium.topic_settings import topic_pattern
@@ -65,7 +65,7 @@ def _topics(part: PipeSpec) -> Sequence[Finding]:
     return (warning("topics", "none", meaning, "correct topics of the source, or start the connector"),)
 
 
-def _sink(part: PipeSpec) -> Sequence[Finding]:
+def _check_sink(part: PipeSpec) -> Sequence[Finding]:
     if part.sink.startswith(CLICKHOUSE):
         from headrace.sinks.clickhouse.server.client import connect
         from headrace.sinks.clickhouse.server.errors import translate_errors

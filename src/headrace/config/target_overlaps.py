@@ -35,18 +35,18 @@ class _Target:
     target: str
     renamed: bool = False
 
-    def reaching(self, target: str) -> str:
+    def sources_of(self, target: str) -> str:
         """Tables of the source that may go to targets that a glob matches."""
         return self.source if self.renamed else f"{self.source.partition('.')[0]}.{target.partition('.')[2]}"
 
 
-def check_apart(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
+def check_target_overlaps(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
     """Raise `DefiniteError` if two parts of pipes that are run may write to the same table or topic."""
-    parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in (*pipe.specs, *_merged(pipe))]
+    parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in (*pipe.specs, *_merge_specs(pipe))]
     for (one, first), (other, second) in combinations(parts, 2):
         # In one pipe, merged topics are shared on purpose, and merged tables are known by their engine when they are made.
         is_allowed = (one is other and one.merged) or first.settings.shared_target or second.settings.shared_target
-        shared = "" if is_allowed else _shared(first, second)
+        shared = "" if is_allowed else _shared_target(first, second)
         if not shared:
             continue
         what = "topic" if is_kafka(first.sink) else "table"
@@ -61,7 +61,7 @@ def check_apart(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
         )
 
 
-def _merged(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
+def _merge_specs(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
     """The tables over those of a pipe's sources, as if there were a part that wrote them."""
     if pipe.merged and pipe.specs and not is_kafka(pipe.specs[0].sink):
         part = pipe.specs[0]
@@ -70,16 +70,16 @@ def _merged(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
         yield replace(part, settings=settings, chosen=UserSettings({**part.chosen.plain, SINK: tables}))
 
 
-def _shared(first: PipeSpec, second: PipeSpec) -> str:
+def _shared_target(first: PipeSpec, second: PipeSpec) -> str:
     """A glob of targets that both may write to; empty if there is none."""
     if not (_servers(first.sink) & _servers(second.sink)):
         return ""
     for one in _targets(first):
         for other in _targets(second):
             left_out = (
-                _covered(one.reaching(other.target), first.settings.selection.exclude)
-                or _covered(other.reaching(one.target), second.settings.selection.exclude)
-                or not overlap(one.target, other.target)
+                _covered(one.sources_of(other.target), first.settings.selection.exclude)
+                or _covered(other.sources_of(one.target), second.settings.selection.exclude)
+                or not globs_overlap(one.target, other.target)
             )
             if not left_out:
                 return one.target if "*" in other.target else other.target
@@ -131,7 +131,7 @@ def _source_globs(spec: PipeSpec) -> Iterable[str]:
 def _table_targets(spec: PipeSpec, glob: str, name: TableName) -> Iterator[_Target]:
     choices = spec.chosen.sink
     target = parse_target(spec.sink) if spec.sink.startswith(CLICKHOUSE) else ClickHouseTarget("")
-    own = [one for one, fields in choices.tables if {"database", "target"} & dict(fields).keys() and overlap(one, glob)]
+    own = [one for one, fields in choices.tables if {"database", "target"} & dict(fields).keys() and globs_overlap(one, glob)]
     if not _covered(glob, own):
         database, table = target_name(name, target, choices)
         yield _Target(glob, f"{database}.{table}", table != name.table)
@@ -148,9 +148,9 @@ def _topic_glob(spec: PipeSpec, name: TableName) -> str:
     return topic.replace("0STAR0", "*")
 
 
-def overlap(one: str, other: str) -> bool:
+def globs_overlap(one: str, other: str) -> bool:
     """Whether some name may match both globs; a set of characters counts as any character."""
-    first, second = _letters(one), _letters(other)
+    first, second = _glob_characters(one), _glob_characters(other)
     reached = {(0, 0)}
     seen = set(reached)
     while reached:
@@ -178,7 +178,7 @@ def _steps(first: list[str], second: list[str], at: int, to: int) -> Iterator[tu
         yield at + 1, to + 1
 
 
-def _letters(glob: str) -> list[str]:
+def _glob_characters(glob: str) -> list[str]:
     found, at = [], 0
     while at < len(glob):
         end = glob.find("]", at + 2) if glob[at] == "[" else -1

@@ -27,7 +27,7 @@ def apply_prefix(chosen: UserSettings, prefix: str, source: str, sink: str) -> U
         raise DefiniteError("prefix and target say both how tables are called", place="prefix", hint="put the prefix into target")
     if prefix:
         tables["target"] = f"{prefix}{{table}}"
-    named = _named(tables, source)
+    named = _substitute_source(tables, source)
     return UserSettings({**chosen.plain, SINK: named}) if named else chosen
 
 
@@ -38,14 +38,14 @@ def _topics(chosen: UserSettings, prefix: str, sink: str) -> PlainSettings:
     return {**chosen.plain.get(KAFKA, {}), "topic": f"{prefix}{pattern}"}
 
 
-def _named(choices: PlainSettings, source: str) -> PlainSettings:
+def _substitute_source(choices: PlainSettings, source: str) -> PlainSettings:
     """The choices with the source's name in the names of tables."""
     found: dict[str, Any] = {}
     for name, value in choices.items():
         if name in _NAMES:
             found[name] = value.replace(SOURCE, source)
         elif name == TABLES:
-            found[name] = {glob: _named(own, source) for glob, own in value.items()}
+            found[name] = {glob: _substitute_source(own, source) for glob, own in value.items()}
         else:
             found[name] = value
     return found

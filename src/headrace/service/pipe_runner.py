@@ -23,7 +23,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from headrace.config.key_hints import in_file_words
+from headrace.config.key_hints import add_file_keys
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.pipes.factory import BuiltPipe, PipeSpec
 from headrace.pipes.lifecycle.base import Pipe
@@ -323,7 +323,7 @@ class PipeRunner:
                 self._record_error(error)
 
     def _record_error(self, error: HeadraceError) -> None:
-        error.hint = in_file_words(error.hint)
+        error.hint = add_file_keys(error.hint)
         trouble = _error_status(error)
         self._error = trouble
         self._errors.appendleft(trouble)

@@ -40,12 +40,12 @@ class Document:
     references: References | None = None
     """Where `${…}` leads; None: it means nothing in the file's language."""
 
-    def settled(self, path: Keys, raw: Any) -> Any:
+    def resolve(self, path: Keys, raw: Any) -> Any:
         """A value with what its references lead to."""
         if isinstance(raw, dict):
-            return {name: self.settled((*path, name), one) for name, one in raw.items()}
+            return {name: self.resolve((*path, name), one) for name, one in raw.items()}
         if isinstance(raw, list):
-            return [self.settled(path, one) for one in raw]
+            return [self.resolve(path, one) for one in raw]
         if not isinstance(raw, str) or self.references is None:
             return raw
         if path[-1] == "url":
@@ -53,15 +53,15 @@ class Document:
         left = _TOPIC_WORDS if path[-1] == "topic" else frozenset[str]()
         settled = self.references.resolve(raw, self.place(path), left, hidden=is_secret(path[-1]))
         is_folder = path[-1] in _FOLDERS or (path[0], path[-1]) == (SOURCES, _RELAY)
-        return self._seen_from_here(path[-1], settled) if is_folder and settled else settled
+        return self._resolve_folder(path[-1], settled) if is_folder and settled else settled
 
-    def _seen_from_here(self, name: str, place: str) -> str:
+    def _resolve_folder(self, name: str, place: str) -> str:
         """A folder beside the file; what is an address, or coordinates, stays as it is."""
         there = self.directory / place
         is_folder = there.is_dir() if name == _JARS else "://" not in place and place.removesuffix(":") != MEMORY
         return str(there) if is_folder else place
 
-    def secret_file(self, path: str, place: Keys) -> str:
+    def read_secret_file(self, path: str, place: Keys) -> str:
         """What a file with a password holds."""
         references = self.references or References(self.directory)
         return references.read_secret(path, self.place(place))
@@ -77,17 +77,17 @@ def parse_document(text: str, file: str, directory: Path, environment: Mapping[s
 
     def place(path: Keys) -> str:
         line = nearest_line(lines, path)
-        return f"{file}, {dotted(path)}" if line is None else f"{file}, line {line}, {dotted(path)}"
+        return f"{file}, {dotted_key(path)}" if line is None else f"{file}, line {line}, {dotted_key(path)}"
 
     return Document(file, directory, content, place, References(directory, environment))
 
 
-def dotted(path: Keys) -> str:
+def dotted_key(path: Keys) -> str:
     """A key's path as TOML writes it."""
     return ".".join(f'"{name}"' if "." in name or not name else name for name in path)
 
 
-def read_words(document: Document, path: Keys, known: Mapping[str, Field], raw: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
+def parse_keys(document: Document, path: Keys, known: Mapping[str, Field], raw: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
     """The values of keys that are known; those that are not given have their defaults."""
     values = {name: one.default for name, one in known.items()}
     for name, given in raw.items():
@@ -101,10 +101,10 @@ def read_words(document: Document, path: Keys, known: Mapping[str, Field], raw: 
     return values
 
 
-def as_table(document: Document, path: Keys, raw: Any) -> dict[str, Any]:
+def require_table(document: Document, path: Keys, raw: Any) -> dict[str, Any]:
     """What must be a table of keys."""
     if not isinstance(raw, dict):
-        raise DefiniteError(f"{path[-1]!r} is a table", place=document.place(path), hint=f"write [{dotted(path)}] and its keys below")
+        raise DefiniteError(f"{path[-1]!r} is a table", place=document.place(path), hint=f"write [{dotted_key(path)}] and its keys below")
     return raw
 
 
@@ -113,4 +113,4 @@ def unknown_key(document: Document, path: Keys, known: Iterable[str], elsewhere:
     names = sorted(known)
     near = closest_match(path[-1], names)
     hint = elsewhere or (f"did you mean {near}?" if near else f"known: {', '.join(names)}")
-    return DefiniteError(f"there is no setting {path[-1]!r} in [{dotted(path[:-1])}]", place=document.place(path), hint=hint)
+    return DefiniteError(f"there is no setting {path[-1]!r} in [{dotted_key(path[:-1])}]", place=document.place(path), hint=hint)

@@ -31,7 +31,7 @@ class References:
 
     def resolve(self, text: str, place: str, left: frozenset[str] = frozenset(), *, hidden: bool = False) -> str:
         """The text with what its references lead to; names in `left` are not ours and stay. A hidden text is not repeated in errors."""
-        return _REFERENCE.sub(lambda found: self._led_to(found, place, left, hidden=hidden), text)
+        return _REFERENCE.sub(lambda found: self._expand(found, place, left, hidden=hidden), text)
 
     def resolve_address(self, text: str, place: str) -> str:
         """The same for an address. One that is a reference as a whole is what that leads to."""
@@ -42,7 +42,7 @@ class References:
         account = text.rfind("@", scheme, question if question >= 0 else None)
 
         def quoted(found: re.Match[str]) -> str:
-            led_to = self._led_to(found, place, frozenset(), hidden=True)
+            led_to = self._expand(found, place, frozenset(), hidden=True)
             inside = scheme < found.start() < account or 0 <= question < found.start()
             return quote(led_to, safe="") if inside and found[1] is not None else led_to
 
@@ -58,7 +58,7 @@ class References:
                 f"the file {path} cannot be read: {reason}", place=place, hint="make it, and let this user read it"
             ) from None
 
-    def _led_to(self, found: re.Match[str], place: str, left: frozenset[str], *, hidden: bool) -> str:
+    def _expand(self, found: re.Match[str], place: str, left: frozenset[str], *, hidden: bool) -> str:
         inside = found[1]
         if inside is None:
             return "${"
@@ -79,7 +79,7 @@ class References:
         raise DefiniteError(f"the environment variable {name} {how}", place=place, hint=f"set it, or write ${{{name}:-DEFAULT}}")
 
 
-def is_hidden(name: str) -> bool:
+def is_secret_name(name: str) -> bool:
     """Whether what has this name is a secret, as far as the name tells."""
     folded = name.lower()
     return is_secret(folded) or any(word in folded for word in _SECRET_WORDS)

@@ -13,7 +13,7 @@ SCHEMA_LINE: Final = "#:schema headrace.schema.json"
 
 
 @dataclass(slots=True)
-class Written:
+class AnnotatedToml:
     """What a file is to say."""
 
     content: dict[str, Any] = field(default_factory=dict)
@@ -26,13 +26,13 @@ class Written:
         self.above.setdefault(path, []).append(text)
 
 
-def to_text(written: Written) -> str:
+def render_toml(written: AnnotatedToml) -> str:
     """The file."""
     lines = [*_comments(written, ()), *_lines(written, written.content, ())]
     return "\n".join(lines).strip("\n") + "\n"
 
 
-def _lines(written: Written, table: Mapping[str, Any], path: Keys) -> Iterator[str]:
+def _lines(written: AnnotatedToml, table: Mapping[str, Any], path: Keys) -> Iterator[str]:
     keys = [name for name, value in table.items() if not _is_section(path, name, value)]
     if keys or (len(path) == 2 and not table) or (path and path in written.above):
         yield ""
@@ -47,7 +47,7 @@ def _lines(written: Written, table: Mapping[str, Any], path: Keys) -> Iterator[s
             yield from _lines(written, value, (*path, name))
 
 
-def _comments(written: Written, path: Keys) -> Sequence[str]:
+def _comments(written: AnnotatedToml, path: Keys) -> Sequence[str]:
     return [f"# {line}".rstrip() for text in written.above.get(path, ()) for line in text.splitlines() or [""]]
 
 

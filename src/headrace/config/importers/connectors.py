@@ -54,12 +54,12 @@ class _Connector:
     def whole(self) -> Translation:
         self._take("name")
         self._check_class()
-        with self._to.problems.catching():
+        with self._to.problems.collect():
             if self._from_topics:
                 self._topics()
             else:
                 self._server()
-        with self._to.problems.catching():
+        with self._to.problems.collect():
             if self._to_clickhouse:
                 self._clickhouse()
             else:
@@ -67,7 +67,7 @@ class _Connector:
         here = (PIPES, self._name)
         self._to.set((*here, "source"), "source")
         self._to.set((*here, "sink"), "sink")
-        with self._to.problems.catching():
+        with self._to.problems.collect():
             self._pipe(here)
         for key, one in self._left.items():
             self._rest(key, one)
@@ -339,7 +339,7 @@ class _Connector:
     # keys
 
     def _rest(self, key: str, one: Entry) -> None:
-        if key in _KNOWN and self._to.problems.found:
+        if key in _KNOWN and self._to.problems.errors:
             # Nobody came as far as to take it up: what is wrong before it is told.
             return
         if _ACCESS.fullmatch(key):

@@ -72,10 +72,10 @@ class _Mypipe:
         for name, value in self._root.items():
             self._setting(name, value)
         for name, value in self._table(("mypipe", "consumers")).items():
-            with self._to.problems.catching():
+            with self._to.problems.collect():
                 self._consumer(name, value)
         for name, value in self._table(("mypipe", "pipes")).items():
-            with self._to.problems.catching():
+            with self._to.problems.collect():
                 self._pipe(name, value)
         return self._to
 
@@ -84,7 +84,7 @@ class _Mypipe:
         if name in ("consumers", "producers", "pipes", "kafka"):
             return
         if name == "include-event-condition":
-            with self._to.problems.catching():
+            with self._to.problems.collect():
                 self._tables = globs_of(str(value), self._place(path)) if str(value).strip() else self._tables
         elif name in _UNNEEDED:
             self._to.drop(f"mypipe.{name}", self._line(path), _UNNEEDED[name])

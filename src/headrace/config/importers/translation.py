@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headrace.config.document.document import Document, Keys, dotted
+from headrace.config.document.document import Document, Keys, dotted_key
 from headrace.config.document.problems import Problems
 from headrace.config.document.substitution import References, references_in
-from headrace.config.document.toml_writer import SCHEMA_LINE, Written, to_text
+from headrace.config.document.toml_writer import SCHEMA_LINE, AnnotatedToml, render_toml
 from headrace.errors import DefiniteError
 
 
@@ -25,7 +25,7 @@ class Translation:
     """A file in the words of `headrace.toml`, under way."""
 
     file: str
-    written: Written = field(default_factory=Written)
+    written: AnnotatedToml = field(default_factory=AnnotatedToml)
     lines: dict[Keys, int] = field(default_factory=dict)
     """Where in the file the values come from."""
     secrets: dict[Keys, str] = field(default_factory=dict)
@@ -87,13 +87,13 @@ class Translation:
             top.append("Without need here:")
             top += [f"  {one}" for one in self.unneeded]
         above[()] = [*top, *above.get((), [])]
-        text = to_text(Written(content, above, self.written.beside))
+        text = render_toml(AnnotatedToml(content, above, self.written.beside))
         # The line for editors is a comment of its own form.
         return text.replace(f"# {SCHEMA_LINE.removeprefix('#')}", SCHEMA_LINE, 1)
 
     def _place(self, path: Keys) -> str:
         line = next((self.lines[path[:end]] for end in range(len(path), 0, -1) if self.lines.get(path[:end])), 0)
-        return f"{self.file}, line {line}, {dotted(path)}" if line else f"{self.file}, {dotted(path)}"
+        return f"{self.file}, line {line}, {dotted_key(path)}" if line else f"{self.file}, {dotted_key(path)}"
 
 
 def _numbered(name: str) -> Iterator[str]:

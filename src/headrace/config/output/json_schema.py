@@ -14,13 +14,13 @@ from types import UnionType
 from typing import Any, Final, Union, get_args, get_origin
 
 from headrace.config.file_keys import CLASS
-from headrace.config.key_catalog import Section, sections
+from headrace.config.key_catalog import Section, list_sections
 from headrace.settings.dataclass_fields import TEXT_LIST, TEXT_MAP, TEXT_PAIRS, Field, Size, to_plain
 from headrace.settings.schema_policy import ALL_KINDS, ChangeKind, Policy, allowed_policies
 
 _DRAFT: Final = "http://json-schema.org/draft-07/schema#"
 _NAME: Final = "^[A-Za-z0-9_][A-Za-z0-9_-]*$"
-_WORDS: Final[dict[Any, dict[str, Any]]] = {
+_TYPE_SCHEMAS: Final[dict[Any, dict[str, Any]]] = {
     bool: {"type": "boolean"},
     int: {"type": "integer", "minimum": 0},
     float: {"type": "number", "minimum": 0},
@@ -33,10 +33,10 @@ _WORDS: Final[dict[Any, dict[str, Any]]] = {
 }
 
 
-def schema() -> dict[str, Any]:
+def build_schema() -> dict[str, Any]:
     """The whole schema."""
     by_kind: dict[str, list[Section]] = {}
-    for section in sections():
+    for section in list_sections():
         by_kind.setdefault(section.header, []).append(section)
     tables = _tables(by_kind['pipes.NAME.tables."GLOB"'])
     pipes = _object(_properties(by_kind["pipes.NAME"][0].fields))
@@ -64,7 +64,7 @@ def schema() -> dict[str, Any]:
 
 def schema_text() -> str:
     """The schema as a file."""
-    return json.dumps(schema(), indent=2) + "\n"
+    return json.dumps(build_schema(), indent=2) + "\n"
 
 
 def _named(section: dict[str, Any]) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def _kind(kind: Any) -> dict[str, Any]:
         return {"anyOf": [_kind(one) for one in get_args(kind) if one is not type(None)]}
     if isinstance(kind, type) and issubclass(kind, StrEnum):
         return {"enum": [one.value for one in kind]}
-    return dict(_WORDS[kind])
+    return dict(_TYPE_SCHEMAS[kind])
 
 
 def _policies() -> dict[str, Any]:

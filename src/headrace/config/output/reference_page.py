@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.config.key_catalog import Section, sections
+from headrace.config.key_catalog import Section, list_sections
 from headrace.settings.dataclass_fields import Field
 from headrace.settings.reference_page import Row, row, table
 from headrace.settings.schema_policy import ALL_KINDS, ChangeKind, Policy, SchemaPolicy, allowed_policies
@@ -46,14 +46,14 @@ def configuration_page() -> str:
 def _sections() -> Iterator[str]:
     told: set[str] = set()
     known: dict[str, dict[str, Field]] = {}
-    for section in sections():
+    for section in list_sections():
         if section.header not in told:
             told.add(section.header)
             yield f"## `[{section.header}]`\n"
             if section.header in _SUBJECTS:
                 yield f"{_SUBJECTS[section.header]}\n"
-        if section.of:
-            yield f"### Of {section.of}\n"
+        if section.subject:
+            yield f"### Of {section.subject}\n"
         yield _rows(section, known.setdefault(section.header, {})) + "\n"
 
 
@@ -68,7 +68,7 @@ def _rows(section: Section, known: dict[str, Field]) -> str:
 
 def _named(section: Section, one: Field) -> Row:
     name = next(name for name, field in section.fields.items() if field is one)
-    return row(section.header, one, name in section.later)._replace(name=name)
+    return row(section.header, one, name in section.changeable)._replace(name=name)
 
 
 def _policies() -> str:
