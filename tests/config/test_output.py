@@ -11,7 +11,8 @@ import pytest
 
 from headrace import cli
 from headrace.config import load
-from headrace.config.key_hints import add_file_keys, sections
+from headrace.config.key_catalog import list_sections
+from headrace.config.key_hints import add_file_keys
 from headrace.config.output.json_schema import build_schema, schema_text
 from headrace.config.output.reference_page import configuration_page
 from testkit.pipelines.config_files import WHOLE, base, several
@@ -26,7 +27,7 @@ def test_the_page_and_the_schema_are_true() -> None:
 
 
 def test_every_setting_says_what_it_means() -> None:
-    missing = {f"{section.title} {name}" for section in sections() for name, one in section.fields.items() if not one.text}
+    missing = {f"{section.title} {name}" for section in list_sections() for name, one in section.fields.items() if not one.text}
     assert not missing
 
 

@@ -1,4 +1,4 @@
-"""`headrace.toml`: sources, sinks and pipes in one file, and what other tools' files say in its words."""
+"""Reads `headrace.toml` (sources, sinks and pipes), and the configuration files of other tools."""
 
 from headrace.config.load import DEFAULT_FILE, load
 

@@ -1,4 +1,4 @@
-"""Addresses of a file: which kind they are, with their passwords, and without."""
+"""Source and sink addresses of a pipe file: their kind, with passwords, and redacted."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from headrace.sources.mysql.server.connection import parse_mysql_url
 CHDB: Final = "chdb:"
 _SOURCES: Final = {"mysql": SourceKind.MYSQL, "mariadb": SourceKind.MYSQL, "kafka": SourceKind.TOPICS, "scylla": SourceKind.SCYLLA}
 _DEFAULT_USERS: Final = {"mysql": "root", "mariadb": "root", "clickhouse": "default", "clickhouses": "default"}
-"""Who we are where an address does not say."""
+"""The user of an address that names none."""
 SOURCE_FORMS: Final = "write mysql://user@host:port/database, binlog:DIR, kafka://host:port or scylla://user@host:port/keyspace"
 SINK_FORMS: Final = "write clickhouse://user@host:port/database, chdb:PATH, kafka://host:port, stdout: or cql://user@host:port/keyspace"
 
 
 def source_kind(url: str, place: str) -> SourceKind:
-    """What an address is the address of."""
+    """Return the kind of source that an address names."""
     if url.startswith(OFFLINE):
         return SourceKind.FILES
     kind = _SOURCES.get(url.partition("://")[0])
@@ -36,7 +36,7 @@ def source_kind(url: str, place: str) -> SourceKind:
 
 
 def add_password(url: str, password: str, place: str) -> str:
-    """The address with a password that stood beside it."""
+    """Add a password from a separate key to the address."""
     scheme, found, rest = url.partition("://")
     if not found:
         raise DefiniteError("there is no account at this address, and so no password", place=place, hint="leave the password out")
@@ -51,7 +51,7 @@ def add_password(url: str, password: str, place: str) -> str:
 
 
 def resolve_path(url: str, directory: Path) -> str:
-    """An address that is a path, seen from the file's directory."""
+    """Make the path of a `chdb:` or `binlog:` address relative to the file's directory."""
     for scheme in (CHDB, OFFLINE):
         if url.startswith(scheme) and url != scheme:
             return f"{scheme}{directory / url.removeprefix(scheme)}"
@@ -73,7 +73,7 @@ def check_source(url: str, kind: SourceKind) -> None:
 
 
 def add_query_settings(url: str, settings: Mapping[str, str]) -> str:
-    """The address with settings after its question mark."""
+    """Add settings to the address's query string."""
     if not settings:
         return url
     return f"{url}{'&' if '?' in url else '?'}{urlencode(settings)}"
@@ -82,7 +82,7 @@ def add_query_settings(url: str, settings: Mapping[str, str]) -> str:
 def check_sink(url: str) -> None:
     """Raise `DefiniteError` if it cannot be read."""
     if is_stdout(url):
-        # Its kernels are for those who need them.
+        # Imported only if needed: it loads kernels.
         from headrace.sinks.stdout.sink import parse_stdout
 
         parse_stdout(url, terminal=False)
@@ -95,7 +95,7 @@ def check_sink(url: str) -> None:
 
 
 def redact(url: str, mask: str = "") -> str:
-    """The address without anything secret; with a mask, that stands where a password was."""
+    """Return the address without secrets; a mask replaces the password."""
     if is_stdout(url) or is_producer(url):
         return url.partition("?")[0]
     if "://" not in url:

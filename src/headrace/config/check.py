@@ -1,4 +1,4 @@
-"""What can be said of a pipe before any server is asked: whether its settings go together."""
+"""Checks whether the settings of a pipe are consistent, without contacting a server."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
 
 
 def check_spec(spec: PipeSpec) -> None:
-    """Raise `DefiniteError` for what the pipe would be refused for at its start."""
+    """Raise `DefiniteError` for settings that would make the pipe fail at its start."""
     check_sections(spec)
     chosen = spec.chosen
-    # Each is built from its section, and refuses what does not go together.
+    # Building the options validates their combination.
     for section, build in ((SINK, lambda: chosen.sink), (KAFKA, lambda: chosen.kafka)):
         if chosen.plain.get(section):
             build()

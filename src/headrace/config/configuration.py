@@ -1,6 +1,6 @@
-"""What a file of pipes comes to: everything checked, secrets in their places, one `PipeSpec` for each source of each pipe.
+"""The validated configuration of a process, with secrets resolved: one `PipeSpec` for each source of each pipe.
 
-Invariant: whatever language the file was written in, this is what runs; nothing in the file is without effect.
+Invariant: files of every format lead to this, and nothing in a file is silently ignored.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ class LogFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessSettings:
-    """`[headrace]`: what is said of the process as a whole. What stands under a field is its documentation for users."""
+    """`[headrace]`: settings of the whole process. The string below a field is its user documentation."""
 
     state: Path = Path("headrace-state")
-    """Where progress is kept: a directory, with one inside for each pipe."""
+    """The directory for progress, with one subdirectory per pipe."""
     listen: str = "127.0.0.1:8088"
-    """Where the dashboard, the figures and the control API are served; empty: nowhere."""
+    """The address of the dashboard, the metrics and the control API; empty: no server."""
     hosts: tuple[str, ...] = ()
-    """Names that the dashboard is reached by from elsewhere, such as a proxy's. Needed to listen on another address than loopback."""
+    """Host names by which other machines reach the dashboard, such as a proxy's. Required to listen on an address other than loopback."""
     master: str = "local[2]"
     """The Spark master: `local[N]`, `spark://host:port`, `yarn`, `k8s://…`."""
     log: LogFormat = LogFormat.TEXT
-    """`text` or `json`: one object a line."""
+    """`text`, or `json`: one object per line."""
     spark_log: bool = False
     """Whether Spark's own warnings are logged."""
     spark: Mapping[str, str] = field(default_factory=dict)
-    """Further settings of Spark's."""
+    """More Spark settings."""
     retry_seconds: float = 5.0
-    """How long a pipe that ended by a passing error waits before it is started again; doubled each time, up to five minutes."""
+    """How long a pipe waits after a transient error before it restarts; doubled each time, up to five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfiguredPipe:
-    """One pipe of the file: its sources' parts into one sink. A part's `settings.name` is `NAME`, or `NAME/SOURCE` if there are several."""
+    """One pipe of the file: one spec per source, all with the same sink. A spec is named `NAME`, or `NAME/SOURCE` if there are several."""
 
     name: str
     specs: tuple[PipeSpec, ...]
     enabled: bool = True
     merged: bool = False
-    """Whether the sources' rows are seen together: in tables over the parts' own ones, or in the same topics."""
+    """Whether the rows of all sources are shown together: in `Merge` tables, or in shared topics."""
     prefix: str = ""
-    """What the names of the parts' targets begin with, `{source}` in it for the source's name."""
+    """The prefix of target names; `{source}` stands for the source's name."""
 
 
 @dataclass(frozen=True, slots=True)

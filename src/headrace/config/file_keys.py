@@ -1,8 +1,8 @@
-"""The keys of `headrace.toml` that are about the file itself: which sources, sinks and pipes there are. What a source's or sink's own
-classes let a user choose (`[sink]`, `[kafka]`, `[debezium]`, `[scylla]`, `[replay]` of a settings file) is taken from those classes.
+"""The keys of `headrace.toml` that belong to the file itself. The options of a source or sink (`[sink]`, `[kafka]`, `[debezium]`,
+`[scylla]`, `[replay]` of a settings file) come from the classes that use them.
 
-Invariant: every key is a field of one class here or there, and what stands under the field is its documentation. A kind of source or sink
-knows just the keys that it heeds; any other is an error.
+Invariant: every key is a field of a class, and the string below the field is its documentation. A kind of source or sink only has the keys
+that it uses; any other key is an error.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _RELAY_BYTES: Final = Size(1 << 30)
 
 
 class SourceKind(StrEnum):
-    """What a source is, as its address says."""
+    """The kind of a source, from its address."""
 
     MYSQL = "mysql"
     FILES = "binlog"
@@ -35,7 +35,7 @@ class SourceKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SourceKeys:
-    """Of every source."""
+    """Keys of every source."""
 
     url: str = ""
     """Where it is: `mysql://user@host:port/database?SETTING=VALUE`, `binlog:DIR`, `kafka://host:port,host:port`, or
@@ -47,81 +47,82 @@ class SourceKeys:
     tables: tuple[str, ...] = ()
     """Globs over `database.table` (over `table` where the address names the database); if none are given, all tables of that database."""
     exclude: tuple[str, ...] = ()
-    """Globs of tables to leave out."""
+    """Globs of tables to exclude."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnKeys:
-    """Of sources whose columns may be chosen."""
+    """Keys of sources with column selection."""
 
     columns: tuple[str, ...] = ()
-    """Globs over `database.table.column`: of tables that one is about, only these columns (and the key)."""
+    """Globs over `database.table.column`: from the tables that a glob names, only these columns and the key are taken."""
     exclude_columns: tuple[str, ...] = ()
-    """Globs of columns to leave out."""
+    """Globs of columns to exclude."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartKeys:
-    """Of servers' logs."""
+    """Keys of sources with a log."""
 
     start_at: str = ""
-    """No snapshot: follow the log from here on. `now`, `oldest`, `FILE:OFFSET` or a GTID set; of ScyllaDB `now`, `oldest` or a moment."""
+    """Start at this position of the log, without a snapshot: `now`, `oldest`, `FILE:OFFSET` or a GTID set; for ScyllaDB `now`, `oldest`
+    or a timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
 class SnapshotKeys:
-    """Of servers whose rows can be read."""
+    """Keys of sources that support snapshots."""
 
     snapshot: SnapshotMode = SnapshotMode.LOCK_FREE
-    """How the rows that are there at the start come over; `none`: not at all."""
+    """How the existing rows are copied at the start; `none`: not at all."""
     chunk_rows: int = CHUNK_ROWS
     """Rows per chunk of a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
 class BinlogKeys:
-    """Of binary logs."""
+    """Keys of sources with a binary log."""
 
     zero_dates: ZeroDates = ZeroDates.HALT
     flush_bytes: Size = _FLUSH_BYTES
-    """A batch is cut after this much log."""
+    """A batch ends after this much log."""
     flush_rows: int = 0
-    """A batch is cut after this many changes; 0: no such limit."""
+    """A batch ends after this many changes; 0: no limit."""
     flush_seconds: float = _FLUSH_S
-    """How long a batch may gather."""
+    """The longest time to collect a batch."""
 
 
 @dataclass(frozen=True, slots=True)
 class RelayKeys:
-    """Of a server's binary log."""
+    """Keys of sources with a relay log."""
 
     relay_bytes: Size = _RELAY_BYTES
-    """The most log that is kept on local disk."""
+    """The maximum size of the relay log on local disk."""
     relay: str = ""
-    """Where the log is mirrored, instead of in the state directory. On a cluster, one that all machines share saves tasks the fetching."""
+    """The directory of the relay log, instead of the state directory. On a cluster, a shared one saves tasks from fetching the log."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicKeys:
-    """Of topics that Debezium fills."""
+    """Keys of Debezium topics."""
 
     topics: tuple[str, ...] = ()
     """Globs of topics to read, such as `shop.inventory.*`."""
     topic_pattern: str = ""
     """Topics to read, by a regular expression over whole names."""
     start: str = "earliest"
-    """Where a new pipe begins: `earliest`, `latest`, a moment (`2024-05-01T12:00:00Z`), or offsets as JSON."""
+    """Where a new pipe starts: `earliest`, `latest`, a timestamp (`2024-05-01T12:00:00Z`), or offsets as JSON."""
     max_offsets: int = 500_000
-    """The most records of one batch; 0: no limit."""
+    """The maximum number of records in a batch; 0: no limit."""
     min_partitions: int = 0
-    """A batch is cut into this many tasks at least; 0: one for each partition."""
+    """The minimum number of tasks per batch; 0: one per partition."""
     kafka_jars: str = ""
-    """A folder with Spark's Kafka connector, or its Maven coordinates, if it is not where it is looked for."""
+    """A folder with Spark's Kafka connector, or its Maven coordinates, if it is not in the default place."""
 
 
 @dataclass(frozen=True, slots=True)
 class SinkKeys:
-    """Of every sink."""
+    """Keys of every sink."""
 
     url: str = ""
     """Where it is: `clickhouse://user@host:port/database`, `clickhouses://…` for TLS, `chdb:PATH` for an embedded one,
@@ -133,7 +134,7 @@ class SinkKeys:
 
 
 class LineFormat(StrEnum):
-    """What a line says: `json` an object for programs, `text` a line for people; `auto`: `text` on a terminal."""
+    """The format of a line: a `json` object, or `text` for people; `auto`: `text` on a terminal."""
 
     AUTO = "auto"
     JSON = "json"
@@ -141,7 +142,7 @@ class LineFormat(StrEnum):
 
 
 class Colour(StrEnum):
-    """Whether lines for people have colours; `auto`: on a terminal."""
+    """Whether text lines have colours; `auto`: on a terminal."""
 
     AUTO = "auto"
     ALWAYS = "always"
@@ -166,7 +167,7 @@ class StdoutKeys:
 
 @dataclass(frozen=True, slots=True)
 class ProducerKeys:
-    """Of a producer of one's own; any other key is a setting of the class."""
+    """Keys of a custom producer; any other key is a setting of its class."""
 
     producer: str = ""
     """The class, as `module:Class` (see producers.md)."""
@@ -174,34 +175,34 @@ class ProducerKeys:
 
 @dataclass(frozen=True, slots=True)
 class PipeKeys:
-    """Of a pipe."""
+    """Keys of a pipe."""
 
     source: str = ""
     """The source, by its name in `[sources.NAME]`."""
     sources: tuple[str, ...] = ()
-    """Instead of `source`: several, each of which is followed on its own (fan-in)."""
+    """Instead of `source`: several sources, each read independently (fan-in)."""
     sink: str = ""
     """The sink, by its name in `[sinks.NAME]`."""
     enabled: bool = True
-    """Whether it is run."""
+    """Whether the pipe runs."""
     include: tuple[str, ...] = ()
     """Globs of tables, instead of the source's `tables`."""
     exclude: tuple[str, ...] = ()
-    """Globs of tables to leave out, beside the source's `exclude`."""
+    """Globs of tables to exclude, in addition to the source's `exclude`."""
     prefix: str = ""
-    """What the names of target tables (or topics) begin with; `{source}` stands for the source's name."""
+    """A prefix for the names of target tables or topics; `{source}` stands for the source's name."""
     merge: bool = False
-    """Of several sources: whether their rows are seen together. In ClickHouse each source has tables of its own (`prefix`, by default
-    `{source}_`), and a table without the prefix shows them all; in Kafka all write to the same topics."""
+    """With several sources: whether their rows are shown together. In ClickHouse each source has its own tables (`prefix`, by default
+    `{source}_`), and a table without the prefix shows all rows; in Kafka all sources write to the same topics."""
     shared_target: bool = False
-    """Whether the pipe may write to tables or topics that another pipe writes to. Otherwise that is an error."""
+    """Whether the pipe may write to tables or topics of another pipe; otherwise that is an error."""
     patience: float = 600.0
-    """Seconds for which a task waits for a sink that is away or busy (15 at most: pipes share the tasks). After that the pipe ends and is
-    started again, for as long as it takes (`retry_seconds`)."""
+    """How many seconds a task waits for a sink that is away or busy (at most 15, because pipes share task slots). After that the pipe
+    restarts, as often as necessary (`retry_seconds`)."""
 
 
 TOPIC_TABLES: Final = {"topic_tables": "topics", "topic_table_patterns": "topic_patterns"}
-"""Keys of topics' sources by the names that the same settings have under `[debezium]`, where they mean something else here."""
+"""Keys of topic sources, with their names under `[debezium]`; those names have another meaning here."""
 _DEBEZIUM_FIELDS: Final[dict[str, Field]] = {
     **{name: one for name, one in setting_fields(DebeziumChoices).items() if name not in TOPIC_TABLES.values()},
     **{ours: setting_fields(DebeziumChoices)[theirs] for ours, theirs in TOPIC_TABLES.items()},
@@ -216,14 +217,14 @@ SOURCE_OPTIONS: Final[Mapping[SourceKind, tuple[str, Mapping[str, Field]]]] = {
     SourceKind.TOPICS: ("debezium", _DEBEZIUM_FIELDS),
     SourceKind.SCYLLA: ("scylla", setting_fields(ScyllaChoices)),
 }
-"""Of kinds of sources with choices of their own: the section in which these are kept, and their keys in this file."""
+"""For kinds of sources with options: the section that stores them, and their keys in this file."""
 
 
 CLASS: Final = "class"
 PRODUCER_FIELDS: Final[dict[str, Field]] = {CLASS: setting_fields(ProducerKeys)["producer"]}
-"""A word that no field of Python's can have."""
+"""`class` cannot be a field name in Python."""
 
 
 def merge_fields(*classes: type) -> dict[str, Field]:
-    """All fields of these classes."""
+    """Return the fields of all classes."""
     return {name: one for each in classes for name, one in setting_fields(each).items()}

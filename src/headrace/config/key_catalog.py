@@ -1,4 +1,4 @@
-"""Every section of `headrace.toml` with all its keys: one list for messages, for the JSON schema and for the page of settings."""
+"""All sections of `headrace.toml` with their keys: one list for messages, the JSON schema and the reference page."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ class Section:
     """One kind of section."""
 
     header: str
-    """What stands between the brackets."""
+    """The text between the brackets."""
     subject: str
-    """What it is about, if the header does not say."""
+    """The kind of source or sink, if the header does not determine it."""
     fields: Mapping[str, Field]
     changeable: frozenset[str]
-    """Which of them may change when a pipe starts again."""
+    """The keys that may change when a pipe restarts."""
     url: str = ""
-    """A regular expression over the address, where that says which kind it is."""
+    """A regular expression that addresses of this kind match."""
 
     @property
     def title(self) -> str:
@@ -62,18 +62,18 @@ class Section:
 
 
 def source_title(kind: SourceKind) -> str:
-    """How messages call the section of such a source."""
+    """Return the name of a source's section in messages."""
     return f"[sources.NAME] of {_KINDS[kind][0]}"
 
 
 def sink_title(section: str) -> str:
-    """How messages call the section of a sink, by where its choices are kept."""
+    """Return the name of a sink's section in messages, by the section that stores its options."""
     return f"[sinks.NAME] of {_SINKS[section][0]}" if section in _SINKS else "[sinks.NAME]"
 
 
 @functools.cache
 def list_sections() -> tuple[Section, ...]:
-    """All of them, in the order of a file."""
+    """Return all sections, in the order of a file."""
     process = setting_fields(ProcessSettings)
     return (
         Section("headrace", "", process, frozenset(process) - {"state"}),
@@ -99,7 +99,7 @@ def _sink(section: str) -> Section:
 
 
 def sink_option_fields(section: str) -> dict[str, Field]:
-    """The keys of a sink's own choices, but those that are about single tables."""
+    """Return the option keys of a sink, without those of single tables."""
     if section == SINK:
         of_sink = {name: one for name, one in setting_fields(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
         return {**of_sink, **setting_fields(TableOptions)}

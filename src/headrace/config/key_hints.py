@@ -1,4 +1,4 @@
-"""Where a key that stands in the wrong place belongs, and what to write for keys that users of other tools know. Only for messages."""
+"""Hints for misplaced keys and for keys of other tools. Only for messages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _REPHRASINGS: Final[tuple[tuple[str, Callable[[re.Match[str]], str]], ...]] = (
     (r"write master of the source", lambda _: 'write master = "local[N]" under [headrace]'),
     (r"--([a-z]+(?:-[a-z]+)*)", lambda found: found[1].replace("-", "_")),
 )
-"""From the words of a settings file and of flags to those of a file of pipes."""
+"""Replacements from terms of settings files and flags to terms of a pipe file."""
 _FLAG: Final = re.compile(r"(?<![\w-])--([a-z][a-z-]*[a-z])")
 _SETTING: Final = re.compile(r"--set [a-z]+\.([a-z_]+)")
 _SCHEMA_CHANGES: Final = "schema_changes"
 _AMBIGUOUS_KEYS: Final = frozenset({"set", "state"})
-"""Keys that are called like flags and mean something else."""
+"""Keys with the name of a flag and another meaning."""
 
 
 def hint_for(name: str, raw: Any, here: str) -> str:
-    """Where the key belongs, or what to write instead; empty if nobody knows. `here` is the title of the section that it stands in."""
+    """Return where the key belongs or what to write instead; empty if unknown. `here` is the title of the section with the key."""
     places = [section.title for section in list_sections() if name in section.fields and section.title != here]
     if name in set(ChangeKind):
         places = ["[pipes.NAME.schema_changes]"]
@@ -41,21 +41,21 @@ def hint_for(name: str, raw: Any, here: str) -> str:
 
 
 def rephrase_for_file(hint: str) -> str:
-    """A hint about flags and settings files, said of a file of pipes."""
+    """Rephrase a hint about flags and settings files for a pipe file."""
     for pattern, words in _REPHRASINGS:
         hint = re.sub(pattern, words, hint)
     return hint
 
 
 def _dotted(name: str, raw: Any) -> list[str]:
-    """The name, and the longer ones that a dotted key of another tool is read as."""
+    """Return the name, and the longer names that a dotted key of another tool stands for."""
     if not isinstance(raw, dict):
         return [name]
     return [f"{name}.{rest}" for inner, value in raw.items() for rest in _dotted(inner, value)] + [name]
 
 
 def add_file_keys(hint: str) -> str:
-    """A hint that speaks of flags, for who has a file: with the keys that are meant, and the sections they stand in."""
+    """Add to a hint about flags the corresponding keys and sections of a pipe file."""
     flags = (*_FLAG.findall(hint), *_SETTING.findall(hint))
     keys = dict.fromkeys(flag.replace("-", "_") for flag in flags)
     told = [f"{key} in [{header}]" for key in keys for header in _headers_with(key)[:1]]
@@ -65,5 +65,5 @@ def add_file_keys(hint: str) -> str:
 
 
 def _headers_with(key: str) -> list[str]:
-    """Where a key may stand."""
+    """Return the sections that have the key."""
     return [section.header for section in list_sections() if key in section.fields and key not in _AMBIGUOUS_KEYS]

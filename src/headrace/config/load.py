@@ -1,4 +1,4 @@
-"""A file of pipes, from its path to a `Configuration`."""
+"""Loads a pipe file into a `Configuration`."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ DEFAULT_FILE: Final = Path("headrace.toml")
 
 
 def load(path: Path = DEFAULT_FILE, only: Sequence[str] = ()) -> Configuration:
-    """The pipes of a file; with `only`, those of these names. Relative paths in a file are seen from its directory."""
+    """Load the pipes of a file, or those named in `only`. Relative paths are relative to the file's directory."""
     return resolve(read_document(path), only)
 
 
 def read_document(path: Path) -> Document:
-    """What a file says, in the words of `headrace.toml`; its suffix tells its language."""
+    """Read a file as a document with the keys of `headrace.toml`; its suffix determines its format."""
     translation = translate(path)
     directory = path.resolve().parent
     return parse_document(read_text(path), str(path), directory) if translation is None else translation.document(directory)
 
 
 def translate(path: Path) -> Translation | None:
-    """What a file of another tool's says; None of our own."""
+    """Translate a file of another tool; None for `headrace.toml`."""
     suffix, text = path.suffix.lower(), read_text(path)
     if suffix in (".conf", ".hocon"):
         return translate_mypipe(text, str(path))
@@ -41,7 +41,7 @@ def translate(path: Path) -> Translation | None:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file of pipes."""
+    """Read the text of a pipe file."""
     try:
         return path.read_text(encoding="utf-8")
     except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""From the sections of a file to pipes that can run.
+"""Resolves the sections of a file into runnable pipes.
 
-Invariant: whatever would be refused when a pipe starts, and can be told without asking a server, is refused here, with its place in the
-file; and no two parts write to the same target by accident.
+Invariant: every error that a pipe's start would raise and that can be found without a server is raised here, with its place in the file. No
+two sources write to the same target by accident.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ log = logging.getLogger("headrace")
 T = TypeVar("T")
 R = TypeVar("R")
 _DEFAULTS: Final = {name: one.default for name, one in merge_fields(ColumnKeys, StartKeys, SnapshotKeys, BinlogKeys, RelayKeys).items()}
-"""What holds for sources that have no such key."""
+"""The values for sources that lack a key."""
 
 
 def resolve(document: Document, only: Sequence[str] = ()) -> Configuration:
-    """All of a document; with `only`, the pipes of these names, and nothing that only others need."""
+    """Resolve a document; with `only`, just the pipes of these names and the sections that they use."""
     problems = Problems()
     check_top(document, problems)
     process = ProcessSettings()
@@ -84,7 +84,7 @@ class _PipeResolver:
         self._sources, self._sinks = sources, sinks
 
     def pipe(self, pipe: PipeSection) -> ConfiguredPipe:
-        """A pipe with its parts."""
+        """Resolve a pipe into one spec per source."""
         path = (PIPES, pipe.name)
         several = bool(pipe.values["sources"])
         if several and pipe.values["source"]:
@@ -99,7 +99,7 @@ class _PipeResolver:
         sink = self._find_section(pipe, "sink", pipe.values["sink"], SINKS, self._sinks)
         chosen = [self._find_section(pipe, "sources" if several else "source", name, SOURCES, self._sources) for name in pipe.sources]
         if sink is None or any(one is None for one in chosen):
-            # What is wrong with those was told.
+            # Their errors are collected already.
             return ConfiguredPipe(pipe.name, ())
         tables = read_table_settings(self._document, pipe, sink, self._problems)
         parts = tuple(self._resolve_source(pipe, source, sink, tables, several) for source in chosen if source is not None)
@@ -149,7 +149,7 @@ class _PipeResolver:
         return spec
 
     def _prefix(self, pipe: PipeSection, sink: SinkSection) -> str:
-        """What the names of targets begin with, `{source}` still in it."""
+        """Return the prefix of target names, with `{source}` not yet replaced."""
         prefix: str = pipe.values["prefix"]
         if not pipe.values["merge"]:
             return prefix
@@ -168,7 +168,7 @@ class _PipeResolver:
         return prefix or "{source}_"
 
     def _state_directory(self, pipe: PipeSection, source: SourceSection, several: bool) -> Path:
-        """The part's directory; an error if the pipe was begun under another one, which would be left behind with all it knows."""
+        """Return the state directory of one source; an error if the pipe was started with another one, whose progress would be lost."""
         alone, apart = self._process.state / pipe.name, self._process.state / pipe.name / source.name
         wanted, other = (apart, alone) if several else (alone, apart)
         if (other / "pipe.json").exists() and not (wanted / "pipe.json").exists():
@@ -182,7 +182,7 @@ class _PipeResolver:
         return wanted
 
     def _find_section(self, pipe: PipeSection, key: str, name: str, kind: str, known: Mapping[str, T]) -> T | None:
-        """A section by its name; None if it is there and wrong."""
+        """Return a section by its name; None if it exists and has errors."""
         if name in known:
             return known[name]
         there = self._document.content.get(kind, {})
@@ -208,7 +208,7 @@ def _select_pipes(document: Document, pipes: dict[str, dict[str, Any]], only: Se
 
 
 def _select_sections(document: Document, kind: str, names: set[str], alone: bool, problems: Problems) -> dict[str, dict[str, Any]]:
-    """Sections of sources or sinks: all, or those of these names alone."""
+    """Return the sections of sources or sinks: all, or only the named ones."""
     found = dict(iter_sections(document, kind, problems))
     for name in found:
         if name not in names and not alone:
@@ -217,7 +217,7 @@ def _select_sections(document: Document, kind: str, names: set[str], alone: bool
 
 
 def _check_each(sections: Mapping[str, T], check: Callable[[str, T], R], problems: Problems) -> dict[str, R]:
-    """What comes of each section; of one that is wrong, nothing but the error."""
+    """Return the result for each valid section; collect the errors of the others."""
     found = {}
     for name, raw in sections.items():
         with problems.collect():

@@ -1,7 +1,7 @@
-"""The sections of a file, each checked by itself: `[headrace]`, `[sources.NAME]`, `[sinks.NAME]`, `[pipes.NAME]`.
+"""Reads and validates the sections of a file: `[headrace]`, `[sources.NAME]`, `[sinks.NAME]`, `[pipes.NAME]`.
 
-Invariant: a key is heeded or it is an error. What a class lets a user choose is checked by the same code that checks a settings file, so
-what is kept of it in a pipe's state is in one form.
+Invariant: a key has an effect or is an error. Options are validated by the same code as a settings file, so a pipe's state stores them in
+one form.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
 @dataclass(frozen=True, slots=True)
 class SourceSection:
-    """One of the sources."""
+    """A validated `[sources.NAME]`."""
 
     name: str
     url: str
@@ -89,19 +89,19 @@ class SourceSection:
 
 @dataclass(frozen=True, slots=True)
 class SinkSection:
-    """One of the sinks."""
+    """A validated `[sinks.NAME]`."""
 
     name: str
     url: str
     """With its password: never print it."""
     section: str
-    """Under which its own choices are kept."""
+    """The settings section that stores its options."""
     chosen: PlainSettings
 
 
 @dataclass(frozen=True, slots=True)
 class PipeSection:
-    """One of the pipes, without what its tables need: that depends on the sink."""
+    """A validated `[pipes.NAME]`; its table settings are validated later, because they depend on the sink."""
 
     name: str
     values: Mapping[str, Any]
@@ -127,7 +127,7 @@ def read_process(document: Document, problems: Problems) -> ProcessSettings:
 
 
 def iter_sections(document: Document, kind: str, problems: Problems) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The sections of a kind, by their names."""
+    """Yield the names and tables of all sections of a kind."""
     for name, raw in require_table(document, (kind,), document.content.get(kind, {})).items():
         with problems.collect():
             if not _NAME.fullmatch(name):
@@ -138,7 +138,7 @@ def iter_sections(document: Document, kind: str, problems: Problems) -> Iterator
 
 
 def check_top(document: Document, problems: Problems) -> None:
-    """Nothing but the four kinds of sections stands at the top."""
+    """Report top-level keys other than the four kinds of sections."""
     for name in document.content:
         if name not in TOP:
             problems.errors.append(_unknown_at_top(document, name))
@@ -193,7 +193,7 @@ def read_sink(document: Document, name: str, raw: Mapping[str, Any], problems: P
 
 
 def _read_producer(document: Document, name: str, raw: Mapping[str, Any], problems: Problems, url: str = "") -> SinkSection:
-    """A producer of one's own: all keys but that of its class are its settings. Secret ones, and what `${…}` led to, are never kept."""
+    """Read a custom producer: all keys but `class` are its settings. Secrets and values from `${…}` are never stored."""
     path = (SINKS, name)
     settled = _resolve_references(document, path, raw, problems)
     settled.pop("url" if url else CLASS, None)
@@ -238,7 +238,7 @@ def read_pipe(document: Document, name: str, raw: Mapping[str, Any], problems: P
 
 
 def read_table_settings(document: Document, pipe: PipeSection, sink: SinkSection, problems: Problems) -> PlainSettings:
-    """What `[pipes.NAME.tables."GLOB"]` chooses, by the sections under which it is kept."""
+    """Return the settings of `[pipes.NAME.tables."GLOB"]`, by the section that stores them."""
     found: PlainSettings = {}
     for glob, raw in pipe.tables.items():
         path = (PIPES, pipe.name, TABLES, glob)
@@ -258,14 +258,14 @@ def read_table_settings(document: Document, pipe: PipeSection, sink: SinkSection
 
 
 def _validate_into(chosen: PlainSettings, section: str, content: PlainSettings, place: Callable[[Keys], str]) -> None:
-    """Check choices and lay them over those that were."""
+    """Validate settings and merge them over the ones so far."""
     merged = UserSettings(validate({section: content}, place)).over(UserSettings(chosen))
     chosen.clear()
     chosen.update(merged.plain)
 
 
 def _locate_below(document: Document, path: Keys, cut: int) -> Callable[[Keys], str]:
-    """The places of settings in this file: their own path, less its first names, is below `path`."""
+    """Return a locator that maps setting paths, without their first `cut` names, to keys below `path`."""
     return lambda inner: document.place((*path, *inner[cut:]))
 
 
@@ -277,7 +277,7 @@ def _filter_known(
     problems: Problems,
     here: str,
 ) -> dict[str, Any]:
-    """The keys that are known; the others are errors."""
+    """Return the known keys; report the others."""
     for name in raw:
         if name not in known:
             problems.errors.append(unknown_key(document, (*path, name), known, hint_for(name, raw[name], here)))
@@ -312,7 +312,7 @@ def _address_with_password(document: Document, path: Keys, url: str, values: Map
 
 
 class _locate_errors:
-    """Errors inside get the place of a key."""
+    """Sets the place of errors raised inside to a key."""
 
     def __init__(self, document: Document, path: Keys) -> None:
         self._place = document.place(path)

@@ -1,6 +1,6 @@
-"""Whether the servers of a file are there and as pipes need them: what `headrace check` finds of a source, for every pipe at once.
+"""Checks the servers of all pipes in a file, as `headrace check` does for one source.
 
-Nothing is changed on any server, and no embedded one is started.
+It changes nothing on any server and starts no embedded server.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.sources.preflight import Finding, failure, ok, warning
 
 
 def check_servers(configuration: Configuration) -> Iterator[tuple[str, Sequence[Finding]]]:
-    """What was found at each server of the pipes that are run, with its address."""
+    """Yield the address and findings of each server of the enabled pipes."""
     asked: set[object] = set()
     for part in (part for pipe in configuration.pipes if pipe.enabled for part in pipe.specs):
         for address, subject, ask in (

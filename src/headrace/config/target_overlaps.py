@@ -1,8 +1,8 @@
-"""Whether two pipes, or two sources of one, would write to the same target.
+"""Checks whether two pipes, or two sources of one pipe, may write to the same target.
 
-Rows of two sources in one table would replace each other (their versions are places in different logs), and what one source drops or
-empties would take the other's rows with it. Names are known here as globs only, so what *may* be the same is refused; whoever knows better
-narrows the globs, gives a prefix, or merges on purpose.
+Rows of two sources in one table would replace each other (their versions are positions in different logs), and a DROP or TRUNCATE of one
+source would remove the other's rows. Only globs are known here, so a *possible* overlap is rejected; the user can narrow the globs, set a
+prefix, or merge on purpose.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.sources.debezium.events.topic_tables import Naming
 
 @dataclass(frozen=True, slots=True)
 class _Target:
-    """Where some tables of a part go: globs all."""
+    """A source glob and the target glob that its tables go to."""
 
     source: str
     """Over `database.table` of the source."""
@@ -36,15 +36,15 @@ class _Target:
     renamed: bool = False
 
     def sources_of(self, target: str) -> str:
-        """Tables of the source that may go to targets that a glob matches."""
+        """Return a glob of the source tables that may go to targets that match a glob."""
         return self.source if self.renamed else f"{self.source.partition('.')[0]}.{target.partition('.')[2]}"
 
 
 def check_target_overlaps(document: Document, pipes: Iterable[ConfiguredPipe]) -> None:
-    """Raise `DefiniteError` if two parts of pipes that are run may write to the same table or topic."""
+    """Raise `DefiniteError` if two sources of enabled pipes may write to the same table or topic."""
     parts = [(pipe, spec) for pipe in pipes if pipe.enabled for spec in (*pipe.specs, *_merge_specs(pipe))]
     for (one, first), (other, second) in combinations(parts, 2):
-        # In one pipe, merged topics are shared on purpose, and merged tables are known by their engine when they are made.
+        # Within one pipe, merged topics are shared on purpose, and Merge tables are recognized by their engine.
         is_allowed = (one is other and one.merged) or first.settings.shared_target or second.settings.shared_target
         shared = "" if is_allowed else _shared_target(first, second)
         if not shared:
@@ -62,7 +62,7 @@ def check_target_overlaps(document: Document, pipes: Iterable[ConfiguredPipe]) -
 
 
 def _merge_specs(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
-    """The tables over those of a pipe's sources, as if there were a part that wrote them."""
+    """Yield a spec that stands for the pipe's `Merge` tables, as if a source wrote them."""
     if pipe.merged and pipe.specs and not is_kafka(pipe.specs[0].sink):
         part = pipe.specs[0]
         tables = {name: value for name, value in part.chosen.plain.get(SINK, {}).items() if name != "target"}
@@ -71,7 +71,7 @@ def _merge_specs(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
 
 
 def _shared_target(first: PipeSpec, second: PipeSpec) -> str:
-    """A glob of targets that both may write to; empty if there is none."""
+    """Return a glob of targets that both may write to; empty if there is none."""
     if not (_servers(first.sink) & _servers(second.sink)):
         return ""
     for one in _targets(first):
@@ -87,12 +87,12 @@ def _shared_target(first: PipeSpec, second: PipeSpec) -> str:
 
 
 def _covered(glob: str, by: Iterable[str]) -> bool:
-    # A glob's own text matches another one that holds everything it matches: `shop.or*` matches `shop.*`.
+    # The text of a glob matches a wider glob: `shop.or*` matches `shop.*`.
     return any(fnmatch.fnmatchcase(glob, one) for one in by)
 
 
 def _servers(sink: str) -> frozenset[object]:
-    """By what two sinks are known to be the same."""
+    """Return identifiers of the sink's servers, to detect that two sinks are the same."""
     if is_kafka(sink):
         return frozenset(parse_kafka_url(sink).servers.split(","))
     if is_cql(sink):
@@ -113,7 +113,7 @@ def _targets(spec: PipeSpec) -> Iterator[_Target]:
 
 
 def _source_globs(spec: PipeSpec) -> Iterable[str]:
-    """Which tables a part takes: as chosen; of topics of which all tables are taken, as the topics' names tell."""
+    """Return globs of the source tables: the selection, or for topics with all tables, globs derived from the topic names."""
     include, choices = spec.settings.selection.include, spec.chosen.debezium
     if not is_kafka(spec.source) or include != ("*.*",):
         return include
@@ -143,13 +143,13 @@ def _table_targets(spec: PipeSpec, glob: str, name: TableName) -> Iterator[_Targ
 def _topic_glob(spec: PipeSpec, name: TableName) -> str:
     choices, named = spec.chosen.kafka, parse_kafka_url(spec.sink).topic
     choices = replace(choices, topic=named) if named else choices
-    # A star is no letter that a topic may have: put in after the name is made.
+    # A topic name may not contain a star, so it is inserted afterwards.
     topic = choices.topic_of(TableName(name.database.replace("*", "0STAR0"), name.table.replace("*", "0STAR0")))
     return topic.replace("0STAR0", "*")
 
 
 def globs_overlap(one: str, other: str) -> bool:
-    """Whether some name may match both globs; a set of characters counts as any character."""
+    """Return whether a name may match both globs; a character set counts as any character."""
     first, second = _glob_characters(one), _glob_characters(other)
     reached = {(0, 0)}
     seen = set(reached)

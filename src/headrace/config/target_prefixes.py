@@ -1,4 +1,4 @@
-"""Names of targets that tell the sources of a pipe apart: a prefix, and `{source}` in what is chosen for tables."""
+"""Target names per source of a pipe: the prefix, and `{source}` in table settings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _NAMES: Final = ("database", "target")
 
 
 def apply_prefix(chosen: UserSettings, prefix: str, source: str, sink: str) -> UserSettings:
-    """The choices for one source of a pipe."""
+    """Return the settings for one source of a pipe."""
     if is_kafka(sink):
         return UserSettings({**chosen.plain, KAFKA: _topics(chosen, prefix.replace(SOURCE, source), sink)}) if prefix else chosen
     if not sink.startswith((*CLICKHOUSE, "chdb:")):
@@ -39,7 +39,7 @@ def _topics(chosen: UserSettings, prefix: str, sink: str) -> PlainSettings:
 
 
 def _substitute_source(choices: PlainSettings, source: str) -> PlainSettings:
-    """The choices with the source's name in the names of tables."""
+    """Replace `{source}` in database and table names."""
     found: dict[str, Any] = {}
     for name, value in choices.items():
         if name in _NAMES:

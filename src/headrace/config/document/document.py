@@ -1,4 +1,4 @@
-"""A file of pipes as it was written: tables of keys and values, each with its place, whatever language they came from."""
+"""The raw content of a pipe file: keys and values with their places, whatever the file format."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Keys: TypeAlias = tuple[str, ...]
 HEADRACE, SOURCES, SINKS, PIPES = "headrace", "sources", "sinks", "pipes"
 TOP: Final = (HEADRACE, SOURCES, SINKS, PIPES)
 _TOPIC_WORDS: Final = frozenset({"db", "table", "prefix"})
-"""In `topic` these are what is put in for each table."""
+"""In `topic`, these references are replaced for each table."""
 _JARS: Final = "kafka_jars"
 _RELAY: Final = "relay"
 _FOLDERS: Final = ("registry", _JARS)
@@ -29,19 +29,19 @@ _FOLDERS: Final = ("registry", _JARS)
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a file says, not yet checked."""
+    """The content of a file, not yet validated."""
 
     file: str
     directory: Path
-    """What its relative paths are seen from."""
+    """The base of relative paths."""
     content: Mapping[str, Any]
     place: Callable[[Keys], str]
-    """Where a key stands, for messages."""
+    """Returns where a key stands, for messages."""
     references: References | None = None
-    """Where `${…}` leads; None: it means nothing in the file's language."""
+    """Expands `${…}`; None if the file format has no references."""
 
     def resolve(self, path: Keys, raw: Any) -> Any:
-        """A value with what its references lead to."""
+        """Expand the references in a value."""
         if isinstance(raw, dict):
             return {name: self.resolve((*path, name), one) for name, one in raw.items()}
         if isinstance(raw, list):
@@ -56,19 +56,19 @@ class Document:
         return self._resolve_folder(path[-1], settled) if is_folder and settled else settled
 
     def _resolve_folder(self, name: str, place: str) -> str:
-        """A folder beside the file; what is an address, or coordinates, stays as it is."""
+        """Make a folder relative to the file; leave addresses and Maven coordinates unchanged."""
         there = self.directory / place
         is_folder = there.is_dir() if name == _JARS else "://" not in place and place.removesuffix(":") != MEMORY
         return str(there) if is_folder else place
 
     def read_secret_file(self, path: str, place: Keys) -> str:
-        """What a file with a password holds."""
+        """Read a password file."""
         references = self.references or References(self.directory)
         return references.read_secret(path, self.place(place))
 
 
 def parse_document(text: str, file: str, directory: Path, environment: Mapping[str, str] | None = None) -> Document:
-    """A TOML text."""
+    """Parse a TOML text."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -83,33 +83,33 @@ def parse_document(text: str, file: str, directory: Path, environment: Mapping[s
 
 
 def dotted_key(path: Keys) -> str:
-    """A key's path as TOML writes it."""
+    """Return a key path in TOML syntax."""
     return ".".join(f'"{name}"' if "." in name or not name else name for name in path)
 
 
 def parse_keys(document: Document, path: Keys, known: Mapping[str, Field], raw: Mapping[str, Any], problems: Problems) -> dict[str, Any]:
-    """The values of keys that are known; those that are not given have their defaults."""
+    """Return the values of all known keys, with defaults for missing ones."""
     values = {name: one.default for name, one in known.items()}
     for name, given in raw.items():
         one = known[name]
         try:
             values[name] = parse_value(one.kind, given)
         except InvalidValue as unfit:
-            # What should be a password may be one, whatever form it has.
+            # A value for a password key may be a password, whatever its type.
             instead = "" if is_secret(name) else f", not {given!r}"
             problems.add(f"{name} must be {unfit}{instead}", document.place((*path, name)), one.text)
     return values
 
 
 def require_table(document: Document, path: Keys, raw: Any) -> dict[str, Any]:
-    """What must be a table of keys."""
+    """Return the value if it is a table; raise `DefiniteError` otherwise."""
     if not isinstance(raw, dict):
         raise DefiniteError(f"{path[-1]!r} is a table", place=document.place(path), hint=f"write [{dotted_key(path)}] and its keys below")
     return raw
 
 
 def unknown_key(document: Document, path: Keys, known: Iterable[str], elsewhere: str = "") -> DefiniteError:
-    """A key that nobody heeds; `elsewhere` says where it would be heeded."""
+    """Report an unknown key, with the section it belongs to."""
     names = sorted(known)
     near = closest_match(path[-1], names)
     hint = elsewhere or (f"did you mean {near}?" if near else f"known: {', '.join(names)}")

@@ -1,4 +1,4 @@
-"""What is wrong with a file: all of it, not only the first thing."""
+"""Collects all errors of a file, so that they are reported together."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from headrace.terminal_text import escape_text
 
 
 class ErrorList(DefiniteError):
-    """More than one thing is wrong; the message has them all, one after another."""
+    """Several errors; the message lists them."""
 
     def __str__(self) -> str:
-        # Its lines are texts of errors, which are escaped.
+        # The messages are escaped already.
         return self.message
 
 
 class Problems:
-    """Gathers errors while a file is checked."""
+    """Collects errors while a file is validated."""
 
     def __init__(self) -> None:
         self.errors: list[DefiniteError] = []
 
     @contextmanager
     def collect(self) -> Iterator[None]:
-        """An error inside is kept, and the check goes on after the block."""
+        """Collect an error raised inside, and continue after the block."""
         try:
             yield
         except DefiniteError as error:
@@ -35,7 +35,7 @@ class Problems:
         self.errors.append(DefiniteError(message, place=place, hint=hint))
 
     def raise_any(self, file: str) -> None:
-        """Raise what was found, if anything was."""
+        """Raise the collected errors, if any."""
         if len(self.errors) == 1:
             raise self.errors[0]
         if self.errors:

@@ -1,7 +1,7 @@
-"""`${NAME}`, `${NAME:-default}` and `${file:PATH}` in the texts of a file.
+"""Expands `${NAME}`, `${NAME:-default}` and `${file:PATH}` in the texts of a file.
 
-Invariant: a reference that leads nowhere is an error that names it; what it led to is never shown. `$${` stands for the two characters
-themselves. What is put into an address is quoted where an address gives characters a meaning: before the `@`, and after the `?`.
+Invariant: a reference that cannot be expanded is an error that names it; its value is never shown. `$${` stands for the characters `${`.
+Values in an address are URL-quoted where characters have a meaning: before the `@`, and after the `?`.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _SECRET_WORDS: Final = ("pass", "secret", "token", "credential", "private", "pwd
 
 
 class References:
-    """Where references lead: the environment, and files beside the one that is read."""
+    """Expands references from the environment and from files."""
 
     def __init__(self, directory: Path, environment: Mapping[str, str] | None = None) -> None:
         self._directory = directory
         self._environment = os.environ if environment is None else environment
 
     def resolve(self, text: str, place: str, left: frozenset[str] = frozenset(), *, hidden: bool = False) -> str:
-        """The text with what its references lead to; names in `left` are not ours and stay. A hidden text is not repeated in errors."""
+        """Expand the references of a text, except the names in `left`. Errors do not repeat a hidden text."""
         return _REFERENCE.sub(lambda found: self._expand(found, place, left, hidden=hidden), text)
 
     def resolve_address(self, text: str, place: str) -> str:
-        """The same for an address. One that is a reference as a whole is what that leads to."""
+        """Expand the references of an address. An address that starts with a reference is taken as it is, without quoting."""
         scheme = text.find("://")
         if scheme < 0 or text.startswith("${"):
             return self.resolve(text, place)
@@ -49,7 +49,7 @@ class References:
         return _REFERENCE.sub(quoted, text)
 
     def read_secret(self, path: str, place: str) -> str:
-        """The content of a file, without the newline at its end."""
+        """Return the content of a file without its final newline."""
         try:
             return (self._directory / path).read_text(encoding="utf-8").removesuffix("\n").removesuffix("\r")
         except (OSError, UnicodeDecodeError) as error:
@@ -80,11 +80,11 @@ class References:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether what has this name is a secret, as far as the name tells."""
+    """Return whether a name looks like the name of a secret."""
     folded = name.lower()
     return is_secret(folded) or any(word in folded for word in _SECRET_WORDS)
 
 
 def references_in(text: str) -> tuple[str, ...]:
-    """What the references of a text are to, in their order."""
+    """Return the targets of a text's references, in order."""
     return tuple(found[1] for found in _REFERENCE.finditer(text) if found[1] is not None)

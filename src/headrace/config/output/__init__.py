@@ -1,1 +1,1 @@
-"""What `headrace config` prints: the JSON schema, the reference page, and the resolved configuration."""
+"""The output of `headrace config`: JSON schema, reference page and resolved configuration."""

@@ -1,7 +1,7 @@
-"""The JSON schema of `headrace.toml`, for editors: what may be written where, and what it means. Made from the classes alone.
+"""Generates the JSON schema of `headrace.toml` from the settings classes, for editors.
 
-An editor cannot follow `${…}`, so whatever depends on a server or on the environment is left to `headrace config check`; what the schema
-refuses, the file's reader refuses too.
+An editor cannot expand `${…}`, so checks that need a server or the environment are left to `headrace config check`. The schema rejects
+nothing that `headrace` accepts.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TYPE_SCHEMAS: Final[dict[Any, dict[str, Any]]] = {
 
 
 def build_schema() -> dict[str, Any]:
-    """The whole schema."""
+    """Return the schema."""
     by_kind: dict[str, list[Section]] = {}
     for section in list_sections():
         by_kind.setdefault(section.header, []).append(section)
@@ -44,7 +44,7 @@ def build_schema() -> dict[str, Any]:
     pipes |= {"required": ["sink"], "oneOf": [{"required": ["source"]}, {"required": ["sources"]}]}
     known = _kinds([section for section in by_kind["sinks.NAME"] if section.url], {"tables": tables})
     free = next(section for section in by_kind["sinks.NAME"] if not section.url)
-    # A class of one's own has settings that nobody knows here.
+    # The settings of a custom class are unknown.
     sinks = {"if": {"required": [CLASS]}, "then": {"type": "object", "properties": _properties(free.fields)}, "else": known}
     return {
         "$schema": _DRAFT,
@@ -63,7 +63,7 @@ def build_schema() -> dict[str, Any]:
 
 
 def schema_text() -> str:
-    """The schema as a file."""
+    """Return the schema as JSON text."""
     return json.dumps(build_schema(), indent=2) + "\n"
 
 
@@ -76,7 +76,7 @@ def _object(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kinds(kinds: Iterable[Section], of_first: Mapping[str, Any]) -> dict[str, Any]:
-    """A section of several kinds: any key of any of them, and just those of one where the address says which."""
+    """Return the schema of a section with several kinds: all keys of all kinds, restricted to one kind's keys by the address."""
     each = [({**_properties(section.fields), **(of_first if not number else {})}, section.url) for number, section in enumerate(kinds)]
     every: dict[str, list[Any]] = {}
     for properties, _ in each:
@@ -85,7 +85,7 @@ def _kinds(kinds: Iterable[Section], of_first: Mapping[str, Any]) -> dict[str, A
                 every[name].append(one)
     conditions = []
     for properties, url in each:
-        # What a key may be depends on the kind where several kinds have it.
+        # A key that several kinds have may have another type in each.
         own = {name: one for name, one in properties.items() if len(every[name]) > 1}
         then = {"propertyNames": {"enum": sorted(properties)}, **({"properties": own} if own else {})}
         conditions.append({"if": {"required": ["url"], "properties": {"url": {"pattern": url}}}, "then": then})

@@ -1,7 +1,7 @@
-"""A file as it is understood, for people: references followed, defaults by choice, nothing secret.
+"""Renders a resolved configuration: references expanded, optionally with defaults, without secrets.
 
-Invariant: what is secret is not here. Passwords of addresses and keys that are named like secrets are masked, and so is all that came from
-a file or from a variable that is named like one.
+Invariant: no secret is shown. Masked are passwords in addresses, keys with the name of a secret, and values from files or from variables
+with the name of a secret.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MASK: Final = "***"
 
 
 def render_configuration(document: Document, configuration: Configuration, *, defaults: bool = False) -> str:
-    """The file as TOML; `configuration` is what it came to."""
+    """Render the file as TOML; `configuration` is its resolved form."""
     written = AnnotatedToml()
     written.note((), f"{document.file}, as it is understood")
     named = {HEADRACE: {""}, **_used(document, configuration)}
@@ -40,7 +40,7 @@ def render_configuration(document: Document, configuration: Configuration, *, de
 
 
 def summarize(configuration: Configuration) -> str:
-    """What the pipes are, a line for each part."""
+    """Describe the pipes, one line per source."""
     lines = []
     for pipe in configuration.pipes:
         state = "" if pipe.enabled else " (disabled)"
