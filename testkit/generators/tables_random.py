@@ -6,13 +6,12 @@ read again, where the process ends. In the end both ends are compared.
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 from pymysql.err import MySQLError
@@ -25,11 +24,10 @@ from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApp
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.snapshot.lock_free import read_chunk_at
 from headrace.sources.mysql.split_reader import BinlogPlanner
-from headrace.spark.runtime.micro_batch import OnSplitDone
-from headrace.spark.runtime.tasks import SplitGroup, Task
 from testkit.oracles.binlogs import Logbook, Place
 from testkit.oracles.planned import PlannedLog
 from testkit.pipelines.driven_pipe import Crash, DrivenPipe, crash_at
+from testkit.pipelines.local_runtime import SequentialSession
 
 NAMES = ("a", "b", "c")
 _SHAPES = (
@@ -248,22 +246,15 @@ class SteeredPipe(DrivenPipe):
         assert not any(pending_requests(self.directory))
 
     def _copy(self) -> None:
-        def run_here(session: Any, groups: Sequence[SplitGroup], parallelism: int, on_done: OnSplitDone, *_: Any) -> None:
-            del session, parallelism
-            for task, split in [(cast(Task, group.job), split) for group in groups for split in group.splits]:
-                self._between()
-                on_done(split, task._run(json.loads(json.dumps(split))))
-
         def read_at(*arguments: Any) -> Iterator[ChangeBlock]:
             self._inside()
             yield from read_chunk_at(*arguments)
 
         with (
-            mock.patch("headrace.pipes.mysql.snapshot_runner.run_groups", run_here),
             mock.patch("headrace.sources.mysql.snapshot.lock_free.read_chunk_at", read_at),
             mock.patch("headrace.sources.mysql.split_reader.read_chunk_at", read_at),
         ):
-            self.parts.snapshots.run(None, 1, self._pause)
+            self.parts.snapshots.run(SequentialSession(self._between), 1, self._pause)
 
     @contextmanager
     def _pause(self) -> Iterator[None]:

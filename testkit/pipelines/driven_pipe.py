@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 from headrace.model.table_selection import Selection
@@ -30,10 +30,9 @@ from headrace.sources.mysql.preflight.required import check_server
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.split_reader import BinlogPlanner
-from headrace.spark.runtime.micro_batch import OnSplitDone
-from headrace.spark.runtime.tasks import SplitGroup, Task
 from testkit.oracles.binlogs import Logbook, Place
 from testkit.oracles.planned import PlannedLog
+from testkit.pipelines.local_runtime import SequentialSession, run_task
 
 
 class Crash(BaseException):
@@ -114,7 +113,7 @@ class DrivenPipe:
         number = max((int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")), default=-1) + 1
         _write(checkpoint / "offsets" / str(number), f"v1\n{{}}\n{json.dumps(end.to_json())}")
         task = self.parts.stream._task()
-        reports = [report for split in splits for report in task._run(json.loads(json.dumps(split)))]
+        reports = [report for split in splits for report in run_task(task, [split])]
         self.parts.stream._on_batch(reports)
         self._commit(number)
 
@@ -122,16 +121,7 @@ class DrivenPipe:
         _write(self.directory.checkpoint / "commits" / str(number), "v1\n{}")
 
     def _copy(self) -> None:
-        with mock.patch("headrace.pipes.mysql.snapshot_runner.run_groups", _run_here):
-            self.parts.snapshots.run(None, 1)
-
-
-def _run_here(session: Any, groups: Sequence[SplitGroup], parallelism: int, on_done: OnSplitDone, *_: Any) -> None:
-    del session, parallelism
-    for group in groups:
-        task = cast(Task, group.job)
-        for split in group.splits:
-            on_done(split, task._run(json.loads(json.dumps(split))))
+        self.parts.snapshots.run(SequentialSession(), 1)
 
 
 def _write(path: Path, text: str) -> None:

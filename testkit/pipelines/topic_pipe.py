@@ -23,13 +23,13 @@ from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.runtime.tasks import Report
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.views import current_rows_from
 from headrace.sources.debezium.events.options import DebeziumChoices
 from headrace.spark.kafka.record_stream import RecordTask
-from headrace.spark.runtime.tasks import Report
 from testkit.pipelines.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 from testkit.recordings.debezium_recordings import KafkaRecord, as_batches
 

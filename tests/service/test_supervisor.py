@@ -37,7 +37,7 @@ from headrace.service.supervisor import Supervisor, _shared_spark
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import ProgressStore
 from headrace.spark.runtime.worker_logs import log_marked_line
-from headrace.spark.session.session_provider import DedicatedSessionProvider
+from headrace.spark.spark_runtime import SparkRuntime
 
 PATIENCE_S = 20.0
 
@@ -101,7 +101,7 @@ def supervised(asked: Configuration, stories: dict[str, Story]) -> Iterator[Supe
     def build(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
         yield BuiltPipe(ToldPipe(stories[spec.name], spec.settings, view), lambda: False)
 
-    with Supervisor(asked, build=build, spark=DedicatedSessionProvider()) as supervisor:
+    with Supervisor(asked, build=build, runtime=SparkRuntime()) as supervisor:
         yield supervisor
 
 
@@ -293,7 +293,7 @@ def test_a_pipe_that_goes_on_while_its_sink_is_away_is_tried_again_after_a_wait(
 
     asked = configuration(tmp_path, ("p", ("p",)))
     asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=0.2), asked.pipes)
-    with Supervisor(asked, build=build, spark=DedicatedSessionProvider()) as supervisor:
+    with Supervisor(asked, build=build, runtime=SparkRuntime()) as supervisor:
         until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
         supervisor.pause("p")
         until(lambda: stage(supervisor, "p") is PipeStage.PAUSED)

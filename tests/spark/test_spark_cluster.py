@@ -21,6 +21,8 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.factory import PipeSpec, check_reach
 from headrace.retry import WaitState, use_wait_state
+from headrace.runtime.error_transport import serialize_errors
+from headrace.runtime.tasks import Report, report_batch
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.spark.runtime import remote_tasks
 from headrace.spark.runtime.cluster import (
@@ -35,10 +37,8 @@ from headrace.spark.runtime.cluster import (
     is_remote_master,
     java_bind_address,
 )
-from headrace.spark.runtime.error_transport import serialize_errors
 from headrace.spark.runtime.executors import await_executors, explain_executor_error
 from headrace.spark.runtime.remote_tasks import RemoteTask, read_reports
-from headrace.spark.runtime.tasks import Report, report_batch
 from headrace.spark.session.dependency_archive import SHIPPED_KERNELS, _required_distributions, build_archives
 
 
@@ -141,7 +141,7 @@ def test_what_is_sent_is_named_after_its_content(tmp_path: Path) -> None:
     with zipfile.ZipFile(path) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path / "there")
-    assert "headrace/spark/runtime/tasks.py" in names
+    assert "headrace/runtime/tasks.py" in names
     assert any(f"/{SHIPPED_KERNELS}/" in name and name.endswith(".nbc") for name in names), "compiled kernels"
     # Another interpreter runs the bytecode as it is, and looks at nothing of ours.
     code = "import headrace.errors as e; print(e.__file__, e.__cached__)"

@@ -7,7 +7,7 @@ from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkRuntimeError
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.spark.runtime.error_transport import encode_error
+from headrace.runtime.error_transport import encode_error
 from headrace.spark.runtime.java_process import SparkLost
 from headrace.spark.runtime.micro_batch import is_java_process_gone, translate_spark_error
 

@@ -9,9 +9,8 @@ import pytest
 
 from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock
+from headrace.runtime.tasks import TASK_ATTEMPT, Report, SplitGroup, Task
 from headrace.sources.base import Split
-from headrace.spark.runtime import tasks
-from headrace.spark.runtime.tasks import Report, SplitGroup, Task
 
 
 @dataclass
@@ -38,23 +37,18 @@ class Nothing:
         self.closed.append("writer")
 
 
-class Again:
-    """The context of a second attempt."""
-
-    @staticmethod
-    def attemptNumber() -> int:
-        return 1
-
-
-def test_a_snapshot_that_counts_is_not_read_twice_behind_the_drivers_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_snapshot_that_counts_is_not_read_twice_behind_the_drivers_back() -> None:
     task = Task(Nothing(), Nothing(), lambda call: call())
     chunk: Split = {"kind": "chunk", "once": True}
     assert [report.kind for report in task._run(chunk)] == ["done"]
-    monkeypatch.setattr(tasks.TaskContext, "get", staticmethod(Again))
-    assert [report.kind for report in task._run({**chunk, "once": False})] == ["done"]
-    assert [report.kind for report in task._run({"kind": "rows"})] == ["done"]
-    with pytest.raises(TransientError, match="started a task again"):
-        task._run(chunk)
+    second = TASK_ATTEMPT.set(1)
+    try:
+        assert [report.kind for report in task._run({**chunk, "once": False})] == ["done"]
+        assert [report.kind for report in task._run({"kind": "rows"})] == ["done"]
+        with pytest.raises(TransientError, match="started a task again"):
+            task._run(chunk)
+    finally:
+        TASK_ATTEMPT.reset(second)
 
 
 def test_reports_of_a_group_go_to_the_works_that_made_them() -> None:

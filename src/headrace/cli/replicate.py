@@ -159,8 +159,8 @@ def replicate(arguments: argparse.Namespace) -> int:
 def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
     """Run the pipe; again, from its state, if the machine was too busy to start Spark's Python processes in time."""
     from headrace.pipes.factory import open_pipe
+    from headrace.runtime.interface import WorkerStartTimeout
     from headrace.spark.runtime import java_process
-    from headrace.spark.runtime.micro_batch import WorkerStartTimeout
 
     for attempt in range(1, _ATTEMPTS + 1):
         try:

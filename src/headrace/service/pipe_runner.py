@@ -31,6 +31,7 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.state.event_skips import skipped_events
 from headrace.pipes.state.json_file import replace_json
 from headrace.retry import WaitState, use_wait_state
+from headrace.runtime.interface import Runtime
 from headrace.service.logging.formatters import mask_secrets
 from headrace.service.samples import SampleHistory
 from headrace.service.status import ErrorStatus, MetricSample, PipeStage, PipeStatus
@@ -38,7 +39,6 @@ from headrace.service.status_collector import StatusCollector
 from headrace.shortage import shortage_of
 from headrace.spark.runtime.java_process import lost_process_error
 from headrace.spark.runtime.micro_batch import is_java_process_gone
-from headrace.spark.session.session_provider import SessionProvider
 
 log = logging.getLogger("headrace")
 
@@ -79,16 +79,16 @@ class PipeRunner:
         self,
         spec: PipeSpec,
         shown: DisplayNames,
-        spark: SessionProvider,
+        runtime: Runtime,
         build: PipeOpener,
         *,
         enabled: bool = True,
         retry_s: float = 5.0,
     ) -> None:
-        retry_timeout_s = min(spec.settings.retry_timeout_s, _TASK_RETRY_TIMEOUT_S) if spark.is_shared else spec.settings.retry_timeout_s
+        retry_timeout_s = min(spec.settings.retry_timeout_s, _TASK_RETRY_TIMEOUT_S) if runtime.is_shared else spec.settings.retry_timeout_s
         self.spec = replace(spec, settings=replace(spec.settings, retry_timeout_s=retry_timeout_s))
         self.shown, self.view, self.history = shown, StatusCollector(), SampleHistory()
-        self._spark, self._build, self._retry_s = spark, build, retry_s
+        self._runtime, self._build, self._retry_s = runtime, build, retry_s
         self._changed = threading.Condition()
         self._enabled, self._requested = enabled, RequestedState.RUN
         self._stage = PipeStage.STARTING if enabled else PipeStage.DISABLED
@@ -282,7 +282,7 @@ class PipeRunner:
         begun, error = time.monotonic(), None
         try:
             with self._build(self.spec, self.view) as ready:
-                ready.pipe.spark = self._spark
+                ready.pipe.runtime = self._runtime
                 if not self._begin(ready):
                     return
                 try:

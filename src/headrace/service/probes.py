@@ -25,6 +25,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.pipes.factory import OFFLINE
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.runtime.checkpoint import committed_offset
 from headrace.service.embedded_servers import SCHEME, EmbeddedServers
 from headrace.service.pipe_runner import PipeRunner
 from headrace.service.status import PipeStage, SchemaChangeStatus
@@ -38,7 +39,6 @@ from headrace.sources.mysql.binlog.commit_times import log_place
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url, query
 from headrace.sources.mysql.server.position import file_number
 from headrace.sources.mysql.snapshot.log_watermark import log_end
-from headrace.spark.runtime.checkpoint import committed_offset
 
 log = logging.getLogger("headrace")
 

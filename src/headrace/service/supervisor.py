@@ -27,6 +27,7 @@ from headrace.pipes.state.event_skips import request_skip
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.retry import WaitState, use_wait_state
+from headrace.runtime.interface import Runtime
 from headrace.service.embedded_servers import SCHEME, EmbeddedServers
 from headrace.service.merge_tables import MergeTableProbe
 from headrace.service.pipe_groups import merge_history, merge_status
@@ -37,7 +38,8 @@ from headrace.service.readonly_query import run_readonly_query
 from headrace.service.status import MetricSample, PipeStatus, ServiceStatus, VerifyResult
 from headrace.service.verify_jobs import check_resyncable, check_verifiable, to_verify_result, verify_pipe
 from headrace.sinks.url_schemes import CLICKHOUSE
-from headrace.spark.session.session_provider import SessionProvider, SharedSessionProvider
+from headrace.spark.session.session_provider import SharedSessionProvider
+from headrace.spark.spark_runtime import SparkRuntime
 from headrace.verify.view import result_lines
 
 log = logging.getLogger("headrace")
@@ -49,11 +51,11 @@ _SAMPLE_S, _LOOK_S, _USAGE_S, _POLL_S = 1.0, 2.0, 10.0, 0.2
 class Supervisor:
     """Runs a configuration. Thread-safe; use it as a context manager."""
 
-    def __init__(self, configuration: Configuration, *, build: PipeOpener | None = None, spark: SessionProvider | None = None) -> None:
+    def __init__(self, configuration: Configuration, *, build: PipeOpener | None = None, runtime: Runtime | None = None) -> None:
         self.configuration = configuration
         self._embedded_servers = EmbeddedServers()
-        self._own_spark = None if spark is not None else _shared_spark(configuration)
-        host: SessionProvider = spark if spark is not None else self._own_spark  # type: ignore[assignment]
+        self._own_spark = None if runtime is not None else _shared_spark(configuration)
+        chosen_runtime = SparkRuntime(self._own_spark) if runtime is None else runtime
         process = configuration.process
         self.runners: dict[str, PipeRunner] = {}
         for pipe in configuration.pipes:
@@ -61,7 +63,7 @@ class Supervisor:
                 shown = DisplayNames(pipe.name, shown_source(spec.source), shown_sink(spec.sink))
                 spec_here = replace(spec, settings=replace(spec.settings, master=process.master, spark_log=process.spark_log))
                 self.runners[spec.name] = PipeRunner(
-                    spec_here, shown, host, build or self._open_pipe, enabled=pipe.enabled, retry_s=process.retry_seconds
+                    spec_here, shown, chosen_runtime, build or self._open_pipe, enabled=pipe.enabled, retry_s=process.retry_seconds
                 )
         self._started = time.time()
         self._end_requested = False
@@ -71,7 +73,7 @@ class Supervisor:
         self._verify_lock = threading.Lock()
         self._verify_pool = ThreadPoolExecutor(max_workers=2, thread_name_prefix="headrace-verify")
         self._probes = ProbeScheduler(
-            [*create_probes(list(self.runners.values()), self._embedded_servers), *self._merge_probes()] if spark is None else []
+            [*create_probes(list(self.runners.values()), self._embedded_servers), *self._merge_probes()] if runtime is None else []
         )
         self._sampler = threading.Thread(target=self._sample_loop, name="headrace-samples", daemon=True)
 

@@ -19,10 +19,9 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 
 from headrace.model.digest import Digest
+from headrace.runtime.error_transport import serialize_errors
+from headrace.runtime.tasks import Report, report_batch
 from headrace.sources.base import Split
-from headrace.spark.runtime.error_transport import serialize_errors
-from headrace.spark.runtime.tasks import Report, report_batch
-from headrace.spark.runtime.worker_logs import mark_log_lines
 from headrace.verify.region_reader import Findings, RegionReader, Sides
 from headrace.verify.regions import Region
 from headrace.verify.table_spec import TableComparison
@@ -138,7 +137,6 @@ class SparkRegionTask:
     tables: tuple[TableComparison, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        mark_log_lines()
         with serialize_errors():
             tasks = [RegionTask.from_json(json.loads(split)) for batch in batches for split in batch.column(0).to_pylist()]
             with RegionReader(self.sides) as rows_reader:

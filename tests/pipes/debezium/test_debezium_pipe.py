@@ -18,6 +18,8 @@ from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.schema_evolution import check_policy
 from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, parse_start, topic_pattern
 from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.runtime.checkpoint import initial_offset
+from headrace.runtime.error_transport import decode_error, encode_error
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sources.debezium.events.event_versions import Order, Rule, Tail
 from headrace.sources.debezium.offset_range_reader import OffsetRange, reading_error
@@ -29,8 +31,6 @@ from headrace.spark.kafka.record_stream import (
     select_ranges,
     translate_kafka_error,
 )
-from headrace.spark.runtime.checkpoint import initial_offset
-from headrace.spark.runtime.error_transport import decode_error, encode_error
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
 TOPIC = "shop.inventory.orders"

@@ -25,6 +25,7 @@ from headrace.pipes.scylla.snapshot_progress import Copies
 from headrace.pipes.scylla.tail import Tail
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.runtime.checkpoint import committed_offset
 from headrace.service.status_collector import StatusCollector
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.settings.settings_file import UserSettings
@@ -35,7 +36,6 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.spark.runtime.checkpoint import committed_offset
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.scylla.verifier import standing_of, verify_logged
 from headrace.verify.watermark import Standing, Watermark

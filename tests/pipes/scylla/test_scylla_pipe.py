@@ -28,6 +28,7 @@ from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.state.event_skips import ASKED, PASSED, RECORD, SKIPPED, request_skip, skipped_events
 from headrace.retry import retrying
+from headrace.runtime.checkpoint import committed_offset
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import disconnect
@@ -39,7 +40,6 @@ from headrace.sources.scylla.log_tables import look_at
 from headrace.sources.scylla.position import LogPosition
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.spark.runtime.checkpoint import committed_offset
 from testkit.oracles.cell_views import selected, shown
 from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_pipeline import without_spark

@@ -16,12 +16,12 @@ from headrace.pipes.state.event_skips import Skips, halted_at, note_halt, reques
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
+from headrace.runtime.checkpoint import committed_offset, initial_offset
 from headrace.sinks.base import Progress
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.spark.runtime.checkpoint import committed_offset, initial_offset
 from testkit.pipelines.checkpoint_files import make_checkpoint, write_batch_file
 
 pytestmark = pytest.mark.scaled

@@ -12,7 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
@@ -36,6 +36,9 @@ from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
 from headrace.retry import current_wait, pause, retrying
+from headrace.runtime.checkpoint import committed_offset, initial_offset, offset_of
+from headrace.runtime.interface import LOOP_S
+from headrace.runtime.tasks import Report
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.server.url import same_sink
@@ -61,10 +64,8 @@ from headrace.spark.kafka.record_reports import (
     read_tails,
     read_truncations,
 )
-from headrace.spark.kafka.record_stream import KafkaUnavailable, RecordStream, RecordTask, Subscription
-from headrace.spark.runtime.checkpoint import committed_offset, initial_offset, offset_of
-from headrace.spark.runtime.micro_batch import LOOP_S
-from headrace.spark.runtime.tasks import Report
+from headrace.spark.kafka.record_stream import KafkaUnavailable, RecordTask, Subscription
+from headrace.spark.spark_runtime import SparkRuntimeSession
 from headrace.transforms.table_shape import Shape
 
 log = logging.getLogger("headrace")
@@ -149,7 +150,8 @@ class DebeziumPipe(ChangeBlockPipe):
         if ended():
             self._view.note(f"nothing new since {batches.reached}")
             return
-        with self._spark(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session, batches.backlog.watched():
+        with self._session(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session, batches.backlog.watched():
+            assert isinstance(session, SparkRuntimeSession), "topics are read with Spark's Kafka source"
             self._follow(session, directory, batches, ended)
         self._view.note(f"stopped at {batches.reached}")
 
@@ -242,7 +244,7 @@ class DebeziumPipe(ChangeBlockPipe):
             functools.partial(topic_ids, self._address),
         )
 
-    def _follow(self, session: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+    def _follow(self, session: SparkRuntimeSession, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         """Read until `ended`; while Kafka is away, wait for it."""
         failures = 0
         while not ended():
@@ -260,10 +262,10 @@ class DebeziumPipe(ChangeBlockPipe):
                 check_offsets(batches.reached, self._standing(self._settings.retry_timeout_s), batches.notes.topics, self._address)
                 pause(min(failures, 10))
 
-    def _stream(self, session: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+    def _stream(self, session: SparkRuntimeSession, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         topics = self._topics
         subscription = Subscription(self._address, topics.pattern, topics.start, topics.max_offsets, topics.min_partitions)
-        stream = RecordStream(session, subscription, directory.checkpoint, batches.run)
+        stream = session.stream_records(subscription, directory.checkpoint, batches.run)
         try:
             with batches.reporter.beating():
                 while not stream.wait(LOOP_S) and not ended():

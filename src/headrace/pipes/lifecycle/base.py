@@ -8,7 +8,6 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
@@ -27,6 +26,8 @@ from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirecto
 from headrace.pipes.state.resync_requests import pending_requests, with_state
 from headrace.pipes.state.sink_record import Told, ask_witness
 from headrace.retry import WaitState, retrying, use_wait_state
+from headrace.runtime.checkpoint import committed_offset
+from headrace.runtime.interface import Runtime, RuntimeSession
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.shortage import shortages_at
 from headrace.sinks.base import ProgressStore, Sink
@@ -34,9 +35,7 @@ from headrace.sinks.target_claims import Claim, ClaimStore
 from headrace.sources.base import Offset
 from headrace.sources.mysql.segments.skipped_events import is_place
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.spark.runtime.checkpoint import committed_offset
-from headrace.spark.session.session import java_pid
-from headrace.spark.session.session_provider import DedicatedSessionProvider, SessionProvider
+from headrace.spark.spark_runtime import SparkRuntime
 
 _PRELOAD = ("headrace.sources.mysql.split_reader",)
 """Besides the sink's own module."""
@@ -50,8 +49,8 @@ class Pipe(ABC):
         self._stop, self._waits = threading.Event(), WaitState(pipe=settings.name)
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the pipe is past its checks, its tables are there and its state is saved."""
-        self.spark: SessionProvider = DedicatedSessionProvider()
-        """Where the pipe gets its Spark session from."""
+        self.runtime: Runtime = SparkRuntime()
+        """Runs the pipe's tasks."""
 
     @property
     def waits(self) -> WaitState:
@@ -142,18 +141,19 @@ class Pipe(ABC):
         self.on_begun()
 
     @contextmanager
-    def _spark(
+    def _session(
         self, directory: StateDirectory, modules: tuple[str, ...] = _PRELOAD, more: Mapping[str, str] | None = None
-    ) -> Iterator[Any]:
-        """A Spark session for the time of a run; its workers have these modules at hand, `more` are further settings of it."""
+    ) -> Iterator[RuntimeSession]:
+        """Start a session of the runtime that ends with the block; its workers import `modules`, and `more` are settings of the engine."""
         preload = (*modules, type(self._written_by).__module__)
         settings = self._settings
         asked = {**settings.spark, **(more or {})}
-        lent = self.spark.session(settings.master, directory.path, spark_log=settings.spark_log, preload=preload, more=asked)
+        starting = self.runtime.session(settings.master, directory.path, spark_log=settings.spark_log, preload=preload, more=asked)
         try:
-            with lent as session:
+            with starting as session:
                 try:
-                    directory.note_helper(java_pid(session), shared=self.spark.is_shared)
+                    if session.helper_pid is not None:
+                        directory.note_helper(session.helper_pid, shared=self.runtime.is_shared)
                     yield session
                 finally:
                     self._view.close()

@@ -20,8 +20,8 @@ from headrace.pipes.lifecycle.lag import Backlog
 from headrace.pipes.lifecycle.progress_view import Written
 from headrace.pipes.state.seal import StateSeal
 from headrace.retry import bind_context, retrying
+from headrace.runtime.tasks import Report
 from headrace.sinks.base import Progress, ProgressStore
-from headrace.spark.runtime.tasks import Report
 
 log = logging.getLogger("headrace")
 

@@ -39,7 +39,6 @@ from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
-from headrace.spark.runtime.executors import count_task_slots
 from headrace.transforms.name_checks import misfits
 
 logger = logging.getLogger("headrace")
@@ -95,8 +94,8 @@ class BinlogFilesPipe(SchemaFollowingPipe):
             self._view.note(f"nothing new since {stream.reached}")
             return
         start = BinlogPosition.from_json(state.start)
-        with self._spark(directory) as session:
-            limits = replace(self._settings.limits, parallelism=count_task_slots(session))
+        with self._session(directory) as session:
+            limits = replace(self._settings.limits, parallelism=session.task_slots)
             source = BinlogDirectory(log.path, start, limits, log.mariadb, stream.backlog.path)
             stream.run(session, source, ended, lambda _: None)
 

@@ -17,6 +17,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
+from headrace.runtime.checkpoint import committed_offset, planned_offset
 from headrace.sources.mysql.binlog.log_comparison import LogPurged
 from headrace.sources.mysql.failover import check_same_log, continue_on, joined
 from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
@@ -27,7 +28,6 @@ from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.log_identity import READ_AGAIN, LogReplaced
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.start_position import complete_gtid, identify_start, read_server_gtids
-from headrace.spark.runtime.checkpoint import committed_offset, planned_offset
 
 log = logging.getLogger("headrace")
 

@@ -30,6 +30,7 @@ from headrace.pipes.mysql.table_snapshots import TableSnapshots
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.retry import retrying
+from headrace.runtime.interface import BatchStream, RuntimeSession
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import Sink
 from headrace.sources.mysql.preflight.required import ServerIdentity, check_server, check_tables
@@ -37,11 +38,6 @@ from headrace.sources.mysql.segments.segment_access import SegmentAccess
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
-from headrace.spark.runtime.executors import always_fetches_segments, count_task_slots, is_local_session
-from headrace.spark.runtime.micro_batch import ChangeStream
-
-_POLL_S = 5.0
-"""A pipe with nothing to do asks seldom: what comes ends the wait at once, and so does stopping the stream."""
 
 
 class MySQLPipe(SchemaFollowingPipe):
@@ -76,7 +72,7 @@ class MySQLPipe(SchemaFollowingPipe):
         if runners.is_finished(started.target):
             self._view.note(f"nothing new since {runners.stream.reached}")
             return
-        with self._spark(directory) as session:
+        with self._session(directory) as session:
             self._run_snapshots(session, runners)
             self._run_stream(session, runners, started, server)
 
@@ -111,20 +107,20 @@ class MySQLPipe(SchemaFollowingPipe):
         with closing(retrying(lambda: connect(self._address))) as connection:
             check_tables(connection, self._address, list(state.tables))
 
-    def _run_snapshots(self, session: Any, runners: _Runners) -> None:
+    def _run_snapshots(self, session: RuntimeSession, runners: _Runners) -> None:
         rows = runners.snapshots.snapshots.log.rows
         try:
             with runners.stream.reporter.beating():
-                runners.snapshots.run(session, count_task_slots(session))
+                runners.snapshots.run(session, session.task_slots)
         except Interrupted:
             self._view.note("stopped during the snapshot; run again to go on")
         runners.stream.reporter.copied(runners.stream.reached, runners.snapshots.snapshots.log.rows - rows)
 
-    def _run_stream(self, session: Any, runners: _Runners, started: StartedPipe, server: ServerIdentity) -> None:
+    def _run_stream(self, session: RuntimeSession, runners: _Runners, started: StartedPipe, server: ServerIdentity) -> None:
         def ended() -> bool:
             return self._stop.is_set() or runners.is_finished(started.target)
 
-        def meanwhile(stream: ChangeStream) -> None:
+        def meanwhile(stream: BatchStream) -> None:
             runners.resyncs.poll(session, stream.paused)
             runners.purger.poll(stream.paused)
 
@@ -135,7 +131,7 @@ class MySQLPipe(SchemaFollowingPipe):
             BinlogPosition.from_json(started.state.start),
             self._relay(runners.stream.context.directory, started.state),
             self._settings.relay_bytes,
-            replace(self._settings.limits, parallelism=count_task_slots(session), poll_seconds=_POLL_S),
+            replace(self._settings.limits, parallelism=session.task_slots, poll_seconds=session.plan_wait_s),
             server.mariadb,
             server.identity,
             self._segment_access(session),
@@ -154,11 +150,11 @@ class MySQLPipe(SchemaFollowingPipe):
             shutil.rmtree(relay, ignore_errors=True)
         return relay
 
-    def _segment_access(self, session: Any) -> SegmentAccess:
+    def _segment_access(self, session: RuntimeSession) -> SegmentAccess:
         """Where tasks find that mirror."""
-        if is_local_session(session):
+        if session.is_local:
             return SegmentAccess.LOCAL
-        return SegmentAccess.FETCH if always_fetches_segments(session) else SegmentAccess.LOCAL_OR_FETCH
+        return SegmentAccess.FETCH if session.always_fetches_segments else SegmentAccess.LOCAL_OR_FETCH
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,6 @@ import threading
 import time
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
@@ -26,6 +25,7 @@ from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import ResyncRequest, pending_requests
 from headrace.retry import bind_context, retrying
+from headrace.runtime.interface import RuntimeSession
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sources.mysql.preflight.required import check_tables
 from headrace.sources.mysql.server.connection import connect
@@ -59,7 +59,7 @@ class ResyncRunner:
         for request in list(pending_requests(self.context.directory)):
             self._take(request, pause)
 
-    def poll(self, session: Any, pause: Pause) -> None:
+    def poll(self, session: RuntimeSession, pause: Pause) -> None:
         """Begin with the next request, if there is one and nothing is under way; raise what went wrong with the last."""
         if self._thread is not None:
             if self._thread.is_alive():
@@ -79,7 +79,7 @@ class ResyncRunner:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, session: Any, request: ResyncRequest, pause: Pause) -> None:
+    def _run(self, session: RuntimeSession, request: ResyncRequest, pause: Pause) -> None:
         try:
             self._take(request, pause)
             # One task at a time: the others are for the stream.

@@ -35,6 +35,8 @@ from headrace.pipes.mysql.table_snapshots import TableSnapshots
 from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.retry import bind_context, current_wait, retrying
+from headrace.runtime.interface import STOP_TIMEOUT_S, OnSplitDone, RuntimeSession
+from headrace.runtime.tasks import Report, SplitGroup, Task
 from headrace.settings.pipe_settings import RESHAPED_TABLES, SnapshotMode
 from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sources.base import Split
@@ -43,8 +45,6 @@ from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
 from headrace.sources.mysql.snapshot.locking import ConsistentSnapshot, Rendezvous, SnapshotPoint
-from headrace.spark.runtime.micro_batch import STOP_TIMEOUT_S, OnSplitDone, run_groups
-from headrace.spark.runtime.tasks import Report, SplitGroup, Task
 
 Pause = Callable[[], AbstractContextManager[object]]
 """Keeps the stream from starting a batch."""
@@ -170,7 +170,7 @@ class SnapshotRunner:
     def _needs(self, table: TableState) -> TableRequirements:
         return self.context.targets.requirements([self.context.sink_schema(table.schema)])[table.schema.name]
 
-    def run(self, session: Any, parallelism: int, pause: Pause = nullcontext) -> None:
+    def run(self, session: RuntimeSession, parallelism: int, pause: Pause = nullcontext) -> None:
         """Read the chunks that are left, `parallelism` at a time, and sweep. `pause` keeps the stream from starting a batch."""
         pending = self.snapshots.pending()
         if pending:
@@ -196,7 +196,7 @@ class SnapshotRunner:
             retrying(functools.partial(self.context.targets.delete_stale, self.context.sink_schema(table.schema), version))
         self.snapshots.log.swept(name)
 
-    def _read_steadily(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
+    def _read_steadily(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         """Read chunks; a table that was altered since it was planned waits to be read again, and the others go on."""
         while pending:
             try:
@@ -236,7 +236,7 @@ class SnapshotRunner:
         tables = ", ".join(map(str, sorted(names)))
         self.context.view.note(f"{tables} changed while being read, and will be read again: {error.message}")
 
-    def _read(self, session: Any, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
+    def _read(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         names = {chunk.name for chunk in pending}
         tables = [self.context.state.tables.get(name) for name in names]
         exact = {table.schema.name for table in tables if table is not None and self._needs(table).exact}
@@ -326,13 +326,13 @@ class SnapshotRunner:
             again += planned
         return again
 
-    def _run(self, session: Any, chunks: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
+    def _run(self, session: RuntimeSession, chunks: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
         if not chunks:
             return
         if self.context.settings.snapshot is SnapshotMode.CONSISTENT:
             self._run_together(session, chunks, parallelism, on_done)
         else:
-            run_groups(session, self._groups(chunks, parallelism), parallelism, on_done, self._stopper())
+            session.run_groups(self._groups(chunks, parallelism), parallelism, on_done, self._stopper())
 
     def _groups(self, chunks: Sequence[Chunk], parallelism: int) -> list[SplitGroup]:
         """The chunks as jobs of Spark's: a job costs more than a small chunk, and each carries the definitions of its tables."""
@@ -372,7 +372,7 @@ class SnapshotRunner:
 
         return stop_if_waiting
 
-    def _run_together(self, session: Any, pending: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
+    def _run_together(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
         """All chunks as of one moment: as many readers as run at once, each with its share of the chunks."""
         readers = min(parallelism, len(pending))
         rendezvous = Rendezvous(readers)
@@ -386,7 +386,7 @@ class SnapshotRunner:
         with self._only_moment(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
             taken = beside.submit(bind_context(self._take_moment), rendezvous, tables)
             groups = [SplitGroup(self.task(set(tables)), [split]) for split in splits]
-            run_groups(session, groups, readers, on_done, self._stopper())
+            session.run_groups(groups, readers, on_done, self._stopper())
             moment = taken.result()
         self.context.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
 

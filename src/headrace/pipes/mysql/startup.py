@@ -29,6 +29,7 @@ from headrace.pipes.state.resync_requests import ask_for_resync, pending_request
 from headrace.pipes.state.sink_record import Told, warn_of_old_state
 from headrace.pipes.state.stored_settings import settings_of, take_settings, warn_of_unmatched
 from headrace.retry import retrying
+from headrace.runtime.checkpoint import committed_offset
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sources.base import Offset
 from headrace.sources.mysql.ddl.dialect import Dialect
@@ -41,7 +42,6 @@ from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.mysql.start_position import complete_gtid, identify_start, resolve_start
-from headrace.spark.runtime.checkpoint import committed_offset
 from headrace.transforms.name_checks import misfits
 
 log = logging.getLogger("headrace")

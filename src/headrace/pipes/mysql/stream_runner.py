@@ -8,7 +8,6 @@ import secrets
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
@@ -22,6 +21,8 @@ from headrace.pipes.mysql.failover import reached, written
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.state.event_skips import Skips
 from headrace.retry import current_wait, retrying
+from headrace.runtime.interface import LOOP_S, BatchStream, RuntimeSession
+from headrace.runtime.tasks import Report, Task
 from headrace.sinks.base import BatchCommit
 from headrace.sources.base import Source
 from headrace.sources.mysql.binlog.commit_times import BacklogFile, log_place
@@ -32,8 +33,6 @@ from headrace.sources.mysql.segments.table_read_plan import TableReadPlan, skip_
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.split_reader import MySQLReader
-from headrace.spark.runtime.micro_batch import LOOP_S, ChangeStream
-from headrace.spark.runtime.tasks import Report, Task
 
 
 @dataclass(slots=True)
@@ -73,9 +72,9 @@ class StreamRunner:
         """How far the stream may have written."""
         return max(self.reached, self.planned)
 
-    def run(self, session: Any, source: Source, ended: Callable[[], bool], meanwhile: Callable[[ChangeStream], None]) -> None:
+    def run(self, session: RuntimeSession, source: Source, ended: Callable[[], bool], meanwhile: Callable[[BatchStream], None]) -> None:
         """Follow the log until `ended`; `meanwhile` is called every now and then."""
-        stream = ChangeStream(session, source, self.context.directory.checkpoint, self._task, self._on_batch)
+        stream = session.stream_changes(source, self.context.directory.checkpoint, self._task, self._on_batch)
         try:
             with self.reporter.beating():
                 while not stream.wait(LOOP_S) and not ended():

@@ -18,13 +18,13 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.scylla.pipe_notes import LateNote, Notes, TableNote
 from headrace.pipes.state.resync_requests import resync_command
 from headrace.retry import retrying
+from headrace.runtime.tasks import Report
 from headrace.sinks.cdc_log_sink import LateBatch, LateRowStore
 from headrace.sources.scylla.generations import StreamCatalog
 from headrace.sources.scylla.position import AUDIT, LogPosition, parse_label
 from headrace.sources.scylla.read_times import LookTimes, look_ages, places_of
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.sources.scylla.window_reader import LateRows
-from headrace.spark.runtime.tasks import Report
 
 log = logging.getLogger("headrace")
 

@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from headrace.cql.address import CqlAddress
 from headrace.cql.log_positions import BatchPlace
@@ -40,6 +40,9 @@ from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
 from headrace.retry import current_wait, pause, retrying
+from headrace.runtime.checkpoint import committed_offset, offset_of
+from headrace.runtime.interface import LOOP_S, RunTask, RuntimeSession, WorkerStartTimeout
+from headrace.runtime.tasks import Report, Task
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
@@ -51,10 +54,6 @@ from headrace.sources.scylla.source import ScyllaSource
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.window_feedback import tell
 from headrace.sources.scylla.window_reader import KnownLog, LogReader
-from headrace.spark.runtime.checkpoint import committed_offset, offset_of
-from headrace.spark.runtime.executors import count_task_slots
-from headrace.spark.runtime.micro_batch import LOOP_S, RunTask, SplitStream, WorkerStartTimeout
-from headrace.spark.runtime.tasks import Report, Task
 
 log = logging.getLogger("headrace")
 
@@ -123,7 +122,7 @@ class ScyllaPipe(Pipe):
         if self._settings.once and not asked:
             self._view.note("nothing to read: no chosen table exists yet")
             return
-        with self._spark(directory, _PRELOAD) as spark:
+        with self._session(directory, _PRELOAD) as spark:
             try:
                 while not ended():
                     if not batches.notes.tables:
@@ -286,7 +285,7 @@ class ScyllaPipe(Pipe):
                 batches.definitions.follow()
                 pause(_TABLES_S)
 
-    def _stream_patiently(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+    def _stream_patiently(self, spark: RuntimeSession, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         """Stream; again if Spark's processes did not start in time, a few times."""
         for attempt in range(_STARTS):
             try:
@@ -301,19 +300,19 @@ class ScyllaPipe(Pipe):
         """Whether tables must be copied before their logs are read on: a deletion of a range must find all rows from before it."""
         return self._target.sink.stores_row_images and not batches.copier.is_complete
 
-    def _copy_first(self, spark: Any, batches: Batches) -> None:
+    def _copy_first(self, spark: RuntimeSession, batches: Batches) -> None:
         if self._copies_first(batches):
             try:
                 with batches.reporter.beating():
-                    batches.copier.run(spark, count_task_slots(spark), lambda: batches.definitions.follow(again=True))
+                    batches.copier.run(spark, spark.task_slots, lambda: batches.definitions.follow(again=True))
             except Interrupted:
                 self._view.note("stopped during the first copy; run again to go on")
 
-    def _stream(self, spark: Any, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+    def _stream(self, spark: RuntimeSession, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
         batches.definitions.outdated = False
-        slots = count_task_slots(spark)
+        slots = spark.task_slots
         source = ScyllaSource(self._address, batches.notes.starts, self._choices, slots, directory.path / "pace.json")
-        stream = SplitStream(spark, source, directory.checkpoint, batches.run)
+        stream = spark.stream_splits(source, directory.checkpoint, batches.run)
         try:
             with batches.reporter.beating():
                 while not stream.wait(LOOP_S) and not ended() and not batches.definitions.came and not batches.definitions.outdated:

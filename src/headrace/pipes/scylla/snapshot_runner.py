@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from headrace.cql.address import CqlAddress
 from headrace.cql.schema_reader import describe_all
@@ -23,6 +23,8 @@ from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.scylla.snapshot_progress import Copies, TableCopy
 from headrace.retry import bind_context, pause, retrying
+from headrace.runtime.interface import RuntimeSession
+from headrace.runtime.tasks import Report, TaskFunction
 from headrace.sources.base import Split
 from headrace.sources.scylla.snapshot.base_rows import Telling
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
@@ -30,8 +32,6 @@ from headrace.sources.scylla.snapshot.reader import Chunk, ChunkDone, SnapshotRe
 from headrace.sources.scylla.snapshot.row_recheck import Begun
 from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
 from headrace.sources.scylla.snapshot.token_ranges import Ring, cut
-from headrace.spark.runtime.micro_batch import run_splits
-from headrace.spark.runtime.tasks import Report, TaskFunction
 
 log = logging.getLogger("headrace")
 
@@ -88,7 +88,7 @@ class TableCopier:
         """Tables that are not all in the sink yet."""
         return tuple(sorted(map(str, self._left())))
 
-    def poll(self, session: Any, parallelism: int) -> None:
+    def poll(self, session: RuntimeSession, parallelism: int) -> None:
         """Begin with what is left, if nothing is under way; raise what went wrong with the last."""
         if self.is_busy:
             return
@@ -107,7 +107,7 @@ class TableCopier:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self, session: Any, parallelism: int) -> None:
+    def _run(self, session: RuntimeSession, parallelism: int) -> None:
         try:
             self.run(session, parallelism)
         except Interrupted:
@@ -119,7 +119,7 @@ class TableCopier:
             self._failure = DefiniteError(f"copying tables failed: {type(error).__name__}: {error}", hint="please report it")
             raise
 
-    def run(self, session: Any, parallelism: int, follow: Callable[[], object] = lambda: pause(_LOOK_AGAIN_S)) -> None:
+    def run(self, session: RuntimeSession, parallelism: int, follow: Callable[[], object] = lambda: pause(_LOOK_AGAIN_S)) -> None:
         """Copy what is left of all tables, so many chunks at a time.
 
         `follow`: what is done if a table was altered; beside the stream it is to wait, because that sees to it, and to the sink.
@@ -152,7 +152,7 @@ class TableCopier:
 
     def _round(
         self,
-        session: Any,
+        session: RuntimeSession,
         parallelism: int,
         tables: Mapping[TableName, CqlTable],
         rings: Mapping[TableName, Ring],
@@ -176,7 +176,7 @@ class TableCopier:
             if self.stopping():
                 raise Interrupted
 
-        run_splits(session, self.job(reader), splits, parallelism, on_done, on_idle)
+        session.run_splits(self.job(reader), splits, parallelism, on_done, on_idle)
 
     def _telling(self, table: CqlTable) -> Telling:
         return ask_telling(shared_session(self.address), table)

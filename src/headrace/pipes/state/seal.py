@@ -16,7 +16,7 @@ from headrace.entry_stamp import Stamp, stamped, unstamped
 from headrace.errors import DefiniteError
 from headrace.jsonl import MISSHAPEN, START_OVER
 from headrace.pipes.state.json_file import read_json, replace_json
-from headrace.spark.runtime.checkpoint import check_checkpoint, check_digests, digests, newest_batch, sync_batches
+from headrace.runtime.checkpoint import check_checkpoint, check_digests, digests, newest_batch, sync_batches
 
 FILE: Final = "seal.json"
 

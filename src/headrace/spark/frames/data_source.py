@@ -17,11 +17,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from headrace.runtime.error_transport import hide_traceback
 from headrace.sources.base import Planner
 from headrace.sources.mysql.server.connection import connect
 from headrace.spark.frames.change_rows import frame_type
 from headrace.spark.frames.options import TableRequest
-from headrace.spark.runtime.error_transport import hide_traceback
 from headrace.spark.runtime.split_source import PlannedStreamReader
 
 FORMAT: Final = "headrace"

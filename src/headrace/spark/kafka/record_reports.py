@@ -17,10 +17,10 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
+from headrace.runtime.tasks import Report
 from headrace.sources.debezium.events.event_versions import Order, Tail
 from headrace.sources.debezium.events.keyless_snapshots import Snapshot
 from headrace.sources.debezium.events.records import Decoded, Found, Records, Refused, Truncation
-from headrace.spark.runtime.tasks import Report
 
 CHANGES, FOUND, REFUSED, TRUNCATED, IGNORED, RECORDS = "changes", "found", "refused", "truncated", "ignored", "records"
 ORDER, TAIL, SNAPSHOT, FILLED = "order", "tail", "snapshot", "filled"

@@ -25,16 +25,15 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.retry import current_wait
+from headrace.runtime.checkpoint import initial_offset, offset_of
+from headrace.runtime.error_transport import decode_error, serialize_errors
+from headrace.runtime.tasks import Report, Retry, report_batch
 from headrace.sinks.base import Writer, WriterFactory
 from headrace.sources.base import Offset
 from headrace.sources.debezium.events.records import Decoded, Records
 from headrace.sources.debezium.offset_range_reader import AWAY, OffsetRange
 from headrace.spark.kafka.record_reports import IGNORED, RecordTaskReport
-from headrace.spark.runtime.checkpoint import initial_offset, offset_of
-from headrace.spark.runtime.error_transport import decode_error, serialize_errors
 from headrace.spark.runtime.micro_batch import BatchStream, run_task, translate_spark_error
-from headrace.spark.runtime.tasks import Report, Retry, report_batch
-from headrace.spark.runtime.worker_logs import mark_log_lines
 from headrace.transforms.block_transform import Shaper, kept_masks
 
 
@@ -226,7 +225,6 @@ class RecordTask:
     """What becomes of blocks before they are written, if they do not pass as they are."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        mark_log_lines()
         assert self.fetch is not None
         with serialize_errors():
             splits = (json.loads(split) for batch in batches for split in batch.column(0).to_pylist())

@@ -20,7 +20,7 @@ from typing import cast
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark import SparkContext
+from pyspark import SparkContext, TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import array, explode, lit
@@ -28,24 +28,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import bind_context, current_wait
+from headrace.runtime.checkpoint import is_committed
+from headrace.runtime.error_transport import decode_error
+from headrace.runtime.interface import STOP_TIMEOUT_S, OnBatch, OnSplitDone, WorkerStartTimeout
+from headrace.runtime.tasks import REPORT_SCHEMA, TASK_ATTEMPT, Report, SplitGroup, Task, TaskFunction
 from headrace.shortage import shortage_in
 from headrace.shutdown import finishing, is_requested
 from headrace.sources.base import Source, Split
-from headrace.spark.runtime.checkpoint import is_committed
-from headrace.spark.runtime.error_transport import decode_error
 from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
 from headrace.spark.runtime.remote_tasks import read_reports, wrap_for_executors
 from headrace.spark.runtime.split_source import FORMAT, make_split_format
-from headrace.spark.runtime.tasks import REPORT_SCHEMA, Report, SplitGroup, Task, TaskFunction
 from headrace.spark.runtime.worker_logs import mark_log_lines
 
-OnSplitDone = Callable[[Split, list[Report]], None]
-RunTask = Callable[[TaskFunction], list[Report]]
-"""Runs a task over the works of a batch."""
-STOP_TIMEOUT_S = 30.0
 COMMIT_TIMEOUT_S = 10.0
-LOOP_S = 0.25
-"""How often a pipe that follows its log looks whether anything else is to do."""
 _LOOK_S = 2.0
 """How often Spark is asked whether a query still runs: what fails in a batch is known at once."""
 _KILLED_WITHIN_S = 3.0
@@ -72,10 +67,6 @@ _LOST_PROCESS_MESSAGES = (
 """What Spark says when one of its processes is gone that worked for us."""
 
 log = logging.getLogger("headrace")
-
-
-class WorkerStartTimeout(TransientError):
-    """Spark gives a Python process ten seconds to start; on a machine that is very busy that is too little. Nothing is lost by it."""
 
 
 class _StopRequested(Exception):
@@ -192,7 +183,7 @@ class SplitStream(BatchStream):
     `run` gets what runs a task over a batch, and the batch's number; it may run several tasks, as long as any of them may be run again.
     """
 
-    def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: Callable[[RunTask, int], None]) -> None:
+    def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: OnBatch) -> None:
         try:
             session.dataSource.register(make_split_format(source, current_wait().pipe))
             addresses = session.readStream.format(FORMAT).load()
@@ -278,6 +269,8 @@ class _TaskOfPipe:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         mark_log_lines(self.pipe)
+        context = TaskContext.get()
+        TASK_ATTEMPT.set(0 if context is None else context.attemptNumber())
         return self.job(batches)
 
 

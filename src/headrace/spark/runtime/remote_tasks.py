@@ -23,9 +23,9 @@ import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 
 from headrace.errors import TransientError
-from headrace.spark.runtime.error_transport import SerializedError, decode_error
+from headrace.runtime.error_transport import SerializedError, decode_error
+from headrace.runtime.tasks import Report, TaskFunction, report_batch
 from headrace.spark.runtime.executors import is_local_session
-from headrace.spark.runtime.tasks import Report, TaskFunction, report_batch
 from headrace.spark.runtime.worker_logs import format_marked_line, log_marked_line, mark_log_lines
 
 log = logging.getLogger("headrace")

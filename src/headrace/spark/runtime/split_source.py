@@ -14,8 +14,8 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
+from headrace.runtime.error_transport import serialize_errors
 from headrace.sources.base import Offset, Planner, Source
-from headrace.spark.runtime.error_transport import serialize_errors
 from headrace.spark.runtime.worker_logs import mark_log_lines
 
 FORMAT = "headrace_addresses"

@@ -8,10 +8,10 @@ from collections.abc import Generator
 from pathlib import Path
 
 from headrace.model.change_block import ChangeBlock
+from headrace.runtime.tasks import Task
 from headrace.sinks.base import Writer
 from headrace.sources.base import Offset, Split
 from headrace.spark.runtime.micro_batch import ChangeStream, run_splits
-from headrace.spark.runtime.tasks import Task
 from headrace.spark.session.class_data_archive import DUMP_TIMEOUT_S
 from headrace.spark.session.session import java_pid, start_session
 

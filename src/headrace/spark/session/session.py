@@ -43,7 +43,7 @@ from headrace.spark.session.dependency_archive import build_archives
 
 log = logging.getLogger("headrace")
 
-_WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.spark.runtime.tasks")
+_WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.runtime.tasks")
 
 _FORKABLE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """For libraries that would start threads when they are imported: the workers' daemon imports them, and must be able to fork."""

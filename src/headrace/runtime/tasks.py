@@ -1,6 +1,7 @@
-"""What runs in a task: read a piece of work, write its blocks, report what was done.
+"""The task of a pipe: reads a split, writes its blocks and reports what it did.
 
-Nothing but statistics comes back. A failed task fails its batch, and the batch runs again as a whole, which the sink's idempotency allows.
+Only statistics come back to the driver. A failed task fails its batch. The batch runs again as a whole, which is safe because sinks are
+idempotent.
 """
 
 from __future__ import annotations
@@ -8,16 +9,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from headrace.errors import TransientError
+from headrace.runtime.error_transport import serialize_errors
 from headrace.sources.base import Block, Reader, Split
-from headrace.spark.runtime.error_transport import serialize_errors
-from headrace.spark.runtime.worker_logs import mark_log_lines
 
 REPORT_SCHEMA = "kind string, subject string, changes long, bytes long, commit_ts long, detail string"
 _ARROW = pa.schema(
@@ -31,16 +31,18 @@ _ARROW = pa.schema(
     ]
 )
 
+TASK_ATTEMPT: ContextVar[int] = ContextVar("task_attempt", default=0)
+"""How often the engine has started the current task before."""
 TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
-"""What Spark runs in a task: pieces of work in, reports out. Picklable."""
+"""What the engine runs in a task: batches of encoded splits in, batches of reports out. Picklable."""
 Retry = Callable[[Callable[[], None]], None]
 """Runs a write again while the sink is away."""
 BlockShaper = Callable[[Any], Any]
-"""A block of the reader's to the block that is written, which may be empty. Picklable."""
+"""Turns a block that was read into the block that is written, which may be empty. Picklable."""
 
 
 class AnyWriter(Protocol):
-    """Writes blocks of the reader's kind."""
+    """Writes blocks of the type that the reader returns."""
 
     def write(self, block: Any) -> None: ...
 
@@ -57,7 +59,7 @@ class AnyWriterFactory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One line of what a task did: changes written to a table, or a statement passed on to the driver."""
+    """One result of a task, such as the changes that it wrote to a table."""
 
     kind: str
     subject: str
@@ -69,16 +71,15 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """Picklable."""
+    """Reads splits and writes their blocks. Picklable."""
 
     reader: Reader[Block]
     sink: AnyWriterFactory
     retry: Retry
     shape: BlockShaper | None = None
-    """What becomes of blocks before they are written, if they do not pass as they are."""
+    """Transforms blocks before they are written."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        mark_log_lines()
         with serialize_errors():
             reports = [report for batch in batches for split in batch.column(0).to_pylist() for report in self._run(json.loads(split))]
         yield report_batch(reports)
@@ -89,11 +90,11 @@ class Task:
         if split["kind"] == "mark":
             return [_done(split)]
         sink = self.sink
-        if _is_restarted():
+        if TASK_ATTEMPT.get():
             if split.get("once"):
-                # What the first attempt wrote counts; the driver takes it away before it tries again.
+                # The rows of the first attempt count. The driver deletes them before it tries again.
                 raise TransientError("Spark has started a task again that may run only once", hint="an executor was lost; see Spark's log")
-            # Blocks of the first attempt may be there.
+            # The first attempt may have written blocks.
             sink = sink.for_replay()
         writer = sink.writer()
         try:
@@ -102,7 +103,7 @@ class Task:
             writer.close()
 
     def _copy(self, split: Split, writer: AnyWriter) -> list[Report]:
-        # What cannot be written ends the reading too: a snapshot's transaction would keep its tables from being altered.
+        # A failed write ends the read as well: the transaction of a snapshot would block ALTER TABLE.
         with closing(self.reader.read(split)) as blocks:
             return self._copy_blocks(split, writer, blocks)
 
@@ -129,13 +130,13 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class SplitGroup:
-    """Pieces of work that one task does in order. Each of several must be reported by `Task`."""
+    """Splits that one task runs in order. A group of several needs a `Task`, which reports the end of each."""
 
     job: TaskFunction
     splits: Sequence[Split]
 
     def pair_reports(self, reports: Sequence[Report]) -> Iterator[tuple[Split, list[Report]]]:
-        """The works with the reports of each. The reports of a work begin with that of its end."""
+        """Return the splits with the reports of each. The reports of a split begin with the report of its end."""
         if len(self.splits) == 1:
             yield self.splits[0], list(reports)
             return
@@ -144,16 +145,10 @@ class SplitGroup:
             yield split, list(reports[begin:end])
 
 
-def _is_restarted() -> bool:
-    """Whether Spark runs this task for a second time."""
-    context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0
-
-
 def _done(split: Split, found: Split | None = None) -> Report:
     return Report("done", "", 0, 0, 0, json.dumps(split.get("until") if found is None else found))
 
 
 def report_batch(reports: Iterable[Report]) -> pa.RecordBatch:
-    """Reports as a task hands them to Spark."""
+    """Return reports as the record batch that a task returns."""
     return pa.RecordBatch.from_pylist([{name: getattr(report, name) for name in _ARROW.names} for report in reports], schema=_ARROW)

@@ -1,0 +1,161 @@
+"""The runtime interface with threads of this process: the real driver, planners, readers and writers, without Spark.
+
+For tests of order and interruption. A run takes a fraction of a second, and a test can end it at any write. Tasks get a copy of their
+description, and splits and reports are encoded, as for tasks in another process.
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from headrace.retry import bind_context
+from headrace.runtime.checkpoint import committed_offset, planned_offset
+from headrace.runtime.error_transport import SerializedError, decode_error
+from headrace.runtime.interface import BatchStream, OnBatch, OnSplitDone
+from headrace.runtime.tasks import Report, SplitGroup, Task, TaskFunction
+from headrace.sources.base import Source, Split
+from testkit.pipelines.checkpoint_files import make_checkpoint, next_batch, write_batch_file
+
+_IDLE_S = 0.05
+
+
+class LocalRuntime:
+    """Runs pipes in threads of this process."""
+
+    is_shared = False
+
+    @contextmanager
+    def session(
+        self, master: str, directory: Path, *, spark_log: bool, preload: Sequence[str], more: Mapping[str, str] | None
+    ) -> Iterator[LocalSession]:
+        del directory, spark_log, preload, more
+        inside = master.partition("[")[2].rstrip("]")
+        yield LocalSession(int(inside) if inside.isdigit() else 2)
+
+
+class LocalSession:
+    """Runs tasks in threads, and batches of a stream in the thread that waits for the stream."""
+
+    is_local = True
+    always_fetches_segments = False
+    helper_pid: int | None = None
+    plan_wait_s = 0.05
+    """The planner waits in the pipe's own loop."""
+
+    def __init__(self, task_slots: int = 2) -> None:
+        self.task_slots = task_slots
+
+    def run_groups(
+        self, groups: Sequence[SplitGroup], parallelism: int, on_done: OnSplitDone, on_idle: Callable[[], None] = lambda: None
+    ) -> None:
+        run = bind_context(lambda group: run_task(group.job, group.splits))
+        with ThreadPoolExecutor(max_workers=max(parallelism, 1), thread_name_prefix="local-task") as pool:
+            running = {pool.submit(run, group): group for group in groups}
+            left: set[Future[list[Report]]] = set(running)
+            try:
+                while left:
+                    done, left = wait(left, timeout=_IDLE_S, return_when=FIRST_COMPLETED)
+                    for future in done:
+                        for split, reports in running[future].pair_reports(future.result()):
+                            on_done(split, reports)
+                    on_idle()
+            except BaseException:
+                for future in running:
+                    future.cancel()
+                raise
+
+    def run_splits(
+        self,
+        task: TaskFunction,
+        splits: Sequence[Split],
+        parallelism: int,
+        on_done: OnSplitDone,
+        on_idle: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.run_groups([SplitGroup(task, (split,)) for split in splits], parallelism, on_done, on_idle)
+
+    def stream_splits(self, source: Source, checkpoint: Path, run: OnBatch) -> BatchStream:
+        return LocalStream(source, checkpoint, run)
+
+    def stream_changes(
+        self, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
+    ) -> BatchStream:
+        return LocalStream(source, checkpoint, lambda run_over, _: on_batch(run_over(task())))
+
+
+class SequentialSession(LocalSession):
+    """Runs one split after the other in the calling thread, and reports each before the next one starts."""
+
+    def __init__(self, before_split: Callable[[], object] = lambda: None) -> None:
+        super().__init__(1)
+        self._before_split = before_split
+
+    def run_groups(
+        self, groups: Sequence[SplitGroup], parallelism: int, on_done: OnSplitDone, on_idle: Callable[[], None] = lambda: None
+    ) -> None:
+        del parallelism, on_idle
+        for group in groups:
+            for split in group.splits:
+                self._before_split()
+                on_done(split, run_task(group.job, [split]))
+
+
+class LocalStream:
+    """A stream with a checkpoint in the format of Spark's, batch by batch in the thread that calls `wait`."""
+
+    def __init__(self, source: Source, checkpoint: Path, run: OnBatch) -> None:
+        self._checkpoint, self._run = checkpoint, run
+        self._planner = source.planner()
+        self._working = threading.RLock()
+        make_checkpoint(checkpoint)
+
+    def wait(self, timeout_s: float) -> bool:
+        """Run the next batch, if there is one."""
+        del timeout_s
+        with self._working:
+            self._batch()
+        return False
+
+    def stop(self) -> None:
+        self._planner.stop()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        with self._working:
+            yield
+
+    def _batch(self) -> None:
+        start = committed_offset(self._checkpoint) or self._planner.initial()
+        number = next_batch(self._checkpoint)
+        planned = self._checkpoint / "offsets" / str(number)
+        if not planned.exists():
+            end = self._planner.plan(start)
+            if end == start:
+                return
+            write_batch_file(planned, "\n".join(("v1", "{}", json.dumps(end))))
+        end = planned_offset(self._checkpoint)
+        assert end is not None
+        splits = self._planner.splits(start, end)
+        self._run(lambda task: [report for split in splits for report in run_task(task, [split])], number)
+        write_batch_file(self._checkpoint / "commits" / str(number), "v1\n{}")
+        self._planner.commit(end)
+
+
+def run_task(task: TaskFunction, splits: Sequence[Split]) -> list[Report]:
+    """Run a copy of a task over splits in this thread."""
+    copy: TaskFunction = pickle.loads(pickle.dumps(task))
+    batch = pa.RecordBatch.from_pydict({"split": [json.dumps(split) for split in splits]})
+    try:
+        return [Report(**row) for reports in copy([batch]) for row in reports.to_pylist()]
+    except SerializedError as error:
+        found = decode_error(str(error))
+        assert found is not None
+        raise found from error
