@@ -1,7 +1,7 @@
-"""Passwords leave the command line, which every user of the machine can read, as the first thing that a command does.
+"""Removes passwords from the command line, which every user of the machine can read.
 
-The kernel shows the arguments from the moment the process starts; only code that runs can remove them. So this module runs before all other
-imports and itself imports next to nothing: what is left of the window is the start of Python itself. Decision 47 gives figures.
+The kernel shows the arguments from the moment the process starts, and only running code can remove them. So this module runs before all
+other imports and imports almost nothing itself. The remaining window is the start of Python. Decision 47 gives figures.
 """
 
 import os
@@ -9,7 +9,7 @@ import sys
 
 SOURCE, SINK, KAFKA = "HEADRACE_SOURCE_PASSWORD", "HEADRACE_SINK_PASSWORD", "HEADRACE_KAFKA_PASSWORD"
 REGISTRY, KAFKA_PROPERTIES = "HEADRACE_REGISTRY_PASSWORD", "HEADRACE_KAFKA_SECRETS"
-# The modules that read these variables take long to import; a test compares the names.
+# The modules that define these variables are slow to import. A test compares the names.
 VARIABLES = {
     "mysql": SOURCE,
     "mariadb": SOURCE,
@@ -26,7 +26,7 @@ _FAILED = 2
 
 
 def hide_passwords() -> None:
-    """Start the command again with the passwords of its arguments in the environment; return if there are none."""
+    """Restart the command with the passwords of its arguments moved to the environment; return if there are none."""
     cleaned: list[str] = []
     found: dict[str, str] = {}
     flag = ""
@@ -47,7 +47,7 @@ def hide_passwords() -> None:
 
 
 def hidden(argument: str, *, registry: bool = False) -> tuple[str, dict[str, str]]:
-    """An argument without its secrets, and those by the variable that each goes to."""
+    """Return an argument without its secrets, and the secrets by environment variable."""
     scheme, is_address, _ = argument.partition("://")
     if not is_address or scheme not in VARIABLES or (VARIABLES[scheme] == REGISTRY and not registry):
         return _hidden_in_statement(argument)
@@ -62,13 +62,13 @@ def hidden(argument: str, *, registry: bool = False) -> tuple[str, dict[str, str
 
 
 def _flag_and_value(argument: str) -> tuple[str, str]:
-    """`--flag=VALUE` in two; the flag is empty for all else."""
+    """Split `--flag=VALUE`; the flag is empty for any other argument."""
     name, is_flag, value = argument.partition("=")
     return (name, value) if argument.startswith("--") and is_flag else ("", argument)
 
 
 def _hidden_in_account(address: str) -> tuple[str, str | None]:
-    """`scheme://user:password@host…` without the password, and it; None if there is none."""
+    """Return `scheme://user:password@host…` without the password, and the password; None if there is none."""
     scheme, _, rest = address.partition("://")
     end = min((at for at in map(rest.find, "/?#") if at >= 0), default=len(rest))
     account, _, host = rest[:end].rpartition("@")
@@ -81,7 +81,7 @@ def _hidden_in_account(address: str) -> tuple[str, str | None]:
 
 
 def _hidden_in_statement(text: str) -> tuple[str, dict[str, str]]:
-    """A CREATE DATABASE … ENGINE = MaterializeMySQL(…) without its password."""
+    """Return a CREATE DATABASE … ENGINE = MaterializeMySQL(…) without its password, and the password."""
     if "MYSQL" not in text.upper():
         return text, {}
     from headrace.materialize_mysql.statement_parser import hide_password

@@ -20,7 +20,7 @@ _DIGITS: Final = 32
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """What an entry says of itself."""
+    """The parsed stamp of an entry."""
 
     state: str
     generation: int
@@ -37,7 +37,7 @@ class Stamp:
 
 
 class Seal(Protocol):
-    """Knows how new each file of a state must be."""
+    """Records the newest stamp of each file of a state."""
 
     @property
     def state(self) -> str:
@@ -45,26 +45,26 @@ class Seal(Protocol):
 
     @property
     def accepts_plain(self) -> bool:
-        """Whether files without stamps are accepted: Headrace 0.9 wrote them."""
+        """Whether files without stamps are accepted. Headrace 0.9 wrote such files."""
 
     def last(self, path: Path) -> Stamp | None:
-        """The last entry of a file, as far as it is known."""
+        """Return the newest known stamp of a file."""
 
     def check(self, path: Path, stamps: Sequence[Stamp]) -> None:
-        """Raise `DefiniteError` if these entries of a file belong to another state, or if newer ones were written before."""
+        """Raise `DefiniteError` if the entries belong to another state, or if newer entries of the file were recorded before."""
 
     def note(self, path: Path, stamp: Stamp) -> None:
-        """An entry was written; durable when it returns."""
+        """Record that an entry was written. The record is durable on return."""
 
 
 def stamped(entry: dict[str, Any], state: str, generation: int, line: int, previous: str = "") -> tuple[dict[str, Any], Stamp]:
-    """The entry with its stamp. `previous` is the checksum of the line before it."""
+    """Return the entry with its stamp. `previous` is the checksum of the line before it."""
     stamp = Stamp(state, generation, line, _digest(entry, state, generation, line, previous))
     return {**entry, KEY: str(stamp)}, stamp
 
 
 def unstamped(raw: dict[str, Any], previous: str = "") -> tuple[dict[str, Any], Stamp | None]:
-    """The entry without its stamp, and the stamp if there is one. Raises `ValueError` if the stamp does not fit the entry."""
+    """Return the entry without its stamp, and the stamp if there is one. Raise `ValueError` if the stamp does not match the entry."""
     if KEY not in raw:
         return raw, None
     entry = {key: value for key, value in raw.items() if key != KEY}
@@ -75,7 +75,7 @@ def unstamped(raw: dict[str, Any], previous: str = "") -> tuple[dict[str, Any], 
 
 
 def _digest(entry: dict[str, Any], state: str, generation: int, line: int, previous: str) -> str:
-    # Through JSON once more: what is read back has text for every key.
+    # The checksum must be that of the parsed line, where every key is a string.
     plain = json.loads(json.dumps(entry))
     text = json.dumps([state, generation, line, previous, plain], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]

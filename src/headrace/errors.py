@@ -1,7 +1,7 @@
-"""The error classes, nothing else.
+"""The error classes.
 
-Every failure is *definite* (the data, the schema or the settings are wrong: halt and say where) or *transient* (a peer is away for
-now: retry with limits and backoff). Nothing between the two exists, so no caller ever has to guess from a message.
+Every failure is *definite* (the data, the schema or the settings are wrong: halt and name the place) or *transient* (a peer is unavailable:
+retry with limits and backoff). There is no third class, so no caller has to interpret a message.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from headrace.terminal_text import escape_text
 
 
 class HeadraceError(Exception):
-    """An error for a person: what happened, where, and what to do about it."""
+    """An error for the user: what happened, where, and what to do about it."""
 
     def __init__(self, message: str, *, place: str = "", hint: str = "", event: str = "") -> None:
-        """`event`: of an error about one event alone, its place in the words that `headrace skip` takes."""
+        """`event`: the position that `headrace skip` accepts, if the error concerns a single event."""
         super().__init__(message, place, hint)
         self.message = message
         self.place = place
@@ -21,7 +21,7 @@ class HeadraceError(Exception):
         self.event = event
 
     def __str__(self) -> str:
-        """For people: names and values from elsewhere neither start another line nor steer a terminal; the attributes hold them as is."""
+        """Return escaped text: names and values cannot start a new line or send control characters to a terminal. Attributes stay raw."""
         where = f" (at {escape_text(self.place)})" if self.place else ""
         remedy = f"\n  remedy: {escape_text(self.hint)}" if self.hint else ""
         return f"{escape_text(self.message)}{where}{remedy}"
@@ -31,14 +31,14 @@ class HeadraceError(Exception):
 
 
 class DefiniteError(HeadraceError):
-    """Trying again cannot help: the data, the schema or a setting is wrong."""
+    """A retry cannot help: the data, the schema or a setting is wrong."""
 
 
 class TransientError(HeadraceError):
-    """A peer is away or busy: trying again may help."""
+    """A peer is unavailable or busy: a retry may help."""
 
     elsewhere = False
-    """Whether trying again goes to another peer, which may be there: no reason to wait first."""
+    """Whether the retry goes to another host, so that no delay is needed."""
 
 
 def _rebuild(kind: type[HeadraceError], message: str, place: str, hint: str, event: str) -> HeadraceError:

@@ -1,7 +1,7 @@
-"""A file of JSON lines that is only ever appended to, or replaced whole.
+"""An append-only file of JSON lines, which can also be replaced as a whole.
 
-A line counts once it is complete: what a crash cut short did not happen, and is cut off when the file is read next. Where the journal
-belongs to a state, each line has a stamp (`entry_stamp`): a damaged, missing or foreign line is an error, and so is an old copy.
+A line counts only if it is complete. A line that a crash cut short is removed at the next read. In a state directory each line has a stamp
+(`entry_stamp`), so a damaged, missing or foreign line is an error, and so is an old copy of the file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.entry_stamp import Seal, Stamp, stamped, unstamped
 from headrace.errors import DefiniteError
 
 MISSHAPEN: Final = (LookupError, TypeError, ValueError, AttributeError)
-"""What reading JSON of another shape than expected may raise."""
+"""The exceptions that parsing JSON of an unexpected shape may raise."""
 START_OVER: Final = (
     "restore the whole state directory from one backup, or start over: remove the state directory, and the target tables where they hold "
     "rows already"
@@ -24,18 +24,18 @@ START_OVER: Final = (
 
 
 class Journal:
-    """One file. It need not exist yet."""
+    """One file, which need not exist yet."""
 
     def __init__(self, path: Path, seal: Seal | None = None, hint: str = START_OVER) -> None:
-        """`seal`: of the state that the journal belongs to; without one, lines have no stamps unless the file's lines have.
+        """`seal`: the seal of the state that owns the journal. Without a seal, new lines get stamps only if the existing lines have stamps.
 
-        `hint`: what to do about a damaged file.
+        `hint`: what the user should do about a damaged file.
         """
         self._path, self._seal, self._hint = path, seal, hint
         self._last: Stamp | None = None
 
     def read(self) -> list[dict[str, Any]]:
-        """All entries, in order."""
+        """Return all entries, in order."""
         content = self._path.read_bytes() if self._path.exists() else b""
         whole, _, torn = content.rpartition(b"\n")
         entries, stamps = self._parse(whole)
@@ -64,7 +64,7 @@ class Journal:
         self._note(stamp)
 
     def rewrite(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Replace the file's content at once: a crash leaves the old content or the new."""
+        """Replace the content atomically: after a crash the file has the old content or the new content."""
         last = self._newest()
         if last is not None:
             last = Stamp(last.state, last.generation + 1, 0, "")
@@ -82,7 +82,7 @@ class Journal:
         self._note(last)
 
     def _newest(self) -> Stamp | None:
-        """The stamp that the next line follows; None if lines have none."""
+        """Return the stamp of the last line; None if the lines have no stamps."""
         if self._seal is None:
             return self._last
         return self._seal.last(self._path) or Stamp(self._seal.state, 0, 0, "")
@@ -112,7 +112,7 @@ class Journal:
         return entries, stamps
 
     def _take_plain(self, entries: list[dict[str, Any]]) -> None:
-        """Give stamps to the lines of a journal that Headrace 0.9 wrote."""
+        """Add stamps to the lines of a journal that Headrace 0.9 wrote."""
         assert self._seal is not None
         if not self._seal.accepts_plain or self._seal.last(self._path) is not None:
             raise self.damaged(1, "its lines have no checksums")
@@ -130,5 +130,5 @@ class Journal:
 
 
 def _line(entry: dict[str, Any]) -> bytes:
-    """An entry as people can read it. (JSON escapes ends of lines; what is no character is escaped, too.)"""
+    """Return an entry as readable JSON. Line breaks and unpaired surrogates are escaped."""
     return json.dumps(entry, ensure_ascii=False).encode(errors="backslashreplace") + b"\n"

@@ -1,6 +1,6 @@
-"""The message of a log record for people: the format comes from code, whatever fills it is escaped.
+"""Formats the message of a log record: the format string comes from code, its arguments are escaped.
 
-Invariant: a record's text has only the line breaks of its own format and of errors, never one from a name or a value.
+Invariant: a record's text has only the line breaks of its own format string and of errors, never one from a name or a value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.terminal_text import escape_text
 
 
 def record_text(record: logging.LogRecord) -> str:
-    """The message; one that was put together before it was logged is all content, and hence one line."""
+    """Return the message. A message without arguments is treated as one value, so it becomes one line."""
     if not record.args:
         return _content(record.msg)
     if isinstance(record.args, Mapping):
@@ -27,5 +27,5 @@ def _argument(value: Any) -> Any:
 
 
 def _content(value: Any) -> str:
-    # The text of our errors is escaped already, and puts the remedy on a line of its own.
+    # The text of a HeadraceError is already escaped, and puts the remedy on its own line.
     return str(value) if isinstance(value, HeadraceError) else escape_text(str(value))

@@ -1,8 +1,8 @@
-"""Trying again, with limits.
+"""Retries with a deadline.
 
-Invariant: only a `TransientError` is tried again, and only calls that are safe to repeat may be given here (every write to a sink is: the
-merge drops what arrived twice). After the deadline the last error leaves unchanged; a definite one leaves at once. A pipe that is asked
-to end waits for nothing any more: the error leaves, and what was not done is done at the next start.
+Invariant: only a `TransientError` is retried, and every call passed here must be safe to repeat (every write to a sink is: the merge drops
+duplicates). After the deadline the last error is raised unchanged. A definite error is raised at once. A pipe that is stopping no longer
+retries: the error is raised, and the next start does the remaining work.
 
 Several pipes may run in one process. Each has its own `WaitState`, found by the context of the calling thread. Start every thread that
 works for a pipe with `bind_context`, so that it waits and ends with its pipe.
@@ -28,48 +28,48 @@ P = ParamSpec("P")
 T = TypeVar("T")
 DEADLINE_S = 600.0
 FIRST_CONTACT_S = 5.0
-"""How long a server is waited for that a pipe has never reached: its address may be wrong."""
+"""The retry deadline for a server that the pipe has never reached: its address may be wrong."""
 WAITING = "waiting: "
-"""How the log lines begin that tell of a wait."""
+"""The prefix of log lines that report a wait."""
 GOING_ON = "going on: "
-"""How those begin that tell of its end."""
+"""The prefix of log lines that report the end of a wait."""
 _MOST_WAIT_S, _SLICE_S = 10.0, 0.1
-# A try may take as long as a connection's timeout; a wait that nothing was heard of for longer is over.
+# One attempt may take as long as a connection timeout. A wait without a report for longer than this has ended.
 _HEARD_S = _MOST_WAIT_S + 15.0
 
 
 @dataclass(slots=True)
 class WaitState:
-    """What a pipe, or a process that works for one, waits for; and whether it may."""
+    """What a pipe, or a process that works for one, waits for, and whether it may wait."""
 
     ending: bool = False
-    """Whether the pipe was asked to end. A plain flag: it is set in signal handlers, where no lock may be taken."""
+    """Whether the pipe was asked to end. A plain flag, because signal handlers set it and must not take a lock."""
     pipe: str = ""
-    """What the pipe is called, where a process runs several."""
+    """The name of the pipe, if the process runs several."""
     first_contact: bool = False
-    """Whether the pipe has not reached its source and its sink yet, in this run or an earlier one."""
+    """Whether the pipe has never reached its source and its sink, in this run or an earlier one."""
     _reason: str = ""
     _since: float = 0.0
     _heard: float = -_HEARD_S
     _last: float = -math.inf
 
     def note(self, reason: str) -> None:
-        """Something failed and will be tried again."""
+        """Record a failure that will be retried."""
         now = time.monotonic()
         if now - self._heard >= _HEARD_S:
             self._since = now
         self._reason, self._heard, self._last = reason, now, now
 
     def quiet_s(self) -> float:
-        """For how many seconds nothing has failed."""
+        """Return the seconds since the last failure."""
         return time.monotonic() - self._last
 
     def clear(self) -> None:
-        """Something was done: nothing is waited for."""
+        """Clear the wait: a call has succeeded."""
         self._heard = -_HEARD_S
 
     def current(self) -> tuple[str, float] | None:
-        """What is waited for, and for how many seconds so far."""
+        """Return the reason for the wait and its duration in seconds; None if the pipe does not wait."""
         now = time.monotonic()
         return (self._reason, now - self._since) if now - self._heard < _HEARD_S else None
 
@@ -81,20 +81,20 @@ _by_pipe: dict[str, WaitState] = {}
 
 
 def current_wait() -> WaitState:
-    """Those of the pipe that this thread works for."""
+    """Return the wait state of the pipe that this thread works for."""
     return _current.get()
 
 
 def wait_state_of(pipe: str) -> WaitState:
-    """Those of a pipe that runs in this process; of one that does not, this thread's."""
+    """Return the wait state of a pipe in this process; of this thread if the pipe does not run here."""
     return _by_pipe.get(pipe) or current_wait()
 
 
 @contextmanager
 def use_wait_state(mine: WaitState, *, of_run: bool = False) -> Iterator[None]:
-    """Inside, and in threads started from there with `bind_context`, these count.
+    """Use this wait state inside the block, and in threads started from it with `bind_context`.
 
-    `of_run`: they are those of the pipe's run, which from now on hears what other processes wait for on the pipe's behalf.
+    `of_run`: the state belongs to the pipe's run. `wait_state_of` returns it from now on, so other processes can report their waits to it.
     """
     token = _current.set(mine)
     if of_run and mine.pipe:
@@ -106,14 +106,14 @@ def use_wait_state(mine: WaitState, *, of_run: bool = False) -> Iterator[None]:
 
 
 def bind_context(call: Callable[P, T]) -> Callable[P, T]:
-    """The same call, in whichever thread, as part of the work of this thread's pipe."""
+    """Return the call bound to the context of this thread's pipe, for use in another thread."""
     context = copy_context()
-    # A context cannot be entered twice at a time: each call gets a copy.
+    # A context cannot be entered twice at the same time, so each call gets a copy.
     return lambda *arguments, **named: context.copy().run(call, *arguments, **named)
 
 
 def log_wait(error: TransientError, attempt: int, wait_s: float) -> None:
-    """Tell the log what is being waited for, and where."""
+    """Log what the pipe waits for, and where."""
     where = f" ({error.place})" if error.place else ""
     if error.elsewhere:
         log.warning("%s%s; going on at the next host", error.message, where)
@@ -123,14 +123,14 @@ def log_wait(error: TransientError, attempt: int, wait_s: float) -> None:
 
 
 def pause(seconds: float) -> None:
-    """Wait, but not beyond the moment at which the pipe is asked to end."""
+    """Sleep, but wake when the pipe is asked to end."""
     until = time.monotonic() + seconds
     while not current_wait().ending and (left := until - time.monotonic()) > 0:
         time.sleep(min(left, _SLICE_S))
 
 
 def limited(deadline_s: float) -> float:
-    """The deadline, or a short one if the pipe has never reached the server that it waits for."""
+    """Return the deadline; a short one if the pipe has never reached the server."""
     return min(deadline_s, FIRST_CONTACT_S) if current_wait().first_contact else deadline_s
 
 
@@ -146,7 +146,7 @@ def retrying(
     clock: Callable[[], float] = time.monotonic,
     jitter: Callable[[], float] = random.random,
 ) -> T:
-    """Call until it succeeds, waiting ever longer; `on_wait(error, attempt, wait_s)` hears of every failure that will be tried again."""
+    """Call until it succeeds, with exponential backoff. `on_wait(error, attempt, wait_s)` is called before each retry."""
     start, deadline_s = clock(), limited(deadline_s)
     attempt = rounds = 0
     while True:
@@ -157,7 +157,7 @@ def retrying(
             if error.elsewhere:
                 wait_s = 0.0
             else:
-                # Half of the wait is random, so that tasks that failed together do not come back together.
+                # Half of the delay is random, so that tasks that failed together do not retry together.
                 wait_s = min(most_wait_s, first_wait_s * 2 ** min(rounds, 30)) * (0.5 + jitter() / 2)
                 rounds += 1
             if current_wait().ending or (attempts is not None and attempt >= attempts) or clock() - start + wait_s > deadline_s:

@@ -1,8 +1,8 @@
-"""Errors of a machine that is short of something: disk space, file descriptors, memory, processes.
+"""Errors of a machine that lacks a resource: disk space, file descriptors, memory, processes.
 
-The same shortage is reported by Python as `OSError` or `MemoryError`, by Java and ClickHouse as text. Here each becomes one error with one
-remedy. A `Shortage` is transient: nothing is lost, and the same call succeeds once there is room, so it is tried again where something
-tries again (`headrace run`, a pipe that `CREATE DATABASE` started, writes to a sink).
+Python reports a shortage as `OSError` or `MemoryError`; Java and ClickHouse report it as text. Each becomes one error with one remedy. A
+`Shortage` is transient: no data is lost, and the same call succeeds once the resource is available. It is retried wherever transient errors
+are retried (`headrace run`, a pipe that `CREATE DATABASE` started, writes to a sink).
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from pathlib import Path
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 
 SPARK_FILES, SERVER_FILES, GOOD_FILES = 400, 128, 4096
-"""Open files that Spark's Java process needs to start (measured: 256 are too few, 400 enough), an embedded server, and to be safe."""
+"""Open files that Spark's Java process needs to start (measured: 256 are too few, 400 enough), that an embedded server needs, and a safe
+number.
+"""
 _FULL_BYTES = 1 << 20
 _AGAIN = "then start again: nothing is lost"
 
@@ -90,7 +92,7 @@ _KINDS = (
 
 
 def shortage_of(error: BaseException, *directories: Path) -> HeadraceError | None:
-    """What an error of Python's says about the machine; `directories` are those that were written to. None if it says nothing."""
+    """Return the shortage that a Python error reports; `directories` are those being written to. None if it reports none."""
     if isinstance(error, MemoryError):
         return shortage_in("MemoryError")
     if not isinstance(error, OSError):
@@ -107,7 +109,7 @@ def shortage_of(error: BaseException, *directories: Path) -> HeadraceError | Non
 
 @contextmanager
 def shortages_at(*directories: Path) -> Iterator[None]:
-    """Within it, what the machine is short of leaves as an error with a remedy; these directories are written to."""
+    """Raise shortages inside the block as errors with a remedy. The block writes to these directories."""
     try:
         yield
     except Shortage as error:
@@ -121,12 +123,12 @@ def shortages_at(*directories: Path) -> Iterator[None]:
 
 
 def shortage_in(text: str, place: str = "") -> Shortage | None:
-    """The shortage that a text of Java's, ClickHouse's or Python's tells of."""
+    """Return the shortage that an error text of Java, ClickHouse or Python reports."""
     return next((kind.error(place) for kind in _KINDS if kind.words.search(text)), None)
 
 
 def full_directory(directories: Iterable[Path]) -> str:
-    """Which of these is on a file system that is full; empty if none is."""
+    """Return the first of these directories whose file system is full; empty if none is."""
     for directory in directories:
         there = next((path for path in (directory, *directory.parents) if path.exists()), None)
         if there is not None:
@@ -137,7 +139,7 @@ def full_directory(directories: Iterable[Path]) -> str:
 
 
 def check_file_limit(what: str, needed: int) -> None:
-    """Allow as many open files as the system grants; raises `DefiniteError` if those are too few."""
+    """Raise the limit of open files as far as the system allows; raise `DefiniteError` if it stays too low."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     if hard != resource.RLIM_INFINITY and hard < needed:

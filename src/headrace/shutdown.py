@@ -67,7 +67,7 @@ def install() -> None:
     for number in _SIGNALS:
         signal.signal(number, _hold_main_thread)
     threading.Thread(target=_act_on_signals, name="headrace-signals", daemon=True).start()
-    # The entry point blocked them until now.
+    # The entry point blocked the signals until now.
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
 
 
@@ -89,7 +89,7 @@ def exit_code(code: int) -> int:
 
 @contextmanager
 def finishing() -> Iterator[None]:
-    """A batch is being written: a stopped command finishes it, however long that takes."""
+    """Mark that a batch is being written: a stopped command finishes it, however long that takes."""
     with _shutdown.counting:
         _shutdown.unfinished += 1
     try:
@@ -102,7 +102,7 @@ def finishing() -> Iterator[None]:
 
 @contextmanager
 def abandonable() -> Iterator[None]:
-    """A step that cannot be stopped, and loses nothing when it is cut off, such as the start of Spark: a signal does not wait for it."""
+    """Mark a step that cannot be stopped and loses nothing when it is cut off, such as starting Spark. A signal does not wait for it."""
     with _shutdown.counting:
         _shutdown.abandonable += 1
     try:
@@ -167,12 +167,12 @@ def end_descendants(grace_s: float = _END_S, is_hurried: Callable[[], bool] = la
 
 
 def _hold_main_thread(*_: object) -> None:
-    """While another thread exits, the main thread must not go on: its peers are being ended."""
+    """Block the main thread while another thread exits the process: its child processes are being ended."""
     _wait_if_exiting()
 
 
 def _wait_if_exiting() -> None:
-    # A signal's handler also runs in a main thread that exits itself, which nothing else would end.
+    # The signal handler also runs in a main thread that exits by itself. That thread must not block here.
     while _shutdown.is_exiting and _shutdown.exiting_thread != threading.get_ident():
         time.sleep(60)
 
@@ -203,7 +203,7 @@ def _act_on_signals() -> None:
 
 
 def _next_signal(timeout_s: float | None) -> int:
-    """The number of the next signal that asks this process to end; 0 if none arrives in time."""
+    """Return the number of the next signal that asks this process to end; 0 if none arrives in time."""
     while select.select([_shutdown.reader], [], [], timeout_s)[0]:
         number = os.read(_shutdown.reader, 1)[0]
         if number in _SIGNALS:
@@ -214,7 +214,7 @@ def _next_signal(timeout_s: float | None) -> int:
 
 
 def _exit(code: int, grace_s: float) -> None:
-    """End the descendants, remove temporary directories, and end this process without a word."""
+    """End the descendants, remove temporary directories, and end this process without output."""
     _shutdown.exiting.acquire()
     _shutdown.exiting_thread = threading.get_ident()
     _shutdown.is_exiting = True
@@ -232,8 +232,8 @@ def _exit(code: int, grace_s: float) -> None:
 
 
 def _silence() -> None:
-    """Write what is buffered; nothing that other threads say from now on is of use to anybody."""
-    # In another thread: a reader that does not read may hold up whoever writes now, and with that the buffer.
+    """Flush the output streams and discard later output: other threads may still write while the process ends."""
+    # In another thread, because a reader that does not read may block the writer that holds the buffer's lock.
     flushing = threading.Thread(target=_flush, daemon=True)
     flushing.start()
     flushing.join(_FLUSH_S)
@@ -241,7 +241,7 @@ def _silence() -> None:
         with suppress(OSError):
             os.write(2, _SHOW_CURSOR)
     with suppress(KeyError, AttributeError):
-        # It may not be imported yet, or be in the middle of that.
+        # The logging module may not be imported yet, or only in part.
         sys.modules["logging"].disable()
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -255,7 +255,7 @@ def _flush() -> None:
 
 
 def _descendants(sessions: set[int]) -> list[int]:
-    """Living processes that descend from this one, or whose session a descendant has started; adds such sessions to `sessions`."""
+    """Return the living processes that descend from this one, or whose session a descendant started. Add those sessions to `sessions`."""
     found = _processes()
     own, own_session = os.getpid(), os.getsid(0)
     children: dict[int, list[int]] = {}
@@ -273,7 +273,7 @@ def _descendants(sessions: set[int]) -> list[int]:
 
 
 def _processes() -> dict[int, tuple[int, int, bool]]:
-    """The parent and the session of every process, and whether it lives: a process that has ended still tells its session."""
+    """Return the parent and session of every process, and whether it lives. A process that has ended still has a session."""
     found = {}
     for name in filter(str.isdigit, os.listdir("/proc")):  # noqa: PTH208  (pathlib is slow to import)
         with suppress(OSError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123

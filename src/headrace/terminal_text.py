@@ -49,10 +49,10 @@ UNSAFE: Final = re.compile(_character_class(*CONTROL_RANGES, *FORMAT_RANGES, *_S
 
 
 def escape_text(text: str) -> str:
-    """A name, a value or a message from elsewhere, as one line that a terminal shows as it is."""
+    """Return a name, a value or an external message as one line that a terminal shows unchanged."""
     return text if text.isascii() and text.isprintable() else UNSAFE.sub(lambda found: json.dumps(found.group())[1:-1], text)
 
 
 def print_line(text: str, *, file: TextIO | None = None) -> None:
-    """Print one escaped line, at once."""
+    """Print one escaped line and flush."""
     print(escape_text(text), file=file, flush=True)

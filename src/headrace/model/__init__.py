@@ -1,1 +1,1 @@
-"""The words of change data capture, pure: no I/O, nothing but the standard library and pyarrow."""
+"""The types of change data capture. Pure: no I/O, only the standard library and pyarrow."""

@@ -1,7 +1,7 @@
-"""What an alteration did to the values that were there, in words that neither source nor sink owns.
+"""What an ALTER did to existing values, independent of source and sink.
 
-A server may rewrite every row of a table without a word in its log. The source says column by column what it surely did; a sink does the
-same to its copy, or has the table read again where only the source can tell (`Untold`).
+A server may rewrite every row of a table without a row event in its log. The source states for each column what the server did. A sink does
+the same to its copy, or requests a resync where only the source knows the values (`Untold`).
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from headrace.model.schema_change import AddColumn, DropColumn, ModifyColumn, Re
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Every value is what it was, as the new type spells it. What the new type cannot hold was not there."""
+    """Every value is unchanged, converted to the new type. No existing value is out of the new type's range."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortened:
-    """Text was cut to so many characters (None: to none in particular), and lost the spaces at its end if it was stripped."""
+    """Text was cut to this many characters (None: not cut), and lost its trailing spaces if it was stripped."""
 
     length: int | None
     stripped: bool = False
@@ -29,31 +29,31 @@ class Shortened:
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Every row holds this: a value that Arrow takes for the column's type, days and microseconds for dates and times."""
+    """Every row holds this value: one that Arrow accepts for the column's type, days and microseconds for dates and times."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
 class Untold:
-    """Only the source knows."""
+    """Only the source knows the new values."""
 
     why: str
 
 
 Show: TypeAlias = Callable[[TableSchema], TableSchema]
-"""A source's table as the sink gets to see it."""
+"""Maps a source table to the table that the sink sees."""
 
 Effect: TypeAlias = Kept | Shortened | Filled | Untold
 
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """A column after an alteration, and what it was before."""
+    """A column after an ALTER, its former name, and what happened to its values."""
 
     column: Column
     origin: str | None
-    """The name it had; None for a new column."""
+    """The former name; None for a new column."""
     effect: Effect
 
 
@@ -64,26 +64,26 @@ class Alteration:
     before: TableSchema
     after: TableSchema
     fates: tuple[Fate, ...]
-    """Of each column of `after`, in its order."""
+    """One for each column of `after`, in its order."""
     left: frozenset[str] = frozenset()
-    """Columns of `before` that the copy shall leave as they are: it was chosen to ignore what became of them."""
+    """Columns of `before` that the sink keeps unchanged, because its schema policy ignores the change."""
 
     @property
     def dropped(self) -> tuple[str, ...]:
-        """The columns that are no more."""
+        """The columns of `before` that no longer exist."""
         kept = {fate.origin for fate in self.fates}
         return tuple(column.name for column in self.before.columns if column.name not in kept)
 
     @property
     def moves_key(self) -> bool:
-        """Whether another key tells rows apart."""
+        """Whether the row key changed."""
         new_names = {fate.origin: fate.column.name for fate in self.fates if fate.origin is not None}
         return tuple(new_names.get(name) for name in self.before.row_key) != self.after.row_key
 
     def shown(
         self, show: Callable[[TableSchema], TableSchema], show_after: Callable[[TableSchema], TableSchema] | None = None
     ) -> Alteration:
-        """The alteration of what is carried of the table (`show_after`: from now on)."""
+        """Return the alteration of the table that the sink sees (`show_after`: the mapping from now on)."""
         before, after = show(self.before), (show_after or show)(self.after)
         visible = {column.name for column in before.columns}
         fates = {fate.column.name: fate for fate in self.fates}
@@ -101,7 +101,7 @@ def _seen(fate: Fate, column: Column, visible: set[str]) -> Fate:
 def alteration(
     before: TableSchema, after: TableSchema, changes: Iterable[SchemaChange], effect_of: Callable[[AddColumn | ModifyColumn], Effect]
 ) -> Alteration:
-    """What the changes of one statement make of a table."""
+    """Return the effect of one statement's changes on a table."""
     origins: dict[str, str | None] = {column.name: column.name for column in before.columns}
     effects: dict[str, Effect] = {}
     for change in changes:

@@ -1,9 +1,9 @@
-"""Changes, in the only form in which they travel: a columnar block of row images of one table.
+"""The only form in which changes travel: a columnar block of row images of one table.
 
-A block holds *images*, in the order of the log. An insert, a delete and a snapshot read are one image each. An update is its after
-image; its before image precedes it only where the sink needs it, that is where the update moved the row to another key (or always,
-when the reader was asked for every before image). So "delete the old key, insert the new one" is not a special case anywhere: it is
-what a block says. Versions rise strictly within a source's log, so a replayed block is equal to the first and merging it changes nothing.
+A block holds *row images* in log order. An insert, a delete and a snapshot read are one image each. An update is its after image. Its
+before image precedes it only where the sink needs it: where the update changed the key, or always if the reader requests every before
+image. So "delete the old key, insert the new one" needs no special case. Versions rise strictly within a source's log, so a replayed block
+equals the first one, and merging it again changes nothing.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.model.schema import TableSchema
 
 
 class Op(IntEnum):
-    """What an image is. `BEFORE` and `DELETE` take the image away; the others put it there."""
+    """The kind of a row image. `BEFORE` and `DELETE` remove the row; the others add it."""
 
     SNAPSHOT = 0
     INSERT = 1
@@ -35,20 +35,20 @@ class ChangeBlock:
 
     schema: TableSchema
     images: pa.RecordBatch
-    """The table's columns, of exactly `schema.arrow_schema`."""
+    """The table's columns, exactly of `schema.arrow_schema`."""
     op: pa.UInt8Array
     version: pa.UInt64Array
     commit_ts: pa.Int64Array
-    """When the source committed the change, microseconds since 1970 (for a snapshot: when it was read)."""
+    """When the source committed the change, in microseconds since 1970 (snapshot: when the row was read)."""
     transaction: pa.DictionaryArray | None = None
-    """The transaction of each image, as the source names it (its GTID, else the place where it begins), if the reader was asked for it."""
+    """The transaction of each image, if requested: its GTID, otherwise the position where it begins."""
     order: pa.UInt64Array | None = None
-    """The place of each image within its transaction: unique and rising, with gaps. In a snapshot: the row's number, unique in it."""
+    """The order of each image within its transaction: unique and rising, with gaps. In a snapshot: a unique row number."""
     query: pa.DictionaryArray | None = None
-    """The statement that made the change, where the source logged it and the reader was asked for it."""
+    """The SQL statement that made the change, if the source logged it and the reader requested it."""
 
     def taken(self, rows: Any) -> ChangeBlock:
-        """Those images of the block, by their places or by booleans."""
+        """Return the images at these indexes, or where the mask is true."""
         chosen = np.asarray(rows)
         places = pa.array(np.flatnonzero(chosen) if chosen.dtype == bool else chosen)
 
@@ -72,7 +72,7 @@ class ChangeBlock:
 
     @property
     def changes(self) -> int:
-        """How many changes the images make up: a before image belongs to the update after it."""
+        """Return the number of changes: a before image belongs to the update after it."""
         before = pc.sum(pc.equal(self.op, pa.scalar(Op.BEFORE, pa.uint8()))).as_py() or 0
         return self.rows - int(before)
 
@@ -86,5 +86,5 @@ class ChangeBlock:
 
     @property
     def newest(self) -> int:
-        """When the newest change was committed; 0 if there is none."""
+        """Return the newest commit time; 0 for an empty block."""
         return int(pc.max(self.commit_ts).as_py() or 0)

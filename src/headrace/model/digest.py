@@ -32,16 +32,16 @@ _LONG = ("mediumtext", "longtext", "mediumblob", "longblob")
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """Some rows, summed up."""
+    """The digest of a set of rows."""
 
     rows: int = 0
     total: int = 0
-    """The sum of their hashes, modulo 2**64."""
+    """The sum of the row hashes, modulo 2**64."""
 
     def __add__(self, other: Digest) -> Digest:
         return Digest(self.rows + other.rows, (self.total + other.total) % _MODULUS)
 
 
 def is_hashed(column: Column) -> bool:
-    """Whether the column's values may be so long that a server would not join them to a text of the whole row."""
+    """Whether values may be too long for a server to concatenate into a text of the whole row."""
     return column.kind in (Kind.JSON, Kind.GEOMETRY) or column.source_type.lower().startswith(_LONG)

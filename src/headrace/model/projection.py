@@ -1,8 +1,8 @@
-"""Which columns of a table are carried: globs over `database.table.column`.
+"""Selects the columns of a table by globs over `database.table.column`.
 
-A projection is a pure function from a table as the source has it to the table that a sink sees. Readers apply it to what they decode and
-select; whoever creates, checks or compares tables in the sink applies it to the same schemas, so both always speak of the same columns.
-What tells rows apart is never left out: without it, two rows would become one.
+A projection is a pure function from the source's table to the table that the sink sees. Readers apply it to the columns they decode and
+select. Code that creates, checks or compares sink tables applies it to the same schemas, so both use the same columns. Key columns are
+never excluded: without them, two rows would become one.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from headrace.model.schema import TableName, TableSchema
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """The columns to carry. Without globs: all of them.
+    """The columns to replicate; without globs, all of them.
 
-    A glob's part after its last dot is about columns, the rest about tables: `shop.*.secret`, `shop.orders.note*`, `*.*.raw`.
+    The part of a glob after the last dot matches columns, the rest matches tables: `shop.*.secret`, `shop.orders.note*`, `*.*.raw`.
     """
 
     include: tuple[str, ...] = ()
-    """Of tables that one of these is about, only the columns that match; of other tables, all. A table's key is always in."""
+    """For tables that one of these globs names, only the matching columns; for other tables, all columns. Key columns are always included.
+    """
     exclude: tuple[str, ...] = ()
-    """Columns that are left out, also if they are included."""
+    """Columns to exclude, even if they are included."""
     hidden: frozenset[tuple[TableName, str]] = frozenset()
-    """Columns that are left out because they came when it was chosen to ignore new ones."""
+    """Columns that are excluded because they were added while the schema policy ignored new columns."""
 
     def __post_init__(self) -> None:
         for pattern in self.include + self.exclude:
@@ -37,7 +38,7 @@ class Projection:
                 )
 
     def project(self, schema: TableSchema) -> TableSchema:
-        """The table with the columns that are carried, and the indexes that are over these alone."""
+        """Return the table with the selected columns, and the indexes over these columns only."""
         hidden = {column for table, column in self.hidden if table == schema.name}
         if not self.include and not self.exclude and not hidden:
             return schema
@@ -60,7 +61,7 @@ class Projection:
         return replace(schema, columns=tuple(kept), indexes=indexes)
 
     def unmatched(self, schemas: Iterable[TableSchema]) -> tuple[str, ...]:
-        """The globs that no column of these tables matches: most likely misspelt."""
+        """Return the globs that match no column of these tables. They are probably misspelt."""
         columns = [(schema.name, column.name) for schema in schemas for column in schema.columns]
 
         def is_used(pattern: str) -> bool:

@@ -1,7 +1,7 @@
-"""Tables and their columns, in words that neither the source nor the sink owns.
+"""Tables and columns, independent of source and sink.
 
-A `Column` says what values it holds (`Kind` with its parameters) and fixes by that the Arrow type in which those values travel. Sources
-fill Arrow arrays of exactly `Column.arrow_type`; sinks choose a storage type for the `Kind`. Neither needs to know the other.
+A `Column` states which values it holds (`Kind` with its parameters). That determines the Arrow type of its values. Sources fill Arrow
+arrays of exactly `Column.arrow_type`; sinks choose a storage type for the `Kind`. Neither depends on the other.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pyarrow as pa
 
 
 class Kind(StrEnum):
-    """What a column holds. The value is the word used in settings, state files and messages."""
+    """The type of a column's values. The enum value is used in settings, state files and messages."""
 
     INT8 = "int8"
     INT16 = "int16"
@@ -67,7 +67,7 @@ _FIXED_ARROW = {
     Kind.DATE: pa.date32(),
     Kind.DATETIME: pa.timestamp("us"),
     Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
-    # time64 holds MySQL's negative and >24 h times as plain microseconds; it is a carrier here, not a time of day.
+    # time64 holds MySQL's negative times and times above 24 h as plain microseconds, not as a time of day.
     Kind.TIME: pa.time64("us"),
     Kind.YEAR: pa.uint16(),
     Kind.ENUM: pa.dictionary(pa.int32(), pa.string()),
@@ -77,19 +77,19 @@ _FIXED_ARROW = {
     Kind.GEOMETRY: pa.binary(),
     Kind.VECTOR: pa.list_(pa.field("item", pa.float32(), nullable=False)),
     Kind.UUID: pa.binary(16),
-    # Most significant byte first, as the network has them.
+    # In network byte order.
     Kind.INET4: pa.binary(4),
     Kind.INET6: pa.binary(16),
 }
 
 
 class ZeroDates(StrEnum):
-    """What becomes of a date that no calendar has: 0000-00-00, 2024-00-10, the 31st of February."""
+    """How to read an invalid date: 0000-00-00, 2024-00-10, the 31st of February."""
 
     HALT = "halt"
     NULL = "null"
     EPOCH = "epoch"
-    """1970-01-01, with a warning in the log: it cannot be told from that day."""
+    """1970-01-01, with a warning in the log. It cannot be distinguished from that day."""
 
 
 DATES = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
@@ -108,7 +108,7 @@ class TableName:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its name, what it holds, and how the source spelled its type."""
+    """One column: its name, its kind, and its type in the source."""
 
     name: str
     kind: Kind
@@ -118,17 +118,17 @@ class Column:
     scale: int = 0
     """DECIMAL: digits after the point."""
     members: tuple[str, ...] = ()
-    """ENUM, SET: the names, in order."""
+    """ENUM, SET: the member names, in order."""
     source_type: str = ""
-    """The type as the source spells it, for people."""
+    """The type as the source prints it, for display."""
     charset: str = ""
-    """STRING, ENUM, SET: the character set in which the source keeps it, if it has one."""
+    """STRING, ENUM, SET: the character set in which the source stores it, if any."""
     generated: str = ""
-    """"virtual" or "stored" if the source computes it."""
+    """"virtual" or "stored" if the source computes the column."""
     invisible: bool = False
     auto_increment: bool = False
     default: str | None = None
-    """The default as the source spells it; None if there is none."""
+    """The default as the source prints it; None if there is none."""
     comment: str = ""
 
     @property
@@ -168,7 +168,7 @@ class Index:
     columns: tuple[str, ...]
     unique: bool
     whole: bool = True
-    """Whether it is over whole columns, not over prefixes of them or expressions."""
+    """Whether it covers whole columns, not prefixes or expressions."""
 
     def to_json(self) -> dict[str, Any]:
         return {"name": self.name, "columns": list(self.columns), "unique": self.unique, "whole": self.whole}
@@ -192,14 +192,16 @@ class TableSchema:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """What tells rows apart: the primary key, else the first unique index without NULLs; nothing if there is neither."""
+        """Return the columns that identify a row: the primary key, otherwise the first unique index without NULLs; empty if there is
+        neither.
+        """
         if self.primary_key:
             return self.primary_key
         required = {column.name for column in self.columns if not column.nullable}
         return next((index.columns for index in self.indexes if index.unique and index.whole and required.issuperset(index.columns)), ())
 
     def with_zero_dates(self, read_as: ZeroDates) -> TableSchema:
-        """The schema when dates that no calendar has are read so: as NULL, their columns must take it; a key cannot."""
+        """Return the schema for this reading of invalid dates. If they are read as NULL, date columns outside the key become nullable."""
         if read_as is not ZeroDates.NULL:
             return self
         columns = [

@@ -1,8 +1,8 @@
-"""How tables change: the closed union of schema changes, and what each makes of a catalogue.
+"""The closed union of schema changes, and their effect on a catalog.
 
-Sources turn their statements into these; the schema history keeps them; sinks render them. A change says everything itself (a modified
-column carries its old and its new form), so that whoever renders it needs no catalogue. `apply` is pure: the same changes on the same
-catalogue give the same catalogue, whoever replays them and however often.
+Sources parse their statements into these changes, the schema history stores them, and sinks render them. A change is self-contained (a
+modified column carries its old and its new definition), so rendering needs no catalog. `apply` is pure: the same changes on the same
+catalog give the same catalog, however often they are replayed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Index, TableName, TableSchema
 
 FIRST: Final = ""
-"""The place before all columns. Other places are the name of the column before, or None: at the end, or where the column is already."""
+"""The position before all columns. Other positions are the name of the preceding column, or None: at the end, or unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class SchemaCatalog:
-    """The tables that are known, and the character set of each database's new tables."""
+    """The known tables, and the default character set of each database."""
 
     tables: Mapping[TableName, TableSchema] = field(default_factory=dict)
     charsets: Mapping[str, str] = field(default_factory=dict)
@@ -34,7 +34,7 @@ class CreateDatabase:
 
 @dataclass(frozen=True, slots=True)
 class AlterDatabase:
-    """The database's tables keep their character sets; new ones get this."""
+    """Changes the default character set of new tables. Existing tables keep theirs."""
 
     database: str
     charset: str
@@ -42,14 +42,14 @@ class AlterDatabase:
 
 @dataclass(frozen=True, slots=True)
 class DropDatabase:
-    """Comes after the `DropTable` of every table that was known in it."""
+    """Follows the `DropTable` of every known table in it."""
 
     database: str
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTable:
-    """A new table, in the place of one with its name if there was one."""
+    """Creates a table, and replaces an existing one of the same name."""
 
     schema: TableSchema
 
@@ -61,7 +61,7 @@ class DropTable:
 
 @dataclass(frozen=True, slots=True)
 class RenameTable:
-    """The table goes to another name with its rows. Several in one statement come one after the other, a swap by way of a third name."""
+    """Renames a table with its rows. Several renames in one statement apply in order; a swap uses a third name."""
 
     table: TableName
     new_table: TableName
@@ -69,14 +69,14 @@ class RenameTable:
 
 @dataclass(frozen=True, slots=True)
 class TruncateTable:
-    """All rows are gone."""
+    """Deletes all rows."""
 
     table: TableName
 
 
 @dataclass(frozen=True, slots=True)
 class AddColumn:
-    """A new column; rows that are there already hold its default."""
+    """Adds a column. Existing rows hold its default."""
 
     table: TableName
     column: Column
@@ -85,7 +85,7 @@ class AddColumn:
 
 @dataclass(frozen=True, slots=True)
 class DropColumn:
-    """A column goes with its values, also from the keys it is part of."""
+    """Drops a column with its values, and removes it from the keys."""
 
     table: TableName
     name: str
@@ -93,7 +93,7 @@ class DropColumn:
 
 @dataclass(frozen=True, slots=True)
 class RenameColumn:
-    """A column keeps its values under another name, in the keys too. A swap comes as three renames."""
+    """Renames a column, in the keys too. A swap is three renames."""
 
     table: TableName
     name: str
@@ -102,7 +102,7 @@ class RenameColumn:
 
 @dataclass(frozen=True, slots=True)
 class ModifyColumn:
-    """A column gets another definition, another place, or both; its name stays."""
+    """Changes a column's definition, position, or both. The name stays."""
 
     table: TableName
     column: Column
@@ -119,7 +119,7 @@ class ChangePrimaryKey:
 
 @dataclass(frozen=True, slots=True)
 class ChangeIndexes:
-    """The other indexes, all of them, in the source's order."""
+    """Replaces all secondary indexes, in the source's order."""
 
     table: TableName
     indexes: tuple[Index, ...]
@@ -128,7 +128,7 @@ class ChangeIndexes:
 
 @dataclass(frozen=True, slots=True)
 class ChangeOptions:
-    """What a table says of itself: the character set of its new columns and its comment."""
+    """Changes the table's default character set and comment."""
 
     table: TableName
     charset: str
@@ -154,7 +154,7 @@ SchemaChange: TypeAlias = (
 
 
 def apply(change: SchemaChange, catalogue: SchemaCatalog) -> SchemaCatalog:
-    """The catalogue after a change. A change that does not fit the catalogue is a definite error."""
+    """Return the catalog after a change. A change that does not fit the catalog is a definite error."""
     match change:
         case CreateDatabase(database, charset) | AlterDatabase(database, charset):
             return replace(catalogue, charsets={**catalogue.charsets, database: charset})
@@ -175,7 +175,7 @@ def apply(change: SchemaChange, catalogue: SchemaCatalog) -> SchemaCatalog:
 
 
 def apply_all(changes: Iterable[SchemaChange], catalogue: SchemaCatalog) -> SchemaCatalog:
-    """The catalogue after several changes, one after the other."""
+    """Return the catalog after several changes in order."""
     for change in changes:
         catalogue = apply(change, catalogue)
     return catalogue
@@ -185,7 +185,7 @@ TableChange: TypeAlias = AddColumn | DropColumn | RenameColumn | ModifyColumn | 
 
 
 def alter(change: TableChange, schema: TableSchema) -> TableSchema:
-    """One table after a change of its definition."""
+    """Return one table after a change of its definition."""
     match change:
         case AddColumn(_, column, place):
             if any(other.name == column.name for other in schema.columns):
@@ -212,7 +212,7 @@ def alter(change: TableChange, schema: TableSchema) -> TableSchema:
 
 
 def tables_of(change: SchemaChange) -> tuple[TableName, ...]:
-    """The tables a change names."""
+    """Return the tables that a change names."""
     match change:
         case CreateDatabase() | AlterDatabase() | DropDatabase():
             return ()

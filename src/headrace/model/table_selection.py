@@ -1,4 +1,4 @@
-"""Which tables are replicated: globs over `database.table`."""
+"""Selects the replicated tables by globs over `database.table`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from headrace.model.schema import TableName
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Tables that match one of `include` and none of `exclude`, and those that were added by name."""
+    """Tables that match one of `include` and none of `exclude`, and tables added by name."""
 
     include: tuple[str, ...]
     exclude: tuple[str, ...] = ()
@@ -22,7 +22,9 @@ class Selection:
 
     @classmethod
     def of_globs(cls, tables: Sequence[str], exclude: Sequence[str] = (), database: str = "") -> Selection:
-        """What a user asked for: all tables of the address's database, unless some are named; a glob without a dot is meant within it."""
+        """Build the user's selection: all tables of the address's database unless some are named. A glob without a dot is relative to that
+        database.
+        """
         if not tables and not database:
             raise DefiniteError("no tables are named", hint="give a database in the source's address, or --tables 'db.*'")
         if any("." not in pattern for pattern in (*tables, *exclude)) and not database:
@@ -37,7 +39,7 @@ class Selection:
         return str(name) in self.added or (_matches(name, self.include) and not _matches(name, self.exclude))
 
     def unmatched(self, names: Iterable[TableName]) -> tuple[str, ...]:
-        """The globs of `include` that none of these tables matches."""
+        """Return the globs of `include` that match none of these tables."""
         known = tuple(names)
         return tuple(pattern for pattern in self.include if not any(_matches(name, (pattern,)) for name in known))
 

@@ -1,8 +1,8 @@
-"""Values as text, and back: the form in which a column of any kind fits a String.
+"""Converts columns of any kind to text and back, so that they fit a String column.
 
-Invariant: `spell` followed by `read` gives the same values; `read` refuses (`pa.ArrowInvalid`) what is no such text. The text is what the
-source itself shows: decimals with all their digits, times with the column's fractional digits, bits as that many digits, UUIDs in lower
-case. Floats are the shortest digits that give the same bits. Whole columns only.
+Invariant: `spell` followed by `read` gives the same values; `read` rejects any other text (`pa.ArrowInvalid`). The text is what the source
+prints: decimals with all digits, times with the column's fractional digits, bits as that many digits, UUIDs in lower case. Floats have the
+shortest digits that give the same bits. All functions work on whole columns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ADDRESS: Final = r"^(?P<a>\d{1,3})\.(?P<b>\d{1,3})\.(?P<c>\d{1,3})\.(?P<d>\d{1,
 
 
 def spelling(column: Column) -> tuple[Recode, Recode] | None:
-    """What spells the column's values, and what reads them; None for kinds that have no text of their own."""
+    """Return the functions that print and parse the column's values; None for kinds without a text form."""
     mine = column.arrow_type
     match column.kind:
         case Kind.DECIMAL:
@@ -67,7 +67,7 @@ def _cast_text(array: Any) -> Any:
 
 
 def spell_decimals(array: Any, precision: int, scale: int) -> Any:
-    """Decimals with all their fractional digits and no exponent."""
+    """Print decimals with all fractional digits and no exponent."""
     wide = pa.types.is_decimal256(array.type)
     whole = (pa.decimal256 if wide else pa.decimal128)(precision, 0)
     digits = pa.Array.from_buffers(whole, len(array), array.buffers(), offset=array.offset).cast(pa.string())
@@ -80,12 +80,12 @@ def spell_decimals(array: Any, precision: int, scale: int) -> Any:
 
 
 def spell_instants(array: Any, digits: int) -> Any:
-    """The clock's reading, of a TIMESTAMP in UTC, with so many fractional digits."""
+    """Print the date and time with this many fractional digits; a TIMESTAMP in UTC."""
     return pc.utf8_slice_codeunits(array.view(pa.timestamp("us")).cast(pa.string()), 0, 20 + digits if digits else 19)
 
 
 def spell_times(array: Any, digits: int) -> Any:
-    """Times as the source shows them: hours of two digits or more, below zero with a minus."""
+    """Print times as the source does: at least two digits of hours, and a minus sign below zero."""
     numbers = array.view(pa.int64())
     ticks = np.abs(_filled(numbers))
     seconds, fraction = np.divmod(ticks, 1_000_000)
@@ -111,7 +111,7 @@ def read_times(array: Any) -> Any:
 
 
 def spell_bits(array: Any, bits: int) -> Any:
-    """Bits as digits, the most significant first."""
+    """Print bits as digits, the most significant first."""
     numbers = _filled(array).astype(">u8")
     digits = np.unpackbits(numbers.view(np.uint8).reshape(-1, 8), axis=1)
     if bits < 64 and digits[:, : 64 - bits].any():
@@ -135,7 +135,7 @@ def spell_uuids(array: Any) -> Any:
 
 
 def read_uuids(array: Any) -> Any:
-    """UUIDs from their text in lower case; any other spelling is refused, for it would not come back."""
+    """Parse UUIDs in lower case. Any other form is rejected, because printing would not give it back."""
     text = _places(array.cast(pa.binary()), 36)
     nibbles = _NIBBLES[text[:, _HEX_PLACES]]
     valid = _validity(array)
@@ -161,7 +161,7 @@ def read_addresses(array: Any) -> Any:
 
 
 def fixed_bytes(rows: npt.NDArray[np.uint8]) -> Any:
-    """Rows of bytes as an array of that width."""
+    """Return rows of bytes as an array of that width."""
     return pa.Array.from_buffers(pa.binary(rows.shape[1]), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
 
 
@@ -170,7 +170,7 @@ def _fixed_text(rows: npt.NDArray[np.uint8]) -> Any:
 
 
 def _places(array: Any, width: int) -> npt.NDArray[np.uint8]:
-    """Values of one width as rows of bytes, NULL as zeros; other widths are refused."""
+    """Return values of one width as rows of bytes, NULL as zeros; reject other widths."""
     fixed = array if pa.types.is_fixed_size_binary(array.type) else array.cast(pa.binary()).cast(pa.binary(width))
     if not len(fixed):
         return np.zeros((0, width), dtype=np.uint8)

@@ -1,9 +1,9 @@
-"""The version is the address.
+"""Packs a row image's log address into its version.
 
-A row image's version is its place in the source's log: epoch (bumped when the source server changes), log file number, and byte
-position of the event plus the ordinal of the image in it. Every image occupies at least one byte of its event, so the sum is unique and
-rises strictly along the log. No clock, no counter, no state: replaying a range gives the same versions, and tasks number their rows
-without talking to each other.
+A row image's version is its address in the source's log: epoch (incremented when the source server changes), log file number, and byte
+position of the event plus the index of the image in it. Every image occupies at least one byte of its event, so the sum is unique and rises
+strictly along the log. Versions need no clock, counter or state: replaying a range gives the same versions, and tasks number their rows
+independently.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ EPOCH_BITS, FILE_BITS, OFFSET_BITS = 6, 22, 36
 
 
 def pack_version(epoch: int, file_number: int, offset: int) -> int:
-    """The version of the image at `offset` of log file `file_number`."""
+    """Return the version of the image at `offset` of log file `file_number`."""
     if not 0 <= epoch < 1 << EPOCH_BITS:
         raise DefiniteError(f"epoch {epoch} does not fit a version", hint="start over with a new state directory and new target tables")
     if not 0 <= file_number < 1 << FILE_BITS:
@@ -25,7 +25,7 @@ def pack_version(epoch: int, file_number: int, offset: int) -> int:
 
 
 def unpack_version(version: int) -> tuple[int, int, int]:
-    """Epoch, log file number and offset of a version."""
+    """Return the epoch, log file number and offset of a version."""
     return (
         version >> (FILE_BITS + OFFSET_BITS),
         version >> OFFSET_BITS & (1 << FILE_BITS) - 1,
@@ -34,5 +34,5 @@ def unpack_version(version: int) -> tuple[int, int, int]:
 
 
 def row_place(version: int) -> str:
-    """The one image with a version, in the words that `headrace skip` takes."""
+    """Return the place of the image with this version, in the form that `headrace skip` accepts."""
     return f"row {version}"

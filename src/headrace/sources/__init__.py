@@ -1,1 +1,1 @@
-"""Where changes come from. One package per kind of source; none knows of a sink."""
+"""Sources of changes, one package per kind of source. No source imports a sink."""

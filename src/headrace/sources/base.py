@@ -1,8 +1,8 @@
-"""The source's port.
+"""The source interface.
 
-A source is a small picklable description. In one long-lived process it plans: given where the last batch ended, where the next one ends,
-and which pieces of work lie between. In tasks it reads: a piece of work to change blocks. Offsets and works are JSON-able, because they go
-through Spark; bulk data never does. Planning the same range again gives works that cover the same changes with the same versions.
+A source is a small picklable description. In one long-lived process it plans: from the end of the last batch it derives the end of the next
+one, and the splits in between. In tasks it reads: a split becomes change blocks. Offsets and splits are JSON values, because Spark carries
+them; bulk data never goes through Spark. Planning the same range again gives splits that cover the same changes with the same versions.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ with `once`, not a second time without the driver's knowing), "mark" (nothing bu
 
 
 class Block(Protocol):
-    """What a source reads and a sink writes: rows of one table, in whatever form the two share."""
+    """Rows of one table that a source reads and a sink writes, in a form that both support."""
 
     @property
     def subject(self) -> str:
-        """The table, for people."""
+        """The table name, for display."""
 
     @property
     def changes(self) -> int: ...
@@ -33,37 +33,37 @@ class Block(Protocol):
 
     @property
     def newest(self) -> int:
-        """When the newest change was made, microseconds since 1970; 0 if nobody knows."""
+        """The newest commit time, in microseconds since 1970; 0 if unknown."""
 
 
 B_co = TypeVar("B_co", bound=Block, covariant=True)
 
 
 class Planner(Protocol):
-    """The planning side; lives in one process, may hold connections and threads."""
+    """The planning side. It runs in one process and may hold connections and threads."""
 
     def initial(self) -> Offset: ...
 
     def plan(self, start: Offset) -> Offset:
-        """Where the next batch ends. Waits a little for changes; `start` if none came."""
+        """Return the end of the next batch. Wait a little for changes; return `start` if none came."""
 
     def splits(self, start: Offset, end: Offset) -> list[Split]:
-        """What lies between two offsets, as pieces for tasks; waits until all of it is at hand."""
+        """Return the splits between two offsets. Wait until all of the range has been received."""
 
     def commit(self, end: Offset) -> None:
-        """Everything before `end` is safe in the sink."""
+        """Release everything before `end`: the sink has stored it."""
 
     def stop(self) -> None: ...
 
 
 class Source(Protocol):
-    """Where changes come from. Picklable."""
+    """A source of changes. Picklable."""
 
     def planner(self) -> Planner: ...
 
 
 class Reader(Protocol[B_co]):
-    """The reading side; belongs to a task. Picklable."""
+    """The reading side, used in a task. Picklable."""
 
     def read(self, split: Split) -> Generator[B_co, None, Split | None]:
-        """The work's blocks; what it returns at the end, if anything, is for the driver (a snapshot: its position)."""
+        """Yield the split's blocks. The return value, if any, goes to the driver (for a snapshot: its position)."""

@@ -1,8 +1,8 @@
-"""What a check-up of a source finds, whatever the source.
+"""The findings of a preflight check, for any source.
 
-A check looks at a server's answers and gives findings; it changes nothing on the server. An *error* would make replication wrong or
-impossible. A *warning* is a risk or a burden that a person should know of. Every finding that is not ok says what it means and how to mend
-it, by a statement wherever a statement can.
+A check evaluates a server's answers and returns findings. It changes nothing on the server. An *error* would make replication wrong or
+impossible. A *warning* is a risk or a cost that the user should know about. Every finding that is not ok states its meaning and a remedy,
+as a statement where possible.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from headrace.errors import DefiniteError
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """The severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -24,7 +24,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     level: Level
@@ -36,7 +36,7 @@ class Finding:
         return {**asdict(self), "level": self.level.value}
 
     def raise_for(self, address: object) -> None:
-        """Stop here if it is an error."""
+        """Raise if the finding is an error."""
         if self.level is Level.ERROR:
             raise DefiniteError(self.meaning, place=str(address), hint=self.repair)
 

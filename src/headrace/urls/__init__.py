@@ -1,1 +1,1 @@
-"""What addresses of servers have in common: settings after the question mark, encryption."""
+"""Parsing that all server addresses share: query settings and TLS."""

@@ -1,6 +1,6 @@
-"""The settings in an address, after the question mark.
+"""Parses the settings after the question mark of an address.
 
-A value is never repeated in an error: it may be a secret in the wrong place. `whose` is the peer in the words of errors ("the source").
+No error repeats a value: it may be a secret in the wrong place. `whose` names the peer in error messages ("the source").
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from urllib.parse import parse_qsl
 from headrace.errors import DefiniteError
 
 _LONGEST_S: Final = 31_536_000.0
-"""A year: what a timer bears."""
+"""One year, the longest time that timers accept."""
 
 
 def parse_settings(text: str, names: Sequence[str], whose: str) -> dict[str, str]:
-    """The settings, of which only these names are known."""
+    """Return the settings; refuse names that are not in `names`."""
     known = "known settings: " + ", ".join(names)
     found: dict[str, str] = {}
     for name, value in parse_qsl(text, keep_blank_values=True):
@@ -34,7 +34,7 @@ def parse_settings(text: str, names: Sequence[str], whose: str) -> dict[str, str
 
 
 def parse_seconds(name: str, text: str | None, default: float, whose: str) -> float:
-    """A setting that is a time to wait."""
+    """Return a setting that is a duration in seconds."""
     if text is None:
         return default
     try:
@@ -47,7 +47,7 @@ def parse_seconds(name: str, text: str | None, default: float, whose: str) -> fl
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nothing that is sent there leaves the machine."""
+    """Whether traffic to this host stays on the machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

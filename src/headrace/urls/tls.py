@@ -1,7 +1,7 @@
-"""Encrypted connections: what an address may ask for.
+"""TLS settings of an address.
 
-Nothing that was asked for is dropped: a setting that would have no effect is refused, and a mode that demands encryption or a checked
-certificate never falls back to less.
+No requested protection is dropped: a setting that would have no effect is refused, and a mode that demands encryption or certificate
+verification never falls back to less.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ SETTINGS: Final = ("tls", "ca", "cert", "key")
 
 
 class TlsMode(StrEnum):
-    """How much encryption is demanded; the words of MySQL's own clients."""
+    """How much protection is demanded, in the terms of MySQL's clients."""
 
     DISABLED = "disabled"
     PREFERRED = "preferred"
-    """Encrypted if the server can: only where a protocol tells."""
+    """Encrypted if the server supports it. Only for protocols that negotiate encryption."""
     REQUIRED = "required"
-    """Encrypted, to whoever answers."""
+    """Encrypted, without certificate verification."""
     VERIFY_CA = "verify-ca"
     VERIFY_IDENTITY = "verify-identity"
 
     @property
     def demands(self) -> bool:
-        """Whether there is no connection without encryption."""
+        """Whether an unencrypted connection is refused."""
         return self not in (TlsMode.DISABLED, TlsMode.PREFERRED)
 
     @property
@@ -41,22 +41,22 @@ class TlsMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """A mode and the files it needs; only paths, so that it can be shown and carried to other processes."""
+    """A mode and the files it needs. It holds paths only, so that it can be printed and pickled."""
 
     mode: TlsMode
     ca: str = ""
-    """Certificates we trust, a PEM file; the system's own if none is given."""
+    """Trusted certificates, a PEM file; the system's own if empty."""
     cert: str = ""
-    """Our certificate, a PEM file; it may hold the key too."""
+    """The client certificate, a PEM file; it may also hold the key."""
     key: str = ""
 
     def context(self) -> ssl.SSLContext | None:
-        """What a driver is told; None if encryption is not demanded."""
+        """Return the SSL context for the driver; None if encryption is not demanded."""
         if not self.mode.demands:
             return None
         with _loading("ca", self.ca):
             context = ssl.create_default_context(cafile=self.ca or None)
-        # Authorities that servers and people make for themselves lack extensions that Python 3.13 demands by default.
+        # Self-made certificate authorities often lack extensions that Python 3.13 requires by default.
         context.verify_flags &= ~ssl.VERIFY_X509_STRICT
         context.check_hostname = self.mode is TlsMode.VERIFY_IDENTITY
         if not self.mode.verifies:
@@ -68,7 +68,7 @@ class Tls:
 
 
 def tls_settings(found: Mapping[str, str], modes: Sequence[TlsMode], whose: str) -> Tls | None:
-    """What the settings of an address say, of which the peer knows these modes; None if they say nothing."""
+    """Return the TLS settings of an address; None if it has none. The peer supports these modes."""
     mode, ca, cert, key = (found.get(name, "") for name in SETTINGS)
     if mode not in ("", *modes):
         raise DefiniteError(f"tls in {whose}'s address is none of its words", hint="write tls=" + "|".join(modes))
@@ -77,7 +77,7 @@ def tls_settings(found: Mapping[str, str], modes: Sequence[TlsMode], whose: str)
     if not mode:
         if not (ca or cert):
             return None
-        # Who names whom to trust wants it checked; who shows a certificate wants encryption.
+        # A user who names a CA wants verification; a user who gives only a client certificate wants encryption.
         mode = TlsMode.VERIFY_IDENTITY if ca else TlsMode.REQUIRED
     chosen = TlsMode(mode)
     if ca and not chosen.verifies:
@@ -88,7 +88,7 @@ def tls_settings(found: Mapping[str, str], modes: Sequence[TlsMode], whose: str)
 
 
 def certificate_remedy(said: str, host: str = "") -> str:
-    """What to do about a certificate that is not accepted, given what the library said of it."""
+    """Return a remedy for a rejected certificate, from the library's message."""
     text = said.lower()
     if "expired" in text or "not yet valid" in text:
         return "renew the server's certificate, and check the clocks of both machines"
@@ -100,7 +100,7 @@ def certificate_remedy(said: str, host: str = "") -> str:
 
 @contextmanager
 def _loading(setting: str, paths: str) -> Iterator[None]:
-    """Names the setting whose file cannot be loaded."""
+    """Name the setting in errors about a file that cannot be loaded."""
     try:
         yield
     except OSError as error:
