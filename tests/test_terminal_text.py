@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 import headrace
-from headrace.cli.status_view import trouble, view
+from headrace.cli.status_view import render_error, render_status
 from headrace.errors import DefiniteError
 from headrace.pipes.commands import preflight_view
 from headrace.pipes.lifecycle import progress_view
@@ -121,8 +121,8 @@ def test_findings_and_status(capsys: pytest.CaptureFixture[str]) -> None:
     pipes = [PipeStatus("p", "p", "s", "t", stage, 1.0, error=error, tables=(table,), waiting=HOSTILE) for stage in PipeStage]
     status = ServiceStatus("1", 1, 1.0, "f", pipes=tuple(pipes))
     console = Console(file=io.StringIO(), width=100_000)
-    console.print(view(status, tables=True))
-    for line in trouble("p", error, 2.0):
+    console.print(render_status(status, tables=True))
+    for line in render_error("p", error, 2.0):
         console.print(line)
     assert isinstance(console.file, io.StringIO)
     assert sum(line.count(SHOWN) for line in lines_of(console.file.getvalue())) >= 5

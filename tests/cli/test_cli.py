@@ -20,13 +20,13 @@ ADDRESS = MySQLAddress("h", 1, "u", "secret", "shop")
     ("text", "size"), [("0", 0), ("500000", 500_000), ("64K", 65_536), ("64k", 65_536), ("3M", 3 << 20), ("2G", 2 << 30)]
 )
 def test_sizes(text: str, size: int) -> None:
-    assert flags.size(text) == size
+    assert flags.parse_size(text) == size
 
 
 @pytest.mark.parametrize("text", ["", "M", "1T", "1.5G", "x"])
 def test_what_is_no_size_is_refused(text: str) -> None:
     with pytest.raises((ValueError, argparse.ArgumentTypeError)):
-        flags.size(text)
+        flags.parse_size(text)
 
 
 def test_globs_mean_tables_of_the_address_s_database() -> None:

@@ -20,7 +20,7 @@ from headrace.cli.help import manual
 from headrace.cli.help.completion import SHELLS
 from headrace.cli.help.man_page import man_page
 from headrace.cli.help.manual_pages import GROUPS, PAGES, VARIABLES
-from headrace.cli.help.parser_words import Command, words
+from headrace.cli.help.parser_words import Command, list_commands
 
 FILE = '[headrace]\n[pipes.shop]\n[pipes.crm.tables."x.y"]\n[pipes.orders-eu]  # one more\n#[pipes.old]\n'
 ROOT = Path(__file__).parents[2]
@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def known() -> list[Command]:
-    return words(build_parser())
+    return list_commands(build_parser())
 
 
 def test_every_command_has_a_page_and_a_place(known: Sequence[Command]) -> None:
@@ -84,7 +84,7 @@ def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
     assert cli.main(["help", "config", "check"]) == 0
     assert "is ./headrace.toml right" not in capsys.readouterr().out
     assert cli.main(["help", "nonsense"]) == 2
-    for command in words(build_parser()):
+    for command in list_commands(build_parser()):
         assert command.parser.format_help()
 
 
@@ -155,7 +155,7 @@ def test_bash_completes(folder: Path) -> None:
     script = f"set -u; source headrace.bash; complete -p headrace >&2\n{asked}"
     done = subprocess.run(["bash", "--norc", "-c", script], cwd=folder, capture_output=True, text=True, check=True)
     assert done.stderr == "complete -F _headrace headrace\n"
-    assert [set(line.split()) for line in done.stdout.splitlines()] == [words for _, words in CASES]
+    assert [set(line.split()) for line in done.stdout.splitlines()] == [list_commands for _, list_commands in CASES]
 
 
 def test_fish_completes(folder: Path) -> None:
@@ -171,7 +171,7 @@ def test_fish_completes(folder: Path) -> None:
     )
     assert done.stderr == ""
     found = [{line.partition("\t")[0].rstrip("/") for line in part.split("\n") if line} for part in done.stdout.split("---\n")[:-1]]
-    assert found == [words for _, words in CASES]
+    assert found == [list_commands for _, list_commands in CASES]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
@@ -212,6 +212,6 @@ def _read_until(descriptor: int, word: str) -> None:
 
 
 def test_long_words_are_not_broken() -> None:
-    formatter = manual.Manual("headrace")
+    formatter = manual.HelpFormatter("headrace")
     address = "scylla://user:password@host,host:port/keyspace?SETTING=VALUE"
     assert address in formatter._split_lines(f"or {address} of it", 40)

@@ -321,5 +321,5 @@ def test_settings_of_a_producer_are_shown_nowhere_and_masked_in_the_log(tmp_path
 
 
 def test_what_runs_is_not_said_among_the_lines_of_a_pipe_that_prints(tmp_path: Path) -> None:
-    assert run._told_to(loaded(tmp_path, base())) is sys.stdout
-    assert run._told_to(loaded(tmp_path, base().replace('url = "chdb:data"', 'url = "stdout:"'))) is sys.stderr
+    assert run._message_stream(loaded(tmp_path, base())) is sys.stdout
+    assert run._message_stream(loaded(tmp_path, base().replace('url = "chdb:data"', 'url = "stdout:"'))) is sys.stderr

@@ -338,7 +338,7 @@ def test_flags_of_the_command_line_are_settings() -> None:
         ["replicate", "mysql://h/db", "chdb:x", *given.split(" "), "--schema-changes", "drop_table=keep"]
     )
     chosen = UserSettings()
-    for flag in flags.chosen_by_flags(parsed):
+    for flag in flags.settings_from_flags(parsed):
         chosen = flag.over(chosen)
     assert chosen.plain == {
         "sink": {

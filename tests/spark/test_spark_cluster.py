@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 
-from headrace.cli.flags import spark_settings
+from headrace.cli.flags import parse_spark_settings
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.factory import PipeSpec, check_reach
@@ -111,12 +111,12 @@ def test_our_own_settings_are_checked() -> None:
 
 
 def test_settings_by_flag() -> None:
-    assert spark_settings(["spark.a=1", "spark.b=x=y", "spark.a=2"]) == {"spark.a": "2", "spark.b": "x=y"}
+    assert parse_spark_settings(["spark.a=1", "spark.b=x=y", "spark.a=2"]) == {"spark.a": "2", "spark.b": "x=y"}
     for wrong in ("executor.memory=2g", "spark.executor.memory"):
         with pytest.raises(DefiniteError, match="no setting of Spark's"):
-            spark_settings([wrong])
+            parse_spark_settings([wrong])
     with pytest.raises(DefiniteError) as caught:
-        spark_settings(["password=hidden"])
+        parse_spark_settings(["password=hidden"])
     assert "hidden" not in str(caught.value)
 
 

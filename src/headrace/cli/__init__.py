@@ -14,12 +14,12 @@ from headrace.argument_secrets import hide_passwords
 from headrace.cli import config, control, demo, replicate, run, scylla, sinks, tables, tail, verify
 from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
 from headrace.cli.help import command
-from headrace.cli.help.manual import INTRODUCTION, Parser, describe
+from headrace.cli.help.manual import INTRODUCTION, Parser, attach_pages
 from headrace.errors import HeadraceError, TransientError
 from headrace.service.logging.formatters import JsonFormatter, TextFormatter, mask_secrets
 from headrace.shortage import shortages_at
 
-_GROUPS = (replicate, run, control, config, verify, tables, tail, sinks, demo, scylla, command)
+_COMMAND_MODULES = (replicate, run, control, config, verify, tables, tail, sinks, demo, scylla, command)
 """In the order of the help."""
 
 
@@ -61,10 +61,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("-v", "--verbose", action="store_true", help="say more in the log")
     parser.add_argument("--log-format", choices=("text", "json"), default="", help="lines of text, or one JSON object a line (text)")
     # The commands are listed by what they are for, at the end.
-    verbs = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
-    for group in _GROUPS:
-        group.add(verbs)
-    return describe(parser)
+    subcommands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
+    for group in _COMMAND_MODULES:
+        group.add(subcommands)
+    return attach_pages(parser)
 
 
 def _set_up_log(verbose: bool, formatter: logging.Formatter) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.flags import FAILED, OK, Verbs, add_command
+from headrace.cli.flags import FAILED, OK, Subcommands, add_command
 from headrace.errors import DefiniteError
 from headrace.terminal_text import print_line
 
@@ -17,17 +17,18 @@ if TYPE_CHECKING:
 _FILE = "headrace.toml"
 
 
-def add(verbs: Verbs) -> None:
+def add(subcommands: Subcommands) -> None:
     text = "look at a file of pipes: whether it is right, how it is understood, its schema for editors"
-    command = verbs.add_parser("config", help=text, description=text[0].upper() + text[1:] + ".")
+    command = subcommands.add_parser("config", help=text, description=text[0].upper() + text[1:] + ".")
     inner = command.add_subparsers(title="commands", required=True, metavar="COMMAND")
     checking = add_command(inner, check, "check", "tell everything that is wrong with a file")
     _add_file(checking)
     checking.add_argument("--connect", action="store_true", help="then ask every server of the pipes, as headrace check does")
-    showing = add_command(inner, render_configuration, "show", "print a file as it is understood, without its secrets")
+    showing = add_command(inner, show, "show", "print a file as it is understood, without its secrets")
     _add_file(showing)
     showing.add_argument("--defaults", action="store_true", help="also the settings that are not in the file")
-    converting = add_command(verbs, convert, "convert", "print another tool's file as headrace.toml: mypipe's, Debezium's, Altinity's")
+    text = "print another tool's file as headrace.toml: mypipe's, Debezium's, Altinity's"
+    converting = add_command(subcommands, convert, "convert", text)
     converting.add_argument("file", metavar="FILE", help="application.conf, or a connector's .properties, .json, .yml")
     converting.add_argument("-o", "--output", default="", metavar="FILE", help="write it there, which must not exist yet (standard output)")
     add_command(inner, schema, "schema", "print the JSON schema of headrace.toml, for editors")
@@ -54,17 +55,17 @@ def check(arguments: argparse.Namespace) -> int:
     print(summarize(configuration))
     count = len(configuration.pipes)
     print_line(f"{arguments.file} is right: {count} pipe{'' if count == 1 else 's'}")
-    return FAILED if arguments.connect and _ask_servers(configuration) else OK
+    return FAILED if arguments.connect and _check_servers(configuration) else OK
 
 
-def render_configuration(arguments: argparse.Namespace) -> int:
+def show(arguments: argparse.Namespace) -> int:
     """Print the file with references followed and secrets masked."""
     from headrace.config.load import read_document
-    from headrace.config.output.show import render_configuration as shown
+    from headrace.config.output.show import render_configuration
     from headrace.config.resolve import resolve
 
     document = read_document(Path(arguments.file))
-    print(shown(document, resolve(document, arguments.pipe), defaults=arguments.defaults), end="")
+    print(render_configuration(document, resolve(document, arguments.pipe), defaults=arguments.defaults), end="")
     return OK
 
 
@@ -102,7 +103,7 @@ def convert(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _ask_servers(configuration: Configuration) -> int:
+def _check_servers(configuration: Configuration) -> int:
     """Look at every server that pipes need, as `headrace check` does, and print what is not well; how many errors there are."""
     from headrace.config.server_checks import check_servers
     from headrace.sources.preflight import Level

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Final
 
-from headrace.cli.flags import DIFFERENT, OK, UNDECIDED, Verbs, add_command
-from headrace.cli.signals import readers_may_leave
+from headrace.cli.flags import DIFFERENT, OK, UNDECIDED, Subcommands, add_command
+from headrace.cli.signals import exit_on_closed_stdout
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.service.status import PipeStage, PipeStatus, ServiceStatus, TableStatus, VerifyResult
 from headrace.shutdown import stop_on_signal
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
     from headrace.service.control import Control
 
 _POLL_S: Final = 0.5
-_UNWELL: Final = (PipeStage.FAILED, PipeStage.RETRYING)
+_UNHEALTHY: Final = (PipeStage.FAILED, PipeStage.RETRYING)
 
 
-def add(verbs: Verbs) -> None:
-    command = add_command(verbs, status, "status", "show what the pipes of a running process are doing; exit 1 if one has failed")
+def add(subcommands: Subcommands) -> None:
+    command = add_command(subcommands, status, "status", "show what the pipes of a running process are doing; exit 1 if one has failed")
     _add_file(command)
-    _add_process(command)
+    _add_process_selection(command)
     command.add_argument(
         "--watch", nargs="?", type=float, const=1.0, default=None, metavar="S", help="draw it anew every second, or every S"
     )
@@ -42,28 +42,28 @@ def add(verbs: Verbs) -> None:
         (resume, "resume", "let pipes go on that were paused or stopped, failed, or wait to be tried again"),
         (stop, "stop", "end pipes after the batch under way, until they are resumed or the process is started again"),
     ):
-        command = add_command(verbs, run, name, text)
+        command = add_command(subcommands, run, name, text)
         command.add_argument("pipes", nargs="*", metavar="PIPE", help="as the file calls it; NAME/SOURCE is one source's part of it")
         command.add_argument("--all", action="store_true", help="all pipes of the process")
-        _add_process(command, file=True)
+        _add_process_selection(command, file=True)
 
-    command = add_command(verbs, skip, "skip", "leave out the one event that a pipe halts at, record it, and go on")
+    command = add_command(subcommands, skip, "skip", "leave out the one event that a pipe halts at, record it, and go on")
     text = "the pipe that failed, of a running process; without one, --state is the directory of a pipe that does not run"
     command.add_argument("pipe", nargs="?", default="", metavar="PIPE", help=text)
     command.add_argument("--place", default="", metavar="PLACE", help="the event, as the error names it (the one the pipe halts at)")
     command.add_argument("-y", "--yes", action="store_true", help="do not ask")
-    _add_process(command, file=True)
+    _add_process_selection(command, file=True)
 
-    command = add_command(verbs, dashboard, "dashboard", "print the link to a running process's dashboard")
+    command = add_command(subcommands, dashboard, "dashboard", "print the link to a running process's dashboard")
     _add_file(command)
-    _add_process(command)
+    _add_process_selection(command)
 
 
 def _add_file(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", nargs="?", default="", metavar="FILE", help="the file that the process was started with (headrace.toml)")
 
 
-def _add_process(command: argparse.ArgumentParser, *, file: bool = False) -> None:
+def _add_process_selection(command: argparse.ArgumentParser, *, file: bool = False) -> None:
     """Which process is asked."""
     group = command.add_argument_group("which process")
     if file:
@@ -72,14 +72,14 @@ def _add_process(command: argparse.ArgumentParser, *, file: bool = False) -> Non
     group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (what its state says)")
 
 
-def add_running(command: argparse.ArgumentParser) -> None:
+def add_process_options(command: argparse.ArgumentParser) -> None:
     """For commands that can also ask a running process."""
     group = command.add_argument_group("of a running process")
     group.add_argument("-f", "--file", default="", metavar="FILE", help="the file that it was started with (headrace.toml)")
     group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (what its state says)")
 
 
-def reach(arguments: argparse.Namespace) -> HttpControl:
+def connect_to_process(arguments: argparse.Namespace) -> HttpControl:
     """The process that is meant."""
     from headrace.service.client.discovery import find_process
     from headrace.service.client.http_control import HttpControl
@@ -91,19 +91,19 @@ def status(arguments: argparse.Namespace) -> int:
     """Show a process's pipes once, or until interrupted."""
     if arguments.watch is not None:
         return _watch(arguments)
-    from headrace.cli.status_view import make_console, view
+    from headrace.cli.status_view import make_console, render_status
 
-    found = reach(arguments).status()
+    found = connect_to_process(arguments).status()
     if arguments.pipe:
         _check_known([pipe.name for pipe in found.pipes] + [pipe.group for pipe in found.pipes], arguments.pipe)
         found = _only(found, arguments.pipe)
-    with readers_may_leave():
+    with exit_on_closed_stdout():
         if arguments.json:
             print(json.dumps(found.to_json(), indent=2))
         else:
-            make_console().print(view(found, tables=arguments.tables))
+            make_console().print(render_status(found, tables=arguments.tables))
         sys.stdout.flush()
-    return DIFFERENT if any(pipe.stage in _UNWELL for pipe in found.pipes) else OK
+    return DIFFERENT if any(pipe.stage in _UNHEALTHY for pipe in found.pipes) else OK
 
 
 def _watch(arguments: argparse.Namespace) -> int:
@@ -111,7 +111,7 @@ def _watch(arguments: argparse.Namespace) -> int:
     from rich.live import Live
     from rich.text import Text
 
-    from headrace.cli.status_view import make_console, view
+    from headrace.cli.status_view import make_console, render_status
 
     if arguments.json:
         raise DefiniteError("--json and --watch do not go together", hint="read GET /api/stream, or call status --json in turn")
@@ -119,15 +119,15 @@ def _watch(arguments: argparse.Namespace) -> int:
 
     def current() -> object:
         try:
-            return view(_only(reach(arguments).status(), arguments.pipe), tables=arguments.tables)
+            return render_status(_only(connect_to_process(arguments).status(), arguments.pipe), tables=arguments.tables)
         except HeadraceError as error:
             return Text(escape_text(f"{error.message} ({error.place})"))
 
     # Whether there is one at all is said at once.
-    reach(arguments).status()
+    connect_to_process(arguments).status()
     stopped = threading.Event()
     stop_on_signal(stopped.set)
-    with readers_may_leave():
+    with exit_on_closed_stdout():
         if not console.is_terminal:
             while not stopped.is_set():
                 console.print(current())
@@ -157,22 +157,24 @@ def _check_known(known: Sequence[str], asked: Sequence[str]) -> None:
 
 def pause(arguments: argparse.Namespace) -> int:
     """Pause pipes."""
-    return _each(arguments, lambda control, name: control.pause(name), "pauses, after the batch under way; `headrace resume` lets it go on")
+    return _apply_to_pipes(
+        arguments, lambda control, name: control.pause(name), "pauses, after the batch under way; `headrace resume` lets it go on"
+    )
 
 
 def resume(arguments: argparse.Namespace) -> int:
     """Let pipes go on."""
-    return _each(arguments, lambda control, name: control.resume(name), "goes on")
+    return _apply_to_pipes(arguments, lambda control, name: control.resume(name), "goes on")
 
 
 def stop(arguments: argparse.Namespace) -> int:
     """Stop pipes."""
-    return _each(arguments, lambda control, name: control.stop(name), "stops, until `headrace resume` or the next start")
+    return _apply_to_pipes(arguments, lambda control, name: control.stop(name), "stops, until `headrace resume` or the next start")
 
 
-def _each(arguments: argparse.Namespace, ask: Callable[[Control, str], None], said: str) -> int:
+def _apply_to_pipes(arguments: argparse.Namespace, ask: Callable[[Control, str], None], said: str) -> int:
     """Ask all, whatever one of them answers: one that cannot is no reason to leave the others as they are."""
-    remote = reach(arguments)
+    remote = connect_to_process(arguments)
     if bool(arguments.pipes) == arguments.all:
         raise DefiniteError("say which pipes" if not arguments.all else "--all and names do not go together", hint="name pipes, or --all")
     found = remote.status().pipes
@@ -194,16 +196,16 @@ def _each(arguments: argparse.Namespace, ask: Callable[[Control, str], None], sa
 
 def skip(arguments: argparse.Namespace) -> int:
     """Show the event that a pipe halts at, ask, and leave it out."""
-    from headrace.cli.status_view import trouble
+    from headrace.cli.status_view import render_error
 
     if not arguments.pipe:
-        return _skip_without_a_process(arguments)
-    remote = reach(arguments)
-    halted = _halted(remote, arguments.pipe)
+        return _skip_in_state(arguments)
+    remote = connect_to_process(arguments)
+    halted = _halted_pipe(remote, arguments.pipe)
     error = halted.error
     place = arguments.place or (error.skippable if error is not None else "")
     if error is not None:
-        for line in trouble(halted.name, error, time.time()):
+        for line in render_error(halted.name, error, time.time()):
             print_line(line.plain)
     if not place:
         raise DefiniteError(
@@ -215,7 +217,7 @@ def skip(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _skip_without_a_process(arguments: argparse.Namespace) -> int:
+def _skip_in_state(arguments: argparse.Namespace) -> int:
     """The same for a pipe that nobody runs: its next run leaves the event out."""
     from pathlib import Path
 
@@ -233,7 +235,7 @@ def _skip_without_a_process(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _halted(remote: HttpControl, name: str) -> PipeStatus:
+def _halted_pipe(remote: HttpControl, name: str) -> PipeStatus:
     """The pipe; of one with several parts, the one that halts."""
     found = remote.status().pipes
     _check_known([known for pipe in found for known in (pipe.group, pipe.name)], [name])
@@ -262,14 +264,14 @@ def dashboard(arguments: argparse.Namespace) -> int:
 
 def resync_running(arguments: argparse.Namespace) -> int:
     """Ask a running process to read tables of a pipe again."""
-    reach(arguments).resync(arguments.pipe, arguments.tables)
+    connect_to_process(arguments).resync(arguments.pipe, arguments.tables)
     print_line(f"resync: {arguments.pipe} reads {', '.join(arguments.tables)} again; `headrace status --tables` shows how far it is")
     return OK
 
 
 def verify_running(arguments: argparse.Namespace) -> int:
     """Have a running process compare tables with their source; 1 if rows differ, 3 if it could not be decided."""
-    remote = reach(arguments)
+    remote = connect_to_process(arguments)
     # Results of the past are there already: only what changes is new.
     before = {(part, table.name): table.verify for part, table in _tables(remote, arguments.pipe)}
     verdicts: dict[tuple[str, str], str] = {}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import threading
 
-from headrace.cli.flags import Verbs, add_command
+from headrace.cli.flags import Subcommands, add_command
 from headrace.shutdown import stop_on_signal
 
 
-def add(verbs: Verbs) -> None:
-    command = add_command(verbs, demo, "demo", "replicate a live private database into an embedded ClickHouse and verify it")
+def add(subcommands: Subcommands) -> None:
+    command = add_command(subcommands, demo, "demo", "replicate a live private database into an embedded ClickHouse and verify it")
     command.add_argument("--live", action="store_true", help="keep going until interrupted, and say how to query")
     command.add_argument("--shop", action="store_true", help="only the database and its customers, until interrupted")
     command.add_argument("--port", type=int, default=3307, help="of --shop: where its server listens on 127.0.0.1 (%(default)s)")

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
 """Exit codes: well, differences found, an error that is explained, a comparison that could not decide."""
-Verb = Callable[[argparse.Namespace], int]
-Verbs: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+CommandFunction = Callable[[argparse.Namespace], int]
+Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def add_command(verbs: Verbs, run: Verb, name: str, text: str) -> argparse.ArgumentParser:
+def add_command(subcommands: Subcommands, run: CommandFunction, name: str, text: str) -> argparse.ArgumentParser:
     """A command that calls `run`; `text` says in a line what it does."""
-    command = verbs.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+    command = subcommands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     command.set_defaults(run=run)
     return command
 
@@ -106,7 +106,7 @@ def add_columns(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_comparison(command: argparse.ArgumentParser) -> None:
+def add_verify_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("--state", default="", metavar="DIR", help="the pipe's state directory, if the sink does not know it")
     command.add_argument(
         "--pipe",
@@ -143,7 +143,7 @@ def add_spark(command: argparse.ArgumentParser, usual: str = "local[2]") -> None
     )
 
 
-def spark_settings(pairs: list[str]) -> dict[str, str]:
+def parse_spark_settings(pairs: list[str]) -> dict[str, str]:
     """What `--conf` gives."""
     wrong = next((pair for pair in pairs if not pair.partition("=")[0].startswith("spark.") or "=" not in pair), None)
     if wrong is not None:
@@ -152,7 +152,7 @@ def spark_settings(pairs: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
-def add_choices(command: argparse.ArgumentParser) -> None:
+def add_target_settings(command: argparse.ArgumentParser) -> None:
     """What may be chosen for the target tables. A flag's `dest` is the setting's name in a file, under `sink`."""
     group = command.add_argument_group(
         "target tables", "Kept in the state: a restart goes on with them. See docs/clickhouse.md for all settings."
@@ -176,7 +176,7 @@ def add_choices(command: argparse.ArgumentParser) -> None:
     group.add_argument("--view", action="store_const", const="true", help="make a view t_current of each table's current rows")
 
 
-def chosen_by_flags(arguments: argparse.Namespace) -> list[UserSettings]:
+def settings_from_flags(arguments: argparse.Namespace) -> list[UserSettings]:
     """The settings that flags give, later ones over earlier ones."""
     from headrace.settings.settings_file import parse_set_flag, parse_setting
 
@@ -190,7 +190,7 @@ def chosen_by_flags(arguments: argparse.Namespace) -> list[UserSettings]:
     ]
 
 
-def size(text: str) -> int:
+def parse_size(text: str) -> int:
     """A number of bytes: 64M, 1G, 500000."""
     units = {"K": 10, "M": 20, "G": 30}
     shift = units.get(text[-1:].upper(), 0)

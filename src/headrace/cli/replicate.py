@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.cli.flags import (
     OK,
-    Verbs,
-    add_choices,
+    Subcommands,
     add_columns,
     add_command,
     add_sink,
     add_source,
     add_spark,
     add_tables,
+    add_target_settings,
     add_topics,
-    chosen_by_flags,
-    size,
-    spark_settings,
+    parse_size,
+    parse_spark_settings,
+    settings_from_flags,
 )
-from headrace.cli.signals import readers_may_be_gone
+from headrace.cli.signals import ignore_closed_stdout
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
@@ -43,8 +43,8 @@ _ATTEMPTS: Final = 5
 """Of a pipe on a machine that is too busy to start Spark's Python processes in time."""
 
 
-def add(verbs: Verbs) -> None:
-    command = add_command(verbs, replicate, "replicate", "copy tables and then follow their changes")
+def add(subcommands: Subcommands) -> None:
+    command = add_command(subcommands, replicate, "replicate", "copy tables and then follow their changes")
     add_source(command, kafka=True, scylla=True)
     add_sink(command, kafka=True)
     add_tables(command)
@@ -67,17 +67,17 @@ def add(verbs: Verbs) -> None:
     command.add_argument(
         "--start-at", default="", metavar="WHERE", help="no snapshot: follow the log from now, oldest, FILE:OFFSET or a GTID set on"
     )
-    add_choices(command)
+    add_target_settings(command)
     command.add_argument(
         "--zero-dates",
         choices=[*ZeroDates],
         default="halt",
         help="what to do with dates such as 0000-00-00 (%(default)s); epoch: 1970-01-01",
     )
-    command.add_argument("--flush-bytes", type=size, default=128 << 20, metavar="N", help="cut a batch after this much log (128M)")
+    command.add_argument("--flush-bytes", type=parse_size, default=128 << 20, metavar="N", help="cut a batch after this much log (128M)")
     command.add_argument("--flush-rows", type=int, default=0, metavar="N", help="cut a batch after this many changes (no limit)")
     command.add_argument("--flush-seconds", type=float, default=0.05, metavar="S", help="how long a batch may gather (%(default)s)")
-    command.add_argument("--relay-bytes", type=size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")
+    command.add_argument("--relay-bytes", type=parse_size, default=1 << 30, metavar="N", help="most log kept on local disk (1G)")
     command.add_argument(
         "--relay",
         default="",
@@ -97,8 +97,8 @@ def add(verbs: Verbs) -> None:
     command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)
 
 
-OF_TOPICS = ("topics", "topic_pattern", "start", "max_offsets", "min_partitions", "kafka_jars")
-OF_A_LOG = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "flush_seconds", "relay_bytes", "relay", "chunk_rows")
+TOPIC_FLAGS = ("topics", "topic_pattern", "start", "max_offsets", "min_partitions", "kafka_jars")
+LOG_FLAGS = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "flush_seconds", "relay_bytes", "relay", "chunk_rows")
 """Flags that only one kind of source heeds."""
 
 
@@ -115,10 +115,12 @@ def replicate(arguments: argparse.Namespace) -> int:
     os.umask(0o077)
     if is_kafka(arguments.source):
         hint = "leave it out: --start says where topics are begun, --max-offsets how large a batch is, and the connector what it takes over"
-        check_heeded(arguments, OF_A_LOG, "is about a server's log, and the source is in Kafka", hint)
+        check_applicable_flags(arguments, LOG_FLAGS, "is about a server's log, and the source is in Kafka", hint)
     else:
-        check_heeded(arguments, OF_TOPICS, "is about a source in Kafka", "leave it out, or give kafka://host:port as the source")
-    chosen = chosen_for(Path(arguments.state), arguments.settings, chosen_by_flags(arguments))
+        check_applicable_flags(
+            arguments, TOPIC_FLAGS, "is about a source in Kafka", "leave it out, or give kafka://host:port as the source"
+        )
+    chosen = chosen_for(Path(arguments.state), arguments.settings, settings_from_flags(arguments))
     settings = PipeSettings(
         selection=selected(arguments.source, arguments.tables, arguments.exclude),
         projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
@@ -135,7 +137,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         zero_dates=ZeroDates(arguments.zero_dates),
         retry_timeout_s=arguments.patience or math.inf,
         master=arguments.master,
-        spark=spark_settings(arguments.conf),
+        spark=parse_spark_settings(arguments.conf),
         spark_log=arguments.spark_log,
         schema_changes=chosen.schema_changes,
         choices=chosen.plain,
@@ -170,7 +172,7 @@ def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
                 if is_requested():
                     # The signal stopped the pipe of the last attempt.
                     ready.pipe.stop()
-                with readers_may_be_gone():
+                with ignore_closed_stdout():
                     try:
                         ready.pipe.run()
                     finally:
@@ -185,7 +187,7 @@ def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
             java_process.reset_gateway()
 
 
-def check_heeded(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
+def check_applicable_flags(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
     """Raise `DefiniteError` if one of these flags is given: nobody would heed it."""
     parser = argparse.ArgumentParser()
     add(parser.add_subparsers())

@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from headrace.cli.flags import FAILED, OK, Verbs, add_command, add_spark, spark_settings
+from headrace.cli.flags import FAILED, OK, Subcommands, add_command, add_spark, parse_spark_settings
 from headrace.errors import DefiniteError
 from headrace.shutdown import stop_on_signal
 from headrace.sinks.url_schemes import is_stdout
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from headrace.service.supervisor import Supervisor
 
 
-def add(verbs: Verbs) -> None:
-    command = add_command(verbs, run, "run", "run the pipes of a file, with a dashboard; Ctrl-C ends them in order")
+def add(subcommands: Subcommands) -> None:
+    command = add_command(subcommands, run, "run", "run the pipes of a file, with a dashboard; Ctrl-C ends them in order")
     command.add_argument(
         "file", nargs="?", default="headrace.toml", metavar="FILE", help="the file of pipes (%(default)s; mypipe's and Debezium's, too)"
     )
@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     # Once, before several pipes would begin with it at the same time.
     ensure_compiled()
-    configuration = _asked_for(load(Path(arguments.file), arguments.pipe), arguments)
-    _check_some(configuration)
+    configuration = _apply_flags(load(Path(arguments.file), arguments.pipe), arguments)
+    _check_any_enabled(configuration)
     # State, relays and sockets are nobody else's business, whoever makes them.
     os.umask(0o077)
     process = configuration.process
@@ -64,20 +64,20 @@ def run(arguments: argparse.Namespace) -> int:
             server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
             stack.enter_context(publish_endpoint(process.state, server.url, token))
             told = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
-            print_line(told, file=_told_to(configuration))
-        _tell(configuration)
+            print_line(told, file=_message_stream(configuration))
+        _print_pipes(configuration)
         stop_on_signal(supervisor.end)
         with supervisor:
             well = supervisor.wait()
-    return _conclude(supervisor, well, told=as_json)
+    return _report_failures(supervisor, well, told=as_json)
 
 
-def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> Configuration:
+def _apply_flags(configuration: Configuration, arguments: argparse.Namespace) -> Configuration:
     process = configuration.process
     if arguments.master:
         process = replace(process, master=arguments.master)
     if arguments.conf:
-        process = replace(process, spark={**process.spark, **spark_settings(arguments.conf)})
+        process = replace(process, spark={**process.spark, **parse_spark_settings(arguments.conf)})
     if arguments.listen is not None:
         process = replace(process, listen=arguments.listen)
     pipes = configuration.pipes
@@ -88,28 +88,28 @@ def _asked_for(configuration: Configuration, arguments: argparse.Namespace) -> C
     return replace(configuration, process=process, pipes=pipes)
 
 
-def _check_some(configuration: Configuration) -> None:
+def _check_any_enabled(configuration: Configuration) -> None:
     if not any(pipe.enabled for pipe in configuration.pipes):
         raise DefiniteError("no pipe is to run", place=configuration.file, hint="add one ([pipes.NAME]), or set enabled = true")
 
 
-def _tell(configuration: Configuration) -> None:
+def _print_pipes(configuration: Configuration) -> None:
     from headrace.pipes.factory import shown_sink, shown_source
 
-    out = _told_to(configuration)
+    out = _message_stream(configuration)
     for pipe in configuration.pipes:
         for part in pipe.specs:
             off = "" if pipe.enabled else " (disabled)"
             print_line(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {shown_sink(part.sink)}{off}", file=out)
 
 
-def _told_to(configuration: Configuration) -> TextIO:
+def _message_stream(configuration: Configuration) -> TextIO:
     """Where it is said what runs: not among the lines of a pipe that prints."""
     printing = any(pipe.enabled and is_stdout(part.sink) for pipe in configuration.pipes for part in pipe.specs)
     return sys.stderr if printing else sys.stdout
 
 
-def _conclude(supervisor: Supervisor, well: bool, *, told: bool) -> int:
+def _report_failures(supervisor: Supervisor, well: bool, *, told: bool) -> int:
     """Say what failed, unless the log has told it in a form that leaves no room for this; asked to end, a process ends well while some of
     its pipes ran."""
     failed = [part for part in supervisor.runners.values() if part.has_failed and not told]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from headrace.cli.flags import OK, Verbs
+from headrace.cli.flags import OK, Subcommands
 
 
-def add(verbs: Verbs) -> None:
+def add(subcommands: Subcommands) -> None:
     text = "tools for ScyllaDB's CDC log"
-    log_schema_command = verbs.add_parser("scylla", help=text, description=text[0].upper() + text[1:] + ".")
+    log_schema_command = subcommands.add_parser("scylla", help=text, description=text[0].upper() + text[1:] + ".")
     kinds = log_schema_command.add_subparsers(title="commands", required=True, metavar="COMMAND")
     text = "print the CREATE TABLE of a table's log table"
     command = kinds.add_parser("log-schema", help=text, description=text[0].upper() + text[1:] + ".")

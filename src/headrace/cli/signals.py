@@ -11,7 +11,7 @@ from headrace.errors import HeadraceError
 
 
 @contextmanager
-def readers_may_leave() -> Iterator[None]:
+def exit_on_closed_stdout() -> Iterator[None]:
     """Whoever reads our output may have seen enough: then nothing is left to write at exit."""
     try:
         yield
@@ -20,7 +20,7 @@ def readers_may_leave() -> Iterator[None]:
 
 
 @contextmanager
-def readers_may_be_gone() -> Iterator[None]:
+def ignore_closed_stdout() -> Iterator[None]:
     """The same for a pipe that prints: what it ends with when its reader has left is no error."""
     try:
         yield

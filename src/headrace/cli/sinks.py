@@ -11,23 +11,23 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from headrace.cli.flags import OK, Verbs, add_command, add_sink
+from headrace.cli.flags import OK, Subcommands, add_command, add_sink
 from headrace.shutdown import stop_on_signal
 from headrace.terminal_text import escape_text, print_line
 
 CONNECTION_FIELDS = ("host", "port", "user", "password", "url")
 
 
-def add(verbs: Verbs) -> None:
-    command = add_command(verbs, sql, "sql", "run a query on a sink and print the result")
+def add(subcommands: Subcommands) -> None:
+    command = add_command(subcommands, sql, "sql", "run a query on a sink and print the result")
     add_sink(command)
     text = "the query, in ClickHouse's SQL (- reads it from standard input); CREATE DATABASE … ENGINE = MaterializeMySQL(…) starts a pipe"
     command.add_argument("query", help=text)
 
-    command = add_command(verbs, settings, "settings", "list all settings of a settings file")
+    command = add_command(subcommands, settings, "settings", "list all settings of a settings file")
     command.add_argument("--markdown", action="store_true", help="as tables for a document")
 
-    command = add_command(verbs, serve, "serve", "run an embedded ClickHouse on a directory, over HTTP")
+    command = add_command(subcommands, serve, "serve", "run an embedded ClickHouse on a directory, over HTTP")
     command.add_argument("path", metavar="PATH", help="the directory; made if missing")
     command.add_argument("--port", type=int, default=8123, help="port (%(default)s; 0 takes a free one)")
     command.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
@@ -39,11 +39,11 @@ def add(verbs: Verbs) -> None:
     text = "a name that clients reach the server by, beside its addresses and localhost; may be repeated"
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=text)
 
-    command = add_command(verbs, release, "release", "give up the claim of a pipe on its target tables or topics")
+    command = add_command(subcommands, release, "release", "give up the claim of a pipe on its target tables or topics")
     add_sink(command, kafka=True)
     command.add_argument("state", metavar="STATE", help="the id of the pipe's state, as the error of the other pipe prints it")
 
-    command = add_command(verbs, connection, "connection", "print host, port, user and password of a running embedded ClickHouse")
+    command = add_command(subcommands, connection, "connection", "print host, port, user and password of a running embedded ClickHouse")
     command.add_argument("sink", metavar="SINK", help="chdb:PATH")
     command.add_argument("field", nargs="?", choices=CONNECTION_FIELDS, help="print this one alone")
 

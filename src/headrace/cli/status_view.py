@@ -31,7 +31,7 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(width=1000)
 
 
-def view(status: ServiceStatus, *, tables: bool = False, now: float | None = None) -> RenderableType:
+def render_status(status: ServiceStatus, *, tables: bool = False, now: float | None = None) -> RenderableType:
     """The whole."""
     at = time.time() if now is None else now
     parts: list[RenderableType] = [_head(status, at), _pipes(status, at)]
@@ -116,7 +116,7 @@ def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
     """What the table has no room for."""
     for pipe in status.pipes:
         if pipe.error is not None:
-            yield from trouble(pipe.name, pipe.error, now)
+            yield from render_error(pipe.name, pipe.error, now)
         elif pipe.waiting:
             yield Text.assemble((f"{escape_text(pipe.name)}: ", "yellow"), f"waits: {escape_text(pipe.waiting)}")
         if pipe.dead_letters:
@@ -137,7 +137,7 @@ def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
             )
 
 
-def trouble(name: str, error: ErrorStatus, now: float) -> Iterator[Text]:
+def render_error(name: str, error: ErrorStatus, now: float) -> Iterator[Text]:
     """An error, with what to do about it."""
     where = f" (at {escape_text(error.place)})" if error.place else ""
     when = f", {duration(now - error.at)} ago" if error.at else ""

@@ -6,8 +6,19 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.control import add_running, resync_running
-from headrace.cli.flags import DIFFERENT, FAILED, OK, Verbs, add_choices, add_command, add_sink, add_source, add_tables, chosen_by_flags
+from headrace.cli.control import add_process_options, resync_running
+from headrace.cli.flags import (
+    DIFFERENT,
+    FAILED,
+    OK,
+    Subcommands,
+    add_command,
+    add_sink,
+    add_source,
+    add_tables,
+    add_target_settings,
+    settings_from_flags,
+)
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
@@ -18,8 +29,8 @@ if TYPE_CHECKING:
     from headrace.pipes.state.pipe_state import StateDirectory
 
 
-def add(verbs: Verbs) -> None:
-    command = add_command(verbs, resync, "resync", "read tables again, without stopping the others")
+def add(subcommands: Subcommands) -> None:
+    command = add_command(subcommands, resync, "resync", "read tables again, without stopping the others")
     command.add_argument("tables", nargs="*", metavar="TABLE", help="database.table, or a glob over such names; a new name is added")
     command.add_argument(
         "--new-log",
@@ -30,9 +41,9 @@ def add(verbs: Verbs) -> None:
         "--state", default="", metavar="DIR", help="the pipe's state directory (headrace-state); with --pipe, the running process's"
     )
     command.add_argument("--pipe", default="", metavar="NAME", help="this pipe of a running process (`headrace run`)")
-    add_running(command)
+    add_process_options(command)
 
-    command = add_command(verbs, ddl, "ddl", "show what a statement of the source would do to the sink, without doing it")
+    command = add_command(subcommands, ddl, "ddl", "show what a statement of the source would do to the sink, without doing it")
     command.add_argument("statement", help="the statement, such as 'ALTER TABLE shop.orders ADD COLUMN note TEXT'")
     command.add_argument("--source", default="", metavar="SOURCE", help="the server whose tables it is about")
     command.add_argument("--schema", action="append", default=[], metavar="SQL", help="their CREATE TABLE statements, or a file of them")
@@ -44,17 +55,17 @@ def add(verbs: Verbs) -> None:
     command.add_argument(
         "--server-version", default="9.7.0", metavar="V", help="of --schema: such as 8.0.36 or 10.11.6-MariaDB (%(default)s)"
     )
-    add_choices(command)
+    add_target_settings(command)
 
-    command = add_command(verbs, retry, "retry", "write rows again that a target table refused and that wait in headrace.errors")
+    command = add_command(subcommands, retry, "retry", "write rows again that a target table refused and that wait in headrace.errors")
     add_sink(command)
     command.add_argument("--pipe", default="", metavar="NAME", help="only rows of this pipe")
     command.add_argument("--table", default="", metavar="GLOB", help="only rows of these tables, by the source's names")
     command.add_argument("--id", action="append", default=[], metavar="ID", help="only this row; may be repeated")
     command.add_argument("--list", action="store_true", help="list the rows that wait, and write nothing")
-    add_choices(command)
+    add_target_settings(command)
 
-    command = add_command(verbs, check, "check", "look at a source's settings and privileges; exit 2 if it cannot be replicated")
+    command = add_command(subcommands, check, "check", "look at a source's settings and privileges; exit 2 if it cannot be replicated")
     add_source(command, scylla=True)
     add_tables(command)
     command.add_argument(
@@ -118,7 +129,7 @@ def ddl(arguments: argparse.Namespace) -> int:
     from headrace.settings.settings_file import UserSettings, read_settings
 
     chosen = read_settings(Path(arguments.settings)) if arguments.settings else UserSettings()
-    for flag in chosen_by_flags(arguments):
+    for flag in settings_from_flags(arguments):
         chosen = flag.over(chosen)
     asked = Asked(
         arguments.statement,
@@ -143,7 +154,7 @@ def retry(arguments: argparse.Namespace) -> int:
     from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting_dead_letters
 
     given: UserSettings | None = read_settings(Path(arguments.settings)) if arguments.settings else None
-    for flag in chosen_by_flags(arguments):
+    for flag in settings_from_flags(arguments):
         given = flag.over(given or UserSettings())
     chosen = {"pipe": arguments.pipe, "table": arguments.table, "ids": tuple(arguments.id)}
     with open_clickhouse_sink(arguments.sink) as named:

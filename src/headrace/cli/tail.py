@@ -9,8 +9,8 @@ import sys
 import threading
 from typing import Any, Final
 
-from headrace.cli.flags import OK, Verbs, add_command, add_tables
-from headrace.cli.signals import readers_may_leave
+from headrace.cli.flags import OK, Subcommands, add_command, add_tables
+from headrace.cli.signals import exit_on_closed_stdout
 from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
@@ -25,9 +25,9 @@ _SERVERS: Final = ("mysql://", "mariadb://")
 _FILES: Final = "binlog:"
 
 
-def add(verbs: Verbs) -> None:
+def add(subcommands: Subcommands) -> None:
     text = "print changes as they happen: of a server's tables, of log files, in a Kafka topic, or in the log of ScyllaDB's tables"
-    command = add_command(verbs, tail, "tail", text)
+    command = add_command(subcommands, tail, "tail", text)
     text = f"mysql://user:password@host:port/db (password also from {SOURCE_PASSWORD}), mariadb://…, binlog:DIR"
     text += f"; kafka://user:password@host:port,host:port/topic,topic?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
     text += ", where a topic that begins with ^ is a pattern; or scylla://user:password@host:port/keyspace"
@@ -67,7 +67,7 @@ def tail(arguments: argparse.Namespace) -> int:
     line = json_line if arguments.json else text_line
     stop = threading.Event()
     stop_on_signal(stop.set)
-    with readers_may_leave():
+    with exit_on_closed_stdout():
         for found in tail(
             Reading(arguments.topic, registry=arguments.registry, start=start), once=arguments.once, limit=arguments.limit, stop=stop
         ):
@@ -115,7 +115,7 @@ def _tail_changes(arguments: argparse.Namespace) -> int:
     else:
         found = ServerTail(parse_mysql_url(arguments.topic), looking, show)
     stop_on_signal(found.stop)
-    with readers_may_leave(), contextlib.closing(found.lines()) as several:
+    with exit_on_closed_stdout(), contextlib.closing(found.lines()) as several:
         for lines in several:
             show(lines)
             if left is not None and left <= 0:
@@ -141,7 +141,7 @@ def _tail_log(arguments: argparse.Namespace) -> int:
     )
     stop = threading.Event()
     stop_on_signal(stop.set)
-    with readers_may_leave():
+    with exit_on_closed_stdout():
         for document in itertools.islice(looking.documents(stop), arguments.limit):
             print_line(document.decode() if arguments.json else text_line(document))
     return OK

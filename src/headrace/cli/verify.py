@@ -10,19 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headrace.cli.control import add_running, verify_running
+from headrace.cli.control import add_process_options, verify_running
 from headrace.cli.flags import (
     DIFFERENT,
     OK,
     UNDECIDED,
-    Verbs,
+    Subcommands,
     add_columns,
     add_command,
-    add_comparison,
     add_sink,
     add_source,
     add_tables,
-    spark_settings,
+    add_verify_options,
+    parse_spark_settings,
 )
 from headrace.cql.address import is_cql
 from headrace.errors import DefiniteError
@@ -38,14 +38,16 @@ if TYPE_CHECKING:
     from headrace.verify.verifier import Sample
 
 
-def add(verbs: Verbs) -> None:
-    command = add_command(verbs, verify, "verify", "compare every table with its copy; exit 1 if rows differ, 3 if the sink is only behind")
+def add(subcommands: Subcommands) -> None:
+    command = add_command(
+        subcommands, verify, "verify", "compare every table with its copy; exit 1 if rows differ, 3 if the sink is only behind"
+    )
     add_source(command, optional=True)
     add_sink(command, optional=True)
     add_tables(command)
     add_columns(command)
-    add_comparison(command)
-    add_running(command)
+    add_verify_options(command)
+    add_process_options(command)
 
 
 def verify(arguments: argparse.Namespace) -> int:
@@ -63,8 +65,8 @@ def verify(arguments: argparse.Namespace) -> int:
     if is_cql(arguments.source):
         from headrace.verify.scylla.command import verified
 
-        return _tell_results(arguments, verified(arguments, functools.partial(Selection.of_globs, arguments.tables, arguments.exclude)))
-    return _tell_results(arguments, _verified(arguments))
+        return _print_results(arguments, verified(arguments, functools.partial(Selection.of_globs, arguments.tables, arguments.exclude)))
+    return _print_results(arguments, _verified(arguments))
 
 
 def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
@@ -85,7 +87,7 @@ def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
             repair=arguments.repair,
             spark=SparkUse(arguments.spark),
             master=arguments.master,
-            spark_settings=spark_settings(arguments.conf),
+            spark_settings=parse_spark_settings(arguments.conf),
         )
         chosen = (
             known.selection
@@ -99,7 +101,7 @@ def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
         yield from verify_tables(address, sink, chosen, options, watermark=watermark, view=choose_view())
 
 
-def _tell_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -> int:
+def _print_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -> int:
     from headrace.verify.result import Verdict
     from headrace.verify.view import overall, result_lines, results_json, summary
 

@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from headrace.cli import build_parser
-from headrace.cli.help.manual import commands
+from headrace.cli.help.manual import iter_commands
 from headrace.settings.settings_file import parse_set_flag
 
 ROOT = Path(__file__).parents[3]
@@ -171,7 +171,7 @@ def test_the_tests_exist(test: str) -> None:
 
 
 def test_flags_and_commands_exist() -> None:
-    found = list(commands(build_parser()))
+    found = list(iter_commands(build_parser()))
     known = {word for _, command, _ in found for action in command._actions for word in action.option_strings}
     verbs = {path[0] for path, _, _ in found}
     named = {action for action in ACTIONS if action.startswith("--")}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from headrace.cli.flags import OK, Verbs, add_command
+from headrace.cli.flags import OK, Subcommands, add_command
 from headrace.errors import DefiniteError
 
 
-def add(verbs: Verbs) -> None:
-    command = add_command(verbs, completion, "completion", "print the script that completes headrace's words in a shell")
+def add(subcommands: Subcommands) -> None:
+    command = add_command(subcommands, completion, "completion", "print the script that completes headrace's words in a shell")
     command.add_argument("shell", choices=("bash", "zsh", "fish"), metavar="SHELL", help="bash, zsh or fish")
 
-    command = add_command(verbs, show_help, "help", "show the help of a command")
+    command = add_command(subcommands, show_help, "help", "show the help of a command")
     command.add_argument("command", nargs="*", metavar="COMMAND", help="which (an overview)")
     command.add_argument("--man", action="store_true", help="print the manual page of all commands")
 
@@ -21,9 +21,9 @@ def completion(arguments: argparse.Namespace) -> int:
     """Print a completion script."""
     from headrace.cli import build_parser
     from headrace.cli.help.completion import SHELLS
-    from headrace.cli.help.parser_words import words
+    from headrace.cli.help.parser_words import list_commands
 
-    print(SHELLS[arguments.shell](words(build_parser())), end="")
+    print(SHELLS[arguments.shell](list_commands(build_parser())), end="")
     return OK
 
 
@@ -31,9 +31,9 @@ def show_help(arguments: argparse.Namespace) -> int:
     """Print what `--help` prints, or the man page."""
     from headrace.cli import build_parser
     from headrace.cli.help.man_page import man_page
-    from headrace.cli.help.parser_words import words
+    from headrace.cli.help.parser_words import list_commands
 
-    known = words(build_parser())
+    known = list_commands(build_parser())
     if arguments.man:
         print(man_page(known), end="")
         return OK

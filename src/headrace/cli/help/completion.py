@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from headrace.cli.help.parser_words import Command, Flag, Kind, Value
+from headrace.cli.help.parser_words import Command, Flag, Value, ValueKind
 
 _PIPES: Final = r"s/^[[:space:]]*\[pipes\.\([A-Za-z0-9_-]*\)[].].*/\1/p"
 """For sed: the names of pipes in a file."""
@@ -54,7 +54,7 @@ def _bash_lines(commands: Sequence[Command]) -> Iterator[str]:
         if command.below:
             yield f"""            COMPREPLY=($(compgen -W "{" ".join(name for name, _ in command.below)}" -- "$cur")) ;;"""
         else:
-            known = [_bash_value(value, more=True) for value in command.values if value.kind is not Kind.NOTHING]
+            known = [_bash_value(value, more=True) for value in command.values if value.kind is not ValueKind.NOTHING]
             yield f"            {'; '.join(known) or ':'} ;;"
     yield "    esac"
     yield "}"
@@ -64,15 +64,15 @@ def _bash_lines(commands: Sequence[Command]) -> Iterator[str]:
 def _bash_value(value: Value, *, more: bool = False) -> str:
     plus = "+" if more else ""
     match value.kind:
-        case Kind.WORDS:
-            return f"""COMPREPLY{plus}=($(compgen -W "{" ".join(value.words)}" -- "$cur"))"""
-        case Kind.FILE:
+        case ValueKind.CHOICE:
+            return f"""COMPREPLY{plus}=($(compgen -W "{" ".join(value.choices)}" -- "$cur"))"""
+        case ValueKind.FILE:
             return f"""compopt -o filenames 2>/dev/null; COMPREPLY{plus}=($(compgen -f -- "$cur"))"""
-        case Kind.DIRECTORY:
+        case ValueKind.DIRECTORY:
             return f"""compopt -o filenames 2>/dev/null; COMPREPLY{plus}=($(compgen -d -- "$cur"))"""
-        case Kind.PIPE:
+        case ValueKind.PIPE:
             return f"""COMPREPLY{plus}=($(compgen -W "$(_headrace_pipes)" -- "$cur"))"""
-        case Kind.NOTHING:
+        case ValueKind.NOTHING:
             return ":"
 
 
@@ -142,15 +142,15 @@ def _zsh_positional(value: Value) -> str:
 
 def _zsh_action(value: Value) -> str:
     match value.kind:
-        case Kind.WORDS:
-            return f"({' '.join(value.words)})"
-        case Kind.FILE:
+        case ValueKind.CHOICE:
+            return f"({' '.join(value.choices)})"
+        case ValueKind.FILE:
             return "_files"
-        case Kind.DIRECTORY:
+        case ValueKind.DIRECTORY:
             return "_files -/"
-        case Kind.PIPE:
+        case ValueKind.PIPE:
             return "_headrace_pipes"
-        case Kind.NOTHING:
+        case ValueKind.NOTHING:
             return " "
 
 
@@ -204,15 +204,15 @@ def _fish_flag(condition: str, flag: Flag) -> str:
 
 def _fish_value(value: Value) -> str:
     match value.kind:
-        case Kind.WORDS:
-            return f"-x -a {_fish_quoted(' '.join(value.words))}"
-        case Kind.FILE:
+        case ValueKind.CHOICE:
+            return f"-x -a {_fish_quoted(' '.join(value.choices))}"
+        case ValueKind.FILE:
             return "-r -F"
-        case Kind.DIRECTORY:
+        case ValueKind.DIRECTORY:
             return "-x -a '(__fish_complete_directories)'"
-        case Kind.PIPE:
+        case ValueKind.PIPE:
             return "-x -a '(__headrace_pipes)'"
-        case Kind.NOTHING:
+        case ValueKind.NOTHING:
             return ""
 
 

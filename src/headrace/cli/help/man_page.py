@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from headrace import __version__
 from headrace.cli.help.manual import INTRODUCTION
 from headrace.cli.help.manual_pages import CODES, GROUPS, PAGES, VARIABLES
-from headrace.cli.help.parser_words import Command, Flag, Kind, Value
+from headrace.cli.help.parser_words import Command, Flag, Value, ValueKind
 
 
 def man_page(commands: Sequence[Command]) -> str:
@@ -21,9 +21,9 @@ def _lines(commands: Sequence[Command]) -> Iterator[str]:
     yield f'.TH HEADRACE 1 "" "headrace {__version__}" "User Commands"'
     # Addresses and commands are neither stretched nor broken.
     yield from (".ad l", ".nh")
-    yield from (".SH NAME", _text("headrace - change data capture into ClickHouse and Kafka"))
+    yield from (".SH NAME", _escape("headrace - change data capture into ClickHouse and Kafka"))
     yield from (".SH SYNOPSIS", "\\fBheadrace\\fR [\\fIOPTION\\fR]... \\fICOMMAND\\fR [\\fIARGUMENT\\fR]...")
-    yield from (".SH DESCRIPTION", _text(INTRODUCTION))
+    yield from (".SH DESCRIPTION", _escape(INTRODUCTION))
     yield ".SH OPTIONS"
     yield from _flags(program)
     yield ".SH COMMANDS"
@@ -33,29 +33,29 @@ def _lines(commands: Sequence[Command]) -> Iterator[str]:
         yield from _command(command)
     yield ".SH EXIT STATUS"
     for code, text in CODES.items():
-        yield from (".TP", f"\\fB{code}\\fR", _text(text))
-    yield from (".PP", _text("Some commands have others; see there."))
+        yield from (".TP", f"\\fB{code}\\fR", _escape(text))
+    yield from (".PP", _escape("Some commands have others; see there."))
     yield ".SH ENVIRONMENT"
     for name, text in VARIABLES.items():
-        yield from (".TP", f"\\fB{_text(name)}\\fR", _text(text))
+        yield from (".TP", f"\\fB{_escape(name)}\\fR", _escape(text))
     yield ".SH FILES"
     for name, text in (
         ("headrace.toml", "The file of pipes, in the working directory unless another is named."),
         ("headrace-state/", "Progress, one directory for each pipe; and control.json, by which commands find the process."),
     ):
-        yield from (".TP", f"\\fI{_text(name)}\\fR", _text(text))
+        yield from (".TP", f"\\fI{_escape(name)}\\fR", _escape(text))
 
 
 def _command(command: Command) -> Iterator[str]:
-    values = " ".join(_shown(value) for value in command.values) if not command.below else "\\fICOMMAND\\fR"
+    values = " ".join(_positional(value) for value in command.values) if not command.below else "\\fICOMMAND\\fR"
     options = "[\\fIOPTION\\fR]... " if len(command.flags) > 1 else ""
-    yield f".SS \\fBheadrace {_text(command.name)}\\fR {options}{values}"
+    yield f".SS \\fBheadrace {_escape(command.name)}\\fR {options}{values}"
     yield _sentence(command.line)
     page = PAGES.get(command.name)
     for paragraph in filter(None, page.text.split("\n\n") if page is not None else ()):
-        yield from (".PP", _text(paragraph))
+        yield from (".PP", _escape(paragraph))
     for value, text in zip(command.values, command.values_text, strict=True):
-        yield from (".TP", _shown(value), _sentence(text))
+        yield from (".TP", _positional(value), _sentence(text))
     yield from _flags(command)
     if page is None:
         return
@@ -64,27 +64,27 @@ def _command(command: Command) -> Iterator[str]:
     if page.examples:
         yield from (".PP", "Examples:")
     for example, text in page.examples:
-        yield from (".TP", f"\\fB{_text(example)}\\fR", _sentence(text))
+        yield from (".TP", f"\\fB{_escape(example)}\\fR", _sentence(text))
 
 
 def _flags(command: Command) -> Iterator[str]:
     for flag in command.flags:
         if "--help" not in flag.spellings:
-            yield from (".TP", _spelled(flag), _sentence(flag.text))
+            yield from (".TP", _option(flag), _sentence(flag.text))
 
 
-def _spelled(flag: Flag) -> str:
+def _option(flag: Flag) -> str:
     value = ""
     if flag.value is not None:
         value = f" [{_name(flag.value)}]" if flag.value.nargs == "?" else f" {_name(flag.value)}"
-    return ", ".join(f"\\fB{_text(spelling)}\\fR" for spelling in flag.spellings) + value
+    return ", ".join(f"\\fB{_escape(spelling)}\\fR" for spelling in flag.spellings) + value
 
 
 def _name(value: Value) -> str:
-    return "|".join(map(_text, value.words)) if value.kind is Kind.WORDS else f"\\fI{_text(value.name)}\\fR"
+    return "|".join(map(_escape, value.choices)) if value.kind is ValueKind.CHOICE else f"\\fI{_escape(value.name)}\\fR"
 
 
-def _shown(value: Value) -> str:
+def _positional(value: Value) -> str:
     name = _name(value)
     return {"?": f"[{name}]", "*": f"[{name}...]", "+": f"{name}..."}.get(value.nargs, name)
 
@@ -92,10 +92,10 @@ def _shown(value: Value) -> str:
 def _sentence(text: str) -> str:
     # An address begins as it is written.
     written = text if ":" in text.partition(" ")[0] else text[:1].upper() + text[1:]
-    return _text(written if written.endswith((".", "…", ")")) or not written else f"{written}.")
+    return _escape(written if written.endswith((".", "…", ")")) or not written else f"{written}.")
 
 
-def _text(text: str) -> str:
+def _escape(text: str) -> str:
     """A text that means nothing to the formatter."""
     escaped = (
         text.replace("\\", "\\e")

@@ -15,20 +15,20 @@ from typing import Final, NoReturn
 
 from headrace.cli.help.manual_pages import CODES, GROUPS, PAGES, VARIABLES, Page
 
-_MOST_WIDE: Final = 100
+_MAX_WIDTH: Final = 100
 INTRODUCTION: Final = (
     "Replicate operational data, continuously and exactly, into analytics: MySQL, MariaDB, ScyllaDB and Debezium's topics through Spark "
     "into ClickHouse and Kafka."
 )
-_LONG_USAGE: Final = 8
+_MAX_USAGE_OPTIONS: Final = 8
 """With more options than this, a usage that lists all of them is read by nobody."""
 
 
-class Manual(argparse.RawDescriptionHelpFormatter):
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help that fits a terminal, and breaks neither addresses nor examples."""
 
     def __init__(self, prog: str) -> None:
-        width = min(shutil.get_terminal_size().columns, _MOST_WIDE)
+        width = min(shutil.get_terminal_size().columns, _MAX_WIDTH)
         super().__init__(prog, max_help_position=26, width=max(width - 2, 40))
 
     def _split_lines(self, text: str, width: int) -> list[str]:
@@ -36,7 +36,7 @@ class Manual(argparse.RawDescriptionHelpFormatter):
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Paragraphs are filled; lines that begin with spaces stay as they are."""
-        return "\n".join(indent + line for block in text.split("\n") for line in _filled(block, width - len(indent)))
+        return "\n".join(indent + line for block in text.split("\n") for line in _wrap_line(block, width - len(indent)))
 
 
 class Parser(argparse.ArgumentParser):
@@ -46,42 +46,44 @@ class Parser(argparse.ArgumentParser):
         chosen = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
         unknown = re.fullmatch(r"unrecognized arguments: (--[\w-]+).*", message)
         if chosen is not None:
-            meant = _nearest(chosen[1], re.findall("'(.*?)'", chosen[2]))
+            meant = _suggestion(chosen[1], re.findall("'(.*?)'", chosen[2]))
             message = message.replace(chosen[0], f"{chosen[1]!r} is not known here{meant}")
         elif unknown is not None:
-            spellings = {spelling for _, command, _ in commands(self) for spelling in command._option_string_actions}
-            message = f"{message}{_nearest(unknown[1], sorted(spellings))}"
+            spellings = {spelling for _, command, _ in iter_commands(self) for spelling in command._option_string_actions}
+            message = f"{message}{_suggestion(unknown[1], sorted(spellings))}"
         super().error(message)
 
 
-def _nearest(word: str, known: Sequence[str]) -> str:
+def _suggestion(word: str, known: Sequence[str]) -> str:
     found = difflib.get_close_matches(word, known, n=1)
     return f"; did you mean {found[0]}?" if found else f" (choose from {', '.join(known)})" if len(known) < 30 else ""
 
 
-def _filled(line: str, width: int) -> list[str]:
+def _wrap_line(line: str, width: int) -> list[str]:
     if not line.strip() or line.startswith(" "):
         return [line]
     return textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False)
 
 
-def commands(parser: argparse.ArgumentParser, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, str]]:
+def iter_commands(
+    parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, str]]:
     """All commands under a parser, with what they are called and their line of help."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             lines = {choice.dest: choice.help or "" for choice in action._choices_actions}
             for name, command in action.choices.items():
                 yield (*path, name), command, lines.get(name, "")
-                yield from commands(command, (*path, name))
+                yield from iter_commands(command, (*path, name))
 
 
-def describe(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+def attach_pages(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Give all commands their pages."""
-    parser.formatter_class = Manual
+    parser.formatter_class = HelpFormatter
     parser.usage = "headrace [OPTION]... COMMAND [ARGUMENT]..."
     parser.epilog = "\n\n".join(_overview(parser))
-    for path, command, _ in commands(parser):
-        command.formatter_class = Manual
+    for path, command, _ in iter_commands(parser):
+        command.formatter_class = HelpFormatter
         page = PAGES.get(" ".join(path))
         _shorten_usage(command)
         if page is not None:
@@ -92,7 +94,7 @@ def describe(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
 
 def _shorten_usage(command: argparse.ArgumentParser) -> None:
     optional = [action for action in command._actions if action.option_strings]
-    if len(optional) > _LONG_USAGE:
+    if len(optional) > _MAX_USAGE_OPTIONS:
         rest = " ".join(_positional(action) for action in command._actions if not action.option_strings)
         # A percent sign would be taken for a format.
         command.usage = f"{command.prog} [OPTION]... {rest}".rstrip().replace("%", "%%")
@@ -116,12 +118,12 @@ def sections(page: Page) -> Iterator[str]:
 
 
 def _overview(parser: argparse.ArgumentParser) -> Iterator[str]:
-    lines = {path[0]: line for path, _, line in commands(parser) if len(path) == 1}
+    lines = {path[0]: line for path, _, line in iter_commands(parser) if len(path) == 1}
     left = [name for name in lines if not any(name in names for names in GROUPS.values())]
     for title, names in {**GROUPS, **({"other": tuple(left)} if left else {})}.items():
         told = [f"  {name:<12}{lines[name]}" for name in names if name in lines]
         if told:
-            yield "\n".join([f"{title}:", *(_hung(line) for line in told)])
+            yield "\n".join([f"{title}:", *(_indent_continuation(line) for line in told)])
     yield "\n".join(
         [
             "Begin with:",
@@ -134,6 +136,6 @@ def _overview(parser: argparse.ArgumentParser) -> Iterator[str]:
     yield "`headrace COMMAND --help` says all of a command: flags, examples, exit codes, variables. `headrace help` is the same."
 
 
-def _hung(line: str) -> str:
-    width = max(min(shutil.get_terminal_size().columns, _MOST_WIDE) - 2, 40)
+def _indent_continuation(line: str) -> str:
+    width = max(min(shutil.get_terminal_size().columns, _MAX_WIDTH) - 2, 40)
     return textwrap.fill(line, width, subsequent_indent=" " * 14, break_long_words=False, break_on_hyphens=False)

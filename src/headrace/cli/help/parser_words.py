@@ -6,15 +6,15 @@ import argparse
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.cli.help.manual import commands
+from headrace.cli.help.manual import iter_commands
 
 
-class Kind(StrEnum):
+class ValueKind(StrEnum):
     """What a value is, as far as a shell can complete it."""
 
     NOTHING = "nothing"
     """Only the user knows."""
-    WORDS = "words"
+    CHOICE = "choice"
     FILE = "file"
     DIRECTORY = "directory"
     PIPE = "pipe"
@@ -26,8 +26,8 @@ class Value:
     """What stands after a flag, or by itself."""
 
     name: str
-    kind: Kind
-    words: tuple[str, ...] = ()
+    kind: ValueKind
+    choices: tuple[str, ...] = ()
     nargs: str = ""
     """`?`, `*`, `+`, or one."""
 
@@ -60,9 +60,9 @@ class Command:
         return " ".join(self.path)
 
 
-def words(parser: argparse.ArgumentParser) -> list[Command]:
+def list_commands(parser: argparse.ArgumentParser) -> list[Command]:
     """All commands, the program first."""
-    return [_command((), parser, parser.description or ""), *(_command(*found) for found in commands(parser))]
+    return [_command((), parser, parser.description or ""), *(_command(*found) for found in iter_commands(parser))]
 
 
 def _command(path: tuple[str, ...], parser: argparse.ArgumentParser, line: str) -> Command:
@@ -74,7 +74,7 @@ def _command(path: tuple[str, ...], parser: argparse.ArgumentParser, line: str) 
         tuple(_flag(one) for one in shown if one.option_strings),
         tuple(_value(one) for one in positional),
         tuple(_text(one) for one in positional),
-        tuple((below[-1], text) for below, _, text in commands(parser) if len(below) == 1),
+        tuple((below[-1], text) for below, _, text in iter_commands(parser) if len(below) == 1),
         parser,
     )
 
@@ -88,9 +88,15 @@ def _value(action: argparse.Action) -> Value:
     name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
     nargs = action.nargs if isinstance(action.nargs, str) else ""
     if action.choices is not None:
-        return Value(name, Kind.WORDS, tuple(str(choice) for choice in action.choices), nargs)
-    kinds = {"FILE": Kind.FILE, "DIR": Kind.DIRECTORY, "PATH": Kind.DIRECTORY, "DIRECTORY": Kind.DIRECTORY, "PIPE": Kind.PIPE}
-    kind = Kind.PIPE if "--pipe" in action.option_strings else kinds.get(name, Kind.NOTHING)
+        return Value(name, ValueKind.CHOICE, tuple(str(choice) for choice in action.choices), nargs)
+    kinds = {
+        "FILE": ValueKind.FILE,
+        "DIR": ValueKind.DIRECTORY,
+        "PATH": ValueKind.DIRECTORY,
+        "DIRECTORY": ValueKind.DIRECTORY,
+        "PIPE": ValueKind.PIPE,
+    }
+    kind = ValueKind.PIPE if "--pipe" in action.option_strings else kinds.get(name, ValueKind.NOTHING)
     return Value(name, kind, (), nargs)
 
 
