@@ -1,7 +1,7 @@
 """The interface between pipes and the engine that runs their tasks.
 
 `headrace.spark` implements it with Spark. Tests implement it with threads of their own process (`testkit.pipelines.local_runtime`).
-`tests/contract/test_runtime_contract.py` checks what both have in common:
+`tests/runtime/test_runtime_contract.py` checks what both have in common:
 
 - A task gets a copy of its description, as another process would.
 - A Headrace error that a task raises reaches the driver as the same error.
