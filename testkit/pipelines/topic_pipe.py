@@ -17,8 +17,9 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.projection import Projection
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
+from headrace.pipes.debezium.batch_runner import RecordBatchRunner
 from headrace.pipes.debezium.kafka_cluster import Standing
-from headrace.pipes.debezium.pipe import Batches, DebeziumPipe
+from headrace.pipes.debezium.pipe import DebeziumPipe
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.progress_view import LogView
@@ -71,7 +72,7 @@ class LocalTopicPipe:
             raise
         self.number = next_batch(self._directory.checkpoint)
 
-    def _opened(self) -> Batches:
+    def _opened(self) -> RecordBatchRunner:
         state = self._directory.load()
         if state is None:
             state = self._pipe._new_state(Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
@@ -115,11 +116,11 @@ class LocalTopicPipe:
 
     def rows(self, table: str, columns: str = "*", order: str = "1") -> list[list[object]]:
         """What the sink shows of a table."""
-        name = next(known for known in self.batches.state.tables if str(known) == table)
+        name = next(known for known in self.batches.context.state.tables if str(known) == table)
         layout = self.sink.target_table(self.batches.shown()[name])
         listed = ", ".join(f"`{column.name}`" for column in layout.columns) if columns == "*" else columns
         return self.sink.reader().query(f"SELECT {listed} FROM {current_rows_from(layout)} ORDER BY {order}")[1]
 
     @property
     def tables(self) -> list[TableName]:
-        return sorted(self.batches.state.tables)
+        return sorted(self.batches.context.state.tables)

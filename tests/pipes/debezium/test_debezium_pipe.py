@@ -13,7 +13,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName
 from headrace.pipes.debezium.kafka_cluster import Standing, check_offsets
-from headrace.pipes.debezium.pipe_notes import Notes
+from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.schema_evolution import check_policy
 from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, parse_start, topic_pattern
@@ -116,12 +116,12 @@ def test_errors_of_sparks_source() -> None:
 
 
 def test_a_batch_that_is_read_again_begins_with_what_was_known_before(tmp_path: Path) -> None:
-    notes = Notes.load(StateDirectory(tmp_path))
+    notes = DebeziumPipeNotes.load(StateDirectory(tmp_path))
     assert notes.note_orders({TableName("a", "b"): Order(Rule.LSN)})
     assert not notes.note_orders({TableName("a", "b"): Order(Rule.OFFSET)})
     notes.note_batch(0, {("t", 0): Tail("binlog", 1)})
     notes.note_batch(1, {("t", 0): Tail("binlog", 2)})
-    again = Notes.load(StateDirectory(tmp_path))
+    again = DebeziumPipeNotes.load(StateDirectory(tmp_path))
     assert again.orders == {TableName("a", "b"): Order(Rule.LSN)}
     assert again.tails_for(1) == {("t", 0): Tail("binlog", 1)}
     assert again.tails_for(2) == {("t", 0): Tail("binlog", 2)}

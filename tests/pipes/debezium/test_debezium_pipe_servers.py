@@ -16,7 +16,7 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.debezium import pipe as pipe_module
+from headrace.pipes.debezium import batch_runner
 from headrace.pipes.debezium.kafka_cluster import Standing
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.state.event_skips import Skips, note_halt, request_skip, skipped_events
@@ -128,7 +128,7 @@ def test_other_columns_are_chosen_by_starting_over(open_pipe: Open, sink: ClickH
     rows, now = len(first.rows("shop.sbtest1")), Standing("cluster", KafkaPosition(), KafkaPosition(), ())
     fresh = LocalTopicPipe(tmp_path / "fresh", sink, **chosen)
     with pytest.raises(DefiniteError, match="the state was made with other --columns") as caught:
-        fresh._pipe._checked(first.batches.state, now)
+        fresh._pipe._checked(first.batches.context.state, now)
     assert "drop the tables in ClickHouse and use a new --state" in caught.value.hint
     connect(sink.target).client.command(f"DROP TABLE {sink.target.database}.sbtest1")
     fresh.run(records)
@@ -140,7 +140,7 @@ def test_other_columns_are_chosen_by_starting_over(open_pipe: Open, sink: ClickH
 
 def test_a_topic_that_is_created_again_while_the_pipe_runs_halts_it(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its offsets mean other records now, and some of them would never be read."""
-    monkeypatch.setattr(pipe_module, "_IDENTIFY_S", 0.0)
+    monkeypatch.setattr(batch_runner, "_IDENTIFY_S", 0.0)
     records = records_of("mysql-schema", "sbtest1")
     pipe = open_pipe()
     pipe.run(records[:3])

@@ -103,7 +103,7 @@ def test_a_raised_epoch_counts_where_the_log_goes_back_a_little(open_pipe: Open,
 def test_an_epoch_is_only_ever_raised(open_pipe: Open) -> None:
     """Also where offsets make versions, which have no log to go back in."""
     pipe = open_pipe(DebeziumChoices(versions=Versions.OFFSET, epoch=1))
-    state, now = pipe.batches.state, Standing("cluster", KafkaPosition(), KafkaPosition(), ())
+    state, now = pipe.batches.context.state, Standing("cluster", KafkaPosition(), KafkaPosition(), ())
     state.options["settings"] = {"debezium": {"versions": "offset", "epoch": 2}}
     with pytest.raises(DefiniteError, match="the epoch is 1, and was 2 before"):
         pipe._pipe._checked(state, now)
@@ -349,7 +349,7 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
         again.run([told(row(6, placeholder, 61), 11, "b.1:120", op="u")])
     other = parse_settings(text.replace("> 10", "> 20"), "pipe.toml").plain
     with pytest.raises(DefiniteError, match="other transforms") as caught:
-        open_pipe(settings=other)._pipe._checked(again.batches.state, Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
+        open_pipe(settings=other)._pipe._checked(again.batches.context.state, Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
     assert "begin anew" in caught.value.hint
 
 

@@ -21,7 +21,7 @@ from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sink_factory import LogTarget, open_log_target
-from headrace.pipes.scylla.snapshot_progress import Copies
+from headrace.pipes.scylla.snapshot_progress import SnapshotProgress
 from headrace.pipes.scylla.tail import Tail
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
@@ -199,7 +199,7 @@ def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source
 def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
     source.insert(1)
     with source.running(SnapshotMode.LOCK_FREE):
-        until(lambda: len(source.rows()) == 1 and Copies(StateDirectory(source.state)).tables[source.name].is_complete)
+        until(lambda: len(source.rows()) == 1 and SnapshotProgress(StateDirectory(source.state)).tables[source.name].is_complete)
         source.insert(2, 3600)
         source.captured.execute(
             f"DELETE FROM {source.keyspace}.t USING TIMESTAMP {time.time_ns() // 1000 - 1800 * S} WHERE p = 1 AND c = 1"

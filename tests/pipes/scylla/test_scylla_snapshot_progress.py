@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.scylla.snapshot_progress import FILE, Copies
+from headrace.pipes.scylla.snapshot_progress import FILE, SnapshotProgress
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.sources.scylla.snapshot.reader import ChunkDone
 from headrace.sources.scylla.snapshot.row_recheck import Begun
@@ -18,30 +18,30 @@ T = TableName("ks", "t")
 
 
 def test_copies_go_on_where_they_were(tmp_path: Path) -> None:
-    copies = Copies(StateDirectory(tmp_path))
-    copies.begin(T, Begun(100))
-    copies.begin(TableName("ks", "other"), Begun(200))
-    copies.finish(T, ChunkDone(TokenRange(LEAST, 0), 10, 150))
-    copies.forget(TableName("ks", "other"))
+    progress = SnapshotProgress(StateDirectory(tmp_path))
+    progress.begin(T, Begun(100))
+    progress.begin(TableName("ks", "other"), Begun(200))
+    progress.finish(T, ChunkDone(TokenRange(LEAST, 0), 10, 150))
+    progress.forget(TableName("ks", "other"))
     with (tmp_path / FILE).open("a") as file:
         file.write('{"table": "ks.t", "la')
-    again = Copies(StateDirectory(tmp_path))
+    again = SnapshotProgress(StateDirectory(tmp_path))
     assert again.begun() == {T: Begun(100)}
     found = again.tables[T]
     assert (found.rows, found.share, found.left, found.is_complete) == (10, 0.5, [TokenRange(0, GREATEST)], False)
     again.finish(T, ChunkDone(TokenRange(0, GREATEST), 5, 160))
     assert again.tables[T].left == []
     again.complete(T, 300)
-    last = Copies(StateDirectory(tmp_path))
+    last = SnapshotProgress(StateDirectory(tmp_path))
     assert last.tables[T].is_complete
     assert last.begun() == {T: Begun(100, 300)}
     assert last.rows == 15
     # Begun again, nothing of it counts any more.
     last.begin(T, Begun(400))
-    assert Copies(StateDirectory(tmp_path)).tables[T].left == [TokenRange(LEAST, GREATEST)]
+    assert SnapshotProgress(StateDirectory(tmp_path)).tables[T].left == [TokenRange(LEAST, GREATEST)]
 
 
 def test_a_damaged_note_is_told(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"table": "ks.t", "done": {}}\n')
     with pytest.raises(DefiniteError, match="damaged"):
-        Copies(StateDirectory(tmp_path))
+        SnapshotProgress(StateDirectory(tmp_path))

@@ -29,7 +29,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sink_factory import LogTarget
-from headrace.pipes.scylla.snapshot_progress import FILE, Copies
+from headrace.pipes.scylla.snapshot_progress import FILE, SnapshotProgress
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
@@ -180,11 +180,11 @@ def test_a_copy_beside_the_log_that_is_interrupted_goes_on(pair: Pair, monkeypat
         with monkeypatch.context() as patch:
             patch.setattr(CellWriter, "write", stopping)
             pipe.run()
-        copy = Copies(StateDirectory(pair.state)).tables[TableName(ks, "t")]
+        copy = SnapshotProgress(StateDirectory(pair.state)).tables[TableName(ks, "t")]
         assert not copy.is_complete
         assert 0 < copy.share < 1
         pair.pipe().run()
-    assert Copies(StateDirectory(pair.state)).tables[TableName(ks, "t")].is_complete
+    assert SnapshotProgress(StateDirectory(pair.state)).tables[TableName(ks, "t")].is_complete
     # Since the copy is complete, what the log leaves in doubt is read again by what it names.
     with changes.going_on():
         time.sleep(1)
@@ -223,7 +223,7 @@ def test_without_a_copy_only_the_log_is_read(pair: Pair) -> None:
     there = {row["p"] for row in shown(pair.sink, table)}
     assert 77 in there
     assert not there & {-3, -2, -1}
-    assert Copies(StateDirectory(pair.state)).tables == {}
+    assert SnapshotProgress(StateDirectory(pair.state)).tables == {}
 
 
 def test_a_pipe_of_images_copies_first_and_keeps_what_it_began_with(pair: Pair) -> None:
@@ -264,7 +264,7 @@ def test_a_table_that_comes_while_others_are_copied_waits_for_its_turn(pair: Pai
             cql.execute(f"INSERT INTO {ks}.later (k, v) VALUES (1, 1)")
             capture(cql, [f"{ks}.later"], ks)
             deadline = time.monotonic() + 30
-            while TableName(ks, "later") not in Copies(StateDirectory(pair.state)).tables and time.monotonic() < deadline:
+            while TableName(ks, "later") not in SnapshotProgress(StateDirectory(pair.state)).tables and time.monotonic() < deadline:
                 time.sleep(0.1)
         write(writer, block)
 

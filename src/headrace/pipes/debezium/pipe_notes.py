@@ -24,7 +24,7 @@ Tails = Mapping[tuple[str, int], Tail]
 
 
 @dataclass(slots=True)
-class Notes:
+class DebeziumPipeNotes:
     """Kept in one file, replaced as a whole."""
 
     directory: StateDirectory
@@ -43,7 +43,7 @@ class Notes:
     """The topics that brought changes of each table."""
 
     @classmethod
-    def load(cls, directory: StateDirectory) -> Notes:
+    def load(cls, directory: StateDirectory) -> DebeziumPipeNotes:
         raw = directory.read(FILE)
         if raw is None:
             return cls(directory)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,9 +18,9 @@ from headrace.model.alter_effects import Alteration
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import AddColumn, ModifyColumn
 from headrace.pipes.debezium.type_lookup import Descriptions
-from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
+from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.pipes.state.pipe_state import PipeState, StateDirectory, TableState
+from headrace.pipes.state.pipe_state import TableState
 from headrace.retry import retrying
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
@@ -46,17 +46,12 @@ def check_policy(policy: SchemaPolicy) -> None:
 class SchemaEvolution:
     """Of one pipe's tables."""
 
-    state: PipeState
-    directory: StateDirectory
-    targets: SinkTables
-    show: SinkSchemaResolver
-    policy: SchemaPolicy
-    pipe: str
-    wanted: Callable[[TableName], bool]
-    note: Callable[[str], None]
+    context: PipeContext[SinkTables]
     descriptions: Descriptions
-    changed: Callable[[str, str, str], None] = lambda *_: None
-    """Hears of each table that changed, how, and what became of it."""
+
+    @property
+    def policy(self) -> SchemaPolicy:
+        return self.context.settings.schema_changes
 
     def apply(self, found: Iterable[Found]) -> bool:
         """Make the sink hold what was found; whether anything is other than before."""
@@ -65,13 +60,13 @@ class SchemaEvolution:
 
     def finish(self) -> None:
         """Do what is left of an intent that an earlier run saved."""
-        if self.state.intent is not None:
-            self._finish(self.state.intent)
+        if self.context.state.intent is not None:
+            self._finish(self.context.state.intent)
 
     def truncate(self, emptied: Iterable[Truncation]) -> None:
         """The source emptied tables: rows from before that go. Repeatable."""
         for one in emptied:
-            table = self.state.tables.get(one.table)
+            table = self.context.state.tables.get(one.table)
             if table is None:
                 continue
             policy = self.policy.of(ChangeKind.TRUNCATE_TABLE)
@@ -84,26 +79,28 @@ class SchemaEvolution:
     def begin_anew(self, tables: Iterable[Truncation]) -> None:
         """Tables without a key were read again by the connector: rows from before that go. Repeatable."""
         for one in tables:
-            table = self.state.tables.get(one.table)
+            table = self.context.state.tables.get(one.table)
             if table is not None:
                 self._sweep(table, one)
                 self._record(one, f"{one.table} begins anew with a second snapshot", _APPLIED)
 
     def _sweep(self, table: TableState, one: Truncation) -> None:
-        schema = self.show(table.schema, table.hidden)
-        retrying(functools.partial(self.targets.delete_stale, schema, one.version))
+        schema = self.context.schemas(table.schema, table.hidden)
+        retrying(functools.partial(self.context.targets.delete_stale, schema, one.version))
 
     def _record(self, one: Truncation, text: str, outcome: str) -> None:
-        entry = LedgerEntry(self.pipe, one.version, "", str(one.table), ChangeKind.TRUNCATE_TABLE.value, text, "", outcome, "")
-        retrying(functools.partial(self.targets.sink.schema_applier().record, [entry]))
-        self.changed(str(one.table), text, outcome)
-        self.note(text)
+        entry = LedgerEntry(
+            self.context.settings.pipe_name, one.version, "", str(one.table), ChangeKind.TRUNCATE_TABLE.value, text, "", outcome, ""
+        )
+        retrying(functools.partial(self.context.targets.sink.schema_applier().record, [entry]))
+        self.context.view.schema_change(str(one.table), text, outcome)
+        self.context.view.note(text)
 
     def _apply(self, found: Found) -> bool:
         name = found.schema.name
-        if name in self.state.ignored or not self.wanted(name):
+        if name in self.context.state.ignored or not self.context.settings.selection(name):
             return False
-        known = self.state.tables.get(name)
+        known = self.context.state.tables.get(name)
         if known is None:
             self._create(found)
             return True
@@ -118,13 +115,13 @@ class SchemaEvolution:
         if policy is Policy.IGNORE:
             self._carry_out(None, DdlPlan(), found, [ChangeKind.CREATE_TABLE], "new table", _IGNORED)
             return
-        self.show.check_new(schema)
-        shown = self.show(schema, ())
-        others = [self.show(table.schema, table.hidden) for table in self.state.tables.values()]
-        self.targets.check_target_conflicts([*others, shown])
-        retrying(lambda: self.targets.claim([schema.name]))
-        check_engine(self.targets, shown)
-        plan = retrying(lambda: self.targets.sink.schema_applier().plan_creation(shown))
+        self.context.schemas.check_new(schema)
+        shown = self.context.schemas(schema, ())
+        others = [self.context.schemas(table.schema, table.hidden) for table in self.context.state.tables.values()]
+        self.context.targets.check_target_conflicts([*others, shown])
+        retrying(lambda: self.context.targets.claim([schema.name]))
+        check_engine(self.context.targets, shown)
+        plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_creation(shown))
         columns = ", ".join(f"{column.name} {type_text(column)}" for column in schema.columns)
         text = f"new table: {columns}; key {', '.join(schema.primary_key) or 'none'}"
         self._carry_out(TableState(schema, _place(found)), plan, found, [ChangeKind.CREATE_TABLE], text, _APPLIED)
@@ -139,10 +136,10 @@ class SchemaEvolution:
         left: frozenset[str] = frozenset()
         if policies.get(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
             modified = (change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
-            left = self.show.named(modified, known.schema, known.hidden)
-        seen = replace(self.show.alteration(told, known.hidden, hidden), left=left)
-        plan = retrying(lambda: self.targets.sink.schema_applier().plan_alteration(seen, 0))
-        reread = plan.reread or self.show.reread_reason(told, known.hidden, hidden)
+            left = self.context.schemas.named(modified, known.schema, known.hidden)
+        seen = replace(self.context.schemas.alteration(told, known.hidden, hidden), left=left)
+        plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_alteration(seen, 0))
+        reread = plan.reread or self.context.schemas.reread_reason(told, known.hidden, hidden)
         if reread:
             raise DefiniteError(
                 f"the copy of table {found.schema.name} cannot follow its change ({text}): {reread}",
@@ -158,7 +155,17 @@ class SchemaEvolution:
     ) -> None:
         # Nothing but the ledger's key is made of the clock, and it is saved before it is used.
         version, name = time.time_ns() // 1000, found.schema.name
-        entry = LedgerEntry(self.pipe, version, _text(found), str(name), ", ".join(kinds), text, "\n".join(plan.statements), outcome, "")
+        entry = LedgerEntry(
+            self.context.settings.pipe_name,
+            version,
+            _text(found),
+            str(name),
+            ", ".join(kinds),
+            text,
+            "\n".join(plan.statements),
+            outcome,
+            "",
+        )
         intent = {
             "steps": [step.to_json() for step in plan.steps],
             "done": 0,
@@ -167,31 +174,31 @@ class SchemaEvolution:
             "entry": entry.to_json(),
         }
         self._finish(intent)
-        self.changed(str(name), text, outcome)
-        self.note(f"{name} {'follows' if outcome == _APPLIED else 'stays as it is in the sink'}: {text} ({_text(found)})")
+        self.context.view.schema_change(str(name), text, outcome)
+        self.context.view.note(f"{name} {'follows' if outcome == _APPLIED else 'stays as it is in the sink'}: {text} ({_text(found)})")
 
     def _finish(self, intent: dict[str, Any]) -> None:
         self._save(intent)
         steps = [Step.from_json(step) for step in intent["steps"]]
         while intent["done"] < len(steps):
-            retrying(functools.partial(self.targets.run_step, steps[intent["done"]]))
+            retrying(functools.partial(self.context.targets.run_step, steps[intent["done"]]))
             intent["done"] += 1
             self._save(intent)
         name = TableName(*intent["name"])
         table = None if intent["table"] is None else TableState.from_json(intent["table"])
         if table is not None:
-            shown = self.show(table.schema, table.hidden)
-            retrying(lambda: self.targets.prepare([shown]))
-        retrying(functools.partial(self.targets.sink.schema_applier().record, [LedgerEntry.from_json(intent["entry"])]))
+            shown = self.context.schemas(table.schema, table.hidden)
+            retrying(lambda: self.context.targets.prepare([shown]))
+        retrying(functools.partial(self.context.targets.sink.schema_applier().record, [LedgerEntry.from_json(intent["entry"])]))
         if table is None:
-            self.state.ignored.add(name)
+            self.context.state.ignored.add(name)
         else:
-            self.state.tables[name] = table
+            self.context.state.tables[name] = table
         self._save(None)
 
     def _save(self, intent: dict[str, Any] | None) -> None:
-        self.state.intent = intent
-        self.directory.save(self.state)
+        self.context.state.intent = intent
+        self.context.directory.save(self.context.state)
 
     def _allowed(self, kind: ChangeKind, found: Found, what: str) -> Policy:
         policy = self.policy.of(kind)

@@ -13,17 +13,17 @@ from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver, current_sin
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.settings.pipe_settings import PipeSettings
 
-Targets = TypeVar("Targets")
+Targets_co = TypeVar("Targets_co", covariant=True)
 
 
 @dataclass(frozen=True, slots=True)
-class PipeContext(Generic[Targets]):
-    """Settings, state and sink of one pipe. `Targets` is `SinkTables` for change blocks and `LogTarget` for ScyllaDB's log rows."""
+class PipeContext(Generic[Targets_co]):
+    """Settings, state and sink of one pipe. `targets` is `SinkTables` for change blocks and `LogTarget` for ScyllaDB's log rows."""
 
     settings: PipeSettings
     state: PipeState
     directory: StateDirectory
-    targets: Targets
+    targets: Targets_co
     view: ProgressView
     is_stopping: Callable[[], bool] = lambda: False
 

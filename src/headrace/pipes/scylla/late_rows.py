@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from headrace.cql.log_positions import BatchPlace
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.scylla.pipe_notes import LateNote, Notes, TableNote
+from headrace.pipes.scylla.pipe_notes import LateNote, ScyllaPipeNotes, TableNote
 from headrace.pipes.state.resync_requests import resync_command
 from headrace.retry import retrying
 from headrace.runtime.tasks import Report
@@ -36,7 +36,7 @@ MOST_PLACES = 1000
 class LateRowWatch:
     """Keeps what the notes of a pipe's tables say of late rows. Belongs to the driver."""
 
-    notes: Notes
+    notes: ScyllaPipeNotes
     choices: ScyllaChoices
     catalog: StreamCatalog
     view: ProgressView

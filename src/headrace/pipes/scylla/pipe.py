@@ -7,13 +7,8 @@ merges to the same.
 
 from __future__ import annotations
 
-import functools
-import json
 import logging
-import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from headrace.cql.address import CqlAddress
@@ -23,42 +18,34 @@ from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.base import Pipe
-from headrace.pipes.lifecycle.lag import Pending
-from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
+from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.progress_reporter import Reporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
 from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
+from headrace.pipes.scylla.batch_runner import LogBatchRunner
 from headrace.pipes.scylla.late_rows import LateRowWatch
-from headrace.pipes.scylla.pipe_notes import Notes, TableNote
-from headrace.pipes.scylla.resync_runner import Resyncs
-from headrace.pipes.scylla.schema_follower import Definitions
+from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes, TableNote
+from headrace.pipes.scylla.schema_follower import ScyllaSchemaFollower
 from headrace.pipes.scylla.sink_factory import LogTarget, same_log_sink
-from headrace.pipes.scylla.snapshot_progress import Copies
-from headrace.pipes.scylla.snapshot_runner import Interrupted, TableCopier
+from headrace.pipes.scylla.snapshot_progress import SnapshotProgress
+from headrace.pipes.scylla.snapshot_runner import Interrupted, ScyllaSnapshotRunner
 from headrace.pipes.scylla.start_position import StartPosition, parse_start
-from headrace.pipes.state.event_skips import Skips
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
 from headrace.retry import current_wait, pause, retrying
-from headrace.runtime.checkpoint import committed_offset, offset_of
-from headrace.runtime.interface import LOOP_S, RunTask, RuntimeSession, WorkerStartTimeout
-from headrace.runtime.tasks import Report, Task
+from headrace.runtime.interface import LOOP_S, RuntimeSession, WorkerStartTimeout
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sources.scylla.log_tables import LoggedTable, choose_tables, gone, look_at, no_log
 from headrace.sources.scylla.position import LogPosition, moment
-from headrace.sources.scylla.skipped_batches import is_passed
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
 from headrace.sources.scylla.source import ScyllaSource
 from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.sources.scylla.window_feedback import tell
-from headrace.sources.scylla.window_reader import KnownLog, LogReader
 
 log = logging.getLogger("headrace")
 
-_MOST_ROUNDS: Final = 5
-"""How often a batch is read again because tables were altered while it was read."""
 _STARTS: Final = 5
 """How often the stream is begun before Spark's processes count as not starting at all."""
 _TABLES_S: Final = 1.0
@@ -116,7 +103,7 @@ class ScyllaPipe(Pipe):
             )
 
         def ended() -> bool:
-            done = self._settings.once and batches.reached.covers(asked) and batches.copier.is_complete and batches.resyncs.is_idle
+            done = self._settings.once and batches.reached.covers(asked) and batches.snapshots.is_complete and batches.resyncs.is_idle
             return self._stop.is_set() or done
 
         if self._settings.once and not asked:
@@ -131,11 +118,11 @@ class ScyllaPipe(Pipe):
                         continue
                     self._copy_first(spark, batches)
                     self._stream_patiently(spark, directory, batches, ended)
-                    if batches.definitions.came and not ended():
+                    if batches.follower.came and not ended():
                         self._open_tables(session, catalog, batches)
             finally:
                 self._stop.set()
-                batches.copier.wait()
+                batches.snapshots.wait()
         self._view.note(f"stopped at {batches.reached}")
 
     def _check_settings(self) -> None:
@@ -164,48 +151,20 @@ class ScyllaPipe(Pipe):
         state.sink, state.source, state.selection = self._sink_name, str(self._address), self._settings.selection.to_json()
         return state
 
-    def _batches(self, directory: StateDirectory, session: CqlSession, state: PipeState, catalog: ServerCatalog) -> Batches:
-        notes = Notes.load(directory)
-        definitions = Definitions(session, self._choices, self._settings.selection, notes, self._target.sink, self._view.note)
-        definitions.changed = self._view.schema_change
-        committed = committed_offset(directory.checkpoint)
-        reached = LogPosition.from_json(committed) if committed is not None else LogPosition()
-        copier = self._copier(directory, notes)
-        reporter = Reporter(self._target, self._settings.pipe_name, state.source, lambda: copier.incomplete, directory.seal)
-        return Batches(
-            self._address,
-            self._choices,
-            self._settings,
-            self._target,
-            directory,
-            notes,
-            definitions,
-            copier,
-            reporter,
-            self._view,
-            reached,
-            Skips(directory.path),
-            LateRowWatch(notes, self._choices, catalog, self._view, self._settings.pipe_name, self._target.sink.late_row_store()),
-        )
-
-    def _copier(self, directory: StateDirectory, notes: Notes) -> TableCopier:
-        retry = functools.partial(retrying, deadline_s=self._settings.retry_timeout_s)
-        return TableCopier(
-            self._address,
-            self._choices,
-            Copies(directory),
-            self._view,
-            lambda: {name: note.table for name, note in list(notes.tables.items())},
-            lambda reader: Task(reader, self._target.sink, retry),
-            self._stop.is_set,
-            self._settings.chunk_rows,
-        )
+    def _batches(self, directory: StateDirectory, session: CqlSession, state: PipeState, catalog: ServerCatalog) -> LogBatchRunner:
+        notes = ScyllaPipeNotes.load(directory)
+        context = PipeContext(self._settings, state, directory, self._target, self._view, self._stop.is_set)
+        follower = ScyllaSchemaFollower(context, session, self._choices, notes)
+        snapshots = ScyllaSnapshotRunner(context, self._address, self._choices, notes, SnapshotProgress(directory))
+        reporter = Reporter(self._target, self._settings.pipe_name, state.source, lambda: snapshots.incomplete, directory.seal)
+        late = LateRowWatch(notes, self._choices, catalog, self._view, self._settings.pipe_name, self._target.sink.late_row_store())
+        return LogBatchRunner(context, self._address, self._choices, notes, follower, snapshots, reporter, late)
 
     def _open_tables(
         self,
         session: CqlSession,
         catalog: ServerCatalog,
-        batches: Batches,
+        batches: LogBatchRunner,
         on_prepared: Callable[[], None] = lambda: None,
         *,
         is_new: bool = False,
@@ -224,10 +183,10 @@ class ScyllaPipe(Pipe):
         known = [note.table for note in notes.tables.values()]
         retrying(lambda: self._prepare([*known, *(one.table for one in fresh.values())]))
         on_prepared()
-        self._begin_with(fresh, catalog, notes, batches.copier)
+        self._begin_with(fresh, catalog, notes, batches.snapshots)
         notes.save()
-        batches.definitions.follow(again=True)
-        batches.definitions.came.clear()
+        batches.follower.follow(again=True)
+        batches.follower.came.clear()
         self._view.tables({str(name): self._target.place(name) for name in notes.tables})
 
     def _prepare(self, tables: Sequence[CqlTable]) -> None:
@@ -240,7 +199,7 @@ class ScyllaPipe(Pipe):
             self._target.sink.prepare(tables)
         self._owned.keep_only(targets)
 
-    def _chosen(self, session: CqlSession, notes: Notes, *, is_new: bool) -> tuple[TableName, ...]:
+    def _chosen(self, session: CqlSession, notes: ScyllaPipeNotes, *, is_new: bool) -> tuple[TableName, ...]:
         chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=self._settings.retry_timeout_s)
         named = set(self._settings.selection.include)
         for name in chosen.unlogged:
@@ -256,7 +215,9 @@ class ScyllaPipe(Pipe):
             log.warning("left out, because they have no CDC log: %s", ", ".join(map(str, chosen.unlogged)))
         return chosen.logged
 
-    def _begin_with(self, fresh: Mapping[TableName, LoggedTable], catalog: ServerCatalog, notes: Notes, copier: TableCopier) -> None:
+    def _begin_with(
+        self, fresh: Mapping[TableName, LoggedTable], catalog: ServerCatalog, notes: ScyllaPipeNotes, snapshots: ScyllaSnapshotRunner
+    ) -> None:
         where = self._settings.start_at or ("oldest" if self._settings.snapshot is SnapshotMode.NONE else "now")
         beginning = StartPosition(catalog, self._choices, where, joins=bool(notes.tables))
         copied = self._settings.snapshot is not SnapshotMode.NONE and not self._settings.start_at
@@ -264,11 +225,11 @@ class ScyllaPipe(Pipe):
             start = beginning.of(found)
             # Noted before the table is: a crash in between leads here again.
             if copied:
-                if name in copier.copies.tables:
+                if name in snapshots.progress.tables:
                     self._empty(found.table)
-                copier.begin(found.table, start.place.time)
+                snapshots.begin(found.table, start.place.time)
             else:
-                copier.copies.forget(name)
+                snapshots.progress.forget(name)
             notes.tables[name] = TableNote(found.table, found.id, start)
 
     def _empty(self, table: CqlTable) -> None:
@@ -278,14 +239,16 @@ class ScyllaPipe(Pipe):
             retrying(lambda: store.clear(table))
             self._view.note(f"{table.name} was begun before and left out since: it is emptied and copied again")
 
-    def _wait_for_tables(self, batches: Batches, ended: Callable[[], bool]) -> None:
+    def _wait_for_tables(self, batches: LogBatchRunner, ended: Callable[[], bool]) -> None:
         """Wait until a chosen table has a log. No batch is planned without tables, so the definitions are followed here."""
         with batches.reporter.beating():
-            while not ended() and not batches.definitions.came:
-                batches.definitions.follow()
+            while not ended() and not batches.follower.came:
+                batches.follower.follow()
                 pause(_TABLES_S)
 
-    def _stream_patiently(self, spark: RuntimeSession, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
+    def _stream_patiently(
+        self, spark: RuntimeSession, directory: StateDirectory, batches: LogBatchRunner, ended: Callable[[], bool]
+    ) -> None:
         """Stream; again if Spark's processes did not start in time, a few times."""
         for attempt in range(_STARTS):
             try:
@@ -296,120 +259,35 @@ class ScyllaPipe(Pipe):
                     raise
                 log.warning("waiting: %s", error.message)
 
-    def _copies_first(self, batches: Batches) -> bool:
+    def _copies_first(self, batches: LogBatchRunner) -> bool:
         """Whether tables must be copied before their logs are read on: a deletion of a range must find all rows from before it."""
-        return self._target.sink.stores_row_images and not batches.copier.is_complete
+        return self._target.sink.stores_row_images and not batches.snapshots.is_complete
 
-    def _copy_first(self, spark: RuntimeSession, batches: Batches) -> None:
+    def _copy_first(self, spark: RuntimeSession, batches: LogBatchRunner) -> None:
         if self._copies_first(batches):
             try:
                 with batches.reporter.beating():
-                    batches.copier.run(spark, spark.task_slots, lambda: batches.definitions.follow(again=True))
+                    batches.snapshots.run(spark, spark.task_slots, lambda: batches.follower.follow(again=True))
             except Interrupted:
                 self._view.note("stopped during the first copy; run again to go on")
 
-    def _stream(self, spark: RuntimeSession, directory: StateDirectory, batches: Batches, ended: Callable[[], bool]) -> None:
-        batches.definitions.outdated = False
+    def _stream(self, spark: RuntimeSession, directory: StateDirectory, batches: LogBatchRunner, ended: Callable[[], bool]) -> None:
+        batches.follower.outdated = False
         slots = spark.task_slots
         source = ScyllaSource(self._address, batches.notes.starts, self._choices, slots, directory.path / "pace.json")
         stream = spark.stream_splits(source, directory.checkpoint, batches.run)
         try:
             with batches.reporter.beating():
-                while not stream.wait(LOOP_S) and not ended() and not batches.definitions.came and not batches.definitions.outdated:
+                while not stream.wait(LOOP_S) and not ended() and not batches.follower.came and not batches.follower.outdated:
                     batches.resyncs.poll(stream.paused)
                     if self._copies_first(batches):
                         break
                     # One task at least is left to the log.
-                    batches.copier.poll(spark, max(slots - 1, 1))
+                    batches.snapshots.poll(spark, max(slots - 1, 1))
                     self._view.waiting(current_wait().current())
                     self._view.pending(batches.pending())
         finally:
             stream.stop()
-
-
-@dataclass(slots=True)
-class Batches:
-    """What the driver does with each batch, and how far the pipe has come."""
-
-    address: CqlAddress
-    choices: ScyllaChoices
-    settings: PipeSettings
-    target: LogTarget
-    directory: StateDirectory
-    notes: Notes
-    definitions: Definitions
-    copier: TableCopier
-    reporter: Reporter
-    view: ProgressView
-    reached: LogPosition
-    skips: Skips
-    late: LateRowWatch
-
-    def __post_init__(self) -> None:
-        self.reporter.backlog = self.pending
-
-    def pending(self) -> Pending | None:
-        """The log is read up to a moment: whatever was written after it is pending, and nothing says whether there is anything."""
-        return Pending(self.reached.reached / 1e6) if self.reached.reached else None
-
-    def run(self, over: RunTask, number: int) -> None:
-        """See to it that all of a batch is in the sink."""
-        self.skips.pass_by(lambda place: is_passed(place, self.reached))
-        end = LogPosition.from_json(offset_of(self.directory.checkpoint, number))
-        self.late.read(self.reached, end)
-        reports = self._read(over)
-        self.skips.left_out(found for report in reports if report.kind == "done" for found in json.loads(report.detail)["skipped"])
-        self.late.done(reports)
-        self.reached = end
-        tell(self.directory.path / "pace.json", self.reached, _rows(reports))
-        self._tell(reports)
-
-    def _read(self, over: RunTask) -> list[Report]:
-        """Read the batch under the definitions of now, again if they changed meanwhile."""
-        for _ in range(_MOST_ROUNDS):
-            self.definitions.follow()
-            try:
-                return over(self.task())
-            except DefiniteError:
-                # A column or a table that is gone makes a query fail: then it is the definition that was old.
-                if not self.definitions.follow(again=True):
-                    raise
-        return over(self.task())
-
-    @property
-    def resyncs(self) -> Resyncs:
-        return Resyncs(self.directory, self.notes, self.copier, self.target.sink, self.view, self.late.renew, self._read_up_to)
-
-    def _read_up_to(self, name: TableName) -> int:
-        place = self.reached.places.get(name)
-        return self.notes.tables[name].start.place.time if place is None else place.time
-
-    def task(self) -> Task:
-        """A task that reads tables as they are defined now."""
-        logs = {name: KnownLog(note.table, note.start.ttl, self.late.known(note)) for name, note in self.notes.tables.items()}
-        # An image shows all of its row: nothing is left in doubt.
-        begun = {} if self.target.sink.stores_row_images else self.copier.copies.begun()
-        reader = LogReader(self.address, logs, self.choices, begun, self.skips.pending)
-        return Task(reader, self.target.sink, functools.partial(retrying, deadline_s=self.settings.retry_timeout_s))
-
-    def _tell(self, reports: Iterable[Report]) -> None:
-        written = [report for report in reports if report.kind == "changes"]
-        newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
-        self.reporter.batch(self.reached, changes, newest)
-        current_wait().clear()
-        self.view.written(written_in(written))
-        pending = self.pending()
-        self.view.pending(pending)
-        self.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))
-
-
-def _rows(reports: Iterable[Report]) -> Counter[str]:
-    """How many log rows each table's window had, all tasks together."""
-    found: Counter[str] = Counter()
-    for report in reports:
-        if report.kind == "done":
-            found.update(json.loads(report.detail)["rows"])
-    return found
 
 
 def _cluster(session: CqlSession) -> str:

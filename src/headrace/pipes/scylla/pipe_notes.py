@@ -72,14 +72,14 @@ class TableNote:
 
 
 @dataclass(slots=True)
-class Notes:
+class ScyllaPipeNotes:
     """Kept in one file, replaced as a whole."""
 
     directory: StateDirectory
     tables: dict[TableName, TableNote] = field(default_factory=dict)
 
     @classmethod
-    def load(cls, directory: StateDirectory) -> Notes:
+    def load(cls, directory: StateDirectory) -> ScyllaPipeNotes:
         raw = directory.read(FILE)
         try:
             found = [TableNote.from_json(one) for one in raw["tables"]] if raw is not None else []

@@ -13,36 +13,33 @@ from dataclasses import dataclass
 
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.scylla.pipe_notes import Notes
-from headrace.pipes.scylla.snapshot_runner import TableCopier
-from headrace.pipes.state.pipe_state import StateDirectory
+from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.scylla.late_rows import LateRowWatch
+from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
+from headrace.pipes.scylla.sink_factory import LogTarget
+from headrace.pipes.scylla.snapshot_runner import ScyllaSnapshotRunner
 from headrace.pipes.state.resync_requests import ResyncRequest, pending_requests
 from headrace.retry import retrying
-from headrace.sinks.cdc_log_sink import LogSink
 
 
 @dataclass(frozen=True, slots=True)
-class Resyncs:
+class ScyllaResyncRunner:
     """Takes requests up, one after the other."""
 
-    directory: StateDirectory
-    notes: Notes
-    copier: TableCopier
-    sink: LogSink
-    view: ProgressView
-    renew: Callable[[TableName], None]
-    """Hears of each table that is about to be copied again."""
+    context: PipeContext[LogTarget]
+    notes: ScyllaPipeNotes
+    snapshots: ScyllaSnapshotRunner
+    late: LateRowWatch
     read_up_to: Callable[[TableName], int]
     """Up to which moment a table's log was read, microseconds since 1970."""
 
     @property
     def is_idle(self) -> bool:
-        return not any(pending_requests(self.directory))
+        return not any(pending_requests(self.context.directory))
 
     def poll(self, pause: Callable[[], AbstractContextManager[object]]) -> None:
         """Take up the next request, unless tables are being copied. `pause` keeps the stream from starting a batch."""
-        request = None if self.copier.is_busy else next(pending_requests(self.directory), None)
+        request = None if self.snapshots.is_busy else next(pending_requests(self.context.directory), None)
         if request is not None:
             with pause():
                 self._take(request)
@@ -52,14 +49,14 @@ class Resyncs:
         found = [name for name in self.notes.tables if asked(name)]
         for name in found:
             table = self.notes.tables[name].table
-            self.renew(name)
-            self.copier.begin(table, self.read_up_to(name))
-            store = self.sink.table_store()
+            self.late.renew(name)
+            self.snapshots.begin(table, self.read_up_to(name))
+            store = self.context.targets.sink.table_store()
             if store is not None:
                 retrying(functools.partial(store.clear, table))
-                self.view.note(f"{name} is emptied and copied again")
+                self.context.view.note(f"{name} is emptied and copied again")
             else:
-                self.view.note(f"{name} is copied again; rows that are gone at the source stay")
+                self.context.view.note(f"{name} is copied again; rows that are gone at the source stay")
         if not found:
-            self.view.note(f"nothing to copy again: the pipe has no table {asked}")
+            self.context.view.note(f"nothing to copy again: the pipe has no table {asked}")
         request.forget()

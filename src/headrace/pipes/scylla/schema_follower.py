@@ -18,9 +18,10 @@ from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.pipes.scylla.pipe_notes import Notes
+from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
+from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.retry import pause, retrying
-from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sources.scylla.generations import Start
 from headrace.sources.scylla.log_tables import LoggedTable, choose_tables, gone, look_at, no_log
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
@@ -32,19 +33,15 @@ _AGREE_S: Final = 1.0
 
 
 @dataclass(slots=True)
-class Definitions:
+class ScyllaSchemaFollower:
     """What is known of the tables of a pipe, and who follows it."""
 
+    context: PipeContext[LogTarget]
     session: CqlSession
     choices: ScyllaChoices
-    wanted: Callable[[TableName], bool]
-    notes: Notes
-    sink: LogSink
-    say: Callable[[str], None]
+    notes: ScyllaPipeNotes
     came: set[TableName] = field(default_factory=set)
     """Chosen tables that have a log and are not replicated yet."""
-    changed: Callable[[str, str, str], None] = lambda *_: None
-    """Hears of each table that changed, how, and what became of it."""
     outdated: bool = False
     """Whether what the planner was told of logs (how long their rows live) is not true any more."""
     _version: UUID | None = None
@@ -81,12 +78,12 @@ class Definitions:
         return changed
 
     def _look(self) -> Mapping[TableName, LoggedTable]:
-        chosen = choose_tables(self.session, self.wanted)
+        chosen = choose_tables(self.session, self.context.settings.selection)
         self.came = set(chosen.logged) - self.notes.tables.keys()
         for name in self.notes.tables:
             if name in chosen.unlogged:
                 raise no_log(name, "its log was there when the pipe began")
-            if name not in chosen.logged and self.wanted(name):
+            if name not in chosen.logged and self.context.settings.selection(name):
                 raise gone(name, str(self.session.address))
         return self._agreed(lambda: look_at(self.session, self.notes.tables, self.choices))
 
@@ -100,9 +97,9 @@ class Definitions:
         return look()
 
     def _alter(self, old: CqlTable, new: CqlTable) -> None:
-        self.say(f"table {new.name}: {difference(old, new)}")
-        retrying(lambda: self.sink.alter(old, new))
-        self.changed(str(new.name), difference(old, new), "applied")
+        self.context.view.note(f"table {new.name}: {difference(old, new)}")
+        retrying(lambda: self.context.targets.sink.alter(old, new))
+        self.context.view.schema_change(str(new.name), difference(old, new), "applied")
 
 
 def difference(old: CqlTable, new: CqlTable) -> str:

@@ -21,7 +21,7 @@ FILE = "copies.jsonl"
 
 
 @dataclass(slots=True)
-class TableCopy:
+class TableProgress:
     """One table's first copy."""
 
     begun: Begun
@@ -41,13 +41,13 @@ class TableCopy:
         return 1.0 if self.is_complete else covered(self.done)
 
 
-class Copies:
+class SnapshotProgress:
     """All tables' copies of one pipe; safe for threads. Tables that were begun without one are not among them."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self._journal = directory.journal(FILE)
         self._lock = threading.Lock()
-        self.tables: dict[TableName, TableCopy] = {}
+        self.tables: dict[TableName, TableProgress] = {}
         for number, entry in enumerate(self._journal.read(), 1):
             try:
                 self._apply(entry)
@@ -90,7 +90,7 @@ class Copies:
         if "begun" in entry:
             self.tables.pop(table, None)
             if entry["begun"] is not None:
-                self.tables[table] = TableCopy(Begun.from_json(entry["begun"]))
+                self.tables[table] = TableProgress(Begun.from_json(entry["begun"]))
             return
         found = self.tables[table]
         if "done" in entry:

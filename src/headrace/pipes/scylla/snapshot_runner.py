@@ -6,6 +6,7 @@ both merges to the same (see `sources.scylla.snapshot.reader`). A crash costs th
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
 import threading
@@ -20,11 +21,13 @@ from headrace.cql.session import shared_session
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
-from headrace.pipes.lifecycle.progress_view import ProgressView
-from headrace.pipes.scylla.snapshot_progress import Copies, TableCopy
+from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
+from headrace.pipes.scylla.sink_factory import LogTarget
+from headrace.pipes.scylla.snapshot_progress import SnapshotProgress, TableProgress
 from headrace.retry import bind_context, pause, retrying
 from headrace.runtime.interface import RuntimeSession
-from headrace.runtime.tasks import Report, TaskFunction
+from headrace.runtime.tasks import Report, Task
 from headrace.sources.base import Split
 from headrace.sources.scylla.snapshot.base_rows import Telling
 from headrace.sources.scylla.snapshot.options import ScyllaChoices
@@ -47,19 +50,14 @@ class Interrupted(Exception):
 
 
 @dataclass(slots=True)
-class TableCopier:
+class ScyllaSnapshotRunner:
     """Copies the tables of one pipe; a thread beside the stream does it."""
 
+    context: PipeContext[LogTarget]
     address: CqlAddress
     choices: ScyllaChoices
-    copies: Copies
-    view: ProgressView
-    tables: Callable[[], Mapping[TableName, CqlTable]]
-    """The tables as the sink holds them now."""
-    job: Callable[[SnapshotReader], TaskFunction]
-    """What reads chunks and writes them to the sink, as the sink is now."""
-    stopping: Callable[[], bool]
-    chunk_rows: int
+    notes: ScyllaPipeNotes
+    progress: SnapshotProgress
     _thread: threading.Thread | None = field(default=None, init=False)
     _failure: HeadraceError | None = field(default=None, init=False)
 
@@ -72,7 +70,7 @@ class TableCopier:
                 table.name,
                 ", ".join(silent),
             )
-        self.copies.begin(table.name, Begun(start))
+        self.progress.begin(table.name, Begun(start))
 
     @property
     def is_complete(self) -> bool:
@@ -96,7 +94,7 @@ class TableCopier:
             self._thread = None
             if self._failure is not None:
                 raise self._failure
-        if not self.is_complete and not self.stopping():
+        if not self.is_complete and not self.context.is_stopping():
             self._thread = threading.Thread(
                 target=bind_context(self._run), args=(session, parallelism), name="headrace-copies", daemon=True
             )
@@ -111,7 +109,7 @@ class TableCopier:
         try:
             self.run(session, parallelism)
         except Interrupted:
-            self.view.note("stopped during the first copy; run again to go on")
+            self.context.view.note("stopped during the first copy; run again to go on")
         except HeadraceError as error:
             self._failure = error
         # The thread's last resort: an error must reach the driver, not vanish with the thread.
@@ -125,11 +123,11 @@ class TableCopier:
         `follow`: what is done if a table was altered; beside the stream it is to wait, because that sees to it, and to the sink.
         """
         rings = self._rings()
-        self.view.snapshot_begins(*self._estimates(rings))
-        started, before = time.monotonic(), self.copies.rows
+        self.context.view.snapshot_begins(*self._estimates(rings))
+        started, before = time.monotonic(), self.progress.rows
         # Tables that come meanwhile are taken up after these.
         while left := {name: copy for name, copy in self._left().items() if name in rings}:
-            tables = {name: table for name, table in self.tables().items() if name in left}
+            tables = {name: table for name, table in self._tables().items() if name in left}
             try:
                 self._round(session, parallelism, tables, rings)
             except DefiniteError:
@@ -139,11 +137,11 @@ class TableCopier:
             for name in [name for name, copy in left.items() if not copy.left]:
                 # Keys of lists' elements are made by nodes' clocks, which may be ahead of the one that is asked.
                 last = server_time(shared_session(self.address)) + self.choices.confidence_us
-                self.copies.complete(name, last)
-                self.view.snapshot_rows(str(name), 0, finished=True)
-            if self.stopping():
+                self.progress.complete(name, last)
+                self.context.view.snapshot_rows(str(name), 0, finished=True)
+            if self.context.is_stopping():
                 raise Interrupted
-        self.view.snapshot_ends(self.copies.rows - before, time.monotonic() - started)
+        self.context.view.snapshot_ends(self.progress.rows - before, time.monotonic() - started)
 
     def _altered(self, tables: Mapping[TableName, CqlTable]) -> bool:
         """Whether tables are no longer what they were when they were read."""
@@ -160,30 +158,38 @@ class TableCopier:
         """Read every range that is left once; chunks that turn out too large leave some for the next round."""
         splits = []
         for name in tables:
-            copy = self.copies.tables[name]
+            copy = self.progress.tables[name]
             since = copy.begun.first + self.choices.confidence_us
             parts = cut(copy.left, rings[name], _LEAST_CHUNKS * parallelism)
-            splits += [Chunk(name, part, self.chunk_rows, since).to_split() for part in parts]
+            splits += [Chunk(name, part, self.context.settings.chunk_rows, since).to_split() for part in parts]
         reader = SnapshotReader(self.address, tables, {name: self._telling(table) for name, table in tables.items()}, self.choices)
 
         def on_done(split: Split, reports: list[Report]) -> None:
             name = Chunk.from_split(split).table
             done = ChunkDone.from_json(json.loads(next(report.detail for report in reports if report.kind == "done")))
-            self.copies.finish(name, done)
-            self.view.snapshot_rows(str(name), done.rows, finished=False)
+            self.progress.finish(name, done)
+            self.context.view.snapshot_rows(str(name), done.rows, finished=False)
 
         def on_idle() -> None:
-            if self.stopping():
+            if self.context.is_stopping():
                 raise Interrupted
 
-        session.run_splits(self.job(reader), splits, parallelism, on_done, on_idle)
+        session.run_splits(self._task(reader), splits, parallelism, on_done, on_idle)
+
+    def _tables(self) -> dict[TableName, CqlTable]:
+        """The tables as the sink holds them now."""
+        return {name: note.table for name, note in list(self.notes.tables.items())}
+
+    def _task(self, reader: SnapshotReader) -> Task:
+        retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
+        return Task(reader, self.context.targets.sink, retry)
 
     def _telling(self, table: CqlTable) -> Telling:
         return ask_telling(shared_session(self.address), table)
 
-    def _left(self) -> dict[TableName, TableCopy]:
-        chosen = self.tables()
-        return {name: copy for name, copy in list(self.copies.tables.items()) if not copy.is_complete and name in chosen}
+    def _left(self) -> dict[TableName, TableProgress]:
+        chosen = self._tables()
+        return {name: copy for name, copy in list(self.progress.tables.items()) if not copy.is_complete and name in chosen}
 
     def _rings(self) -> dict[TableName, Ring]:
         session = shared_session(self.address)

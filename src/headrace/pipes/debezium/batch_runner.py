@@ -1,0 +1,284 @@
+"""Runs the batches of a pipe from Debezium's topics on the driver.
+
+Invariant: a batch counts when its rows, its new tables and columns and its bad records are stored. Row versions come from the events, so a
+batch may be written any number of times, in any order.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from headrace.errors import DefiniteError
+from headrace.kafka.address import KafkaAddress
+from headrace.model.schema import TableName, TableSchema
+from headrace.model.table_selection import Selection
+from headrace.pipes.debezium.bad_records import handle_bad_records, is_passed
+from headrace.pipes.debezium.kafka_cluster import Standing, check_ids
+from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
+from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes, Tails
+from headrace.pipes.debezium.position import KafkaPosition
+from headrace.pipes.debezium.schema_evolution import SchemaEvolution
+from headrace.pipes.debezium.topic_backlog import TopicBacklog
+from headrace.pipes.debezium.topic_settings import TopicSettings
+from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
+from headrace.pipes.lifecycle.sink_schema import shaper_for
+from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
+from headrace.pipes.state.event_skips import Skips
+from headrace.retry import current_wait, retrying
+from headrace.runtime.checkpoint import committed_offset, initial_offset, offset_of
+from headrace.runtime.tasks import Report
+from headrace.settings.schema_policy import ChangeKind, Policy
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.unchanged_values import UnchangedValueFiller
+from headrace.sources.debezium.events.event_versions import Rule
+from headrace.sources.debezium.events.keyless_snapshots import Snapshot
+from headrace.sources.debezium.events.options import Unavailable
+from headrace.sources.debezium.events.records import Truncation
+from headrace.sources.debezium.events.topic_tables import TopicMap
+from headrace.sources.debezium.offset_range_reader import fetch
+from headrace.sources.debezium.read_context import KnownTable
+from headrace.sources.debezium.reader import DebeziumReader
+from headrace.spark.kafka.record_reports import (
+    CHANGES,
+    IGNORED,
+    read_filled_topics,
+    read_found_tables,
+    read_orders,
+    read_refused_records,
+    read_snapshots,
+    read_tails,
+    read_truncations,
+)
+from headrace.spark.kafka.record_stream import RecordTask
+from headrace.transforms.table_shape import Shape
+
+log = logging.getLogger("headrace")
+
+_MAX_ROUNDS: Final = 100
+"""How often one batch may bring new tables or columns."""
+_IDENTIFY_S: Final = 10.0
+"""How often batches compare the ids of their topics."""
+Run = Callable[[RecordTask], list[Report]]
+
+
+@dataclass(slots=True)
+class ClickHouseTables(SinkTables):
+    """The targets of a pipe whose sink is ClickHouse."""
+
+    sink: ClickHouseSink
+
+
+@dataclass(slots=True)
+class RecordBatchRunner:
+    """What the driver does with each batch, and how far the pipe has come."""
+
+    context: PipeContext[ClickHouseTables]
+    address: KafkaAddress
+    topics: TopicSettings
+    notes: DebeziumPipeNotes
+    evolution: SchemaEvolution
+    reporter: Reporter
+    identify: Callable[[Iterable[str]], Mapping[str, str]]
+    """Returns the ids of topics: a topic that was deleted and created again has another id."""
+    reached: KafkaPosition = field(init=False)
+    done: int = 0
+    """Number of batches of this run."""
+    _left_out: set[str] = field(default_factory=set)
+    _identify_at: float = 0.0
+    backlog: TopicBacklog = field(init=False)
+    """The records that are not read yet."""
+    _skips: Skips = field(init=False)
+
+    def __post_init__(self) -> None:
+        directory = self.context.directory
+        committed = committed_offset(directory.checkpoint)
+        self.reached = KafkaPosition.from_json(committed) if committed is not None else KafkaPosition()
+        self._skips = Skips(directory.path)
+        self.backlog = TopicBacklog(self.address, self.topics.pattern, lambda: self.begun)
+        self.reporter.backlog = self.backlog.pending
+
+    @property
+    def begun(self) -> KafkaPosition:
+        """How far the topics were read, from where reading started on."""
+        return self.reached if self.reached.offsets else KafkaPosition.from_json(initial_offset(self.context.directory.checkpoint) or {})
+
+    def covers(self, now: Standing) -> bool:
+        """Whether all that the topics held then was read."""
+        ends = {
+            topic: {partition: end for partition, end in inner.items() if end > now.low.offsets[topic][partition]}
+            for topic, inner in now.high.offsets.items()
+        }
+        return self.begun.covers(KafkaPosition(ends))
+
+    def shown(self) -> dict[TableName, TableSchema]:
+        """The tables that are written, as the sink gets to see them."""
+        return {name: shape.schema for name, shape in self._shapes().items()}
+
+    def _shapes(self) -> dict[TableName, Shape]:
+        resolver, tables = self.context.schemas, self.context.state.tables.items()
+        return {name: resolver.shape(table.schema, table.hidden) for name, table in tables if self.context.settings.selection(name)}
+
+    def run(self, over: Run, number: int) -> None:
+        """See to it that all of a batch is in the sink."""
+        # A batch that is begun says that the one before it counts for good.
+        self._skips.pass_by(lambda place: is_passed(place, self.reached))
+        self._check_topics()
+        reports = self._read(over, self.notes.tails_for(number))
+        own = self.context.targets.sink.own_tables()
+        handle_bad_records(
+            read_refused_records(reports), self.topics.choices, own, self.address, self.context.settings.pipe_name, self._skips
+        )
+        reached = KafkaPosition.from_json(offset_of(self.context.directory.checkpoint, number))
+        self._note_topics(reached)
+        self.notes.note_filled(read_filled_topics(reports))
+        emptied = read_truncations(reports)
+        if self.evolution.policy.of(ChangeKind.TRUNCATE_TABLE) is Policy.APPLY:
+            check_emptied(emptied, self.topics.choices.topic_map, reached, self.notes.filled)
+            self.notes.note_emptied(emptied)
+        self.evolution.truncate(emptied)
+        self._see_to_snapshots(read_snapshots(reports), reached)
+        self.notes.note_batch(number, read_tails(reports))
+        self.reached = reached
+        self._tell(reports)
+        self.done += 1
+
+    def _check_topics(self) -> None:
+        """Raise if a topic that is read was deleted and created again: its offsets mean other records now."""
+        now = time.monotonic()
+        if now >= self._identify_at and self.notes.topics:
+            self._identify_at = now + _IDENTIFY_S
+            check_ids(
+                self.notes.topics,
+                retrying(lambda: self.identify(sorted(self.notes.topics)), deadline_s=self.context.settings.retry_timeout_s),
+                self.address,
+            )
+
+    def _note_topics(self, reached: KafkaPosition) -> None:
+        """What tells topics that came meanwhile from others of their names."""
+        new = reached.offsets.keys() - self.notes.topics.keys()
+        if new:
+            self.notes.note_topics(retrying(lambda: self.identify(sorted(new)), deadline_s=self.context.settings.retry_timeout_s))
+
+    def _see_to_snapshots(self, seen: list[Snapshot], reached: KafkaPosition) -> None:
+        def replaceable(name: TableName) -> bool:
+            order = self.notes.orders.get(name)
+            by_source = order is not None and order.rule is not Rule.OFFSET
+            return by_source and len(topics_of(name, self.topics.choices.topic_map, reached, self.notes.filled)) < 2
+
+        counting, anew = newest_snapshots(self.notes.snapshots, seen, self.topics.choices.second_snapshot, replaceable)
+        self.notes.note_emptied(anew)
+        self.evolution.begin_anew(anew)
+        self.notes.note_snapshots(counting)
+
+    def _read(self, over: Run, tails: Tails) -> list[Report]:
+        """Read the batch, again as long as it brings news of tables."""
+        for _ in range(_MAX_ROUNDS):
+            reports = over(self.task(tails))
+            orders = read_orders(reports)
+            self.notes.note_orders(orders)
+            found = [
+                one
+                for one in read_found_tables(reports)
+                if _is_taken(self.context.settings.selection, frozenset(self.context.state.ignored), one.schema.name)
+            ]
+            # Pieces of nothing but tombstones did not know yet that those are deletions.
+            if not found and not any(order.tombstones for order in orders.values()):
+                return reports
+            if found and not self.evolution.apply(found):
+                break
+            if found:
+                self.context.view.tables(targets_of(self.context.targets, self.shown().values()))
+        raise DefiniteError(
+            f"records of table {found[0].schema.name} are not read by what is known of it",
+            place=f"{found[0].topic}[{found[0].partition}]@{found[0].offset}",
+            hint="this is a defect of Headrace; please report it with the record",
+        )
+
+    def task(self, tails: Tails) -> RecordTask:
+        """A task that reads tables as they are known now."""
+        shapes = self._shapes()
+        written = [shape.schema for shape in shapes.values()]
+        needs = retrying(lambda: self.context.targets.requirements(written))
+        known = {
+            name: KnownTable(self.context.state.tables[name].schema, shape.inputs_of(needs[name].key_columns), self.notes.orders.get(name))
+            for name, shape in shapes.items()
+        }
+        choices = self.topics.choices
+        reader = DebeziumReader(
+            choices, choices.topic_map, known, tails, self.notes.emptied, self.context.state.epoch, self.notes.snapshots
+        )
+        retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
+        keeper = UnchangedValueFiller(self.context.targets.sink.scope) if choices.unavailable is Unavailable.KEEP else None
+        ignored = frozenset(self.context.state.ignored)
+        left_out = functools.partial(_is_left_out, choices.topic_map, self.context.settings.selection, ignored)
+        news = functools.partial(_is_taken, self.context.settings.selection, ignored)
+        # Events do not always say what a row was before.
+        shaper = shaper_for(self.context.settings, shapes.values(), needs, whole=False)
+        carried = {name: shape.source for name, shape in shapes.items()}
+        fetched = functools.partial(fetch, self.address)
+        return RecordTask(reader, self.context.targets.sink.with_tables(written), retry, carried, keeper, left_out, news, fetched, shaper)
+
+    def _tell(self, reports: list[Report]) -> None:
+        written = [report for report in reports if report.kind == CHANGES]
+        newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
+        self.reporter.batch(self.reached, changes, newest)
+        current_wait().clear()
+        self.context.view.written(written_in(written))
+        pending = self.backlog.pending()
+        self.context.view.pending(pending)
+        self.context.view.batch(changes, None if pending is None else pending.lag_s(time.time()), _summary(self.reached))
+        for why in sorted({report.subject for report in reports if report.kind == IGNORED} - self._left_out):
+            log.info("records without a change of a row: %s", why)
+            self._left_out.add(why)
+
+
+def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> None:
+    """Refuse to empty a table that several topics fill: versions do not tell which of its rows are of the source that was emptied."""
+    for one in emptied:
+        filling = topics_of(one.table, topics, reached, filled)
+        if len(filling) > 1:
+            raise DefiniteError(
+                f"table {one.table} is filled from several topics ({', '.join(filling)}), and was emptied in the source of one of them: "
+                "the rows of the others would go too",
+                place=f"table {one.table}",
+                hint="delete that source's rows from the copy yourself, and start again with --schema-changes truncate_table=ignore; or "
+                "let the connectors leave truncations out (skipped.operations=t)",
+            )
+
+
+def topics_of(table: TableName, topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> list[str]:
+    """The topics that are led to a table, and those whose events named it so far."""
+    return sorted({topic for topic in reached.offsets if _table_of(topics, topic) == table} | filled.get(table, set()))
+
+
+def _table_of(topics: TopicMap, topic: str) -> TableName | None:
+    try:
+        return topics.table_of(topic)
+    except DefiniteError:
+        # It holds other records than rows.
+        return None
+
+
+def _is_left_out(topics: TopicMap, chosen: Selection, ignored: frozenset[TableName], topic: str) -> bool:
+    """Whether all of a topic's records are of a table that is not replicated."""
+    if topic not in topics.tables and "." not in topic:
+        # The reader says what is wrong with its name, unless events name their tables.
+        return False
+    name = topics.table_of(topic)
+    return name is not None and not _is_taken(chosen, ignored, name)
+
+
+def _is_taken(chosen: Selection, ignored: frozenset[TableName], name: TableName) -> bool:
+    return name not in ignored and chosen(name)
+
+
+def _summary(position: KafkaPosition) -> str:
+    """A position on one line."""
+    text = str(position)
+    return text if len(text) <= 80 else f"{len(position.offsets)} topics, {position.version} records"
