@@ -1,11 +1,11 @@
 """`headrace.changes(...)`: a server's changes, block by block, in this process.
 
-Order: batches follow each other in the log and hold whole transactions; within a batch the images of one table come in the order of the
-log (versions rise); what two tables did within a batch has no order between blocks, only by version. `transactions` gives the exact order.
+Order: batches follow the log and hold whole transactions. Within a batch, the images of one table come in log order (versions rise). Blocks
+of different tables have no order within a batch, except by version. `transactions` gives the exact order.
 
-Resuming is exact because a position holds where the batch began, where it ends, per table the last version handed out, and the schemas.
-Reading the batch again gives the same images with the same versions, and what was handed out is left out. A batch counts as passed when
-the next item is asked for, so a reader that stops at any moment has every change before `position` and none after.
+Resuming is exact because a position holds the start and the end of the batch, the last version returned per table, and the schemas. Reading
+the batch again gives the same images with the same versions, and images that were already returned are skipped. A batch counts as consumed
+when the next item is requested, so a reader that stops at any moment has every change before `position` and none after it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger("headrace")
 
 T = TypeVar("T")
 Position = dict[str, Any]
-"""A place between two changes: plain values, to be kept as JSON and handed back as `start`."""
+"""A position between two changes: plain values, to be stored as JSON and passed back as `start`."""
 
 RELAY_BYTES: Final = 256 << 20
 _LIMITS: Final = BatchLimits(flush_bytes=8 << 20, flush_seconds=0.01, parallelism=1)
@@ -63,7 +63,7 @@ def changes(
     on_statement: Callable[[Statement], None] | None = None,
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[ChangeBlock]:
-    """The changes of a server's tables as blocks, from `start` on (see docs/api.md)."""
+    """Return the changes of a server's tables as blocks, from `start` on (see docs/api.md)."""
     options = ReadOptions(every_before=before, zero_dates=_zero_dates(zero_dates), transactions=transactions, queries=queries)
     request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, snapshot, relay_bytes, on_statement)
     return _matching(block_feed(request), tables)
@@ -82,7 +82,7 @@ def transactions(
     on_statement: Callable[[Statement], None] | None = None,
     relay_bytes: int = RELAY_BYTES,
 ) -> Feed[Transaction]:
-    """The same changes, a transaction at a time; each is held in memory whole."""
+    """Return the same changes, one transaction at a time. Each transaction is held in memory whole."""
     options = ReadOptions(every_before=before, zero_dates=_zero_dates(zero_dates), transactions=True, queries=queries)
     request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, False, relay_bytes, on_statement)
     return _matching(Feed(request, group_by_transaction, lambda transaction: transaction.blocks), tables)
@@ -94,7 +94,7 @@ def block_feed(request: Request) -> Feed[ChangeBlock]:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a reader asks for."""
+    """The parameters of a feed."""
 
     address: MySQLAddress
     selection: Selection
@@ -107,7 +107,7 @@ class Request:
 
 
 class Feed(Generic[T]):
-    """An iterator over a server's changes; also a context manager. An error ends it and frees what it held; so does `close`."""
+    """An iterator over a server's changes, and a context manager. An error, or `close`, ends it and frees its resources."""
 
     def __init__(
         self, request: Request, shape: Callable[[Iterable[ChangeBlock]], Iterable[T]], blocks_of: Callable[[T], Sequence[ChangeBlock]]
@@ -116,24 +116,24 @@ class Feed(Generic[T]):
         self._turn = threading.RLock()
         self._closing = False
         self._held: T | None = None
-        """What was handed out last; it counts as seen as soon as it is set, and nothing can come between."""
+        """The item returned last. It counts as consumed from the moment of assignment, which is atomic."""
         self._chunks: list[Chunk] = []
-        # A position that was handed out says that the server was reached before; else its address may be wrong.
+        # A stored position proves that the server was reached before. Otherwise its address may be wrong.
         with use_wait_state(WaitState(first_contact=not is_position(request.start))):
             place = retrying(self._open, deadline_s=_CONNECT_PATIENCE_S)
         self._offset: Offset = place.position.to_json()
-        """Where the batch under way begins."""
+        """The start of the current batch."""
         self._until = place.until
-        """Where it ends; None if none is under way."""
+        """The end of the current batch; None if there is none."""
         self._seen = place.seen
-        """Per table, the last version handed out of it."""
+        """The last version returned, per table."""
         self._mirror = RelaySession(request.address, self._server, place.position, request.relay_bytes, _LIMITS)
         self._mirror.stop = self._stop
         self._items: Generator[T, None, None] = self._run()
 
     @property
     def position(self) -> Position:
-        """The place after what was handed out so far: a feed that starts there gives the rest, without gap and without repetition."""
+        """The position after all returned items. A feed that starts there returns the rest, without gaps and without repetition."""
         if self._chunks:
             raise DefiniteError("a snapshot under way has no position", hint="read on until its last row, or start it again")
         seen = self._seen | _last_versions(() if self._held is None else self._blocks_of(self._held))
@@ -142,12 +142,12 @@ class Feed(Generic[T]):
 
     @property
     def address(self) -> MySQLAddress:
-        """The server, without password."""
+        """The server's address without the password."""
         return self._request.address
 
     @property
     def schemas(self) -> list[TableSchema]:
-        """The tables as of the place reached."""
+        """The tables as of the current position."""
         return list(self._tables.schemas.values())
 
     def __iter__(self) -> Self:
@@ -164,7 +164,7 @@ class Feed(Generic[T]):
                 item = next(self._items)
             except (HeadraceError, OSError):
                 if self._closing:
-                    # Closed from a signal's handler, in the middle of this call.
+                    # A signal handler closed the feed during this call.
                     raise StopIteration from None
                 self.close()
                 raise
@@ -175,10 +175,10 @@ class Feed(Generic[T]):
         return item
 
     def close(self) -> None:
-        """End: no thread, connection or file remains. Safe to call again, and from another thread while one waits for changes."""
+        """Free all threads, connections and files. Safe to call again, and from another thread while one waits for changes."""
         self._closing = True
         with self._turn:
-            # A signal's handler may come here in the middle of `__next__`, which then ends by itself.
+            # A signal handler may call this during `__next__`, which then ends by itself.
             if inspect.getgeneratorstate(self._items) != inspect.GEN_RUNNING:
                 self._items.close()
             self._mirror.close()
@@ -197,7 +197,7 @@ class Feed(Generic[T]):
             server = check_server(connection, request.address)
             rules = TableRules(request.address, server, request.selection, request.options.zero_dates)
             captured, place = rules.capture_around(connection, lambda: resolve_place(connection, request.address, request.start))
-            # What a table was at the place counts; what it is now is the best guess where that is not known.
+            # The stored schema of a table at this position is authoritative. The current schema is a fallback.
             self._tables = KnownTables(rules, [*captured, *place.tables], rules.charsets(connection), place.position)
             check_tables(connection, request.address, self._tables.schemas)
             if request.snapshot:
@@ -232,7 +232,7 @@ class Feed(Generic[T]):
 
     def _batch(self, end: Offset) -> Iterator[T]:
         splits, seen, reader = self._mirror.splits(self._offset, end), dict(self._seen), self._reader()
-        # Here nobody reads a new table again: rows of one that is created from a SELECT are an error, not left out.
+        # A feed cannot resync a new table, so rows of a CREATE TABLE ... SELECT are an error here, not skipped.
         rows = [{**split, "news": []} for split in splits if split["kind"] == "rows"]
         yield from self._shape(block for split in rows for block in _unseen(reader.read(split), seen))
         for split in splits:
@@ -259,7 +259,7 @@ def _as_they_are(blocks: Iterable[ChangeBlock]) -> Iterable[ChangeBlock]:
 
 
 def _last_versions(blocks: Sequence[ChangeBlock]) -> dict[str, int]:
-    """Per table, the greatest version: versions rise within a block and from block to block of a batch."""
+    """Return the greatest version per table. Versions rise within a block and from block to block of a batch."""
     return {str(block.schema.name): int(block.version[-1].as_py()) for block in blocks}
 
 
@@ -287,7 +287,7 @@ def _selection(url: str, tables: Sequence[str] | str, exclude: Sequence[str] | s
 
 
 def _matching(feed: Feed[T], tables: Sequence[str] | str) -> Feed[T]:
-    """The feed, if the names that were chosen match any table; a feed over nothing would end, or wait, without a word."""
+    """Return the feed if the selection matches any table. A feed without tables would end, or wait, silently."""
     if _patterns(tables) and not feed.schemas:
         feed.close()
         chosen = ", ".join(_patterns(tables))

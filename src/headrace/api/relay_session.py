@@ -1,4 +1,4 @@
-"""A server's log from a place on, mirrored in a directory of its own for as long as somebody reads it."""
+"""A temporary relay of a server's log, for as long as a feed reads it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.sources.mysql.split_reader import BinlogPlanner
 
 
 class RelaySession:
-    """Batches of a log, up to a stop if there is one. Nothing remains after `close`, nor when it is forgotten or the process ends."""
+    """Plans batches of a log, up to `stop` if it is set. The relay directory is removed on `close`, garbage collection or process exit."""
 
     def __init__(
         self, address: MySQLAddress, server: ServerIdentity, start: BinlogPosition, relay_bytes: int, limits: BatchLimits, parent: str = ""
@@ -30,14 +30,14 @@ class RelaySession:
         self.close = weakref.finalize(self, _free, self._planner, directory)
 
     def plan(self, start: Offset) -> Offset | None:
-        """Where the next batch ends; `start` if nothing came for a while; None if there is no next one before the stop."""
+        """Return the end of the next batch; `start` if no events came for a while; None if no batch is left before the stop."""
         begin, stop = BinlogPosition.from_json(start), self.stop
         if stop is not None and begin >= stop:
             return None
         end = self._planner.plan(start, None if stop is None else stop.to_json())
         if BinlogPosition.from_json(end) > begin:
             return end
-        # A stop inside a transaction is reached when that transaction is at hand.
+        # A stop inside a transaction is reached when that transaction has been received.
         return None if stop is not None and self._planner.has_reached(stop.to_json()) else start
 
     def splits(self, start: Offset, end: Offset) -> list[Split]:

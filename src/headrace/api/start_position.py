@@ -1,4 +1,4 @@
-"""Where reading starts or stops, as people write it: a word, a place in the log, or a position that was handed out."""
+"""Parses the start and stop of a feed: a keyword, a position in the log, or a stored position."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from headrace.sources.mysql.start_position import FORMS, resolve_start
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A place to start at: a batch's beginning, and what of the batch was handed out already."""
+    """A start: the beginning of a batch, and which part of the batch was already returned."""
 
     position: BinlogPosition
     until: Offset | None = None
-    """Where the batch that was under way ends; None if none was."""
+    """The end of the batch that was in progress; None if none was."""
     seen: dict[str, int] = field(default_factory=dict)
     tables: tuple[TableSchema, ...] = ()
-    """The tables as they were at the place, those that are known."""
+    """The known table schemas at this position."""
 
 
 def is_position(start: str | dict[str, Any]) -> bool:
-    """Whether this is a position that was handed out before, not a word or a place in the log."""
+    """Whether this is a stored position, not a keyword or a position in the log."""
     return not isinstance(start, str) or start.lstrip().startswith("{")
 
 
 def resolve_place(connection: Connection[Any], address: MySQLAddress, start: str | dict[str, Any]) -> Place:
-    """Anything `locate.resolve_start` knows, or a position handed out before, as a mapping or its JSON text."""
+    """Resolve any start that `resolve_start` accepts, or a stored position as a mapping or JSON text."""
     raw = _parse(start)
     if isinstance(raw, str):
         return Place(resolve_start(connection, address, raw))
@@ -47,7 +47,7 @@ def resolve_place(connection: Connection[Any], address: MySQLAddress, start: str
 
 
 def resolve_stop(connection: Connection[Any], address: MySQLAddress, stop: str | dict[str, Any] | None) -> BinlogPosition | None:
-    """`end` (of the log now), `FILE:OFFSET` (it need not be there yet), or a position; None is never."""
+    """Resolve `end` (of the log now), `FILE:OFFSET` (may lie in the future), or a position; None means never."""
     if stop is None:
         return None
     raw = _parse(stop)

@@ -1,8 +1,8 @@
-"""What a reader knows of the tables it was asked for, as of its place in the log.
+"""The schemas of a feed's tables as of its position in the log.
 
-The planner ends a batch right after a statement that is not a change of rows. So `follow` is called with each statement after all changes
-before it were read, and before any change after it is: the schemas here are always those of the next change. Where a reader starts in the
-past and nobody knows what a table was then, it counts as it is now; a statement that does not fit that is an error, never a guess.
+The planner ends a batch right after a statement that is not a row change. So `follow` is called with each statement after all changes
+before it were read, and before any change after it: the schemas are always those of the next change. If a feed starts in the past and the
+schema of that time is unknown, the current schema is used. A statement that does not fit it is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ _OR_REPLACE: Final = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
 
 
 class News(Enum):
-    """What a statement did to a table, other than changing rows one by one."""
+    """What a statement did to a table, other than changing single rows."""
 
     DEFINED = auto()
-    """It is new, or its definition changed; the rows are as the changes say."""
+    """The table is new, or its definition changed. The rows are as the row changes state."""
     EMPTIED = auto()
-    """All its rows are gone."""
+    """All rows were deleted."""
     LOST = auto()
-    """Rows came, went or changed, and the log does not say which: the table was dropped, renamed, had a partition exchanged, and so on."""
+    """Rows were added, removed or changed, and the log does not tell which: a DROP, a RENAME, an exchanged partition, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """A statement that concerned a wanted table, after the changes before it and before those after it."""
+    """A statement about a selected table. It comes after the changes before it and before the changes after it."""
 
     table: TableName
     news: News
@@ -70,7 +70,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class TableRules:
-    """Where tables are found, which are wanted, and how their columns are shown."""
+    """The server, the table selection, and the column rules of a feed."""
 
     address: MySQLAddress
     server: ServerIdentity
@@ -78,15 +78,15 @@ class TableRules:
     zero_dates: ZeroDates
 
     def capture(self, connection: Connection[Any], only: TableName | None = None) -> list[TableSchema]:
-        """The wanted tables as they are now."""
+        """Return the current schemas of the selected tables."""
         return capture_schemas(connection, self.address, self.selection if only is None else only.__eq__)
 
     def capture_around(self, connection: Connection[Any], note: Callable[[], T]) -> tuple[list[TableSchema], T]:
-        """The wanted tables, and what `note` found at a moment when they were so: they were the same before and after it."""
+        """Return the schemas of the selected tables and the result of `note`, at a moment when the schemas did not change."""
         return describe_around(lambda: self.capture(connection), note, self.address)
 
     def capture_now(self, name: TableName) -> list[TableSchema]:
-        """One table as it is now; nothing if it is gone."""
+        """Return the current schema of one table; nothing if it does not exist."""
 
         def capture() -> list[TableSchema]:
             with closing(connect(self.address)) as connection:
@@ -95,7 +95,7 @@ class TableRules:
         return retrying(capture)
 
     def charsets(self, connection: Connection[Any]) -> dict[str, str]:
-        """The character set of each database's new tables."""
+        """Return the default character set of each database."""
         found = query(connection, self.address, "SELECT schema_name, default_character_set_name FROM information_schema.schemata")
         return {str(name): str(charset) for name, charset in found}
 
@@ -115,16 +115,16 @@ class KnownTables:
 
     @property
     def defined(self) -> list[TableSchema]:
-        """The wanted tables as the source has them."""
+        """The selected tables as the source defines them."""
         return [schema for name, schema in self._history.catalogue.tables.items() if self._rules.selection(name)]
 
     @property
     def schemas(self) -> dict[TableName, TableSchema]:
-        """The wanted tables as they are read."""
+        """The selected tables as they are read."""
         return {schema.name: self._rules.shown(schema) for schema in self.defined}
 
     def follow(self, split: Split) -> list[Statement]:
-        """Take in a statement of the log (see `sources.base.Split`); what it did to the wanted tables."""
+        """Apply a statement of the log (see `sources.base.Split`); return what it did to the selected tables."""
         statement, position = Query.from_json(split["query"]), BinlogPosition.from_json(split["offset"])
         followed = self._history.follow(statement, position)
         followed.check()
@@ -141,10 +141,11 @@ class KnownTables:
 
 
 def news_of(followed: DdlOutcome) -> dict[TableName, News]:
-    """Each wanted table's gravest news."""
+    """Return the most severe effect on each selected table."""
     found = {name: News.DEFINED for change in followed.changes for name in tables_of(change)}
     found |= dict.fromkeys(followed.recapture, News.DEFINED)
-    # A table that is made was not there before, whatever a capture of today says, unless the statement says that it may have been.
+    # A CREATE TABLE proves that the table did not exist before, whatever a capture of today shows, unless it has IF NOT EXISTS or OR
+    # REPLACE.
     made = {change.schema.name for change in followed.changes if isinstance(change, CreateTable)}
     replaced = _OR_REPLACE.search(followed.query.statement) is not None
     found |= dict.fromkeys((name for name in followed.emptied if replaced or name not in made), News.EMPTIED)

@@ -1,7 +1,7 @@
-"""The changes of a batch by transaction, in the exact order of the log.
+"""Groups the changes of a batch by transaction, in the exact order of the log.
 
-A batch holds whole transactions, so each one found in it is complete. Blocks are cut where the log goes from one table to another: within a
-transaction, versions rise from block to block. The work is done on whole arrays; only the cuts, about one per statement, are made singly.
+A batch holds whole transactions, so each transaction in it is complete. Blocks are cut where the log switches to another table: within a
+transaction, versions rise from block to block. The code works on whole arrays; only the cuts, about one per statement, are made one by one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from headrace.model.change_block import ChangeBlock
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """What one transaction changed."""
+    """The changes of one transaction."""
 
     id: str
-    """As the source names it: its GTID, else the place in the log where it begins."""
+    """Its GTID, otherwise the position in the log where it begins."""
     commit_ts: int
-    """When it was committed, microseconds since 1970."""
+    """The commit time, in microseconds since 1970."""
     blocks: tuple[ChangeBlock, ...]
-    """Its changes in the order of the log; a table that it came back to has several blocks."""
+    """The changes in log order. A table may have several blocks."""
 
     @property
     def changes(self) -> int:
@@ -34,7 +34,7 @@ class Transaction:
 
 
 def group_by_transaction(blocks: Iterable[ChangeBlock]) -> Iterator[Transaction]:
-    """The transactions of whole batches of blocks that carry their transactions."""
+    """Yield the transactions of whole batches of blocks that carry transaction labels."""
     held = [block for block in blocks if block.rows]
     if not held:
         return
@@ -44,7 +44,7 @@ def group_by_transaction(blocks: Iterable[ChangeBlock]) -> Iterator[Transaction]
 
 
 def slice_block(block: ChangeBlock, start: int, size: int) -> ChangeBlock:
-    """The images [start, start + size) of a block, without copying."""
+    """Return the images [start, start + size) of a block, without copying."""
     return replace(
         block,
         images=block.images.slice(start, size),
@@ -63,7 +63,7 @@ def _name(piece: ChangeBlock) -> str:
 
 
 def _pieces(blocks: list[ChangeBlock]) -> Iterator[ChangeBlock]:
-    """The blocks cut so that each piece is of one table and one transaction, in the order of the log."""
+    """Yield slices of the blocks, each of one table and one transaction, in log order."""
     versions = np.concatenate([block.version.to_numpy() for block in blocks])
     owner = np.repeat(np.arange(len(blocks)), [block.rows for block in blocks])
     row = np.concatenate([np.arange(block.rows) for block in blocks])
@@ -72,12 +72,12 @@ def _pieces(blocks: list[ChangeBlock]) -> Iterator[ChangeBlock]:
     owner, row, transaction = owner[order], row[order], transaction[order]
     changes = np.flatnonzero((np.diff(owner) != 0) | (np.diff(transaction) != 0)) + 1
     for start, end in pairwise([0, *changes.tolist(), len(order)]):
-        # Versions rise within a block, so what is together in the log is together in its block.
+        # Versions rise within a block, so images that are adjacent in the log are adjacent in their block.
         yield slice_block(blocks[int(owner[start])], int(row[start]), end - start)
 
 
 def _numbered(blocks: list[ChangeBlock]) -> npt.NDArray[np.int64]:
-    """Each image's transaction as a number that is the same in all blocks."""
+    """Return each image's transaction as a number that is the same in all blocks."""
     numbers: dict[str, int] = {}
     parts = []
     for block in blocks:

@@ -1,1 +1,1 @@
-"""Compiled code: raw memory, bounded loads and copies, and where what numba compiled is kept."""
+"""Base of the compiled kernels: raw memory, bounded loads and copies, and the numba cache."""

@@ -1,8 +1,8 @@
-"""Where compiled kernels are kept.
+"""The cache of compiled kernels.
 
-numba checks only a function's own file before it trusts its cache, but our kernels are linked from several. So each package with kernels
-has a cache folder whose name holds a digest of all their sources: a changed kernel is never run from an old cache, nobody has to remember
-to clear it, and a change in one package leaves the others' alone.
+numba checks only a function's own file before it trusts its cache, but a kernel is compiled from several files. So each package with
+kernels has a cache folder whose name contains a digest of all their sources. A changed kernel is never run from an old cache, nothing has
+to be cleared by hand, and a change in one package does not invalidate the others.
 """
 
 from __future__ import annotations
@@ -39,20 +39,22 @@ KERNEL_MODULES: Final = {
     "headrace.sinks.kafka.debezium": ("json_kernels",),
     "headrace.sinks.clickhouse.cells": ("cell_kernels", "order_kernels"),
 }
-"""By package, every module with kernels, or with constants that are compiled into them. All may use those of the first, none another's."""
+"""Per package, every module with kernels or with constants that are compiled into kernels. Each package may use the first one, and no
+other.
+"""
 
 _ROOT = Path(__file__).parents[1]
 
 
 def package_of(module: str) -> str | None:
-    """The package of a module with kernels; None if it is not listed."""
+    """Return the package of a module with kernels; None if it is not listed."""
     package, _, name = module.rpartition(".")
     return package if name in KERNEL_MODULES.get(package, ()) else None
 
 
 @functools.cache
 def kernel_cache_dir(package: str) -> Path:
-    """Beside the package if that can be written, else in the user's cache."""
+    """Return the cache folder: next to the package if that is writable, otherwise in the user's cache directory."""
     here = _folder(package)
     digest = hashlib.sha256(f"{numba.__version__} {package}".encode())
     for other in dict.fromkeys((BASE, package)):

@@ -1,6 +1,6 @@
-"""Compile the kernels once: at set-up (`python -m headrace.kernels.compile`), or before the first pipe runs.
+"""Compiles the kernels once: at set-up (`python -m headrace.kernels.compile`), or before the first pipe runs.
 
-Spark gives its Python processes ten seconds to start, which is too little for those that would have to compile first.
+Spark gives its Python workers ten seconds to start, which is too short for a worker that has to compile first.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = logging.getLogger("headrace")
 
 
 def compile_kernels() -> None:
-    """Importing a kernel module compiles it, or loads it from the cache. Caches of older sources are removed."""
+    """Compile all kernels, or load them from the cache, by importing their modules. Remove caches of older sources."""
     for package, names in KERNEL_MODULES.items():
         for name in names:
             importlib.import_module(f"{package}.{name}")
@@ -26,7 +26,7 @@ def compile_kernels() -> None:
 
 
 def ensure_compiled() -> None:
-    """Compile what nobody has compiled yet, after a word to whoever waits."""
+    """Compile kernels that are not cached yet, after telling the user."""
     if not all(kernel_cache_dir(package).exists() for package in KERNEL_MODULES):
         log.info("compiling, once for this installation: about a minute")
         compile_kernels()

@@ -1,7 +1,7 @@
-"""Numbers and runs of bytes in raw memory, for the row kernels: whole-word loads and stores instead of byte loops.
+"""Loads and copies in raw memory for the row kernels: whole words instead of byte loops.
 
-Invariant: a load or copy may touch a few bytes beside the value it is for, but never a byte at or past the limit it was given. Near the
-limit it goes byte by byte. Like everything on pointers, it trusts the caller that the value itself lies before the limit.
+Invariant: a load or copy may touch a few bytes next to its value, but never a byte at or past the given limit. Near the limit it goes byte
+by byte. The caller guarantees that the value itself lies before the limit.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ copy_bytes = cast(Callable[[Pointer, int, Pointer, int, int], None], intrinsic(_
 
 @compiled("uint64(CPointer(uint8), int64, int64, int64)", inlined=True)
 def load_word_within(buf: Pointer, at: int, size: int, limit: int) -> np.uint64:
-    """The bytes buf[at:at+size), up to eight, as the low ones of a word; the others are what follows them there, or zero."""
+    """Load buf[at:at+size), up to eight bytes, into the low bytes of a word. The others are the bytes that follow, or zero."""
     if at + 8 <= limit:
         return load_word(buf, at)
     word = np.uint64(0)
@@ -111,25 +111,27 @@ def load_word_within(buf: Pointer, at: int, size: int, limit: int) -> np.uint64:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)", inlined=True)
 def load_le(buf: Pointer, at: int, size: int, limit: int) -> int:
-    """An unsigned little-endian number of 1 to 8 bytes (as the 64 bits of an int64)."""
+    """Load an unsigned little-endian number of 1 to 8 bytes (as the 64 bits of an int64)."""
     return as_signed(load_word_within(buf, at, size, limit) & _ALL >> np.uint64(64 - 8 * size))
 
 
 @compiled("uint64(CPointer(uint8), int64, int64, int64)", inlined=True)
 def load_be_high(buf: Pointer, at: int, size: int, limit: int) -> np.uint64:
-    """The bytes buf[at:at+size), up to eight, as the high ones of a word; what follows them in it is not to be relied on."""
+    """Load buf[at:at+size), up to eight bytes, into the high bytes of a word. The low bytes are undefined."""
     return byteswap(load_word_within(buf, at, size, limit))
 
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)", inlined=True)
 def load_be(buf: Pointer, at: int, size: int, limit: int) -> int:
-    """An unsigned big-endian number of 1 to 8 bytes (as the 64 bits of an int64)."""
+    """Load an unsigned big-endian number of 1 to 8 bytes (as the 64 bits of an int64)."""
     return as_signed(load_be_high(buf, at, size, limit) >> np.uint64(64 - 8 * size))
 
 
 @compiled("void(CPointer(uint8), int64, int64, CPointer(uint8), int64, int64, int64)", inlined=True)
 def copy_run(buf: Pointer, at: int, limit: int, out: Pointer, to: int, out_limit: int, size: int) -> None:
-    """Copy buf[at:at+size) to out[to:); bytes after it and before `out_limit` are scratch. A call costs more than a short string."""
+    """Copy buf[at:at+size) to out[to:); bytes after it and before `out_limit` are scratch. Inlined, because a call costs more than a short
+    string.
+    """
     if size <= _LONG_RUN and at + size + _CHUNK <= limit and to + size + _CHUNK <= out_limit:
         done = 0
         while done < size:

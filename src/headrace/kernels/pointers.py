@@ -1,8 +1,8 @@
 """Raw memory for compiled kernels: pointers, unaligned words, and the decorator that compiles.
 
-Inner kernels take pointers instead of arrays, because numba counts references to every array it passes on (an atomic operation that costs
-as much as writing a short string). A pointer knows no length: whoever takes one must also take the end, and has checked every index
-against it before it is used. Words are little-endian, as on every machine this runs on.
+Inner kernels take pointers instead of arrays, because numba counts references to every array argument (an atomic operation that costs as
+much as writing a short string). A pointer has no length: a kernel that takes a pointer also takes its end, and checks every index against
+it before use. Words are little-endian, as on every supported machine.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ Pointer = npt.NDArray[np.uint8]
 """`CPointer(uint8)` in kernels; to the type checker it is indexed like an array."""
 
 NO_ROOM, MALFORMED = -1, -2
-"""What kernels return instead of a position: `out` is too short; the input is not what the server writes."""
+"""Returned by kernels instead of a position: `out` is too short; the input is not what the server writes."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _BYTES = types.CPointer(types.uint8)  # type: ignore[no-untyped-call]
 
 
 def compiled(signature: str, *, inlined: bool = False) -> Callable[[_Function], _Function]:
-    """A cached nopython kernel of exactly this signature; the typed face of `numba.njit`.
+    """Return a cached nopython kernel of exactly this signature; the typed form of `numba.njit`.
 
-    A kernel that Python calls is compiled, or loaded from the cache, here and now. One that only kernels call is compiled into them, so
-    it waits until one of them is compiled: a process that finds them all in the cache never loads it (half of the time to import them).
+    A kernel that Python calls is compiled, or loaded from the cache, at decoration. A kernel that only kernels call is compiled into them,
+    so its compilation waits for the first of them: a process that finds them all in the cache never loads it, which saves half of the
+    import time.
     """
     decorate = numba.njit(cache=True, nogil=True, boundscheck=False, error_model="numpy", forceinline=inlined)
 
@@ -56,7 +57,7 @@ def compiled(signature: str, *, inlined: bool = False) -> Callable[[_Function], 
 
 @contextmanager
 def _cache_of(module: str) -> Iterator[None]:
-    """Point numba at the folder of the module's package, unless the user chose one; it looks when it decorates."""
+    """Point numba at the cache folder of the module's package, unless the user chose one. numba reads the setting when it decorates."""
     package = package_of(module)
     if package is None:
         raise RuntimeError(f"{module} has kernels: list it in headrace/kernels/cache.py")
@@ -73,7 +74,7 @@ def _cache_of(module: str) -> Iterator[None]:
 
 
 def _compile_when_called(kernel: Any, signature: str) -> None:
-    """Have numba compile a kernel for its own signature, not for the caller's types, when it first meets a call of it."""
+    """Make numba compile a kernel for its own signature, not for the caller's argument types, at the first call to it."""
     find_template = kernel.get_call_template
 
     def find_declared_template(args: Any, kws: Any) -> Any:
@@ -156,25 +157,26 @@ pointer_to = cast(Callable[[Bytes], Pointer], intrinsic(_type_pointer_to))
 pointer_at = cast(Callable[[int], Pointer], intrinsic(_type_pointer_at))
 """The byte at an address, of a buffer that the caller keeps alive."""
 load_word = cast(Callable[[Pointer, int], np.uint64], intrinsic(_type_load_word))
-"""Eight bytes from wherever they start."""
+"""Load eight bytes from any address."""
 store_word = cast(Callable[[Pointer, int, np.uint64], None], intrinsic(_type_store_word))
 mul_high = cast(Callable[[np.uint64, np.uint64], np.uint64], intrinsic(_type_mul_high))
-"""The upper 64 bits of a 64 x 64 bit product: one machine instruction that numba has no word for."""
+"""The upper 64 bits of a 64 x 64 bit product: one machine instruction that numba does not offer."""
 leading_zeros = cast(Callable[[np.uint64], int], intrinsic(_type_leading_zeros))
 """Of a word that is not zero."""
 trailing_zeros = cast(Callable[[np.uint64], int], intrinsic(_type_trailing_zeros))
 """Of a word that is not zero."""
 stack_slots = cast(Callable[[int], npt.NDArray[np.int64]], intrinsic(prefer_literal=True)(_type_stack_slots))
-"""Uninitialised int64 slots on the machine's own stack, gone when the kernel returns; the heap would cost as much as a small document."""
+"""Uninitialised int64 slots on the machine stack, freed when the kernel returns. A heap allocation would cost as much as a small document.
+"""
 
 
 @compiled("int64(CPointer(uint8), int64)", inlined=True)
 def byte_at(buf: Pointer, at: int) -> int:
-    """A byte as a number that does not overflow when it is shifted."""
+    """Return a byte as a number that does not overflow when it is shifted."""
     return int(buf[at])
 
 
 @compiled("int64(uint64)", inlined=True)
 def as_signed(word: np.uint64) -> int:
-    """The same 64 bits as a signed number."""
+    """Return the same 64 bits as a signed number."""
     return int(np.int64(word))

@@ -1,4 +1,4 @@
-"""Whether bytes are UTF-8, for kernels."""
+"""UTF-8 validation for kernels."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def sequence_size(data: Pointer, at: int, end: int) -> int:
-    """The size of the UTF-8 character at data[at:], whose first byte is not ASCII; 0 if there is none."""
+    """Return the size of the UTF-8 character at data[at:], whose first byte is not ASCII; 0 if it is invalid."""
     lead = byte_at(data, at)
     if lead < 0xC2 or lead > 0xF4:
         return 0

@@ -1,11 +1,11 @@
-"""Going on by GTID where file and offset mean nothing: on another server of the same history, or after a log was reset.
+"""Resumes by GTID where file and offset are meaningless: on another server of the same replication group, or after a log reset.
 
-Why nothing is lost or kept wrongly. The new server must have executed every transaction whose rows may be in the sink: those of committed
-batches, those of a batch that was planned and perhaps half written, those that a snapshot read. The last transactions of those batches must
-be the same ones: a server that was reset, or restored from a backup, uses GTIDs again for others. So what the sink holds is a past of the
-new server, and the log from the committed set on leads from it to the present. It must also have all of that log. Changes that were
-written but not committed come again, under a higher epoch, and the merge keeps the later ones. All is checked before anything is changed;
-if the process dies before the new start is saved, the same questions are asked again.
+Why no change is lost and no wrong row remains: the new server must have executed every transaction whose rows may be in the sink, that is
+those of committed batches, of a planned and perhaps half written batch, and of a snapshot. The last transactions of those batches must be
+identical in both logs, because a server that was reset or restored from a backup reuses GTIDs for other transactions. So the sink's content
+is a past state of the new server, and the log from the committed set on leads from it to the present. The new server must also have all of
+that log. Changes that were written but not committed come again under a higher epoch, and the merge keeps the later ones. All checks run
+before anything is changed. If the process dies before the new start is saved, the same checks run again.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ _GTID_OF_EVENT: Final = re.compile(r"GTID_NEXT= ?'(?P<mysql>[^']+)'|GTID (?P<mar
 
 
 def check_same_log(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> None:
-    """Raise `LogReplaced` if this is another log than the one that was read up to the position, `LogPurged` if it no longer has its file.
+    """Raise `LogReplaced` if this is not the log that was read up to the position, `LogPurged` if the server no longer has the file.
 
-    A position that version 0.9 saved has no identity: GTIDs tell some of the other logs from its own.
+    A position that version 0.9 saved has no identity. GTIDs then detect only some replaced logs.
     """
     check_log(connection, address, position)
     gtids = read_server_gtids(connection, address)
@@ -73,11 +73,11 @@ def continue_on(
     *,
     unless_found: DefiniteError | None = None,
 ) -> BinlogPosition:
-    """Where to go on in this server's log, with a new epoch.
+    """Return the position to resume at in this server's log, with a new epoch.
 
-    `committed` is how far the sink surely is. `touched` are positions and GTID sets of which rows may be in the sink beyond that. The
-    last transactions of `committed` and of those positions must be the same ones in this log. If the log no longer has them, the server's
-    word counts that it executed them, but not if there is evidence of another log: then `unless_found` is raised.
+    `committed` is the position that the sink has surely reached. `touched` are positions and GTID sets whose rows may be in the sink beyond
+    that. The last transactions of `committed` and of those positions must be identical in this log. If the log no longer has them, the
+    server's executed set counts, but not if there is evidence of another log: then `unless_found` is raised.
     """
     sets = [committed.gtid, *(gtid for one in touched if (gtid := one if isinstance(one, str) else one.gtid))]
     if not all(_is_known(text) for text in sets):
@@ -99,7 +99,7 @@ def continue_on(
         _await_executed(connection, address, text)
     for position in (committed, *(one for one in touched if isinstance(one, BinlogPosition))):
         _check_transaction(connection, address, position, unless_found)
-    # Where prepared XA transactions lie in this log is unknown: somewhere in it, before the place, if it is there at all.
+    # The positions of prepared XA transactions in this log are unknown; they lie somewhere before the start.
     start = resolve_gtid(connection, address, committed.gtid, committed.epoch + 1, from_oldest=bool(committed.prepared))
     last = committed.identity.transaction if committed.identity is not None else None
     return replace(start, identity=replace(identify_head(address, start.file), transaction=last))
@@ -108,7 +108,7 @@ def continue_on(
 def _check_transaction(
     connection: Connection[Any], address: MySQLAddress, position: BinlogPosition, unless_found: DefiniteError | None
 ) -> None:
-    """Raise if the last transaction before a position is another one in this server's log."""
+    """Raise if the last transaction before a position differs in this server's log."""
     read = position.identity.transaction if position.identity is not None else None
     logged = find_transaction(connection, address, read.gtid) if read is not None else None
     if read is None or logged is None:
@@ -131,7 +131,7 @@ def _check_transaction(
 
 
 def find_transaction(connection: Connection[Any], address: MySQLAddress, gtid: str) -> LoggedTransaction | None:
-    """A transaction as the server's log has it; None if its log no longer has it, or never had."""
+    """Return a transaction from the server's log; None if its log no longer has it, or never had it."""
     mariadb = ":" not in gtid
     files = log_files(connection, address)
     first, last = 0, len(files)
@@ -143,7 +143,7 @@ def find_transaction(connection: Connection[Any], address: MySQLAddress, gtid: s
         return None
     for copy, groups in read_groups(address, files[first - 1]):
         for group in groups[read_gtid_set(gtid).holds(groups[:, scan.GTID])]:
-            # A position of MariaDB holds all transactions before it.
+            # A MariaDB GTID position includes all transactions before it.
             if name_group(group, copy.name, mariadb=mariadb) == gtid:
                 return describe_transaction(copy, group, gtid)
     return None
@@ -159,7 +159,7 @@ def _check_family(text: str, gtids: ServerGtids, address: MySQLAddress) -> None:
 
 
 def _check_logged(connection: Connection[Any], address: MySQLAddress, absent: str) -> None:
-    """Transactions that are needed and in no log of the server: where it does not log what it replicates, that is why."""
+    """Raise if required transactions are in no log of the server because it does not log replicated changes."""
     found = query(connection, address, "SHOW GLOBAL VARIABLES WHERE variable_name IN ('log_replica_updates', 'log_slave_updates')")
     if absent and any(str(value).upper() != "ON" for _, value in found):
         raise DefiniteError(
@@ -170,7 +170,7 @@ def _check_logged(connection: Connection[Any], address: MySQLAddress, absent: st
 
 
 def _await_executed(connection: Connection[Any], address: MySQLAddress, text: str, patience_s: float | None = None) -> None:
-    """A replica may be a moment behind; what it does not get within that time, it may never get."""
+    """Wait until a replica has executed the set; a replica that does not within this time may never do so."""
     deadline = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
     while True:
         gtids = read_server_gtids(connection, address)
@@ -187,7 +187,7 @@ def _await_executed(connection: Connection[Any], address: MySQLAddress, text: st
 
 
 def _next_gtid(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> str:
-    """The GTID of the group that begins at a position; nothing if none does."""
+    """Return the GTID of the group that begins at a position; empty if none does."""
     rows = query(connection, address, f"SHOW BINLOG EVENTS IN %s FROM {position.offset} LIMIT 1", (position.file,))
     found = _GTID_OF_EVENT.search(str(rows[0][5])) if rows else None
     text = (found["mysql"] or found["mariadb"]) if found is not None else ""
@@ -195,11 +195,11 @@ def _next_gtid(connection: Connection[Any], address: MySQLAddress, position: Bin
 
 
 def _is_known(text: str) -> bool:
-    # An empty set is known: nothing was executed before.
+    # An empty set is known: no transaction was executed before.
     return text != UNKNOWN_GTID
 
 
 def joined(first: str, second: str, *, mariadb: bool) -> str:
-    """Two sets as one, for `touched`."""
+    """Return the union of two sets, for `touched`."""
     texts = ",".join(text for text in (first, second) if text)
     return latest_of(texts) if mariadb else str(parse_gtid_set(texts, mariadb=False))

@@ -1,7 +1,7 @@
 """The offline source: `binlog:DIRECTORY`, a server's log files without the server.
 
-There is nobody to ask for schemas, so they come from the log itself: from the table maps, which say everything when the server wrote
-`binlog_row_metadata = FULL`, or from the statements in it. Versions are made of the same addresses as those of the live server's log.
+Schemas come from the log itself: from the table maps, which are complete if the server wrote them with `binlog_row_metadata = FULL`, or
+from the statements in the log. Versions are the same as for the live server's log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from headrace.sources.mysql.split_reader import BinlogPlanner
 
 SCHEME: Final = "binlog:"
 _AHEAD_BYTES: Final = 256 << 20
-"""How far ahead of what is committed the files are indexed; it bounds the index, not the data, which stays where it is."""
+"""How far ahead of the committed position the files are indexed. It bounds the index, not the data, which stays in the files."""
 _FILE_OFFSET: Final = re.compile(r"(?P<file>.+\.[0-9]+):(?P<offset>[0-9]+)")
 _WINDOW_EVENTS: Final = 65_536
 _MAX_MAPS: Final = 16_384
@@ -39,7 +39,7 @@ _ID_SLOTS: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class OfflineLog:
-    """What a directory of log files is: who wrote it, where reading starts and where the files end now."""
+    """A directory of log files: the server that wrote them, the start of reading, and the current end of the files."""
 
     path: Path
     server_version: str
@@ -50,7 +50,7 @@ class OfflineLog:
 
 
 def parse_directory(address: str) -> Path:
-    """The directory of `binlog:DIRECTORY`."""
+    """Return the directory of `binlog:DIRECTORY`."""
     path = address.removeprefix(SCHEME)
     if not address.startswith(SCHEME) or not path:
         raise DefiniteError(f"{address!r} is no directory of log files", hint="write binlog:DIRECTORY")
@@ -58,7 +58,7 @@ def parse_directory(address: str) -> Path:
 
 
 def open_directory(path: Path, start_at: str = "oldest", epoch: int = 0) -> OfflineLog:
-    """Look at a directory's files, some of which may still grow; `start_at` is `oldest`, `now` or `FILE:OFFSET`."""
+    """Inspect the files of a directory, which may still grow. `start_at` is `oldest`, `now` or `FILE:OFFSET`."""
     directory = path.resolve()
     files = find_files(directory)
     heads = [read_head(file) for file in files]
@@ -79,9 +79,9 @@ def directory_planner(
 def find_schemas(
     log: OfflineLog, wanted: Callable[[TableName], bool], describe: Callable[[bytes, str], TableSchema | None]
 ) -> dict[TableName, TableSchema | None]:
-    """The wanted tables whose rows are in the files from the start on, each as its first table map describes it.
+    """Return the wanted tables with rows in the files after the start, each with the schema of its first table map.
 
-    `describe` makes a schema of a table map's body and place, or None if the map does not say enough.
+    `describe` returns the schema for a table map's body and place, or None if the map is incomplete.
     """
     found: dict[TableName, TableSchema | None] = {}
     for segment in _segments(log):
@@ -95,7 +95,7 @@ def find_schemas(
 
 
 def _segments(log: OfflineLog) -> Iterator[Segment]:
-    """Everything that is to be read from the start to where the files end now."""
+    """Yield all segments from the start to the current end of the files."""
     planner = directory_planner(log.path, log.start, BatchLimits(parallelism=1), mariadb=log.mariadb)
     try:
         at = log.start
@@ -111,7 +111,7 @@ def _segments(log: OfflineLog) -> Iterator[Segment]:
 
 
 def _table_maps(piece: EventBuffer, file: str) -> list[tuple[int, bytes]]:
-    """The distinct table maps of a piece of log, in order, with their offsets in the file."""
+    """Return the distinct table maps of a buffer, in order, with their offsets in the file."""
     events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
     maps, ids = np.zeros((_MAX_MAPS, 2), dtype=np.int64), np.zeros((_ID_SLOTS, 2), dtype=np.int64)
     state = np.zeros(scan.INDEX_CELLS, dtype=np.int64)
@@ -122,7 +122,7 @@ def _table_maps(piece: EventBuffer, file: str) -> list[tuple[int, bytes]]:
         if status not in (scan.OK, scan.NO_ROOM):
             raise truncated("binary log", f"{file}:{int(piece.locate(state[[scan.I_ERROR_AT]])[1][0])}")
     distinct = maps[: state[scan.I_MAPS]]
-    # What a map tells begins behind the event's header, the table's number and flags.
+    # The body of a table map begins after the event header, the table id and the flags.
     _, offsets = piece.locate(distinct[:, 0] - HEADER_SIZE - 8)
     return [
         (offset, piece.buf[start : start + size].tobytes())

@@ -1,4 +1,7 @@
-"""The MySQL source behind the source's port: a relay and a planner on one side, a segment reader on the other. (See also `origin`.)"""
+"""Plans and reads the splits of the MySQL source.
+
+`BinlogPlanner` runs in the driver and cuts the log into splits. `MySQLReader` runs in tasks and reads a split into blocks.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +43,12 @@ _LOOK_S: Final = 2.0
 
 
 class BinlogPlanner:
-    """The planning side: owns a mirror of a log and its thread."""
+    """Plans the splits of an indexed log, and owns the log's thread."""
 
     def __init__(
         self, mirror: IndexedLog, start: BinlogPosition, limits: BatchLimits, log_end: Callable[[], BinlogPosition | None], *, mariadb: bool
     ) -> None:
-        """`log_end` tells where the log ends now, None if nobody can say."""
+        """`log_end` returns the current end of the log, None if it is unknown."""
         self._relay, self._start, self._log_end = mirror, start, log_end
         self._planner = BatchPlanner(mirror, limits, mariadb=mariadb)
 
@@ -56,13 +59,13 @@ class BinlogPlanner:
         return self._planner.plan(self._follow(start), None if until is None else BinlogPosition.from_json(until)).to_json()
 
     def has_reached(self, position: Offset) -> bool:
-        """Whether everything up to `position` is at hand."""
+        """Whether the log is indexed up to `position`."""
         return self._planner.has_reached(BinlogPosition.from_json(position))
 
     def splits(self, start: Offset, end: Offset) -> list[Split]:
         begin, stop = self._follow(start), BinlogPosition.from_json(end)
         if stop.epoch < self._start.epoch:
-            # Planned on a server that was left since: whatever of it was written comes again, by GTID, from the one we read now.
+            # The batch was planned on a former server. Its changes come again, by GTID, from the current server.
             return [{"kind": "mark", "until": end}]
         while not self._planner.await_end(stop, _LOOK_S):
             self._check_log_end(stop)
@@ -71,7 +74,7 @@ class BinlogPlanner:
             self._given(segment).to_json() for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)
         ]
         statements = self._planner.statements(begin, stop)
-        # A table created from a SELECT has rows in the very group that creates it: they are left out, and the driver has it read again.
+        # A CREATE TABLE ... SELECT has its rows in the same group. They are skipped, and the driver takes a snapshot of the new table.
         news = [one.made_with_rows for one in statements if one.made_with_rows is not None]
         head: Split = {"kind": "rows", "until": end, **({"news": news} if news else {})}
         splits: list[Split] = [
@@ -92,11 +95,11 @@ class BinlogPlanner:
         self._relay.stop()
 
     def _given(self, segment: Segment) -> Segment:
-        """A segment as tasks get it."""
+        """Return a segment in the form that tasks need."""
         return segment
 
     def _check_log_end(self, end: BinlogPosition) -> None:
-        """What was planned was in the log once: if the log ends before it now, that part is lost, and waiting is in vain."""
+        """Raise if the log now ends before a planned end: that part of the log is lost, and waiting cannot help."""
         found = self._log_end()
         if found is not None and replace(found, epoch=end.epoch) < end:
             raise lost_log(end, str(found))
@@ -140,7 +143,7 @@ def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
         with closing(connect(address)) as connection:
             return log_end(connection, address, 0)
     except TransientError as error:
-        # The relay has its own patience with a server that is away.
+        # The relay has its own retry timeout for an unavailable server.
         log.debug("cannot look at the log's end: %s", error.message)
         return None
 
@@ -180,7 +183,7 @@ class MySQLReader:
         return TableCatalog(self.tables, lambda name: chosen(name) and self._wants(name), self.options, skipped)
 
     def _read_ordered(self, split: Split, ordered: Set[TableName], skipped: SkippedEvents | None) -> Iterator[ChangeBlock]:
-        """The whole batch's changes of this task's share of the ordered tables. (A table's blocks are the same whoever's share it is.)"""
+        """Read the whole batch for this task's share of the ordered tables. A table's blocks are the same whichever task reads them."""
         mine = {name for name in ordered if zlib.crc32(str(name).encode()) % split["of"] == split["share"]}
         if mine:
             for segment in split["segments"]:
@@ -190,7 +193,7 @@ class MySQLReader:
     def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Split]:
         plan = self.tables.get(chunk.name)
         if plan is None or plan.schema is None:
-            # A statement was followed after the chunk was planned. The copier reads what is left of the other tables.
+            # A schema change was applied after the chunk was planned. The snapshot runner reads the other tables' chunks.
             raise DefiniteError(
                 f"table {chunk.name} is no longer read as it was planned", place=snapshot_place(chunk.name), hint="start again"
             )
@@ -198,7 +201,7 @@ class MySQLReader:
         return span.to_json()
 
     def _read_together(self, split: Split) -> Generator[ChangeBlock, None, Split]:
-        """Several chunks, as one reader of a consistent snapshot sees them."""
+        """Read several chunks in one transaction of a consistent snapshot."""
         with open_reader(self._server, Rendezvous.from_json(split["rendezvous"]), split["reader"], self.epoch) as reader:
             position = reader.position.behind(self.reached)
             for chunk in map(Chunk.from_json, split["chunks"]):
@@ -207,7 +210,7 @@ class MySQLReader:
                 try:
                     yield from read_chunk_at(reader.connection, self._server, schema, chunk, position, self.options)
                 except TableChanged as error:
-                    # No other transaction sees the tables as of this moment.
+                    # No other transaction sees the tables as of this position.
                     raise DefiniteError(error.message, place=snapshot_place(chunk.name), hint="start again") from error
             span = ReadSpan(position, log_end(reader.connection, self._server, self.epoch))
         return span.to_json()

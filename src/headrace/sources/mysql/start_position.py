@@ -1,9 +1,9 @@
-"""Where in *this* server's log to start: `now`, `oldest`, a file and offset, or a set of GTIDs.
+"""Resolves where in *this* server's log to start: `now`, `oldest`, a file and offset, or a GTID set.
 
-Invariant: a position that leaves here is the end of a whole group that the server has, and it knows its GTID set wherever the server has
-GTIDs, so that another server can take over from it. A GTID set is resolved to the newest file that begins within it; what the file
-holds of the set is passed over when it is read (`BinlogPosition.ahead`, see `applied`): the set may be ahead in one place and behind in
-another, so no offset alone is right. Nothing is decided from names or times, so resolving again on an unchanged log gives the same place.
+Invariant: a returned position is the end of a whole group that the server has. It has its GTID set wherever the server has GTIDs, so that a
+failover can resume from it. A GTID set is resolved to the newest file that begins within it; the reader skips transactions of that file
+that are in the set (`BinlogPosition.ahead`, see `applied_gtids`). The set may be ahead in one place and behind in another, so no offset
+alone is right. Names and times decide nothing, so resolving again on an unchanged log gives the same position.
 """
 
 from __future__ import annotations
@@ -48,21 +48,21 @@ _IDENTIFY_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class ServerGtids:
-    """What a server has executed, and what of it is in no log file of its."""
+    """The transactions that a server has executed, and those of them that none of its log files has."""
 
     mariadb: bool
     executed: str
-    """MariaDB: the last of every domain *and* server: a domain's last alone does not tell two histories apart."""
+    """MariaDB: the last GTID of every domain *and* server. The last GTID of a domain alone does not distinguish two histories."""
     purged: str = ""
-    """MariaDB: only what never was in its log; what was and is no more, its oldest file says."""
+    """MariaDB: only transactions that were never in its log. Its oldest file lists those that were purged."""
 
     @property
     def latest(self) -> str:
-        """The same in as few words as will do to ask another server for it: in MariaDB, a domain's last stands for all before it."""
+        """Return the shortest set that stands for the same transactions: in MariaDB the last GTID of a domain includes all before it."""
         return latest_of(self.executed) if self.mariadb else self.executed
 
     def lacks(self, wanted: str) -> str:
-        """The transactions of a set that the server has not executed."""
+        """Return the transactions of a set that the server has not executed."""
         if not self.mariadb:
             return missing_from(wanted, self.executed, mariadb=False)
         last: dict[tuple[int, int], int] = {}
@@ -72,7 +72,7 @@ class ServerGtids:
 
 
 def read_server_gtids(connection: Connection[Any], address: MySQLAddress) -> ServerGtids | None:
-    """None if the server's transactions have no GTIDs."""
+    """Return None if the server's transactions have no GTIDs."""
     if is_mariadb(connection):
         state, applied = map(_plain, query(connection, address, "SELECT @@global.gtid_binlog_state, @@global.gtid_slave_pos")[0])
         unlogged = ServerGtids(mariadb=True, executed=state).lacks(applied)
@@ -84,7 +84,7 @@ def read_server_gtids(connection: Connection[Any], address: MySQLAddress) -> Ser
 
 
 def latest_of(text: str) -> str:
-    """The last of each domain among MariaDB's GTIDs."""
+    """Return the last GTID of each MariaDB domain."""
     last: dict[int, tuple[int, int]] = {}
     for domain, server, sequence in _triples(text):
         last[domain] = max(last.get(domain, (0, 0)), (sequence, server))
@@ -92,7 +92,7 @@ def latest_of(text: str) -> str:
 
 
 def resolve_start(connection: Connection[Any], address: MySQLAddress, text: str, epoch: int = 0) -> BinlogPosition:
-    """Where to start reading, as a person wrote it."""
+    """Resolve a start that the user wrote."""
     wanted = text.strip()
     if wanted == "now":
         return _now(connection, address, epoch)
@@ -116,7 +116,7 @@ def resolve_start(connection: Connection[Any], address: MySQLAddress, text: str,
 def resolve_gtid(
     connection: Connection[Any], address: MySQLAddress, wanted: str, epoch: int = 0, *, from_oldest: bool = False
 ) -> BinlogPosition:
-    """The place from which on the server's log holds everything that the set `wanted` lacks."""
+    """Return the position from which the server's log holds every transaction that `wanted` lacks."""
     gtids = read_server_gtids(connection, address)
     if gtids is None:
         raise DefiniteError(
@@ -144,7 +144,7 @@ def resolve_gtid(
 
 
 def complete_gtid(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition) -> BinlogPosition:
-    """The position with its GTID set, if that is unknown and the server can know it: read from its file's beginning on."""
+    """Return the position with its GTID set. If the set is unknown and the server can know it, read the file from its beginning."""
     return position if position.gtid != UNKNOWN_GTID else _complete(connection, address, position, check=False)
 
 
@@ -160,7 +160,7 @@ def _complete(connection: Connection[Any], address: MySQLAddress, position: Binl
             gtid = gtid.add_groups(groups[:, scan.GTID])
         text = str(gtid)
     if check:
-        # Reading up to the place is the check, if that was not done yet.
+        # Reading up to the position is the check, if it was not done before.
         for _ in before:
             pass
     return replace(position, gtid=text)
@@ -175,9 +175,9 @@ def _now(connection: Connection[Any], address: MySQLAddress, epoch: int) -> Binl
 
 
 def identify_start(address: MySQLAddress, position: BinlogPosition, *, mariadb: bool) -> BinlogPosition:
-    """The position with the identity of its log, for a position that the log was not read up to."""
+    """Return the position with the identity of its log, for a position that reading has not reached."""
     if position.offset > _IDENTIFY_BYTES:
-        # The last transaction before it is far from where the file can be read. The first batch identifies the log by its own end.
+        # The last transaction before the position is far from the start of the file. The first batch identifies the log by its own end.
         return replace(position, identity=identify_head(address, position.file))
     identity = identify_head(address, position.file)
     for mirror, groups in read_groups(address, position.file, position.offset):
@@ -190,7 +190,7 @@ def identify_start(address: MySQLAddress, position: BinlogPosition, *, mariadb: 
 
 
 def read_groups(address: MySQLAddress, file: str, end: int | None = None) -> Iterator[tuple[IndexedLogFile, npt.NDArray[np.int64]]]:
-    """The groups of a log file up to an offset, or all that it has now, each with a copy of the file that holds them for the moment."""
+    """Yield the groups of a log file up to an offset, or up to its current end, each with a temporary copy of the file."""
     fed = len(MAGIC)
     beginning = BinlogPosition(file, len(MAGIC))
     with temporary_directory("headrace-") as scratch, closing(ReplicationStream(address, beginning, blocking=False)) as stream:
@@ -211,14 +211,14 @@ def read_groups(address: MySQLAddress, file: str, end: int | None = None) -> Ite
                 if appender.fault is not None:
                     raise appender.fault
                 mirror.safe_end = appender.safe_end
-                # Only the group under way may be looked at again.
+                # Only the current group may be read again.
                 punch_hole(mirror.path, 0, appender.safe_end)
                 if fed == end:
                     break
 
 
 def _groups_before(address: MySQLAddress, position: BinlogPosition) -> Iterator[npt.NDArray[np.int64]]:
-    """The groups of the position's file up to it, which must be the end of one of them (or lie between two)."""
+    """Yield the groups of the position's file before it. The position must be the end of a group, or lie between two groups."""
     if position.offset == len(MAGIC):
         return
     copies: list[IndexedLogFile] = []
@@ -239,7 +239,7 @@ def log_files(connection: Connection[Any], address: MySQLAddress) -> list[str]:
 
 
 def begins_with(connection: Connection[Any], address: MySQLAddress, file: str) -> str:
-    """The set of transactions before a log file, which the server writes at its head."""
+    """Return the set of transactions before a log file, which the server writes at its head."""
     for row in query(connection, address, f"SHOW BINLOG EVENTS IN %s LIMIT {_HEAD_EVENTS}", (file,)):
         if row[2] in ("Previous_gtids", "Gtid_list"):
             return _plain(str(row[5]).strip("[]"))

@@ -1,9 +1,9 @@
 """The memory that decoders fill: one allocation per block, laid out as Arrow buffers.
 
 For every output column the arena holds a validity bitmap and either a fixed-width value buffer or int32 offsets and a data region. The
-compiled decoders write through four views of the same bytes (1, 2, 4 and 8 wide); `to_arrays` wraps the filled parts as Arrow arrays
-without copying. A block is bounded: `rows` images and `data_bytes` per variable-width column; a decoder stops before the image that does
-not fit and is called again with a fresh arena, so memory never depends on the size of a transaction.
+compiled decoders write through four views of the same bytes (1, 2, 4 and 8 wide). `to_arrays` wraps the filled parts as Arrow arrays
+without copying. A block is bounded: `rows` images and `data_bytes` per variable-width column. A decoder stops before the image that does
+not fit and is called again with a new arena, so memory never depends on the size of a transaction.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ _WIDTHS = {
 }
 _VARIABLE = (Kind.STRING, Kind.BYTES, Kind.JSON)
 _RAW = (Kind.GEOMETRY, Kind.VECTOR, Kind.UUID, Kind.INET4, Kind.INET6)
-"""Kinds that decoders deliver as bytes of variable width; a finisher makes their own type of them."""
+"""Kinds that decoders return as bytes of variable width. A finisher converts them to their own type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """How one column's values lie in the arena, before they become the column's Arrow type."""
+    """How the arena stores one column's values before they become the column's Arrow type."""
 
     width: int
     """Bytes per value; 0 for variable width."""
@@ -54,9 +54,9 @@ class Slot:
 
 
 def slot_for(column: Column, *, names_as_text: bool, finished_later: bool = False) -> Slot:
-    """The slot of a column; ENUM and SET are numbers in the binary log and text in query results.
+    """Return the slot of a column. ENUM and SET are numbers in the binary log and text in query results.
 
-    `finished_later`: what the decoder delivers is not yet the column's own type.
+    `finished_later`: a finisher converts the decoder's output to the column's own type.
     """
     if column.kind in _RAW or (column.kind in _VARIABLE and finished_later):
         return Slot(0, pa.binary())
@@ -72,7 +72,7 @@ def slot_for(column: Column, *, names_as_text: bool, finished_later: bool = Fals
 
 
 class Arena:
-    """One block's worth of output buffers."""
+    """The output buffers of one block."""
 
     def __init__(self, slots: Sequence[Slot], rows: int, data_bytes: int) -> None:
         self.rows = rows
@@ -92,7 +92,7 @@ class Arena:
                 at += _aligned(data_bytes)
         self.layout = layout
         self.a1: npt.NDArray[np.uint8] = np.empty(_aligned(max(at, 1)), dtype=np.uint8)
-        # Everything is valid until a decoder says otherwise: most values are there.
+        # All values are valid until a decoder clears a bit: most values are not NULL.
         self.a1[:bitmaps] = 0xFF
         self.a2 = self.a1.view(np.int16)
         self.a4 = self.a1.view(np.int32)
@@ -102,7 +102,7 @@ class Arena:
                 self.a4[layout[i, VALUES] // 4] = 0
 
     def to_arrays(self, rows: int) -> list[pa.Array]:
-        """The first `rows` values of every slot as Arrow arrays over the arena's own memory."""
+        """Return the first `rows` values of every slot as Arrow arrays over the arena's own memory."""
         memory = pa.py_buffer(self.a1)
         arrays = []
         for slot, (validity, values, data, _) in zip(self.slots, self.layout.tolist(), strict=False):

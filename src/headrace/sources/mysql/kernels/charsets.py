@@ -1,11 +1,11 @@
-"""Compiled conversions of text to UTF-8: whole columns, values back to back, from the servers' character sets.
+"""Compiled conversions of text columns from the servers' character sets to UTF-8. The values are adjacent in memory.
 
-A set of bytes and pairs of bytes is a trie of pages of 256 entries: an entry is a character (its UTF-8 bytes in the low three bytes, their
-number above them), or the next page, or the word that no character is spelled so. What the servers answer with a question mark becomes one
-here: a character without a meaning, and the first byte of what is no character.
+A set of one-byte and two-byte characters is a trie of pages of 256 entries. An entry is a character (its UTF-8 bytes in the low three
+bytes, their number above them), the next page, or NO_CHARACTER. Where the servers print a question mark, so does this code: for a character
+without a meaning, and for the first byte of an invalid sequence.
 
-Invariant: nothing is read outside a value and nothing written past `out`, whose size the caller bounds: a byte of input becomes at most
-three of output, and eight spare bytes are behind them. A value's characters never borrow bytes from the next value.
+Invariant: no read leaves a value, and no write passes `out`, whose size the caller bounds: a byte of input becomes at most three bytes of
+output, and eight spare bytes follow. A value's characters never use bytes of the next value.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from headrace.kernels.pointers import Bytes, Pointer, byte_at, compiled, load_wo
 from headrace.kernels.utf8 import sequence_size
 
 NO_CHARACTER = -1
-"""A trie's entry that ends nowhere; entries below it are pages: page p is -1 - p."""
+"""A trie entry without a character. Smaller entries are pages: page p is -1 - p."""
 LENGTH_SHIFT = 24
 UCS2, UTF16, UTF16LE, UTF32 = range(4)
 ALL_FINE, TOO_LARGE = -1, -2
-"""What conversions return besides the number of a bad value; TOO_LARGE less the number of the value that did not fit."""
+"""Results of conversions besides the index of a bad value. TOO_LARGE minus the index of the value that did not fit."""
 
-# Arrow's buffers are not to be written to; arrays that are may be passed as well.
+# Arrow's buffers are read-only; writable arrays are accepted too.
 _READ, _BOUNDS = "Array(uint8, 1, 'C', readonly=True)", "Array(int32, 1, 'C', readonly=True)"
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _STRIDE = 256
 _QUESTION = 0x3F
 _LARGEST = (1 << 31) - 1
 _BEYOND = 189_000
-"""The number of gb18030's four-byte character for U+10000; below it, a table tells."""
+"""The number of gb18030's four-byte character for U+10000. A table covers the numbers below it."""
 
 
 @compiled(f"boolean({_READ}, int64, int64)")
@@ -55,7 +55,7 @@ def is_ascii(data: Bytes, start: int, end: int) -> bool:
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def _put_point(out: Pointer, at: int, point: int) -> int:
-    """A code point as UTF-8 at out[at:]; the place after it. May write up to three bytes behind it."""
+    """Write a code point as UTF-8 at out[at:]; return the position after it. May write up to three bytes behind it."""
     if point < 0x80:
         store_int32(out, at, point)
         return at + 1
@@ -71,7 +71,9 @@ def _put_point(out: Pointer, at: int, point: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, int32[::1])")
 def _four_byte_point(data: Pointer, at: int, end: int, four: npt.NDArray[np.int32]) -> int:
-    """The code point of gb18030's four-byte character at data[at:], a question mark if it has none; -1 if there is no such character."""
+    """Return the code point of gb18030's four-byte character at data[at:], a question mark if it is unassigned; -1 if the bytes are no such
+    character.
+    """
     if end - at < 4:
         return -1
     one, two, three, last = byte_at(data, at), byte_at(data, at + 1), byte_at(data, at + 2), byte_at(data, at + 3)
@@ -94,7 +96,7 @@ def transcode_trie(
     out: Bytes,
     out_offsets: npt.NDArray[np.int32],
 ) -> int:
-    """Convert the values data[offsets[i]:offsets[i+1]) by a trie; ALL_FINE, or TOO_LARGE and less.
+    """Convert the values data[offsets[i]:offsets[i+1]) by a trie; return ALL_FINE, or TOO_LARGE and below.
 
     four: code points of four-byte characters by number (gb18030 only). ascii_same: bytes below 0x80 stand for themselves.
     """
@@ -141,7 +143,7 @@ def _unit(data: Pointer, at: int, little: bool) -> int:
 
 @compiled(f"int64({_READ}, {_BOUNDS}, int64, uint8[::1], int32[::1])")
 def transcode_wide(data: Bytes, offsets: npt.NDArray[np.int32], form: int, out: Bytes, out_offsets: npt.NDArray[np.int32]) -> int:
-    """Convert values in UCS-2, UTF-16 or UTF-32; ALL_FINE, TOO_LARGE and less, or the first value with half of a surrogate pair in it."""
+    """Convert values in UCS-2, UTF-16 or UTF-32; return ALL_FINE, TOO_LARGE and below, or the first value with an unpaired surrogate."""
     source, target, at, bad = pointer_to(data), pointer_to(out), 0, ALL_FINE
     width = 4 if form == UTF32 else 2
     for i in range(len(offsets) - 1):
@@ -173,7 +175,7 @@ def transcode_wide(data: Bytes, offsets: npt.NDArray[np.int32], form: int, out: 
 
 @compiled("boolean(uint8, uint8, uint8, uint8)", inlined=True)
 def _is_out_of_place(third: np.uint8, second: np.uint8, first: np.uint8, byte: np.uint8) -> bool:
-    """Whether a byte cannot follow the three before it in UTF-8. Comparisons only, without branches: the compiler makes vectors of them."""
+    """Whether a byte cannot follow the three before it in UTF-8. Without branches, so that the compiler vectorises it."""
     wanted = (first >= 0xC0) | (second >= 0xE0) | (third >= 0xF0)
     too_long = ((first == 0xE0) & (byte < 0xA0)) | ((first == 0xF0) & (byte < 0x90)) | (byte == 0xC0) | (byte == 0xC1)
     no_point = ((first == 0xED) & (byte > 0x9F)) | ((first == 0xF4) & (byte > 0x8F)) | (byte > 0xF4)
@@ -182,7 +184,7 @@ def _is_out_of_place(third: np.uint8, second: np.uint8, first: np.uint8, byte: n
 
 @compiled(f"boolean({_READ}, {_BOUNDS})")
 def is_utf8(data: Bytes, offsets: npt.NDArray[np.int32]) -> bool:
-    """Whether all values are UTF-8: they are together, and no value begins in the middle of a character."""
+    """Whether all values are UTF-8: the whole buffer is valid, and no value begins inside a character."""
     source, start, end = pointer_to(data), int(offsets[0]), int(offsets[-1])
     bad = False
     first = second = third = np.uint8(0)
@@ -193,7 +195,7 @@ def is_utf8(data: Bytes, offsets: npt.NDArray[np.int32]) -> bool:
     for i in range(start + 3, end):
         bad |= _is_out_of_place(source[i - 3], source[i - 2], source[i - 1], source[i])
     for k in range(1, min(3, end - start) + 1):
-        # The last bytes must not ask for more.
+        # The last bytes must not start a longer character.
         bad |= byte_at(source, end - k) >= (0xC0, 0xE0, 0xF0)[k - 1]
     for i in range(1, len(offsets) - 1):
         at = int(offsets[i])
@@ -203,7 +205,7 @@ def is_utf8(data: Bytes, offsets: npt.NDArray[np.int32]) -> bool:
 
 @compiled(f"int64({_READ}, {_BOUNDS})")
 def find_bad_utf8(data: Bytes, offsets: npt.NDArray[np.int32]) -> int:
-    """The first value that is not UTF-8, or ALL_FINE; for saying which, once it is known that there is one."""
+    """Return the first value that is not UTF-8, or ALL_FINE. Only for error messages: it is slower than `is_utf8`."""
     source = pointer_to(data)
     for i in range(len(offsets) - 1):
         pos, end = int(offsets[i]), int(offsets[i + 1])

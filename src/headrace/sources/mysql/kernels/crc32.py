@@ -1,8 +1,8 @@
 """CRC-32 as the binary log uses it (zlib's polynomial), compiled.
 
-Sixteen bytes at a step through tables; where the processor multiplies without carry, runs of 64 bytes are first folded into sixteen: a
-message may be replaced by any shorter one with the same remainder, so four 128-bit accumulators are each multiplied by a power of x and
-added to what lies 64 bytes on. All constants are computed here from the polynomial.
+The tables process sixteen bytes at a step. If the processor has carry-less multiplication, runs of 64 bytes are first folded into sixteen:
+a message may be replaced by a shorter one with the same remainder, so four 128-bit accumulators are each multiplied by a power of x and
+added to the data 64 bytes further on. All constants are computed here from the polynomial.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _join_folds = cast(Callable[[Slots, np.uint64, np.uint64, Slots], None], intrins
 
 
 def _multiplies_without_carry() -> bool:
-    """Whether kernels are compiled for a processor with the instruction; the kernel cache is kept per processor."""
+    """Whether kernels are compiled for a processor with the instruction. The kernel cache is separate per processor."""
     if os.environ.get("NUMBA_CPU_NAME") or os.environ.get("NUMBA_CPU_FEATURES"):
         return False
     return bool(binding.get_host_cpu_features().get("pclmul", False))
@@ -128,7 +128,7 @@ def _through_tables(low: np.uint64, high: np.uint64) -> np.uint64:
 
 @compiled("uint64(CPointer(uint8), int64, int64, uint64)", inlined=True)
 def _finish(buf: Pointer, pos: int, end: int, crc: np.uint64) -> np.uint64:
-    """Go on from a remainder, through tables."""
+    """Continue from a remainder, through the tables."""
     while pos + 16 <= end:
         crc = _through_tables(load_word(buf, pos) ^ crc, load_word(buf, pos + 8))
         pos += 16
@@ -181,5 +181,5 @@ else:
 
 @compiled("uint32(uint8[::1], int64, int64)")
 def crc32(buf: Bytes, start: int, end: int) -> int:
-    """CRC-32 of buf[start:end), which the caller has checked to lie in `buf`."""
+    """Return the CRC-32 of buf[start:end). The caller has checked that the range lies in `buf`."""
     return int(crc32_at(pointer_to(buf), start, end))

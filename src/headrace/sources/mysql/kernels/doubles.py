@@ -1,11 +1,11 @@
 """Doubles as MySQL prints them inside JSON, compiled.
 
-Invariant: the digits are the shortest decimal that reads back as the same double, and among those the closest to it (what Python's
-`repr` gives); the layout is the server's (its `my_gcvt` followed by `.0` where nothing else marks a floating-point number). So the
-text is a pure function of the 64 bits, equal to the server's own, and a replay writes the same bytes.
+Invariant: the digits are the shortest decimal that parses to the same double, and among those the closest to it (as in Python's `repr`).
+The layout is the server's: its `my_gcvt`, followed by `.0` where nothing else marks a floating-point number. So the text is a pure function
+of the 64 bits, equal to the server's own, and a replay writes the same bytes.
 
-The digits come from Schubfach (R. Giulietti): the interval of decimals that round to the double is scaled by a power of ten held in
-128 bits, rounded to odd, and at most four candidates are compared. No loop, no big integers, no allocation at run time.
+The digits come from Schubfach (R. Giulietti): the interval of decimals that round to the double is scaled by a power of ten held in 128
+bits, rounded to odd, and at most four candidates are compared. It needs no loop, no big integers and no allocation at run time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MIN_POWER, _MAX_POWER = -292, 324
 _FRACTION_MASK = _U64((1 << 52) - 1)
 _HIDDEN_BIT = _U64(1 << 52)
 _PLAIN_PLACES = 15
-"""Up to so many places before the point, and one zero fewer after it, the server writes no exponent."""
+"""Up to this many places before the point, and one zero fewer after it, the server writes no exponent."""
 
 
 def _scaled_powers_of_ten() -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
@@ -48,7 +48,7 @@ _TEN_TO = np.array([10**n for n in range(20)], np.uint64)
 
 @compiled("uint64(uint64, uint64, uint64)", inlined=True)
 def _round_to_odd(high: np.uint64, low: np.uint64, factor: np.uint64) -> np.uint64:
-    """`factor * power / 2**128`, with the last bit set when anything was cut off."""
+    """Return `factor * power / 2**128`, with the last bit set if anything was cut off."""
     middle = high * factor + mul_high(low, factor)
     carry = _U64(middle < high * factor)
     return (mul_high(high, factor) + carry) | _U64(middle > _U64(1))
@@ -56,7 +56,9 @@ def _round_to_odd(high: np.uint64, low: np.uint64, factor: np.uint64) -> np.uint
 
 @compiled("Tuple((uint64, int64))(uint64)", inlined=True)
 def shortest_digits(bits: np.uint64) -> tuple[np.uint64, int]:
-    """`(digits, exponent)`: `digits * 10**exponent` is the shortest decimal for the finite, non-zero double of these bits, sign ignored."""
+    """Return `(digits, exponent)`: `digits * 10**exponent` is the shortest decimal for the finite, non-zero double of these bits, without
+    sign.
+    """
     fraction = bits & _FRACTION_MASK
     biased = as_signed((bits >> _U64(52)) & _U64(0x7FF))
     significand = fraction | _HIDDEN_BIT if biased != 0 else fraction
@@ -89,14 +91,14 @@ def shortest_digits(bits: np.uint64) -> tuple[np.uint64, int]:
 
 @compiled("int64(uint64)", inlined=True)
 def count_digits(value: np.uint64) -> int:
-    """How many decimal digits `value` has; 1 for zero."""
+    """Return the number of decimal digits of `value`; 1 for zero."""
     guess = ((64 - leading_zeros(value | _U64(1))) * 1233) >> 12
     return max(guess + (1 if value >= _TEN_TO[guess] else 0), 1)
 
 
 @compiled("void(uint64, int64, CPointer(uint8), int64)", inlined=True)
 def put_digits(value: np.uint64, count: int, out: Pointer, pos: int) -> None:
-    """Write exactly `count` digits of `value` at `pos`; the caller has made sure of the room."""
+    """Write exactly `count` digits of `value` at `pos`. The caller has checked the room."""
     at = pos + count
     while at - pos >= 2:
         rest = value // _U64(100)
@@ -126,7 +128,7 @@ def _strip_zeros(digits: np.uint64, exponent: int) -> tuple[np.uint64, int]:
 
 @compiled("int64(uint64, int64, int64, CPointer(uint8), int64)", inlined=True)
 def _put_plain(digits: np.uint64, count: int, places: int, out: Pointer, pos: int) -> int:
-    """Without an exponent; `places` digits stand before the point (zeros after it when negative)."""
+    """Write without an exponent; `places` digits precede the point (if negative: zeros after it)."""
     if places <= 0:
         out[pos] = 48
         out[pos + 1] = 46
@@ -150,7 +152,7 @@ def _put_plain(digits: np.uint64, count: int, places: int, out: Pointer, pos: in
 
 @compiled("int64(uint64, int64, int64, CPointer(uint8), int64)")
 def _put_scientific(digits: np.uint64, count: int, exponent: int, out: Pointer, pos: int) -> int:
-    """One digit, the rest after a point, and the exponent without plus sign or leading zeros."""
+    """Write one digit, the rest after a point, and the exponent without plus sign or leading zeros."""
     put_digits(digits, count, out, pos + 1)
     out[pos] = out[pos + 1]
     out[pos + 1] = 46
@@ -167,7 +169,7 @@ def _put_scientific(digits: np.uint64, count: int, exponent: int, out: Pointer, 
 
 @compiled("int64(uint64, CPointer(uint8), int64)")
 def put_double(bits: np.uint64, out: Pointer, pos: int) -> int:
-    """Write the double of these bits where `DOUBLE_ROOM` bytes are free; `MALFORMED` for what JSON cannot hold."""
+    """Write the double of these bits where `DOUBLE_ROOM` bytes are free; `MALFORMED` if JSON cannot hold it."""
     if (bits >> _U64(52)) & _U64(0x7FF) == _U64(0x7FF):
         return MALFORMED
     if bits >> _U64(63):
@@ -188,7 +190,7 @@ def put_double(bits: np.uint64, out: Pointer, pos: int) -> int:
 def write_double(value: float, out: Bytes, pos: int) -> int:
     """Write `value` at `pos` and return the position after it.
 
-    `NO_ROOM` when fewer than `DOUBLE_ROOM` bytes are left; `MALFORMED` for infinities and NaN, which the server cannot store in JSON.
+    Return `NO_ROOM` if fewer than `DOUBLE_ROOM` bytes are left, `MALFORMED` for infinities and NaN, which the server cannot store in JSON.
     """
     if pos < 0 or len(out) - pos < DOUBLE_ROOM:
         return NO_ROOM

@@ -1,7 +1,7 @@
-"""What the heads of events say without their content being opened: when a transaction was committed, how long compressed content is.
+"""Reads event headers without decompressing the content: commit times, and the plain length of compressed content.
 
-Compiled; every size is checked before it is used. A growth is the number of bytes by which an event becomes longer when it is written out
-plainly; the addresses of everything after it in the file move by as much (see `expand`).
+Compiled; every size is checked before use. The growth of an event is the number of bytes by which it becomes longer when it is
+decompressed. The addresses of everything after it in the file move by as much (see `event_expander`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from headrace.kernels.pointers import Pointer, byte_at, compiled
 
 @compiled("int64(CPointer(uint8), int64, int64)")
 def commit_time(buf: Pointer, body: int, stop: int) -> int:
-    """When a GTID event says that its transaction was committed on this server, in microseconds; 0 if it does not."""
+    """Return the commit time of a GTID event on this server, in microseconds; 0 if the event has none."""
     if body + 49 > stop:
         return 0
-    # Flags, source, number, kind of clock, two logical times; the top bit says that the original server's time follows.
+    # Flags, source, number, clock type, two logical times. If the top bit is set, the original server's time follows.
     return (load_4(buf, body + 42) | load_3(buf, body + 46) << 32) & (1 << 55) - 1
 
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)")
 def _record_growth(buf: Pointer, at: int, stop: int, tail: int) -> int:
-    """By how much the compressed record buf[at:stop) grows; -1 if it is none. MariaDB: mark and size of the length, length, data."""
+    """Return the growth of the compressed record buf[at:stop); -1 if invalid. MariaDB: marker and size of the length, length, data."""
     if at >= stop:
         return -1
     head = byte_at(buf, at)
@@ -36,7 +36,7 @@ def _record_growth(buf: Pointer, at: int, stop: int, tail: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)")
 def record_of_rows(buf: Pointer, kind: int, body: int, stop: int) -> int:
-    """Where the compressed record of a MariaDB row event starts; -1 if the event is too short."""
+    """Return the start of the compressed record of a MariaDB row event; -1 if the event is too short."""
     at = body + 8
     if kind >= 169:
         if at + 2 > stop:
@@ -57,7 +57,7 @@ def record_of_rows(buf: Pointer, kind: int, body: int, stop: int) -> int:
 
 @compiled("Tuple((int64, int64))(CPointer(uint8), int64, int64)")
 def _read_packed(buf: Pointer, at: int, stop: int) -> tuple[int, int]:
-    """An integer in the protocol's packed form and the place after it; a negative place if it is cut short."""
+    """Return an integer in the protocol's packed form and the position after it; a negative position if it is cut short."""
     if at >= stop:
         return 0, -1
     first = byte_at(buf, at)
@@ -74,7 +74,7 @@ def _read_packed(buf: Pointer, at: int, stop: int) -> tuple[int, int]:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)")
 def _payload_growth(buf: Pointer, body: int, stop: int, size: int) -> int:
-    """By how much a TRANSACTION_PAYLOAD event of `size` bytes grows; -1 if its head is damaged."""
+    """Return the growth of a TRANSACTION_PAYLOAD event of `size` bytes; -1 if its header is damaged."""
     at = body
     while True:
         field, at = _read_packed(buf, at, stop)
@@ -93,7 +93,7 @@ def _payload_growth(buf: Pointer, body: int, stop: int, size: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, int64)")
 def growth_of(buf: Pointer, kind: int, pos: int, stop: int, tail: int) -> int:
-    """By how much an event with compressed content grows; -1 if it is damaged."""
+    """Return the growth of an event with compressed content; -1 if it is damaged."""
     body = pos + 19
     if kind == 40:
         return _payload_growth(buf, body, stop, stop + tail - pos)

@@ -1,13 +1,13 @@
-"""MySQL's binary JSON to the text that the server's own SELECT gives, compiled.
+"""Converts MySQL's binary JSON to the text that the server's own SELECT returns, compiled.
 
-Invariant: the text is a pure function of the document's bytes and equals the server's utf8mb4 rendering byte for byte; a replay writes
-the same text. Nothing in the document is trusted: every offset and length is checked against the container that holds it before it is
-followed, nesting is bounded as the server bounds it, and a budget of as many bytes as the document has is spent on every header, key and
-value that is visited. The server never lets two values share bytes, so only a damaged document can run out of it; hence work and text are
-linear in the document's size (see `text_room`), and offsets that form a loop or a bomb end in `MALFORMED`.
+Invariant: the text is a pure function of the document's bytes and equals the server's utf8mb4 rendering byte for byte, so a replay writes
+the same text. The document is not trusted: every offset and length is checked against its container before use, and nesting is bounded as
+in the server. Every visited header, key and value spends from a budget of as many bytes as the document has. The server never lets two
+values share bytes, so only a damaged document can exceed the budget. Hence work and text are linear in the document's size (see
+`text_room`), and offsets that form a loop or a bomb return `MALFORMED`.
 
 Layout (the server's `json_binary.h`): a type byte, then the value. Objects and arrays: count, size, key entries (offset, length), value
-entries (type, offset or inlined value), keys, values; offsets are relative to the container's first byte, 2 or 4 bytes wide.
+entries (type, offset or inlined value), keys, values. Offsets are relative to the container's first byte, 2 or 4 bytes wide.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.sources.mysql.kernels.jsonb_scalars import (
 )
 
 MAX_DEPTH = 100
-"""Containers within containers that the server accepts."""
+"""The nesting depth that the server accepts."""
 SLACK = 64
 """Room kept free while writing, so that numbers, literals and punctuation need one check per value."""
 
@@ -47,26 +47,26 @@ for _kind, _size in ((LITERAL, 1), (INT16, 2), (UINT16, 2), (INT32, 4), (UINT32,
 
 
 def text_room(size: int) -> int:
-    """Bytes of `out` that are enough for the text of any document of `size` bytes: an escaped control character grows sixfold."""
+    """Return the bytes of `out` that suffice for the text of any document of `size` bytes: an escaped control character grows sixfold."""
     return 6 * size + 2 * SLACK
 
 
 @compiled("int64(int64)", inlined=True)
 def _width(kind: int) -> int:
-    """Bytes of an offset in a container of this kind."""
+    """Return the bytes of an offset in a container of this kind."""
     return 4 if kind & 1 else 2
 
 
 @compiled("int64(int64, int64)", inlined=True)
 def _header_size(kind: int, count: int) -> int:
-    """Bytes before the first key or value of a container."""
+    """Return the bytes before the first key or value of a container."""
     width = _width(kind)
     return 2 * width + count * (2 * width + 3 if kind < _SMALL_ARRAY else width + 1)
 
 
 @compiled("Tuple((int64, int64))(int64, CPointer(uint8), int64, int64, CPointer(uint8), int64, int64, int64)", inlined=True)
 def _put_scalar(kind: int, buf: Pointer, at: int, limit: int, out: Pointer, pos: int, out_end: int, buf_end: int) -> tuple[int, int]:
-    """Position after the scalar at buf[at:limit), and how many bytes of the document it spent."""
+    """Write the scalar at buf[at:limit); return the position after it, and the bytes of the document that it spent."""
     size = int(_FIXED_SIZES[kind])
     if size > 0:
         if limit - at < size:
@@ -92,7 +92,7 @@ def _put_scalar(kind: int, buf: Pointer, at: int, limit: int, out: Pointer, pos:
 
 @compiled("Tuple((int64, int64))(CPointer(uint8), int64, int64, int64, int64, int64)", inlined=True)
 def _find_key(buf: Pointer, base: int, kind: int, extent: int, count: int, index: int) -> tuple[int, int]:
-    """Start and length of a key of the object at `base`; a negative start if it is not inside."""
+    """Return start and length of a key of the object at `base`; a negative start if it lies outside."""
     width = _width(kind)
     entry = base + 2 * width + index * (width + 2)
     key, length = read_offset(buf, entry, width), read_offset(buf, entry + width, 2)
@@ -103,7 +103,7 @@ def _find_key(buf: Pointer, base: int, kind: int, extent: int, count: int, index
 
 @compiled("Tuple((int64, int64, int64))(CPointer(uint8), int64, int64, int64, int64, int64)", inlined=True)
 def _find_value(buf: Pointer, base: int, outer: int, extent: int, count: int, index: int) -> tuple[int, int, int]:
-    """Kind, start and limit of an element of the container at `base`; a negative start if it is not inside."""
+    """Return kind, start and limit of an element of the container at `base`; a negative start if it lies outside."""
     width = _width(outer)
     header = _header_size(outer, count)
     entry = base + header - (count - index) * (width + 1)
@@ -116,13 +116,13 @@ def _find_value(buf: Pointer, base: int, outer: int, extent: int, count: int, in
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64)")
 def _put_document(buf: Pointer, start: int, end: int, buf_end: int, out: Pointer, pos: int, out_end: int) -> int:
-    """The text of a document of at least one byte; there is `SLACK` in `out`."""
+    """Write the text of a document of at least one byte. `out` has `SLACK` bytes left."""
     room = out_end - SLACK
     frames = stack_slots(_FRAMES)
     depth = 0
     kind, at, limit = byte_at(buf, start), start + 1, end
     budget = end - at
-    # The open container: its kind, first byte, size, number of elements, and the next of them.
+    # The open container: its kind, first byte, size, number of elements, and the index of the next element.
     outer, base, extent, count, index = 0, at, 0, 0, 0
     while True:
         if kind <= _LARGE_ARRAY:
@@ -194,9 +194,9 @@ def put_json(buf: Pointer, start: int, end: int, buf_end: int, out: Pointer, out
 def json_to_text(buf: Bytes, start: int, end: int, out: Bytes, out_pos: int) -> int:
     """Write the text of the binary document buf[start:end) at out[out_pos] and return the position after it.
 
-    `NO_ROOM` when `out` is too short (never when `text_room(end - start)` bytes are left, or the text's own length and `SLACK`);
-    `MALFORMED` when the server could not have written the document. Bytes of `out` after the returned position are scratch: pass a
-    slice where something else follows. An empty document is the JSON null that the server reads from it.
+    Return `NO_ROOM` if `out` is too short (never if `text_room(end - start)` bytes are left, or the text's own length plus `SLACK`),
+    `MALFORMED` if the server could not have written the document. Bytes of `out` after the returned position are scratch: pass a slice if
+    other data follows. An empty document is JSON null, as in the server.
     """
     if start < 0 or end < start or end > len(buf) or out_pos < 0:
         return MALFORMED

@@ -1,7 +1,7 @@
-"""The scalars of MySQL's binary JSON as text: strings, numbers, and SQL values that JSON does not have.
+"""Writes the scalars of MySQL's binary JSON as text: strings, numbers, and SQL values that JSON does not have.
 
 Invariant: a `put_` function reads only buf[at:end), writes only where its caller's check or its own leaves room, and returns the position
-after the text, `NO_ROOM` or `MALFORMED`. Where it says so, up to seven bytes after the text are scratch.
+after the text, `NO_ROOM` or `MALFORMED`. If its docstring says so, up to seven bytes after the text are scratch.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TEN_TO = np.array([10**n for n in range(10)], np.int64)
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def read_offset(buf: Pointer, at: int, width: int) -> int:
-    """An unsigned little-endian integer of 2 or 4 bytes."""
+    """Load an unsigned little-endian integer of 2 or 4 bytes."""
     low = byte_at(buf, at) | byte_at(buf, at + 1) << 8
     if width == 2:
         return low
@@ -43,7 +43,7 @@ def read_offset(buf: Pointer, at: int, width: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def read_length(buf: Pointer, at: int, limit: int) -> int:
-    """A length in groups of seven bits, times 8, plus the bytes it took; or `MALFORMED`."""
+    """Return a length in groups of seven bits, times 8, plus the bytes it took; or `MALFORMED`."""
     length = 0
     for i in range(min(limit - at, 5)):
         length |= (byte_at(buf, at + i) & 0x7F) << (7 * i)
@@ -54,7 +54,7 @@ def read_length(buf: Pointer, at: int, limit: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def _character_size(buf: Pointer, at: int, end: int) -> int:
-    """Bytes of the UTF-8 character of two to four bytes at `at`; 0 if it is none."""
+    """Return the bytes of the UTF-8 character of two to four bytes at `at`; 0 if it is invalid."""
     lead = byte_at(buf, at)
     if lead < 0xC2 or lead > 0xF4 or end - at < 2:
         return 0
@@ -66,7 +66,7 @@ def _character_size(buf: Pointer, at: int, end: int) -> int:
     if end - at < 3 or buf[at + 2] & 0xC0 != 0x80:
         return 0
     if lead < 0xF0:
-        # Neither overlong forms nor halves of surrogate pairs are characters.
+        # Overlong forms and surrogates are not characters.
         return 0 if (lead == 0xE0 and second < 0xA0) or (lead == 0xED and second > 0x9F) else 3
     if end - at < 4 or buf[at + 3] & 0xC0 != 0x80:
         return 0
@@ -75,7 +75,7 @@ def _character_size(buf: Pointer, at: int, end: int) -> int:
 
 @compiled("uint64(uint64)", inlined=True)
 def _marks(word: np.uint64) -> np.uint64:
-    """The high bit of every byte that cannot be copied as it is: control, quote, backslash, not ASCII."""
+    """Set the high bit of every byte that cannot be copied unchanged: control, quote, backslash, not ASCII."""
     low = word & _LOW_SEVEN
     plain = (low + _CONTROL_CARRY) & ((low ^ _QUOTES) + _LOW_SEVEN) & ((low ^ _BACKSLASHES) + _LOW_SEVEN)
     return (word | ~plain) & _HIGH_BITS
@@ -83,7 +83,7 @@ def _marks(word: np.uint64) -> np.uint64:
 
 @compiled("int64(int64, CPointer(uint8), int64)")
 def _put_escape(char: int, out: Pointer, pos: int) -> int:
-    """An ASCII character, escaped if it has to be; six bytes of room are there."""
+    """Write an ASCII character, escaped if necessary. The caller has checked that six bytes are free."""
     letter = _SHORT_ESCAPES[char]
     if letter != 0:
         out[pos] = 92
@@ -103,8 +103,10 @@ def _put_escape(char: int, out: Pointer, pos: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64)", inlined=True)
 def put_string(buf: Pointer, at: int, end: int, buf_end: int, out: Pointer, pos: int, out_end: int) -> int:
-    """buf[at:end) in quotes, escaped as the server does it: eight plain bytes at a time, then what stopped them. Leaves scratch."""
-    # A word may be read past the string, but not past the buffer; and written past the text, but not past the room.
+    """Write buf[at:end) in quotes, escaped as the server does: eight plain bytes at a time, then the byte that stopped them. Leaves
+    scratch.
+    """
+    # A word may be read past the string but not past the buffer, and written past the text but not past the room.
     readable, room = buf_end - 8, out_end - 8
     if pos > room:
         return NO_ROOM
@@ -178,7 +180,7 @@ def _put_clock(hour: int, minute: int, second: int, micros: int, out: Pointer, p
 
 @compiled("int64(int64, int64, CPointer(uint8), int64)")
 def _put_temporal(field_type: int, packed: int, out: Pointer, pos: int) -> int:
-    """DATE, DATETIME, TIMESTAMP or TIME from the server's packed 64-bit form, in quotes."""
+    """Write a DATE, DATETIME, TIMESTAMP or TIME from the server's packed 64-bit form, in quotes."""
     negative = packed < 0
     if negative:
         packed = -packed
@@ -216,7 +218,7 @@ def _put_temporal(field_type: int, packed: int, out: Pointer, pos: int) -> int:
 
 @compiled("int64(int64, CPointer(uint8), int64)", inlined=True)
 def put_literal(code: int, out: Pointer, pos: int) -> int:
-    """null, true or false where eight bytes are free; leaves scratch."""
+    """Write null, true or false where eight bytes are free; leaves scratch."""
     if code > 2:
         return MALFORMED
     store_word(out, pos, _NULL if code == 0 else (_TRUE if code == 1 else _FALSE))
@@ -225,7 +227,7 @@ def put_literal(code: int, out: Pointer, pos: int) -> int:
 
 @compiled("int64(int64, CPointer(uint8), int64, CPointer(uint8), int64)", inlined=True)
 def put_number(kind: int, buf: Pointer, at: int, out: Pointer, pos: int) -> int:
-    """A number whose bytes the caller has found to be there, where `DOUBLE_ROOM` bytes are free."""
+    """Write a number where `DOUBLE_ROOM` bytes are free. The caller has checked that its bytes exist."""
     if kind == INT16:
         return put_signed(int(np.int16(read_offset(buf, at, 2))), out, pos)
     if kind == UINT16:
@@ -243,7 +245,7 @@ def put_number(kind: int, buf: Pointer, at: int, out: Pointer, pos: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, int64)")
 def _decimal_group(buf: Pointer, at: int, width: int, flip: int, sign_bit: int) -> int:
-    """A group of `width` decimal digits; `MALFORMED` if the number has more."""
+    """Return a group of `width` decimal digits; `MALFORMED` if the number has more."""
     group = byte_at(buf, at) ^ flip ^ sign_bit
     for i in range(1, _DECIMAL_BYTES[width]):
         group = group << 8 | (byte_at(buf, at + i) ^ flip)
@@ -252,7 +254,7 @@ def _decimal_group(buf: Pointer, at: int, width: int, flip: int, sign_bit: int) 
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64)")
 def _put_packed(buf: Pointer, at: int, whole: int, scale: int, out: Pointer, pos: int) -> int:
-    """Groups of nine digits in four bytes, the odd group outermost; the first bit is the sign's, and negatives are inverted."""
+    """Groups of nine digits take four bytes, the odd groups are outermost; the first bit is the sign, and negatives are inverted."""
     sign_bit, flip = 0x80, 0
     if buf[at] < 0x80:
         flip = 0xFF

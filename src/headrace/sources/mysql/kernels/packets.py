@@ -1,4 +1,4 @@
-"""The replication stream's packets to the log's events, compiled.
+"""Extracts the log's events from the packets of the replication stream, compiled.
 
 A packet is a 3-byte length, a sequence number and a payload; a payload of 2^24-1 bytes goes on in the next packet. The first byte of an
 event's first packet is a status (0 for an event, 255 for an error, 254 for the end). `deframe` copies events verbatim, drops what is not
@@ -22,7 +22,7 @@ MORE, SERVER_STATUS, ARTIFICIAL, OUT_FULL, BAD_SEQUENCE = range(5)
 
 @compiled("int64(uint8[::1], int64, uint8[::1], int64[::1])")
 def deframe(raw: Bytes, end: int, out: Bytes, state: npt.NDArray[np.int64]) -> int:
-    """Copy events from packets raw[state[IN]:end) to out[state[OUT]:); why it stopped.
+    """Copy events from packets raw[state[IN]:end) to out[state[OUT]:); return why it stopped.
 
     MORE: the next packet is not all here. OUT_FULL: `out` has no room for it. SERVER_STATUS, ARTIFICIAL: the packet at state[IN] is not an
     event of the file and is left for the caller, who steps over it.

@@ -31,7 +31,7 @@ ENCODING, A, B = range(3)
 # Cells of the state.
 AT, ROWS, STATUS, ERROR_COLUMN = range(4)
 ZEROS = 4
-"""From here on, for each column, how many dates that no calendar has were read as the epoch."""
+"""From here on, per column, the number of invalid dates that were read as the epoch."""
 MORE, FULL, NOT_A_ROW, SPLIT, MALFORMED, ZERO_DATE = range(6)
 
 
@@ -54,7 +54,7 @@ def _plan_columns(table: npt.NDArray[np.int32], layout: npt.NDArray[np.int64]) -
 
 @compiled("Tuple((int64, int64))(CPointer(uint8), int64, int64, int64)", inlined=True)
 def _length(raw: Pointer, pos: int, end: int, limit: int) -> tuple[int, int]:
-    """The position after the length-encoded size at `pos`, or -1, and that size, of which all bytes are there."""
+    """Return the position after the length-encoded size at `pos`, or -1 if its bytes are incomplete, and that size."""
     first = byte_at(raw, pos) if pos < end else 255
     size, width = first, 0
     if first >= 251:
@@ -72,7 +72,7 @@ def _length(raw: Pointer, pos: int, end: int, limit: int) -> tuple[int, int]:
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def _datetime(raw: Pointer, pos: int, size: int) -> int:
-    """Microseconds of a date or datetime value of `size` bytes at pos, or NO_DATE."""
+    """Return the microseconds of a date or datetime value of `size` bytes at pos, or NO_DATE."""
     if size < 4:
         return v.NO_DATE
     hour = minute = second = micros = 0
@@ -85,7 +85,7 @@ def _datetime(raw: Pointer, pos: int, size: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def _time(raw: Pointer, pos: int, size: int) -> int:
-    """Microseconds, or NO_DATE for what is no time."""
+    """Return microseconds, or NO_DATE if the value is no time."""
     if size < 8:
         return 0
     hours = load_4(raw, pos + 1) * 24 + byte_at(raw, pos + 5)
@@ -107,7 +107,7 @@ def _bits(raw: Pointer, pos: int, size: int) -> int:
 
 @compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64)", inlined=True)
 def _put_value(plan: Slots, line: int, raw: Pointer, pos: int, size: int, limit: int, out: Pointer, row: int) -> int:
-    """The value raw[pos:pos+size) as value `row` of its column; 0 or the status that stops it."""
+    """Write raw[pos:pos+size) as value `row` of its column; return 0 or the status that stopped it."""
     encoding, values, width = int(plan[line + _P_ENCODING]), int(plan[line + _P_VALUES]), int(plan[line + _P_WIDTH])
     if encoding == FIXED:
         v.store(out, values, row, width, load_le(raw, pos, size, limit))
@@ -140,7 +140,7 @@ def _put_value(plan: Slots, line: int, raw: Pointer, pos: int, size: int, limit:
 def _write_row(
     plan: Slots, columns: int, raw: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int, zero_dates: int, state: Slots
 ) -> int:
-    """Write the row in raw[pos:end) (a whole payload) as row `row`; 0 or minus the status that stopped it."""
+    """Write the row in raw[pos:end) (a whole payload) as row `row`; return 0 or minus the status that stopped it."""
     nulls = pos + 1
     pos = nulls + ((columns + 9) >> 3)
     if pos > end:
@@ -191,7 +191,7 @@ def decode_row(
     zero_dates: int,
     state: npt.NDArray[np.int64],
 ) -> int:
-    """Write the row in raw[pos:end) (a whole payload) as row `row`; 0 or minus the status that stopped it."""
+    """Write the row in raw[pos:end) (a whole payload) as row `row`; return 0 or minus the status that stopped it."""
     plan = _plan_columns(table, layout)
     return _write_row(slots_of(plan), table.shape[1], pointer_to(raw), pos, end, len(raw), pointer_to(a1), row, zero_dates, slots_of(state))
 
@@ -210,7 +210,7 @@ def decode_rows(
     zero_dates: int,
     state: npt.NDArray[np.int64],
 ) -> None:
-    """Decode the row packets in raw[state[AT]:end) on top of the state[ROWS] rows already in the arena."""
+    """Decode the row packets in raw[state[AT]:end) after the state[ROWS] rows already in the arena."""
     lines = _plan_columns(table, layout)
     plan, source, out, note, limit = slots_of(lines), pointer_to(raw), pointer_to(a1), slots_of(state), len(raw)
     state[STATUS] = MORE

@@ -1,12 +1,13 @@
 """The compiled decoder of row events: one kernel for all tables.
 
-A table is described by small arrays (how each column is encoded, where its output goes, which columns make up the key); the kernel walks
-the images of a list of row events and fills an arena. It never reads past an event's end and never writes past the arena: a malformed
-event ends in an error code with its place. When the arena is full the kernel stops *before* the change that does not fit and says where
-to go on. An update whose key bytes differ yields its before image and then its after image; any other update only the latter.
+A table is described by small arrays (how each column is encoded, where its output goes, which columns make up the key). The kernel walks
+the row images of a list of row events and fills an arena. It never reads past an event's end and never writes past the arena: a malformed
+event returns an error code with its place. If the arena is full, the kernel stops *before* the change that does not fit and returns where
+to continue. An update whose key bytes differ yields its before image and then its after image; any other update yields only the after
+image.
 
 Per block, description and layout become one plan (`_plan_columns`): a line of numbers per column, so that the loop over columns only
-compares and adds. Values are loaded as whole words and cut; see `words`.
+compares and adds. Values are loaded as whole words and cut; see `kernels.memory`.
 """
 
 from __future__ import annotations
@@ -55,19 +56,19 @@ from headrace.sources.mysql.kernels.jsonb import put_json
 # Rows of the table description.
 ENCODING, A, B, OUT, IS_KEY, WORDS = range(6)
 
-# Kinds of change as the kernel sees them.
+# Kinds of change.
 WRITE, UPDATE, DELETE = range(3)
 
-# Cells of the cursor: where to go on, what was done, what went wrong.
+# Cells of the cursor: where to continue, what was done, what went wrong.
 EVENT, OFFSET, ORDINAL, ROWS, STATUS, ERROR_COLUMN, ERROR_AT = range(7)
 ZEROS = 7
-"""From here on, for each column, how many dates that no calendar has were read as the epoch."""
+"""From here on, per column, the number of invalid dates that were read as the epoch."""
 DONE, FULL, TRUNCATED, BAD_JSON, ZERO_DATE, PARTIAL_IMAGE, WRONG_WIDTH, BAD_VALUE = range(8)
 
 _OP_INSERT, _OP_UPDATE, _OP_DELETE, _OP_BEFORE = int(Op.INSERT), int(Op.UPDATE), int(Op.DELETE), int(Op.BEFORE)
 _NO_DATE = v.NO_DATE
 
-# Cells of a column's line in the plan: a size of 0 means that a length of _P_A bytes says it; a width of 0, variable output.
+# Cells of a column's line in the plan. Size 0: a length of _P_A bytes precedes the value. Width 0: variable-width output.
 _P_ENCODING, _P_SIZE, _P_A, _P_B, _P_IS_KEY, _P_WIDTH, _P_VALIDITY, _P_VALUES, _P_DATA, _P_DATA_END = range(10)
 _LINE = 10
 _SKIPPED = 16
@@ -76,7 +77,7 @@ _SKIPPED = 16
 
 @compiled("int64(int64, int64, int64)")
 def fixed_size(encoding: int, a: int, b: int) -> int:
-    """Bytes of every value of a column, or 0 if each has its own size."""
+    """Return the bytes of every value of a column, or 0 if the size varies."""
     if encoding == VAR or encoding == JSON:
         return 0
     if encoding == DECIMAL:
@@ -96,7 +97,7 @@ def fixed_size(encoding: int, a: int, b: int) -> int:
 
 @compiled("int64[::1](int32[:,::1], int64[:,::1])")
 def _plan_columns(table: npt.NDArray[np.int32], layout: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """A line per column of the image: the description and the place of the output, with what follows from them."""
+    """Return one line per column of the image: the description, the location of the output, and derived values."""
     plan = np.zeros(table.shape[1] * _LINE, dtype=np.int64)
     for c in range(table.shape[1]):
         line = plan[c * _LINE : (c + 1) * _LINE]
@@ -118,7 +119,7 @@ def _plan_columns(table: npt.NDArray[np.int32], layout: npt.NDArray[np.int64]) -
 
 @compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64)", inlined=True)
 def _value_end(plan: Slots, line: int, buf: Pointer, pos: int, end: int, limit: int) -> int:
-    """Where the value at buf[pos] ends, or -1 if it is not all there."""
+    """Return the end of the value at buf[pos], or -1 if it is incomplete."""
     size = int(plan[line + _P_SIZE])
     if size == 0:
         size = int(plan[line + _P_A])
@@ -135,7 +136,7 @@ def _is_null(buf: Pointer, nulls: int, c: int) -> bool:
 
 @compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(int64))")
 def _walk(plan: Slots, columns: int, buf: Pointer, pos: int, end: int, limit: int, key: Slots) -> int:
-    """Step over an image, noting start and size (-1 for NULL) of the key's values; the position after it, or -1."""
+    """Step over an image and record start and size (-1 for NULL) of the key's values; return the position after it, or -1."""
     nulls = pos
     pos += (columns + 7) >> 3
     if pos > end:
@@ -158,7 +159,7 @@ def _walk(plan: Slots, columns: int, buf: Pointer, pos: int, end: int, limit: in
 
 @compiled("int64(CPointer(int64), int64, int64, CPointer(uint8), int64, int64, int64, CPointer(int64))")
 def _compare_key(plan: Slots, columns: int, span: int, buf: Pointer, pos: int, end: int, limit: int, key: Slots) -> int:
-    """Whether the key of the image at `pos`, which lies in its first `span` columns, is the one that `_walk` noted; or -1."""
+    """Whether the key of the image at `pos`, which lies in its first `span` columns, equals the one that `_walk` recorded; or -1."""
     nulls = pos
     pos += (columns + 7) >> 3
     if pos > end:
@@ -182,7 +183,7 @@ def _compare_key(plan: Slots, columns: int, span: int, buf: Pointer, pos: int, e
 
 @compiled("int64(CPointer(int64), int64, CPointer(uint8), int64, int64, int64, CPointer(uint8), int64)", inlined=True)
 def _put_run(plan: Slots, line: int, buf: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int) -> int:
-    """The value buf[pos:end), length first, as value `row` of a column of variable width; DONE or why not."""
+    """Write buf[pos:end), length first, as value `row` of a column of variable width; return DONE or the reason why not."""
     offsets, data, data_end = int(plan[line + _P_VALUES]) + 4 * row, int(plan[line + _P_DATA]), int(plan[line + _P_DATA_END])
     at = data + load_int32(out, offsets)
     pos += int(plan[line + _P_A])
@@ -205,7 +206,7 @@ def _put_run(plan: Slots, line: int, buf: Pointer, pos: int, end: int, limit: in
 
 @compiled("int64(CPointer(int64), int64, int64, CPointer(uint8), int64, int64, int64)", inlined=True)
 def _read_number(plan: Slots, line: int, encoding: int, buf: Pointer, pos: int, size: int, limit: int) -> int:
-    """The number that stands for a value of fixed width, or NO_DATE."""
+    """Return the number that represents a value of fixed width, or NO_DATE."""
     if encoding == INT:
         shift = 64 - 8 * size
         return as_signed(load_word_within(buf, pos, size, limit)) << shift >> shift
@@ -236,7 +237,7 @@ def _read_number(plan: Slots, line: int, encoding: int, buf: Pointer, pos: int, 
 def _write(
     plan: Slots, columns: int, buf: Pointer, pos: int, end: int, limit: int, out: Pointer, row: int, zero_dates: int, cursor: Slots
 ) -> int:
-    """Write one image as row `row`; the position after it, or minus the status that stopped it."""
+    """Write one image as row `row`; return the position after it, or minus the status that stopped it."""
     nulls = pos
     pos += (columns + 7) >> 3
     if pos > end:
@@ -266,7 +267,7 @@ def _write(
                 return -BAD_VALUE
         elif encoding != _SKIPPED:
             number = _read_number(plan, line, encoding, buf, start, pos - start, limit)
-            # Only encodings of dates and times come after DATE; before it the number may be an integer like any other.
+            # Only date and time encodings come after DATE. For encodings before it, this number may be a valid integer.
             if number == _NO_DATE and encoding >= DATE:
                 if encoding == TIME2 or encoding == OLD_TIME:
                     cursor[ERROR_COLUMN] = c
@@ -286,7 +287,7 @@ def _write(
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, int64)")
 def _first_image(buf: Pointer, pos: int, end: int, width: int, kind: int) -> int:
-    """Where the images of a row event start, given where its column count starts; or minus a status."""
+    """Return the start of the images of a row event, given the start of its column count; or minus a status."""
     if pos >= end:
         return -TRUNCATED
     count = byte_at(buf, pos)
@@ -332,10 +333,10 @@ def decode_images(
     commit_ts: npt.NDArray[np.int64],
     cursor: npt.NDArray[np.int64],
 ) -> None:
-    """Decode row events from `cursor` on until all are done, the arena is full, or something is wrong.
+    """Decode row events from `cursor` on until all are done, the arena is full, or an error occurs.
 
     events: one line each: start of the column count, end of the images, kind, commit time in microseconds, offset of the event in the log.
-    keys, key_span: how many key columns there are, and how many leading columns hold them all.
+    keys, key_span: the number of key columns, and of the leading columns that contain them all.
     """
     width = table.shape[1]
     key_bounds = np.empty(2 * keys + 2, dtype=np.int64)
@@ -386,7 +387,7 @@ def decode_images(
             commit_ts[row] = events[event, 3]
             row += 1
             if done < 0:
-                # Nothing of this change counts: it is decoded again in a fresh arena, or reported.
+                # Discard all of this change: it is decoded again in a new arena, or reported.
                 cursor[STATUS], cursor[ERROR_AT], cursor[ROWS], cursor[ORDINAL] = -done, event, first_row, ordinal
                 return
             pos = done
@@ -397,7 +398,7 @@ def decode_images(
 
 @compiled("int64(uint8[::1], int64, int64, int64, int32[:,::1])")
 def count_changes(buf: Bytes, start: int, end: int, kind: int, table: npt.NDArray[np.int32]) -> int:
-    """How many changes a row event holds, or minus a status."""
+    """Return the number of changes in a row event, or minus a status."""
     width = table.shape[1]
     if start < 0 or end > len(buf):
         return -TRUNCATED

@@ -1,12 +1,12 @@
 """Compiled walks over raw log bytes: where transactions end, and which row events belong to which table.
 
 `scan_groups` reads event headers as they arrive and reports *groups* (a transaction, or a statement outside one), so that the planner can
-cut batches on group bounds without looking at rows. `index_rows` is its counterpart in a task: it lists the row events of a range and the
-distinct table maps they refer to; `list_marks` lists what names their transactions and statements. All check every size before they use
-it; anything they do not know is an error code with its offset.
+cut batches on group bounds without reading rows. `index_rows` is its counterpart in a task: it lists the row events of a range and the
+distinct table maps they refer to. `list_marks` lists the events that name their transactions and statements. All check every size before
+use; anything unknown returns an error code with its offset.
 
-Events whose content is compressed are not opened here: how much longer it is (the group's *growth*) stands in their own heads, and is all
-that addresses need (see `expand`).
+Compressed events are not decompressed here: their headers hold the plain length. The difference (the group's *growth*) is all that
+addresses need (see `event_expander`).
 """
 
 from __future__ import annotations
@@ -20,35 +20,34 @@ from headrace.sources.mysql.kernels.crc32 import crc32_at
 from headrace.sources.mysql.kernels.event_headers import commit_time, growth_of
 from headrace.sources.mysql.kernels.row_images import DELETE, UPDATE, WRITE
 
-# Cells of scan_groups' state: of the walk, then of the group that is open.
+# Cells of the state of `scan_groups`: of the walk, then of the open group.
 (POS, GROUPS, SPLITS, ERROR_AT) = range(4)
 (IN_GROUP, STARTED, HAS_ROWS, HAS_QUERY, SINCE_SPLIT, GROWN, HAS_PACKED, G0, G1, G2, TAGGED, COMMIT_TIME, HAS_UNDONE) = range(4, 17)
 STATE_CELLS = 17
 
 # Columns of a group: bounds, kind, GTID (with its tag's number, see `gtid`), time of the last event, whether it holds rows.
 (END, KIND, GTID0, GTID1, GTID2, TAG, TIME, ROWS) = range(8)
-# Where it starts and its last event starts, whether it holds statements, whether events of it must be expanded and by how many bytes they
-# grow then, when it was committed in microseconds (0: the log does not say), and whether parts were rolled back to a savepoint.
+# Start of the group, start of its last event, whether it holds statements, whether its events must be expanded and their growth, commit
+# time in microseconds (0: unknown), and whether parts were rolled back to a savepoint.
 (START, LAST_AT, STATEMENTS, PACKED, GROWTH, COMMITTED, UNDONE) = range(8, 15)
 GROUP_COLUMNS = 15
 GTID = slice(GTID0, TAG + 1)
-"""The columns that name a group's transaction. The scan leaves a tagged GTID's offset in TAG; `groups.complete` resolves it."""
+"""The columns that name a group's transaction. The scan leaves a tagged GTID's offset in TAG; `group_gtids.complete` resolves it."""
 
-# Columns of a split: its offset, and by how much its group has grown before it.
+# Columns of a split: its offset, and the growth of its group before it.
 SPLIT_AT, SPLIT_GROWTH = range(2)
 SPLIT_COLUMNS = 2
 
-# Kinds of group. PREPARED: the first half of an XA transaction; SKIPPED: known to have been applied before; ROLLED_BACK: rows of
-# which nothing is left.
+# Kinds of group. PREPARED: the first half of an XA transaction. SKIPPED: already applied. ROLLED_BACK: no row of it remains.
 DATA, STATEMENT, FILE_END, PREPARED, XA_COMMIT, XA_ROLLBACK, SKIPPED, ROLLED_BACK = range(8)
 
 # Why a scan stopped.
 OK, NO_ROOM, BAD_CHECKSUM, BAD_SIZE, UNKNOWN_EVENT, BAD_POSITION = range(6)
 
-# Values of state[IN_GROUP]: a GTID has announced a group; its transaction is open.
+# Values of state[IN_GROUP]: a GTID event has announced a group; its transaction is open.
 _ANNOUNCED, _OPEN = 1, 2
 
-# What a query event's text says, as far as grouping goes.
+# Kinds of query event, as far as grouping needs them.
 _BEGIN, _END, _ROLLBACK, _UNDO, _INERT, _COMMIT_XA, _ROLLBACK_XA, _OTHER = range(8)
 
 
@@ -78,7 +77,7 @@ _W_XA_ROLLBACK = np.frombuffer(b"XA ROLLBACK ", dtype=np.uint8).copy()
 
 @compiled("int64(CPointer(uint8), int64, int64)")
 def _query_kind(buf: Pointer, body: int, end: int) -> int:
-    """What a query event says, as far as grouping goes."""
+    """Return the kind of a query event, as far as grouping needs it."""
     if body + 13 > end:
         return _OTHER
     text = body + 13 + load_2(buf, body + 11) + byte_at(buf, body + 8) + 1
@@ -129,7 +128,7 @@ def _crc32_not_in_use(log: Bytes, start: int, end: int) -> int:
 
 @compiled("boolean(int64)", inlined=True)
 def _is_between(kind: int) -> bool:
-    """Whether events of a kind say nothing of changes: the file's own, and those of the servers' clockwork."""
+    """Whether events of a kind concern no changes: those of the file itself, and of the servers' internals."""
     return kind == 15 or kind == 35 or kind == 36 or kind == 37 or kind == 28 or kind == 161 or kind == 163
 
 
@@ -151,7 +150,7 @@ def scan_groups(
 ) -> int:
     """Walk complete events log[state[POS]:end); `base` is the file offset of log[0].
 
-    Appends to `groups` (see GROUP columns) and to `splits`: log offsets of statement ends inside a transaction, at least `split_bytes`
+    Append to `groups` (see the group columns) and to `splits`: log offsets of statement ends inside a transaction, at least `split_bytes`
     apart.
     """
     tail = 4 if checksum else 0
@@ -172,7 +171,7 @@ def scan_groups(
             return BAD_POSITION
         kind = byte_at(buf, pos + 4)
         if checksum and as_signed(crc32_at(buf, pos, stop)) != load_4(buf, stop):
-            # The server marks the first event of the file it is writing as in use, without renewing the checksum.
+            # The server marks the first event of the file it is writing as in use, without updating the checksum.
             if kind != 15 or not byte_at(buf, pos + 17) & 1 or _crc32_not_in_use(log, pos, stop) != load_4(buf, stop):
                 return BAD_CHECKSUM
         body = pos + 19
@@ -223,13 +222,13 @@ def scan_groups(
             if state[IN_GROUP] != _OPEN:
                 ends = STATEMENT
         elif kind == 40:
-            # One event, all of a transaction of rows: whether it is the first half of an XA transaction is known when it is opened.
+            # One event holds the whole transaction. Decompressing it shows whether it is the first half of an XA transaction.
             state[HAS_ROWS] = 1
             ends = _closing_kind(state[HAS_QUERY])
         elif kind == 38:
             if size < 19 + 13 + tail:
                 return BAD_SIZE
-            # Committed in one phase, it is a transaction like any other.
+            # An XA transaction committed in one phase is an ordinary transaction.
             ends = _closing_kind(state[HAS_QUERY]) if byte_at(buf, body) else PREPARED
         elif kind == 33 or kind == 34:
             if size < 19 + 25 + tail:
@@ -270,9 +269,11 @@ def scan_groups(
 # Columns of a row event in an index.
 (COUNT_AT, IMAGES_END, CHANGE, EVENT_TIME, EVENT_AT, MAP, PLACE) = range(7)
 INDEX_COLUMNS = 7
-"""EVENT_AT is the event's address, which versions are made of; PLACE its offset in the file, for messages. (They differ: see `expand`.)"""
+"""EVENT_AT is the event's address, from which versions are made; PLACE is its offset in the file, for messages. They differ, see
+`event_expander`.
+"""
 
-# Cells of index_rows' state.
+# Cells of the state of `index_rows`.
 I_POS, I_EVENTS, I_MAPS, I_ERROR_AT, I_COMMITTED = range(5)
 INDEX_CELLS = 5
 NO_MAP, TOO_MANY_MAPS, NOT_EXPANDED = 10, 11, 12
@@ -280,7 +281,7 @@ NO_MAP, TOO_MANY_MAPS, NOT_EXPANDED = 10, 11, 12
 
 @compiled("int64(int64, int64[:,::1])", inlined=True)
 def _find_slot(table_id: int, ids: npt.NDArray[np.int64]) -> int:
-    """The line of a table id in the open hash, or the free one for it; -1 if there is neither."""
+    """Return the line of a table id in the open hash, or a free line for it; -1 if there is neither."""
     mask = len(ids) - 1
     slot = table_id * 0x9E3779B1 & mask
     for _ in range(ids.shape[0]):
@@ -303,8 +304,8 @@ def index_rows(
 ) -> int:
     """List the row events in log[state[I_POS]:end) until `events` is full.
 
-    maps: body start and body size of each distinct table map seen so far. ids: an open hash of table ids to lines of `maps`. Both live
-    on between calls over the same buffer.
+    maps: body start and body size of each distinct table map seen so far. ids: an open hash of table ids to lines of `maps`. Both persist
+    between calls over the same buffer.
     """
     tail = 4 if checksum else 0
     buf, limit = pointer_to(log), len(log)
@@ -324,7 +325,7 @@ def index_rows(
             slot = _find_slot(table_id, ids)
             if slot < 0:
                 return TOO_MANY_MAPS
-            # Flags and table id are left out: the same table opened again is the same map.
+            # Without flags and table id: the same table opened again is the same map.
             start, length = body + 8, stop - body - 8
             known = ids[slot, 1] if ids[slot, 0] else -1
             if known < 0 or maps[known, 1] != length or not same_bytes(buf, maps[known, 0], start, length, limit):
@@ -352,7 +353,7 @@ def index_rows(
                 return BAD_SIZE
             table_id = _load_6(buf, body)
             if table_id == 0xFFFFFF:
-                # The server's placeholder that only ends a statement; it has no table and no rows.
+                # A dummy event that only ends a statement. It has no table and no rows.
                 state[I_POS] = pos + size
                 continue
             slot = _find_slot(table_id, ids)
@@ -389,9 +390,9 @@ MARK_COLUMNS = 2
 
 @compiled("int64(uint8[::1], int64, int64, boolean, int64[:,::1])")
 def list_marks(log: Bytes, start: int, end: int, checksum: bool, marks: npt.NDArray[np.int64]) -> int:
-    """List the events in log[start:end) that start a transaction (GTIDs; else BEGIN) or hold a statement's text; how many, or -1.
+    """List the events in log[start:end) that start a transaction (GTID, else BEGIN) or hold a statement; return their number.
 
-    The events have been walked by `index_rows`, so their sizes are right; more marks than there is room for are -1.
+    `index_rows` has walked the events, so their sizes are right. More marks than fit return -1.
     """
     tail = 4 if checksum else 0
     buf, pos, found = pointer_to(log), start, 0

@@ -1,6 +1,6 @@
 """Compiled arithmetic on column values, shared by the two row decoders (binary log images and protocol rows).
 
-Everything here is pure: bytes in, numbers out. Callers have checked that the value's bytes are there, and say where the buffer ends.
+All functions are pure: bytes in, numbers out. Callers have checked that the value's bytes exist, and pass the end of the buffer.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from headrace.kernels.memory import load_be, load_be_high, load_int32, load_le, 
 from headrace.kernels.pointers import Pointer, as_signed, byte_at, compiled, load_word, mul_high, store_word
 
 NO_DATE = -(1 << 62)
-"""What the date functions answer for a date that no calendar has: zero dates, zero parts, the 31st of February; and for no time of day."""
+"""Returned by the date functions for an invalid date (zero dates, zero parts, the 31st of February) and for an invalid time."""
 HALT_AT_ZERO, NULL_FOR_ZERO, EPOCH_FOR_ZERO = 0, 1, 2
-"""What a decoder does about such a date."""
+"""What a decoder does with an invalid date."""
 
 _U64 = np.uint64
 _DIGITS_TO_BYTES = np.array([0, 1, 1, 2, 2, 3, 3, 4, 4, 4], dtype=np.int64)
@@ -21,23 +21,23 @@ _POWERS = np.array([10**n for n in range(20)], dtype=np.uint64)
 _DAYS_BEFORE_MONTH = np.array([0, 0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334, 0, 0, 0], dtype=np.int64)
 _DAYS_IN_MONTH = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31, 0, 0, 0], dtype=np.int64)
 _UNITS = np.array([1_000_000, 100_000, 10_000, 1_000, 100, 10, 1], dtype=np.int64)
-"""Microseconds per unit of so many fractional digits."""
+"""Microseconds per unit, by number of fractional digits."""
 _OLD_DATETIME_BYTES = np.array([8, 6, 6, 7, 7, 7, 8], dtype=np.int64)
 _OLD_TIMESTAMP_BYTES = np.array([4, 5, 5, 6, 6, 7, 7], dtype=np.int64)
 _OLD_TIME_BYTES = np.array([3, 4, 4, 5, 5, 5, 6], dtype=np.int64)
 _OLD_TIME_ZERO = 3_020_400_000_000
-"""What MariaDB adds to a time with fractions, in microseconds: one second more than the greatest time."""
+"""The offset that MariaDB adds to a time with fractions, in microseconds: one second more than the greatest time."""
 _FRACTION_SCALE = np.array([0, 10_000, 10_000, 100, 100, 1, 1], dtype=np.int64)
 
 SMALL_DIGITS = 18
-"""Decimals of so many digits fit one word."""
+"""Decimals of this many digits fit one word."""
 _MAX_DIGITS = 38
-"""Digits that surely fit each two words of an Arrow decimal."""
+"""Digits that fit each two words of an Arrow decimal."""
 
 
 @compiled("int64(int64, int64, int64)", inlined=True)
 def days_from_civil(year: int, month: int, day: int) -> int:
-    """Days since 1970-01-01 in the proleptic Gregorian calendar, or NO_DATE; for years from 0 on."""
+    """Return days since 1970-01-01 in the proleptic Gregorian calendar, or NO_DATE; for years from 0 on."""
     if month < 1 or month > 12 or day < 1 or day > _DAYS_IN_MONTH[_U64(month)] or year > 9999:
         return NO_DATE
     leap = year & 3 == 0 and (_U64(year) % _U64(100) != _U64(0) or year & 15 == 0)
@@ -54,7 +54,7 @@ def days_from_civil(year: int, month: int, day: int) -> int:
 
 @compiled("int64(int64, int64, int64, int64, int64, int64, int64)", inlined=True)
 def micros_from_civil(year: int, month: int, day: int, hour: int, minute: int, second: int, micros: int) -> int:
-    """Microseconds since 1970-01-01 00:00, or NO_DATE."""
+    """Return microseconds since 1970-01-01 00:00, or NO_DATE."""
     days = days_from_civil(year, month, day)
     if days == NO_DATE or hour > 23 or minute > 59 or second > 59 or micros > 999_999:
         return NO_DATE
@@ -63,13 +63,13 @@ def micros_from_civil(year: int, month: int, day: int, hour: int, minute: int, s
 
 @compiled("int64(int64)", inlined=True)
 def fraction_bytes(digits: int) -> int:
-    """How many bytes hold so many digits of a second."""
+    """Return the bytes that store this many fractional digits of a second."""
     return (digits + 1) >> 1
 
 
 @compiled("int64(uint64, int64, int64)", inlined=True)
 def _fraction(word: np.uint64, whole: int, digits: int) -> int:
-    """Microseconds from the bytes that follow the first `whole` of a word whose high bytes are a temporal value."""
+    """Return the microseconds from the bytes after the first `whole` of a word whose high bytes are a temporal value."""
     size = fraction_bytes(digits)
     if size == 0:
         return 0
@@ -106,13 +106,13 @@ def read_timestamp2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
     word = load_be_high(buf, pos, 4 + fraction_bytes(digits), limit)
     fraction = _fraction(word, 4, digits)
     micros = as_signed(word >> _U64(32)) * 1_000_000 + fraction
-    # MariaDB takes the fractions of the epoch's first second; only the epoch itself is the zero date.
+    # MariaDB accepts fractions of the epoch's first second; only the epoch itself is the zero date.
     return NO_DATE if micros == 0 or fraction > 999_999 else micros
 
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)", inlined=True)
 def read_time2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
-    """Microseconds, or NO_DATE for what is no time."""
+    """Return microseconds, or NO_DATE if the value is no time."""
     size = fraction_bytes(digits)
     packed = load_be(buf, pos, 3 + size, limit) - (0x800000 << (8 * size))
     sign = 1
@@ -128,7 +128,7 @@ def read_time2(buf: Pointer, pos: int, digits: int, limit: int) -> int:
 
 @compiled("int64(int64, int64)")
 def old_size(whole: int, digits: int) -> int:
-    """How many bytes an old temporal value with fractional digits takes; `whole`, how many without (8: datetime, 4: timestamp, 3: time)."""
+    """Return the bytes of an old temporal value with fractional digits; `whole`: the bytes without (8: datetime, 4: timestamp, 3: time)."""
     if digits == 0:
         return whole
     if whole == 8:
@@ -138,7 +138,7 @@ def old_size(whole: int, digits: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)")
 def read_old_datetime(buf: Pointer, pos: int, digits: int, limit: int) -> int:
-    """The number YYYYMMDDhhmmss; with fractions, MariaDB's own packing, big-endian."""
+    """Read the number YYYYMMDDhhmmss; with fractions, MariaDB's own packing, big-endian."""
     if digits == 0:
         number = load_le(buf, pos, 8, limit)
         if number < 0:
@@ -159,7 +159,7 @@ def read_old_datetime(buf: Pointer, pos: int, digits: int, limit: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)")
 def read_old_timestamp(buf: Pointer, pos: int, digits: int, limit: int) -> int:
-    """Seconds since 1970; with fractions, big-endian, followed by units of the last digit."""
+    """Read seconds since 1970; with fractions, big-endian, followed by units of the last digit."""
     if digits == 0:
         micros = load_le(buf, pos, 4, limit) * 1_000_000
     else:
@@ -170,7 +170,7 @@ def read_old_timestamp(buf: Pointer, pos: int, digits: int, limit: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64)")
 def read_old_time(buf: Pointer, pos: int, digits: int, limit: int) -> int:
-    """The signed number hhmmss; with fractions, units of the last digit above a zero point, big-endian."""
+    """Read the signed number hhmmss; with fractions, units of the last digit above a zero point, big-endian."""
     if digits == 0:
         number = load_le(buf, pos, 3, limit)
         sign = 1
@@ -186,14 +186,14 @@ def read_old_time(buf: Pointer, pos: int, digits: int, limit: int) -> int:
 
 @compiled("int64(int64, int64)")
 def decimal_size(precision: int, scale: int) -> int:
-    """How many bytes a packed decimal takes."""
+    """Return the bytes of a packed decimal."""
     whole = precision - scale
     return whole // 9 * 4 + int(_DIGITS_TO_BYTES[whole % 9]) + scale // 9 * 4 + int(_DIGITS_TO_BYTES[scale % 9])
 
 
 @compiled("void(CPointer(uint8), int64, int64, uint64, uint64)", inlined=True)
 def _multiply_add(out: Pointer, at: int, words: int, factor: np.uint64, addend: np.uint64) -> None:
-    """The integer of `words` words at out[at], times a factor, plus an addend."""
+    """Multiply the integer of `words` words at out[at] by a factor and add an addend."""
     carry = addend
     for i in range(words):
         word = load_word(out, at + 8 * i)
@@ -215,7 +215,7 @@ def _negate(out: Pointer, at: int, words: int) -> None:
 
 @compiled("void(CPointer(uint8), int64, int64, int64)", inlined=True)
 def store_number(out: Pointer, at: int, words: int, number: int) -> None:
-    """A 64-bit number as an Arrow decimal of `words` words at out[at]."""
+    """Store a 64-bit number as an Arrow decimal of `words` words at out[at]."""
     store_int64(out, at, number)
     for i in range(1, words):
         store_int64(out, at + 8 * i, number >> 63)
@@ -223,7 +223,7 @@ def store_number(out: Pointer, at: int, words: int, number: int) -> None:
 
 @compiled("void(CPointer(uint8), int64, int64, int64, int64)", inlined=True)
 def store(out: Pointer, values: int, row: int, width: int, number: int) -> None:
-    """A number as value `row` of a column of 1, 2, 4 or 8 bytes per value."""
+    """Store a number as value `row` of a column of 1, 2, 4 or 8 bytes per value."""
     at = values + row * width
     if width == 8:
         store_int64(out, at, number)
@@ -237,7 +237,7 @@ def store(out: Pointer, values: int, row: int, width: int, number: int) -> None:
 
 @compiled("void(CPointer(uint8), int64, int64, int64, int64)", inlined=True)
 def put_null(out: Pointer, validity: int, values: int, width: int, row: int) -> None:
-    """NULL as value `row`: its validity bit cleared (an arena starts with every bit set), zeros or an empty run in its place."""
+    """Store NULL as value `row`: clear its validity bit (an arena starts with every bit set), write zeros or an empty value."""
     at = validity + (row >> 3)
     store_int8(out, at, byte_at(out, at) & ~(1 << (row & 7)))
     if width == 0:
@@ -250,19 +250,19 @@ def put_null(out: Pointer, validity: int, values: int, width: int, row: int) -> 
 
 @compiled("uint64(CPointer(uint8), int64, int64, uint64, int64)", inlined=True)
 def _group(buf: Pointer, pos: int, size: int, flip: np.uint64, limit: int) -> np.uint64:
-    """A group of digits of a packed decimal: 1 to 4 bytes, big-endian."""
+    """Return a group of digits of a packed decimal: 1 to 4 bytes, big-endian."""
     return (load_be_high(buf, pos, size, limit) ^ flip) >> _U64(64 - 8 * size)
 
 
 @compiled("boolean(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64, int64)")
 def store_packed_decimal(buf: Pointer, pos: int, precision: int, scale: int, out: Pointer, at: int, words: int, limit: int) -> bool:
-    """MySQL's packed decimal at buf[pos] as an Arrow decimal (unscaled integer of `words` words) at out[at]; false if it is none."""
+    """Store MySQL's packed decimal at buf[pos] as an Arrow decimal (unscaled integer of `words` words) at out[at]; false if invalid."""
     whole = _U64(precision - scale)
     odd_whole, odd_scale = whole % _U64(9), _U64(scale) % _U64(9)
     groups = as_signed(whole // _U64(9) + _U64(scale) // _U64(9))
     negative = buf[pos] & 0x80 == 0
     flip = _U64(0xFFFFFFFFFFFFFFFF) if negative else _U64(0)
-    # Only the first byte's highest bit is the sign; every later group is read without it.
+    # Only the first byte's highest bit is the sign. Later groups have no sign bit.
     first_flip = flip ^ _U64(1 << 63)
     small = precision <= SMALL_DIGITS
     if not small:
@@ -306,7 +306,7 @@ def store_packed_decimal(buf: Pointer, pos: int, precision: int, scale: int, out
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64)")
 def store_text_decimal(buf: Pointer, pos: int, end: int, scale: int, out: Pointer, at: int, words: int) -> int:
-    """A decimal written in ASCII as an Arrow decimal at out[at]; 0, or -1 if the text is not such a number."""
+    """Store a decimal written in ASCII as an Arrow decimal at out[at]; return 0, or -1 if the text is not such a number."""
     negative = False
     if pos < end and (buf[pos] == 45 or buf[pos] == 43):
         negative = buf[pos] == 45
