@@ -155,7 +155,7 @@ def test_bash_completes(folder: Path) -> None:
     script = f"set -u; source headrace.bash; complete -p headrace >&2\n{asked}"
     done = subprocess.run(["bash", "--norc", "-c", script], cwd=folder, capture_output=True, text=True, check=True)
     assert done.stderr == "complete -F _headrace headrace\n"
-    assert [set(line.split()) for line in done.stdout.splitlines()] == [list_commands for _, list_commands in CASES]
+    assert [set(line.split()) for line in done.stdout.splitlines()] == [expected for _, expected in CASES]
 
 
 def test_fish_completes(folder: Path) -> None:
@@ -171,7 +171,7 @@ def test_fish_completes(folder: Path) -> None:
     )
     assert done.stderr == ""
     found = [{line.partition("\t")[0].rstrip("/") for line in part.split("\n") if line} for part in done.stdout.split("---\n")[:-1]]
-    assert found == [list_commands for _, list_commands in CASES]
+    assert found == [expected for _, expected in CASES]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])

@@ -23,7 +23,7 @@ Labels = frozenset[tuple[str, str]]
 def parsed(status: ServiceStatus) -> dict[tuple[str, Labels], float]:
     """Every sample once, by the parser of others."""
     read: dict[tuple[str, Labels], float] = {}
-    for family in text_string_to_metric_families(metrics.render(status)):
+    for family in text_string_to_metric_families(metrics.render(status).decode()):
         assert family.documentation
         assert family.type in ("gauge", "counter")
         for sample in family.samples:

@@ -175,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
         if path.startswith(routes.PREFIX):
             return routes.get(control, path)
         if path == "/metrics":
-            return Response(HTTPStatus.OK, metrics.render(control.status()).encode(), metrics.CONTENT_TYPE)
+            return Response(HTTPStatus.OK, metrics.render(control.status()), metrics.CONTENT_TYPE)
         if path == "/health":
             return health.health()
         if path == "/ready":
