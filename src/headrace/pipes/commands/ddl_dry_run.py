@@ -18,6 +18,7 @@ from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.schema_change_planner import SchemaChangePlanner
+from headrace.pipes.mysql.statement_plan import StatementPlan
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
@@ -94,7 +95,7 @@ class DdlDryRun:
         directory = StateDirectory(self.settings.state, make=False)
         context = PipeContext(self.settings, self._state(), directory, SinkTables(self.sink), LogView())
         executor = IntentExecutor(context, _no_snapshots(directory), lambda _: None)
-        intent = SchemaChangePlanner(followed, after, executor, policy, self._schema_applier).intent()
+        intent = SchemaChangePlanner(StatementPlan(followed, after, executor, policy, self._schema_applier)).plan_intent()
         return tuple(
             DryRunResult(entry.source_table, entry.kind, entry.outcome, tuple(filter(None, entry.translation.split("\n"))), entry.detail)
             for entry in intent.entries

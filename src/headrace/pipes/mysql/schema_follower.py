@@ -16,6 +16,7 @@ from headrace.model.schema import TableName
 from headrace.model.schema_change import AddColumn, ChangePrimaryKey, DropColumn, ModifyColumn, RenameColumn, RenameTable, tables_of
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.mysql.schema_change_planner import SchemaChangePlanner
+from headrace.pipes.mysql.statement_plan import StatementPlan
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.schema.schema_history import DdlOutcome, OutcomeKind, SchemaHistory
@@ -72,13 +73,13 @@ class SchemaChangeFollower:
         followed.check()
         self._check_start(followed)
         after, applier = self.history.as_of(position), self.executor.context.targets.sink.schema_applier
-        planner = SchemaChangePlanner(followed, after, self.executor, self.policy, applier)
-        intent = planner.intent()
+        plan = StatementPlan(followed, after, self.executor, self.policy, applier)
+        intent = SchemaChangePlanner(plan).plan_intent()
         self.executor.carry_out(intent)
         for entry in intent.entries:
             told = f"{entry.outcome}: {entry.detail}" if entry.detail else entry.outcome
             self.executor.context.view.schema_change(entry.source_table, shortened(entry.statement), told)
-        for note in planner.notes:
+        for note in plan.notes:
             self.executor.context.view.note(f"{note}: {shortened(query.statement)}")
 
     def _check_start(self, followed: DdlOutcome) -> None:

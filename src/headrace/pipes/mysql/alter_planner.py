@@ -1,0 +1,132 @@
+"""Plans ALTER TABLE: which columns the sink adds, drops, renames and modifies, by the user's policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from headrace.model.alter_effects import Alteration, Fate, Kept, alteration
+from headrace.model.schema import Column, TableName, TableSchema
+from headrace.model.schema_change import (
+    AddColumn,
+    ChangeIndexes,
+    ChangeOptions,
+    ChangePrimaryKey,
+    DropColumn,
+    ModifyColumn,
+    RenameColumn,
+    tables_of,
+)
+from headrace.pipes.mysql.statement_plan import APPLIED, IGNORED, StatementPlan
+from headrace.pipes.state.pipe_state import TableState
+from headrace.settings.schema_policy import ChangeKind, Policy
+from headrace.sources.mysql.schema.alter_effects import effect_of
+
+_ALTERATIONS = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, ChangeIndexes, ChangeOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPlanner:
+    """Plans the alterations of one statement."""
+
+    plan: StatementPlan
+
+    def plan_alterations(self) -> None:
+        for name in sorted({change.table for change in self.plan.outcome.changes if isinstance(change, _ALTERATIONS)}):
+            self._alter(name)
+
+    def _alter(self, name: TableName) -> None:
+        final = next((new for new, old in self.plan.outcome.moved.items() if old == name), name)
+        table, schema = self.plan.known_table(name), self.plan.after.tables.get(final)
+        if (
+            table is None
+            or schema is None
+            or name in self.plan.executor.context.state.waiting
+            or not self.plan.executor.context.is_selected(final)
+        ):
+            return
+        changes = [change for change in self.plan.outcome.changes if isinstance(change, _ALTERATIONS) and name in tables_of(change)]
+        session = self.plan.outcome.query.session
+        told = alteration(table.schema, replace(schema, name=name), changes, lambda change: effect_of(change, session))
+        hidden = self._hidden(table, told)
+        schemas = self.plan.executor.context.schemas
+        left = schemas.named(self._left(told), table.schema, table.hidden)
+        seen = replace(self._shown(told, table.hidden, hidden), left=left)
+        fresh = {fate.column.name for fate in told.fates if fate.origin is None}
+        kinds = _kinds_of(self._shown(told, table.hidden, tuple(set(hidden) - fresh)))
+        altered = self.plan.advance(table, schema=schema, hidden=hidden)
+        self.plan.altered[name] = altered
+        if final == name:
+            self.plan.intent.tables[name] = altered
+        policies = {self.plan.policy_for(kind, name) for kind in kinds}
+        if not self.plan.was_loaded_before(name):
+            # Rows of it were read, or are being read, after the statement and by the old definition.
+            if kinds:
+                self.plan.resync(final, "it was altered while it was being read", kinds)
+            elif final == name:
+                self.plan.intent.tables[name] = replace(table, schema=schema, hidden=hidden)
+            return
+        found = self.plan.plan_in_sink(lambda sink: sink.plan_alteration(_without_left(seen), self.plan.version))
+        if Policy.RESYNC in policies:
+            found = replace(found, reread=found.reread or "it was chosen to read it again")
+        found = replace(found, reread=found.reread or schemas.reread_reason(told, table.hidden, hidden))
+        if found.prepared and final == name:
+            self.plan.intent.prepared.add(name)
+        if not kinds and not found.steps and not found.reread:
+            return
+        self.plan.intent.steps += found.steps
+        if found.reread:
+            self.plan.resync(final, found.reread, kinds, found)
+        else:
+            outcome = IGNORED if policies == {Policy.IGNORE} else APPLIED
+            self.plan.record(name, kinds, found, outcome, f"ignored: {', '.join(sorted(left))}" if left and outcome is APPLIED else "")
+
+    def _shown(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> Alteration:
+        """The alteration as the sink sees it; transforms that no longer fit the table halt here."""
+        with self.plan.hint_resync(told.before.name):
+            return self.plan.executor.context.schemas.alteration(told, hidden, hidden_after)
+
+    def _hidden(self, table: TableState, told: Alteration) -> tuple[str, ...]:
+        """The columns that are not carried from now on."""
+        ignores = self.plan.policy.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
+        return tuple(fate.column.name for fate in told.fates if (ignores if fate.origin is None else fate.origin in table.hidden))
+
+    def _left(self, told: Alteration) -> frozenset[str]:
+        """The columns that the target shall leave as they are."""
+        dropped = told.dropped if self.plan.policy.of(ChangeKind.DROP_COLUMN) is Policy.IGNORE else ()
+        modified: Iterable[str] = ()
+        if self.plan.policy.of(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
+            modified = (fate.origin for fate in told.fates if fate.origin is not None and _is_modified(told.before, fate))
+        return frozenset((*dropped, *modified))
+
+
+def _kinds_of(seen: Alteration) -> list[ChangeKind]:
+    """The kinds of changes that the sink would notice."""
+    found: set[ChangeKind] = set()
+    if any(fate.origin is None for fate in seen.fates):
+        found.add(ChangeKind.ADD_COLUMN)
+    if seen.dropped:
+        found.add(ChangeKind.DROP_COLUMN)
+    if any(fate.origin not in (None, fate.column.name) for fate in seen.fates):
+        found.add(ChangeKind.RENAME_COLUMN)
+    if any(fate.origin is not None and _is_modified(seen.before, fate) for fate in seen.fates):
+        found.add(ChangeKind.MODIFY_COLUMN)
+    if seen.moves_key:
+        found.add(ChangeKind.CHANGE_KEY)
+    return [kind for kind in ChangeKind if kind in found]
+
+
+def _is_modified(before: TableSchema, fate: Fate) -> bool:
+    """Whether a column holds other values, or other kinds of values, than before."""
+    assert fate.origin is not None
+    return not isinstance(fate.effect, Kept) or _material(before.column(fate.origin)) != _material(fate.column)
+
+
+def _material(column: Column) -> tuple[object, ...]:
+    return column.kind, column.nullable, column.precision, column.scale, column.members
+
+
+def _without_left(seen: Alteration) -> Alteration:
+    """Columns that are left as they are hold what they held."""
+    fates = (replace(fate, effect=Kept()) if fate.origin in seen.left else fate for fate in seen.fates)
+    return replace(seen, fates=tuple(fates))
