@@ -1,9 +1,9 @@
-"""ClickHouse over HTTP, a server or the embedded one: versioned upserts and tombstones that the table's own merge resolves."""
+"""ClickHouse sink over HTTP, for a server or the embedded engine: versioned upserts and tombstones that the table's engine merges."""
 
 import logging
 import os
 
-# The driver logs each failed request as well as raising it; the raised one is reported by us, once.
+# The driver both logs and raises each failed request; Headrace reports the raised error.
 logging.getLogger("clickhouse_connect").setLevel(logging.ERROR)
-# The driver's compiled parser crashes where a server claims impossible lengths. Its Python parser serves for catalogues and counts.
+# The driver's compiled parser crashes on invalid lengths. Its Python parser is fast enough for system tables and counts.
 os.environ.setdefault("CLICKHOUSE_CONNECT_USE_C", "0")

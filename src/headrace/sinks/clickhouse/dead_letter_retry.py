@@ -1,9 +1,9 @@
-"""Writing again what waits in `headrace.errors`.
+"""Retries the dead letters of `headrace.errors`.
 
-Invariant: a row is written with the version it had, so a table that merges by version shows whatever came last, in whichever order. A table
-that counts rows gets it under the row's own name, once. A table for which the order of writing counts gets nothing here, nor does one that
-was renamed, rebuilt or given other columns since: reading it again is the only right thing. What is still refused waits on, with the new
-reason.
+Invariant: a row is written with its original version, so a table that merges by version shows the newest image in any order of writing. A
+table that counts duplicates gets the row once, with the row's own deduplication token. A table where the order of writing matters gets
+nothing, nor does a table that was renamed, rebuilt or given other columns since: only a resync is correct there. Rows that are rejected
+again keep waiting, with the new reason.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from headrace.sinks.schema_changes import renamed_from
 _AT_ONCE = 10_000
 _OVERTAKING = ("create_table", "truncate_table", "drop_table", "rename_table")
 _RESHAPING = ("rename_column", "drop_column", "change_key")
-# A table that is rebuilt gets all its rows anew, with the statement's version: above that of any row that waits. Text that the source cut
-# is cut by an UPDATE, which a row that waits has missed.
+# A rebuild writes all rows with the statement's version, above that of any waiting row. Text that the source shortened is shortened by an
+# UPDATE, which waiting rows missed.
 _REWRITING = ("EXCHANGE TABLES", " UPDATE ")
 _IN_ORDER = (EngineFamily.COLLAPSING, EngineFamily.COALESCING)
 ORDER_COUNTS = "the order of writing counts in this table: read it again (headrace resync)"
@@ -50,18 +50,18 @@ Place = tuple[int, int, int | None]
 
 @dataclass(frozen=True, slots=True)
 class RetryOutcome:
-    """What became of one row."""
+    """The result of retrying one row."""
 
     letter: DeadLetter
     written: bool
     column: str = ""
     reason: str = ""
     waits: bool = True
-    """Whether it is tried again next time, if it is not written."""
+    """Whether a row that was not written is tried again next time."""
 
 
 def retry_dead_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> Iterator[RetryOutcome]:
-    """Write rows that wait; each is marked before it is told of."""
+    """Write the waiting rows; each row's new state is stored before its outcome is yielded."""
     tables = sink.own_tables()
     letters, overtaken = _select_retryable(tables, waiting_dead_letters(tables, pipe=pipe, table=table, ids=ids))
     metadata_columns = [(one.letter, WAITING if one.waits else SUPERSEDED, "", one.reason) for one in overtaken]
@@ -78,8 +78,8 @@ def retry_dead_letters(sink: ClickHouseSink, *, pipe: str = "", table: str = "",
 
 
 def _select_retryable(tables: OwnTables, letters: list[DeadLetter]) -> tuple[list[DeadLetter], list[RetryOutcome]]:
-    """Those that may be written, and what becomes of the others: after a TRUNCATE a row must not come back, after a RENAME it would go to
-    another table's rows, and a table that was rebuilt or has other columns would not show it."""
+    """Return the rows that may be written, and the outcomes of the others: after a TRUNCATE a row must not return, after a RENAME it
+    would reach another table's rows, and a rebuilt or altered table would not show it."""
     statements: dict[tuple[str, str], list[_Statement]] = {}
     wanted, others = [], []
     for letter in letters:
@@ -96,18 +96,18 @@ def _select_retryable(tables: OwnTables, letters: list[DeadLetter]) -> tuple[lis
 
 @dataclass(frozen=True, slots=True)
 class _Statement:
-    """What the ledger says of a statement that the sink followed."""
+    """A ledger entry: a statement that the sink applied."""
 
     version: int
     table: str
-    """As it is called afterwards."""
+    """The table's name after the statement."""
     kinds: frozenset[str]
     rewrites: bool
-    """Whether it altered the rows that were there."""
+    """Whether the statement changed existing rows."""
 
 
 def _statements_on(tables: OwnTables, pipe: str, table: str) -> list[_Statement]:
-    """The statements about a table, and those that gave its rows to another name, in order; what took it away comes first."""
+    """Return the statements about a table, and those that gave its rows another name, in order; a rename away from the name comes first."""
     if not tables.exists(LEDGER):
         return []
     about = f"(source_table = {quote_text(table)} OR detail = {quote_text(renamed_from(table))})"
@@ -121,7 +121,7 @@ def _statements_on(tables: OwnTables, pipe: str, table: str) -> list[_Statement]
 
 
 def _superseding_outcome(later: list[_Statement], letter: DeadLetter) -> RetryOutcome | None:
-    """What becomes of a row after these statements; None if it can be written still."""
+    """Return the outcome of a row after these statements; None if it can still be written."""
     for one in later:
         if one.table != letter.table:
             reason = f"its table is {one.table} since: headrace resync {one.table} reads its rows"
@@ -158,7 +158,7 @@ def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[DeadLetter])
         else:
             retrying(lambda: writer.write(block))
     except DefiniteError as error:
-        # Nothing tells which of them are there: they wait on, and writing them again is harmless.
+        # It is unknown which rows are stored. They keep waiting; writing them again is harmless.
         return [RetryOutcome(letter, written=False, reason=f"{error.message} (at {error.place})") for letter in letters]
     finally:
         writer.close()

@@ -1,11 +1,11 @@
-"""Reads back what the tables show, in the types in which it was written.
+"""Reads the tables' current rows back, in the Arrow types in which they were written.
 
-Invariant: a table read here has exactly `schema.arrow_schema`'s types, so that it can be compared with rows of the source value by value.
-All reads are `FINAL`: one row per key, none where the last image is a deletion.
+Invariant: a table read here has exactly the types of `schema.arrow_schema`, so it can be compared with source rows value by value. All
+reads see merged rows: one row per key, none where the last image is a deletion.
 
-Ranges are by ClickHouse's order of the key: numbers and times by value, strings, enums and sets by bytes. A source that orders its keys by
-a collation (or an enum by its members' places) cuts other ranges there; `orders_by_bytes` says for which columns that matters. What is cut
-alike on both sides: ranges of the key's first columns up to the first such column, and CRC32 buckets of that column (MySQL's is the same).
+Ranges follow ClickHouse's key order: numbers and times by value, strings, enums and sets by bytes. A source that sorts keys by a collation
+(or an enum by its members' index) has other ranges; `orders_by_bytes` tells for which columns this matters. Both sides agree on ranges of
+the leading key columns before the first such column, and on CRC32 buckets of that column (MySQL's CRC32 is the same).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes
 _OWN_FORMAT = re.compile(r"\bFORMAT\s+\w+(\s+SETTINGS\s.*)?\s*;?\s*$", re.IGNORECASE | re.DOTALL)
 _TEXT = (Kind.STRING, Kind.JSON, Kind.ENUM, Kind.SET)
 _ARROW_SETTINGS = {
-    # Strings come as bytes and are checked to be UTF-8 here; the server would label any bytes as text.
+    # Strings come as bytes and are checked for UTF-8 here; the server would label any bytes as text.
     "output_format_arrow_string_as_string": "0",
     "output_format_arrow_low_cardinality_as_dictionary": "0",
     "output_format_arrow_fixed_string_as_fixed_byte_array": "0",
@@ -47,33 +47,31 @@ _JSON_SETTINGS = {
 
 
 def names_format(sql: str) -> bool:
-    """Whether a query says itself how its result is written."""
+    """Whether a query has its own FORMAT clause."""
     return _OWN_FORMAT.search(sql) is not None
 
 
 class ClickHouseReader:
-    """Reads one server."""
-
     def __init__(self, scope: TargetScope) -> None:
         self._scope, self._target = scope, scope.target
 
     def read_range(self, schema: TableSchema, lower: tuple[Any, ...] | None = None, upper: tuple[Any, ...] | None = None) -> pa.Table:
-        """The rows with lower < primary key <= upper (None: no bound; a shorter bound: on the key's first columns), in no order."""
+        """Return the rows with lower < primary key <= upper, unordered. None: no bound; a shorter bound applies to the leading columns."""
         return self._read(self._target_table(schema), self.range_condition(schema, lower, upper))
 
     def read_where(self, schema: TableSchema, condition: str, columns: Sequence[str] = ()) -> pa.Table:
-        """The rows that satisfy a condition in ClickHouse's SQL, in no order; of some columns, if these are named."""
+        """Return the rows that satisfy a SQL condition, unordered; all columns unless some are named."""
         return self._read(self._target_table(schema), condition, columns)
 
     def range_condition(self, schema: TableSchema, lower: tuple[Any, ...] | None, upper: tuple[Any, ...] | None) -> str:
-        """The condition of `read_range`."""
+        """Return the condition of `read_range`."""
         target_table = self._target_table(schema)
         bounded = max(len(lower or ()), len(upper or ()))
         keys = [(schema.column(name), self._comparable(target_table, name)) for name in schema.row_key[:bounded]]
         return _range_condition(schema, keys, lower, upper)
 
     def key_condition(self, schema: TableSchema, keys: pa.Table) -> str:
-        """The condition of having one of these keys, given as a table of the key's columns."""
+        """Return the condition of having one of these keys, given as a table of the key columns."""
         target_table = self._target_table(schema)
         stored = [target_table.stored_column(name) for name in schema.row_key]
         names = [quote_name(column.name) for column in stored]
@@ -84,17 +82,17 @@ class ClickHouseReader:
         return f"({', '.join(names)}) IN ({rows})"
 
     def read_bucket(self, schema: TableSchema, column: str, bucket: int, buckets: int) -> pa.Table:
-        """The rows with CRC32 of the column % buckets = bucket: a cut of text and binary keys on which every collation agrees."""
+        """Return the rows with CRC32(column) % buckets = bucket, a partition of text keys that does not depend on collations."""
         target_table = self._target_table(schema)
         return self._read(target_table, f"CRC32({self._comparable(target_table, column)}) % {buckets} = {bucket}")
 
     def count(self, schema: TableSchema) -> int:
-        """How many rows the table shows."""
+        """Return the number of current rows."""
         _, rows = self.query(f"SELECT count() FROM {current_rows_from(self._target_table(schema))}")
         return int(rows[0][0])
 
     def query(self, sql: str) -> tuple[list[str], list[list[Any]]]:
-        """Names and rows of a query's result, in JSON's types (decimals, dates and times as text); nothing for other statements."""
+        """Return column names and rows of a query as JSON values (decimals, dates and times as text); empty for other statements."""
         connection = connect(self._target)
         with translate_errors(self._target, "running a query"):
             settings = connection.supported(_JSON_SETTINGS)
@@ -104,14 +102,14 @@ class ClickHouseReader:
         return (rows[0], rows[1:]) if rows else ([], [])
 
     def text(self, sql: str) -> str:
-        """What a query gives in the format that it names itself."""
+        """Return the result of a query in the format that it names itself."""
         connection = connect(self._target)
         with translate_errors(self._target, "running a query"):
             return _readable(connection.client.raw_query(sql))
 
     def kept(self, schema: TableSchema, source: pa.Table) -> pa.Table:
-        """The source's rows without what the table's types do not keep by nature (`ColumnCodec.loses`), to be compared with what is read.
-        They may have some of the table's columns only."""
+        """Return source rows without what the table's types do not store (`ColumnCodec.loses`), to be compared with rows read here. They
+        may have a subset of the table's columns."""
         target_table, limits = self._target_table(schema), connect(self._target).limits
         for place, name in enumerate(source.column_names):
             column, stored = schema.column(name), target_table.stored_column(name)
@@ -125,14 +123,14 @@ class ClickHouseReader:
         return resolve_tables(self._scope, [schema])[schema.name]
 
     def _constants(self, column: StoredColumn, values: Any) -> list[str]:
-        """Values of a column as constants that are equal to what is stored."""
+        """Return values of a column as SQL constants that equal what is stored."""
         if codec_for(column.source, column.type, connect(self._target).limits).comparable:
             return [literal(column.source, value) for value in values]
-        # What the type cannot hold is equal to nothing that is stored.
+        # A value that the type cannot store equals no stored value.
         return [constant_sql(column.source, column.type, scalar_value(value)) or "NULL" for value in values]
 
     def _comparable(self, target_table: TargetTable, name: str) -> str:
-        """The expression of a key's column that constants of its kind are compared with."""
+        """Return the SQL expression of a key column that can be compared with constants of its kind."""
         column = target_table.stored_column(name)
         codec = codec_for(column.source, column.type, connect(self._target).limits)
         quoted = quote_name(column.name)
@@ -146,8 +144,7 @@ class ClickHouseReader:
         return expression
 
     def read_images(self, schema: TableSchema, condition: str, columns: Sequence[str]) -> tuple[pa.Table, pa.UInt64Array, pa.BooleanArray]:
-        """The stored images that satisfy a condition, merged or not: some of their columns, their versions, and which of them are there
-        (the others were taken away)."""
+        """Return the stored images that satisfy a condition, merged or not: some columns, their versions, and which are not deletions."""
         target_table = self._target_table(schema)
         version = target_table.metadata_column(MetadataRole.VERSION)
         if version is None:
@@ -165,7 +162,7 @@ class ClickHouseReader:
     def _read(
         self, target_table: TargetTable, condition: str, names: Sequence[str] = (), source: str = "", metadata_columns: Sequence[str] = ()
     ) -> pa.Table:
-        """Columns from what the source shows, or from `source`, and behind them what the server says of `metadata_columns`."""
+        """Return columns from the current rows, or from `source`, followed by the SQL expressions in `marks`."""
         connection, schema = connect(self._target), target_table.schema
         chosen = [column for column in schema.columns if not names or column.name in names]
         stored = [target_table.stored_column(column.name) for column in chosen]
@@ -178,7 +175,7 @@ class ClickHouseReader:
             settings["output_format_arrow_compression_method"] = "none"
         with translate_errors(self._target, f"reading table {schema.name}"):
             table = arrow_table(connection.client.raw_query(sql, settings=settings, fmt="ArrowStream"), len(chosen) + len(metadata_columns))
-        # By place, not by name: an expression's name is its text.
+        # By index, not by name: an expression's name is its text.
         places = enumerate(zip(chosen, codecs, strict=True))
         arrays = [_restore(schema, column, codec, table.column(index)) for index, (column, codec) in places]
         read = pa.table(arrays, schema=pa.schema([schema.arrow_schema.field(column.name) for column in chosen]))
@@ -188,12 +185,12 @@ class ClickHouseReader:
 
 
 def orders_by_bytes(column: Column) -> bool:
-    """Whether ClickHouse orders the column by its bytes while a source may order it otherwise."""
+    """Whether ClickHouse orders the column by bytes while a source may order it by a collation."""
     return column.kind in _TEXT
 
 
 def _readable(raw: bytes) -> str:
-    """JSON as text; bytes that are not UTF-8 are shown as \\xNN rather than refused, for this is for people."""
+    """Decode JSON for people: bytes that are not UTF-8 become \\xNN."""
     return _NOT_UTF8.sub(lambda found: f"\\\\x{ord(found.group()) - 0xDC00:02x}", raw.decode("utf-8", errors="surrogateescape"))
 
 
@@ -216,7 +213,7 @@ def _range_condition(
 
 
 def _beyond(schema: TableSchema, keys: list[tuple[Column, str]], bound: tuple[Any, ...] | None, strict: str, last: str) -> str:
-    """The key compared with the bound column by column, with a plain condition on the first that the sort index can use."""
+    """Compare the key with the bound column by column, with a plain condition on the first column for the primary index."""
     if bound is None:
         return ""
     if not 1 <= len(bound) <= len(schema.row_key):

@@ -1,8 +1,8 @@
-"""Digests of rows, computed by ClickHouse's own functions (see `headrace.model.digest` for what they are of).
+"""Digests of rows, computed in ClickHouse SQL (see `headrace.model.digest` for the definition).
 
-Invariant: a column has a canonical text here only if SQL gives its source's value exactly, whatever type it is stored in (see
-`ColumnCodec.canonical`). Digits that the source's column does not have stay in the text, so that a value that only another writer can have
-stored is found. A table with a column that has no such text has no digests, and is compared by reading it.
+Invariant: a column has a canonical text only if SQL renders the source's value exactly, whatever type stores it (see
+`ColumnCodec.canonical`). Digits beyond the source column's precision stay in the text, so a value that only another writer can have stored
+is found. Columns without a canonical text are compared by reading them.
 """
 
 from __future__ import annotations
@@ -25,37 +25,37 @@ from headrace.sinks.clickhouse.types.type_names import ClickHouseType, parse_sto
 
 _TEXT: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
 _SPELLED: Final = frozenset({Kind.DECIMAL, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME, Kind.UUID, Kind.INET4, *BITS}) - {Kind.BIT}
-"""Kinds whose text in a String column is their canonical one."""
+"""Kinds whose text in a String column is the canonical one."""
 
 
 class ClickHouseDigests:
-    """Sums up rows of one server. The columns to sum up are those of a layout unless fewer are named."""
+    """Digests of one server's rows, over all columns of a table unless fewer are named."""
 
     def __init__(self, scope: TargetScope) -> None:
         self._scope, self._reader = scope, ClickHouseReader(scope)
 
     def losses(self, schema: TableSchema) -> Mapping[str, str]:
-        """The columns that are stored in a type that by nature keeps less than the source has, and what it loses."""
+        """Return the columns whose type stores less than the source has, and what is lost."""
         found = {column.source.name: self._carrier(column).loses for column in self._target_table(schema).columns}
         return {name: loses for name, loses in found.items() if loses}
 
     def incomparable(self, schema: TableSchema) -> tuple[str, ...]:
-        """Those of `losses` of which nothing can be compared."""
+        """Return those of `losses` that cannot be compared at all."""
         codecs = {column.source.name: self._carrier(column) for column in self._target_table(schema).columns}
         return tuple(name for name, codec in codecs.items() if codec.loses and codec.kept is None)
 
     def undigested(self, schema: TableSchema) -> tuple[str, ...]:
-        """The columns that have no canonical text: they are compared by reading them."""
+        """Return the columns without a canonical text: they are compared by reading them."""
         return tuple(column.source.name for column in self._target_table(schema).columns if self._canonical(column) is None)
 
     def is_there(self, schema: TableSchema) -> bool:
-        """Whether the sink has the table."""
+        """Whether the target table exists."""
         target_table = self._target_table(schema)
         where = f"database = {quote_text(target_table.database)} AND name = {quote_text(target_table.table)}"
         return bool(self._reader.query(f"SELECT 1 FROM system.tables WHERE {where}")[1])
 
     def is_sorted_by(self, schema: TableSchema) -> bool:
-        """Whether the sort key begins with the first column of the row's key, so that ranges of it are found by the index."""
+        """Whether the sort key starts with the first column of the row key, so that key ranges use the index."""
         if not schema.row_key:
             return False
         target_table = self._target_table(schema)
@@ -66,25 +66,25 @@ class ClickHouseDigests:
         return target_table.storage.sort_key[:1] in ((first,), (quote_name(first),))
 
     def digest(self, schema: TableSchema, condition: str = "1", columns: Sequence[str] = ()) -> Digest:
-        """The digest of the rows that satisfy a condition."""
+        """Return the digest of the rows that satisfy a condition."""
         [row] = self._query(schema, condition, "", "", columns)
         return Digest(int(row[0]), int(row[1]))
 
     def buckets(self, schema: TableSchema, condition: str, buckets: int, columns: Sequence[str] = ()) -> Mapping[int, Digest]:
-        """The digests of the same rows in parts; parts without rows are not there."""
+        """Return the digests of the same rows by bucket; empty buckets are missing."""
         rows = self._query(schema, condition, f"{self.bucket_of(schema, buckets, columns)} AS bucket, ", " GROUP BY bucket", columns)
         return {int(bucket): Digest(int(count), int(total)) for bucket, count, total in rows}
 
     def bucket_of(self, schema: TableSchema, buckets: int, columns: Sequence[str] = ()) -> str:
-        """The number of the part that a row belongs to, by its key; without a key by all of it."""
+        """Return the SQL of a row's bucket: a hash of its key, or of all columns if it has none."""
         return f"CRC32({self._joined(schema, schema.row_key or columns)}) % {buckets}"
 
     def in_buckets(self, schema: TableSchema, buckets: int, chosen: Sequence[int], columns: Sequence[str] = ()) -> str:
-        """The condition of belonging to one of the chosen parts."""
+        """Return the condition of being in one of the buckets."""
         return f"{self.bucket_of(schema, buckets, columns)} IN ({', '.join(map(str, chosen))})"
 
     def sampled(self, schema: TableSchema, seed: int, share: float, columns: Sequence[str] = ()) -> str:
-        """The condition of belonging to a sample of the rows."""
+        """Return the condition of being in a sample of the rows."""
         return f"CRC32(concat('{seed},', {self._joined(schema, schema.row_key or columns)})) % 1000000 < {round(share * 1_000_000)}"
 
     def _query(self, schema: TableSchema, condition: str, first: str, last: str, columns: Sequence[str]) -> list[list[Any]]:
@@ -96,7 +96,7 @@ class ClickHouseDigests:
         target_table = self._target_table(schema)
         names = columns or [column.name for column in schema.columns]
         texts = [self._canonical(target_table.stored_column(name)) or "''" for name in names]
-        # concat is no function of one argument.
+        # concat needs two arguments.
         return texts[0] if len(texts) == 1 else f"concat({', '.join(_separated(texts))})"
 
     def _canonical(self, column: StoredColumn) -> str | None:
@@ -117,7 +117,7 @@ def _separated(texts: Sequence[str]) -> Iterable[str]:
 
 
 def canonical(stored: StoredColumn, codec: ColumnCodec) -> str | None:
-    """The canonical text of a column, never NULL; None where SQL has none."""
+    """Return SQL of a column's canonical text, never NULL; None if SQL cannot render it."""
     kept, name = parse_stored_type(stored.type), quote_name(stored.name)
     value = codec.canonical_expression(name)
     if codec.loses:
@@ -125,7 +125,7 @@ def canonical(stored: StoredColumn, codec: ColumnCodec) -> str | None:
     if value is not None:
         text = _text(stored.source, kept.plain, value, name)
     elif kept.plain.name == "String" and stored.source.kind in _SPELLED:
-        # It is kept as its canonical text; whatever else is there is no such text.
+        # The stored text is the canonical one; any other text was written by someone else.
         text = f"if(match({name}, '^[0-9a-f.: -]+$'), {name}, concat('?', hex({name})))"
     else:
         return None
@@ -150,7 +150,7 @@ def _text(column: Column, plain: ClickHouseType, value: str, name: str) -> str:
         case Kind.TIME:
             return f"toString({name})" if plain.name == "Time64" and plain.number(0, 3) == column.precision else _time(column, value)
         case Kind.VECTOR:
-            # An Array cannot be NULL: the empty one, which no vector is, stands for it.
+            # An Array cannot be NULL: the empty array, which no vector is, represents NULL.
             text = f"arrayStringConcat(arrayMap(x -> hex(x), {value}))"
             return f"if(empty({value}), 'N', {text})" if column.nullable else text
         case Kind.INET6:
@@ -179,7 +179,7 @@ def _instant(column: Column, plain: ClickHouseType, value: str) -> str:
 
 
 def _without_zeros(text: str, digits: int, wanted: int) -> str:
-    """The text with fewer digits after the point, where those are zeros."""
+    """Return the text with fewer fractional digits, where the dropped ones are zeros."""
     if digits == wanted:
         return text
     tail = "0" * (digits - wanted) if wanted else "." + "0" * digits
@@ -187,7 +187,7 @@ def _without_zeros(text: str, digits: int, wanted: int) -> str:
 
 
 def _time(column: Column, value: str) -> str:
-    """From microseconds."""
+    """Render a time given in microseconds."""
     size = f"abs({value})"
     hours, rest = f"toString(intDiv({size}, 3600000000))", f"intDiv({size}, 1000000)"
     parts = [f"if({value} < 0, '-', '')", f"leftPad({hours}, greatest(length({hours}), 2), '0')"]

@@ -1,7 +1,7 @@
-"""A table that is there, as a source's table: for changes that come without types, which the target then has to tell.
+"""Infers a source schema from an existing target table, for changes that carry no types.
 
-Invariant: a column of the schema made here can be carried into the column that it was made of. What says less than a source would (a
-`String` may hold bytes, a `UInt16` a year) is taken for the plainest that fits.
+Invariant: every inferred column can be stored in the target column that it was inferred from. Where a type is ambiguous (a `String` may
+hold bytes, a `UInt16` a year), the plainest kind is used.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PLAIN: Final = {
     "JSON": Kind.JSON,
     "Enum8": Kind.ENUM,
     "Enum16": Kind.ENUM,
-    # Wider whole numbers than any source sends.
+    # Wider than any source's integers.
     **dict.fromkeys(("Int64", "Int128", "Int256"), Kind.INT64),
     **dict.fromkeys(("UInt128", "UInt256"), Kind.UINT64),
     **dict.fromkeys(("Point", "Ring", "LineString", "MultiLineString", "Polygon", "MultiPolygon", "MultiPoint"), Kind.GEOMETRY),
@@ -53,8 +53,8 @@ _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT"})
 
 
 def infer_schemas(scope: TargetScope, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
-    """Those of the tables whose targets are there, as the targets describe them."""
-    # Where a table goes does not depend on its columns.
+    """Return the inferred schemas of those tables whose targets exist."""
+    # The target's name does not depend on the columns.
     plans = {name: plan_table(TableSchema(name, (Column("a", Kind.INT8, False),), ("a",)), scope.target, scope.options) for name in names}
     with translate_errors(scope.target, "looking for tables"):
         found, local_tables = find_with_local_tables(connect(scope.target), ((plan.database, plan.table) for plan in plans.values()))
@@ -67,7 +67,7 @@ def infer_schemas(scope: TargetScope, names: Iterable[TableName]) -> Mapping[Tab
 
 
 def infer_schema(name: TableName, found: ExistingTable, options: TableOptions) -> TableSchema:
-    """A table that is there as its source would have it: without the columns that Headrace writes and those that ClickHouse computes."""
+    """Infer the schema of one table, without metadata columns and computed columns."""
     ours = _own_columns(found, options)
     sources = {target: source for source, target in options.rename}
     columns = [column for column in found.columns if column.name not in ours and column.default_kind in ("", "DEFAULT")]
@@ -109,7 +109,7 @@ def _column(table: TableName, found: ExistingColumn, name: str) -> Column:
 
 
 def _kind(name: str, plain: ClickHouseType) -> Column | None:
-    """What a type holds; None if that cannot be told."""
+    """Return a column of the kind that a type stores; None if it is unknown."""
     decimal = decimal_arrow(plain)
     if decimal is not None:
         return Column(name, Kind.DECIMAL, precision=decimal.precision, scale=decimal.scale)
@@ -121,7 +121,7 @@ def _kind(name: str, plain: ClickHouseType) -> Column | None:
     if plain.name in ("DateTime", "DateTime64"):
         zone = plain.text(1 if plain.name == "DateTime64" else 0)
         digits = min(6, plain.number(0, 3)) if plain.name == "DateTime64" else 0
-        # A clock's reading is only kept in UTC; an instant in any zone.
+        # A wall-clock time is stored only in UTC columns, an instant in any zone.
         return Column(name, Kind.DATETIME if zone in _UTC else Kind.TIMESTAMP, precision=digits)
     if plain.name in ("Time", "Time64"):
         return Column(name, Kind.TIME, precision=min(6, plain.number(0, 3)) if plain.name == "Time64" else 0)

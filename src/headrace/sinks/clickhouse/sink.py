@@ -1,8 +1,7 @@
-"""The ClickHouse sink: a table store (`headrace.sinks.base`) on one server.
+"""The ClickHouse sink: implements `headrace.sinks.base` for one server.
 
-Idempotent and order-free where the table's engine merges by version: every image is a row with its sign and version, and the table keeps
-the highest version of each key. Writing a block twice or late does not change what `FINAL` returns. Engines that sum rows get every block
-once, under a deduplication token (see `write.dedup_token`).
+Writes are idempotent and order-free where the table's engine merges by version: every image is a row with a version, and the table keeps
+the highest version of each key. Engines that count duplicates get every block once, with a deduplication token (see `write.dedup_check`).
 """
 
 from __future__ import annotations
@@ -37,17 +36,17 @@ from headrace.sinks.clickhouse.write.writer import ClickHouseWriter, OnRejected
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseSink(Sink):
-    """A server, or one database of it. Picklable; its text never contains the password."""
+    """A ClickHouse server and, optionally, one target database. Picklable; no text form shows the password."""
 
     target: ClickHouseTarget
     options: ClickHouseOptions = field(default_factory=ClickHouseOptions)
     generation: int = 0
     pipe: str = ""
-    """The id of the pipe: part of deduplication tokens."""
+    """Id of the writing pipe: part of the deduplication tokens."""
     label: str = ""
-    """The pipe's name for people."""
+    """Display name of the writing pipe."""
     repeats: bool = False
-    """Whether an earlier attempt may have written the blocks."""
+    """Whether an earlier run may have stored blocks of this batch."""
     expected: tuple[TableSchema, ...] = ()
     """The tables that tasks write."""
 
@@ -66,7 +65,7 @@ class ClickHouseSink(Sink):
         plan_tables(schemas, self.target, self.options)
 
     def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
-        """A change of the sort key deletes the old row and inserts the new one. Engines that sum need every before image."""
+        """A change of the sort key needs the old image to delete the row; engines that count duplicates need all before images."""
         return {name: _needs(target_table) for name, target_table in resolve_tables(self._scope, schemas).items()}
 
     def target_table(self, schema: TableSchema) -> TargetTable:
@@ -74,11 +73,11 @@ class ClickHouseSink(Sink):
         return self.target_tables([schema])[schema.name]
 
     def target_tables(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TargetTable]:
-        """Return the target tables of schemas, with one request."""
+        """Return the target tables of schemas, in one query."""
         return resolve_tables(self._scope, schemas)
 
     def infer_schemas(self, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
-        """Return the schemas of existing targets, for changes that come without types."""
+        """Return the schemas of those tables whose targets exist, inferred from the targets."""
         return infer_schemas(self._scope, names)
 
     def for_pipe(self, pipe: str, label: str = "") -> Self:
@@ -106,7 +105,6 @@ class ClickHouseSink(Sink):
         return replace(self, generation=self.generation + 1)
 
     def own_tables(self) -> OwnTables:
-        """Return the tables of the database `headrace`."""
         return OwnTables(self._scope)
 
     def progress_store(self) -> ClickHouseProgressStore:
@@ -119,7 +117,7 @@ class ClickHouseSink(Sink):
         return ".".join(target_name(name, self.target, self.options))
 
     def writer(self, on_refused: OnRejected | None = None) -> ClickHouseWriter:
-        """`on_refused` handles the rows that a table rejects, instead of the table's options."""
+        """`on_refused` handles rejected rows instead of the tables' options."""
         return ClickHouseWriter(self._scope, self.pipe, again=self.repeats, tables=self.expected, label=self.label, on_refused=on_refused)
 
     def reader(self) -> ClickHouseReader:

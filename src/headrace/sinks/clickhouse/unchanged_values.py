@@ -1,9 +1,9 @@
-"""Values that an event does not hold because they did not change: found in what came before, so that every image is whole.
+"""Fills values that an event omits because they did not change, so that every row image is complete.
 
-The value before is in an earlier image of the same row: of the same block, or in the table, where all earlier ones are (blocks of one row
-are written one after the other). Invariant: an image gets the value of the newest image with a lower version. Where the table holds none
-such, but one with a higher version, the batch is being read again: what is put there does not matter, for the higher version wins. A row of
-which there is no image at all is an error: nobody knows the value.
+The value is taken from an earlier image of the same row: in the same block, or in the table, which has all earlier images (blocks of one
+row are written in order). Invariant: an image gets the value of the newest image with a lower version. If the table only has an image with
+a higher version, the batch is a replay: the filled value does not matter, because the higher version wins. A row without any image is an
+error.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 Places = npt.NDArray[np.int64]
 _MOST_KEYS: Final = 2000
-"""Of one query."""
+"""Per query."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnchangedValueFiller:
-    """Puts such values into blocks. Picklable."""
+    """Fills omitted values of blocks. Picklable."""
 
     scope: TargetScope
 
     def filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], place: str) -> ChangeBlock:
-        """The block with every value in it."""
+        """Return the block with every value filled in."""
         schema = block.schema
         if not schema.row_key:
             raise DefiniteError(
@@ -56,7 +56,7 @@ class UnchangedValueFiller:
         return replace(block, images=images)
 
     def _stored(self, block: ChangeBlock, wanted: Places, names: tuple[str, ...]) -> _Stored:
-        """What the table has for the rows that are wanted: for each, where its value is, and the values."""
+        """Read the table's images of the wanted rows, and find the image that has each row's value."""
         schema, reader = block.schema, ClickHouseReader(self.scope)
         keys = pa.table([block.images.column(name).take(wanted) for name in schema.row_key], names=list(schema.row_key))
         found = []
@@ -70,13 +70,13 @@ class UnchangedValueFiller:
         return _Stored(images, _newest_before(asked, np.asarray(block.version)[wanted], there, versions, live))
 
     def _taken(self, block: ChangeBlock, name: str, origin: Places, wanted: Places, stored: _Stored | None, place: str) -> Any:
-        """The column's values: each from the block or, behind it, from the table."""
+        """Return the column's values, each from the block or from the table."""
         values = block.images.column(name)
         if stored is None:
             return values.take(origin)
         lookup = np.full(len(values), -1, dtype=np.int64)
         lookup[wanted] = stored.places
-        # An image that takes its value from another of the block takes it from where that one has it.
+        # An image that takes its value from another image of the block takes it from that image's origin.
         from_table = origin < 0
         unknown = np.flatnonzero(from_table & (lookup < 0))
         if len(unknown):
@@ -96,11 +96,11 @@ class UnchangedValueFiller:
 class _Stored:
     images: pa.Table
     places: Places
-    """For each row that was wanted: which image holds its values; -1 if none does."""
+    """For each wanted row: the index of the image that has its values; -1 if none has."""
 
 
 def _codes(sides: Iterable[list[Any]]) -> list[Places]:
-    """Numbers that are equal where keys are; keys come as lists of columns, in parts that are numbered alike."""
+    """Return numbers that are equal where keys are equal, comparable across all sides. A key is a list of columns."""
     parts = [[_plain(column) for column in side] for side in sides]
     lengths = [len(side[0]) for side in parts]
     codes = np.zeros(sum(lengths), dtype=np.int64)
@@ -112,20 +112,21 @@ def _codes(sides: Iterable[list[Any]]) -> list[Places]:
 
 
 def _plain(column: Any) -> Any:
-    """A column in chunks, of values that can be numbered."""
+    """Return the column in chunks, without dictionary encoding."""
     chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
     return chunked.cast(chunked.type.value_type) if pa.types.is_dictionary(chunked.type) else chunked
 
 
 def _earlier(codes: Places, mask: npt.NDArray[np.bool_], op: npt.NDArray[np.uint8]) -> Places:
-    """For each image, the image of the block that holds its value: itself, or the last one of the same row before; -1 if none does."""
+    """For each image, return the index of the block's image that has its value: itself, or the last earlier one of the same row; -1 if
+    none."""
     rows = np.arange(len(codes))
     order = np.argsort(codes, kind="stable")
     sorted_codes = codes[order]
     begins = np.maximum.accumulate(np.where(np.concatenate(([True], sorted_codes[1:] != sorted_codes[:-1])), rows, 0))
     last = np.maximum.accumulate(np.where(mask[order], -1, rows))
     found = np.where(last >= begins, order[np.maximum(last, 0)], -1)
-    # What was taken away has no value to keep.
+    # A deleted row has no value to retain.
     found = np.where((found >= 0) & (op[np.maximum(found, 0)] == Op.DELETE) & mask[order], -1, found)
     origins = np.empty(len(codes), dtype=np.int64)
     origins[order] = found
@@ -135,7 +136,7 @@ def _earlier(codes: Places, mask: npt.NDArray[np.bool_], op: npt.NDArray[np.uint
 def _newest_before(
     asked: Places, versions: npt.NDArray[np.uint64], there: Places, stored: npt.NDArray[np.uint64], live: npt.NDArray[np.bool_]
 ) -> Places:
-    """For each row that is asked for, the stored image that holds its value (see the module's invariant); -1 if there is none."""
+    """For each wanted row, return the stored image that has its value (see the module's invariant); -1 if there is none."""
     count = len(there)
     codes, both = np.concatenate([there, asked]), np.concatenate([stored, versions])
     is_asked = np.concatenate([np.zeros(count, dtype=np.int8), np.ones(len(asked), dtype=np.int8)])

@@ -1,7 +1,6 @@
-"""The ledger of schema changes in the sink: what the source did, what was done here, and how that ended.
+"""Records schema changes in `headrace.schema_changes`: the source's statement, the sink's statements and the outcome.
 
-Invariant: a change of a table at a position has one row, however often it is written: what is there is not written again, and two rows
-that a lost answer left become one by their key.
+Invariant: a change of a table at a position has one row. Existing rows are not written again; duplicates after a lost answer merge by key.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ LEDGER = OwnTable(
 
 
 def record(tables: OwnTables, entries: Iterable[LedgerEntry]) -> None:
-    """Write those entries that are not there yet."""
+    """Write the entries that are not stored yet."""
     wanted = list(entries)
     if not wanted:
         return

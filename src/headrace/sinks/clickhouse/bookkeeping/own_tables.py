@@ -1,8 +1,7 @@
-"""The sink's own tables: what Headrace writes about its work beside the data, for people and for itself.
+"""Headrace's own tables in the sink, in the database `headrace`.
 
-They live in a database of their own, `headrace`. Invariant: every row written here may be written again, because a crash or an answer that
-was lost repeats it: tables either replace by their key (the newest insertion wins, no clock is asked) or their readers take one row a key.
-Rows come one at a time and often, so parts that were merged are removed soon.
+Invariant: every row may be written again, because a crash or a lost answer repeats it. Tables either replace rows by key (the last
+insertion wins, independent of clocks) or their readers take one row per key. Rows come singly and often, so merged parts are removed soon.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ _OLD_PARTS_LIFETIME_S = 30
 
 @dataclass(frozen=True, slots=True)
 class OwnTable:
-    """One of our own tables."""
+    """Definition of one of Headrace's own tables."""
 
     name: str
     columns: tuple[tuple[str, str], ...]
     """Name and type, in order."""
     sort_key: tuple[str, ...]
     replacing: bool = True
-    """Whether the row inserted last takes the place of others of its key."""
+    """Whether the row inserted last replaces others of its key."""
 
     @property
     def engine(self) -> str:
@@ -49,27 +48,27 @@ class OwnTable:
 
 
 class OwnTables:
-    """Our tables in one sink."""
+    """Access to Headrace's own tables in one sink."""
 
     def __init__(self, scope: TargetScope) -> None:
         self._scope, self._target = scope, scope.target
 
     def ensure(self, table: OwnTable) -> None:
-        """Create the database and the table where they are missing, and columns that an older version did not have."""
+        """Create the database, the table, and columns that an older release did not have."""
         connection = connect(self._target)
         with translate_errors(self._target, f"creating table {table.qualified}"):
             for statement in create_statements(table, self._scope):
                 connection.client.command(statement, settings=connection.supported(CREATE_SETTINGS))
 
     def create_view(self, name: str, body: str) -> None:
-        """Create a view over our tables, or make it what it is to be now."""
+        """Create or replace a view over Headrace's own tables."""
         connection = connect(self._target)
         with translate_errors(self._target, f"creating view {OWN_DATABASE}.{name}"):
             statement = f"CREATE OR REPLACE VIEW {quote_name(OWN_DATABASE)}.{quote_name(name)}{_on_cluster(self._scope)} AS {body}"
             connection.client.command(statement)
 
     def insert(self, table: OwnTable, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Write rows, each a value in JSON's types for every column; stored and visible when it returns."""
+        """Write rows of JSON values, one for every column; they are stored and visible when this returns."""
         names = [name for name, _ in table.columns]
         lines = [json.dumps({name: row[name] for name in names}) for row in rows]
         if not lines:
@@ -81,7 +80,7 @@ class OwnTables:
             connection.client.raw_insert("", None, body.encode(), settings=connection.supported(INSERT_SETTINGS))
 
     def select(self, table: OwnTable, columns: Sequence[str], condition: str = "1", order: str = "") -> list[list[Any]]:
-        """Rows of the table as they are now, in JSON's types."""
+        """Return current rows as JSON values."""
         final = " FINAL" if table.replacing else ""
         ordered = f" ORDER BY {order}" if order else ""
         listed = ", ".join(map(quote_name, columns))
@@ -92,12 +91,12 @@ class OwnTables:
         return bool(self._query(sql))
 
     def columns(self, table: OwnTable) -> set[str]:
-        """The columns that the table has; none if there is no such table."""
+        """Return the table's columns; empty if the table does not exist."""
         sql = f"SELECT name FROM system.columns WHERE database = {quote_text(OWN_DATABASE)} AND table = {quote_text(table.name)}"
         return {name for (name,) in self._query(sql)}
 
     def existing_tables(self, tables: Collection[str]) -> set[str]:
-        """Those of the tables of any database (`database.table`) that exist."""
+        """Return those of the tables (`database.table`) that exist."""
         if not tables:
             return set()
         listed = ", ".join(map(quote_text, sorted(tables)))
@@ -105,7 +104,7 @@ class OwnTables:
         return {name for (name,) in self._query(sql)}
 
     def sync(self, table: OwnTable) -> None:
-        """Wait until the host that answers has all rows that were written to other replicas of the table."""
+        """Wait until the current host has all rows that were written to other replicas."""
         if not (self._target.others or self._scope.options.cluster):
             return
         here = f"database = {quote_text(OWN_DATABASE)} AND table = {quote_text(table.name)}"
@@ -114,7 +113,7 @@ class OwnTables:
                 connect(self._target).client.command(f"SYSTEM SYNC REPLICA {table.qualified}")
 
     def delete_pipe(self, pipe: str) -> None:
-        """Take away every row about a pipe; the row that says that there is such a pipe goes last, so that this can be repeated."""
+        """Delete every row about a pipe. The row in `pipes` goes last, so that an interrupted run can be repeated."""
         found = self._query(
             f"SELECT table FROM system.columns WHERE database = {quote_text(OWN_DATABASE)} AND name = 'pipe' AND default_kind = ''"
         )
@@ -137,13 +136,13 @@ class OwnTables:
 
 
 def create_statements(table: OwnTable, scope: TargetScope) -> list[str]:
-    """What makes the table, whatever of it is there."""
+    """Return the statements that create or complete the table."""
     cluster = scope.options.cluster
     columns = ", ".join(f"{quote_name(name)} {kind}" for name, kind in table.columns)
     key = ", ".join(map(quote_name, table.sort_key))
     engine = table.engine
     if cluster:
-        # One set of rows for all shards: whichever host is asked, it knows them.
+        # One set of rows for all shards: every host can answer.
         engine = f"Replicated{engine}({quote_text(f'/clickhouse/headrace/{table.name}')}, '{{shard}}-{{replica}}')"
     where = _on_cluster(scope)
     adding = ", ".join(f"ADD COLUMN IF NOT EXISTS {quote_name(name)} {kind}" for name, kind in table.columns)
@@ -156,7 +155,7 @@ def create_statements(table: OwnTable, scope: TargetScope) -> list[str]:
 
 
 def check_not_own_tables(target_tables: Iterable[TargetTable]) -> None:
-    """Refuse to replicate a table into one of our own."""
+    """Raise `DefiniteError` if a source table would be replicated into one of Headrace's own tables."""
     for target_table in target_tables:
         if target_table.database == OWN_DATABASE and target_table.table in OWN_NAMES:
             raise DefiniteError(
@@ -167,7 +166,7 @@ def check_not_own_tables(target_tables: Iterable[TargetTable]) -> None:
 
 
 def format_timestamp(microseconds: int) -> str:
-    """Microseconds since 1970 as a DateTime64(6, 'UTC') is written."""
+    """Format microseconds since 1970 as DateTime64(6, 'UTC')."""
     return (_EPOCH + timedelta(microseconds=microseconds)).strftime("%Y-%m-%d %H:%M:%S.%f")
 
 

@@ -1,8 +1,8 @@
-"""How far each pipe is, told in the sink: `headrace.positions`, one current row per pipe, and `headrace.lag`, the same as people ask it.
+"""Progress of each pipe: the table `headrace.positions` with one current row per pipe, and the view `headrace.lag`.
 
-Invariant: every change of the source before `position` is in the tables when the row says so, except in the tables that `incomplete` names
-(their rows are being read). The row is written after a batch's data and before the batch counts, so after a crash it may be ahead of the
-checkpoint, never ahead of the data. A batch that is done again does not count again: its end is not above what the row said already.
+Invariant: when the row is written, the tables contain every change before `position`, except the tables in `incomplete`, whose snapshot
+runs. The row is written after a batch's data and before the batch is committed: after a crash it may be ahead of the checkpoint, never
+ahead of the data. A replayed batch is not counted again, because its end is not above the stored position.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ STOPPED_S = 30
 
 
 def prepare_positions(tables: OwnTables) -> None:
-    """Make the table and the view."""
+    """Create the table and the view."""
     tables.ensure(POSITIONS)
     tables.create_view(
         LAG,
         "SELECT pipe, source, position, version, commit_time, "
-        # A pipe that does not run falls behind from the moment at which it was last known to run.
+        # The lag of a stopped pipe counts from its last heartbeat.
         f"ifNull(greatest(dateDiff('millisecond', multiIf(pending_since IS NOT NULL, pending_since, "
         f"silent_seconds > {STOPPED_S}, toNullable(seen_at), NULL), now64(6, 'UTC')), 0) / 1000, 0) AS lag_seconds, "
         "dateDiff('millisecond', updated_at, now64(6, 'UTC')) / 1000 AS idle_seconds, "
@@ -52,7 +52,6 @@ def prepare_positions(tables: OwnTables) -> None:
 
 
 def write_progress(tables: OwnTables, progress: Progress) -> None:
-    """Say how far a pipe is."""
     row = {
         "pipe": progress.pipe,
         "source": progress.source,
@@ -72,11 +71,11 @@ def write_progress(tables: OwnTables, progress: Progress) -> None:
 
 
 def read_progress(tables: OwnTables, pipe: str) -> Progress | None:
-    """What the sink says of a pipe; None if it says nothing."""
+    """Return a pipe's stored progress; None if there is none."""
     existing_tables = tables.columns(POSITIONS)
     if not existing_tables:
         return None
-    # Headrace 0.9 made the table without the last two columns; a pipe that begins adds them.
+    # Headrace 0.9 created the table without the last two columns; a pipe adds them when it starts.
     names = [name for name, _ in POSITIONS.columns if name in existing_tables]
     rows = tables.select(POSITIONS, names, f"pipe = {quote_text(pipe)}")
     if not rows:

@@ -1,4 +1,4 @@
-"""What a sink keeps of the pipes that fill it: how far each is (`headrace.positions`) and how each was begun (`headrace.pipes`)."""
+"""Stores each pipe's progress (`headrace.positions`) and definition (`headrace.pipes`) in the sink."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PIPES = OwnTable(
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseProgressStore:
-    """Both, in our own tables."""
+    """A `ProgressStore` in Headrace's own tables."""
 
     own: OwnTables
 
@@ -46,7 +46,7 @@ class ClickHouseProgressStore:
         write_progress(self.own, progress)
 
     def register(self, pipe: Mapping[str, str]) -> None:
-        """Write a pipe's row; what an earlier row of the same pipe says of its making stays."""
+        """Store a pipe's row; creation time and statement of an earlier row of the same pipe stay."""
         self.own.ensure(PIPES)
         row, names = dict(pipe), ("state", "host", "created", "statement")
         for state, host, created, statement in self.own.select(PIPES, names, f"pipe = {quote_text(pipe['pipe'])}"):

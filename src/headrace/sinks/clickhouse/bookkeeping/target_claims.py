@@ -1,6 +1,6 @@
-"""Claims on tables in ClickHouse: `headrace.targets`, one row for each table and state.
+"""Claims on target tables: `headrace.targets`, one row per table and state directory.
 
-A claim is removed by a row that says so: the row inserted last counts, and no mutation has to run.
+A claim is removed by inserting a row with `removed = true`: the last row wins, and no mutation has to run.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class ClickHouseTargetClaims:
         return self.own.existing_tables(targets)
 
     def last_seen_us(self, claim: Claim) -> int:
-        # Headrace 0.9 made the table without the id of the state.
+        # Headrace 0.9 created the table without the state's id.
         if "state" not in self.own.columns(POSITIONS):
             return 0
         rows = self.own.select(POSITIONS, ("seen_at",), f"state = {quote_text(claim.state)}")

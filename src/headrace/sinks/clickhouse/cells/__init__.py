@@ -1,1 +1,2 @@
-"""ScyllaDB's cells in ClickHouse: deltas in any order and any number of times, merged by the tables themselves, shown by a view."""
+"""ScyllaDB cells in ClickHouse: deltas may be written in any order and any number of times; the tables merge them, a view shows the
+rows."""

@@ -1,7 +1,7 @@
-"""What is written of a block: a batch for the table of rows, one for the table of partitions.
+"""The batches written for a block: one for the rows table, one for the partitions table.
 
-Invariant: encoding is a pure function of the block; everything written is a `max`, so a batch that is written again, in part or in any
-order among others, leaves the same data.
+Invariant: encoding is a pure function of the block, and all columns merge by `max`. So a batch may be written again, in part, or in any
+order, with the same result.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 
 @dataclass(frozen=True, slots=True)
 class CellBatch:
-    """Rows for one of the two tables, column by column."""
+    """Rows for one of the two tables, by column."""
 
     columns: dict[str, Array]
-    """By the stored name. Columns of the key that SQL makes of their bytes are bytes here."""
+    """By stored name. Key columns that SQL converts from bytes are bytes here."""
 
     @property
     def rows(self) -> int:
@@ -40,7 +40,7 @@ class CellBatch:
 
 
 class BlockColumns:
-    """The columns of some of a block's rows, as cells."""
+    """The columns of selected rows of a block, as cells."""
 
     def __init__(self, rows: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[Any]], subject: str) -> None:
         self._rows, self._chosen, self._subject = rows, chosen, subject
@@ -51,7 +51,7 @@ class BlockColumns:
         return len(self._chosen)
 
     def __call__(self, name: str) -> Cells:
-        """A column; a definite error if the block has none of that name."""
+        """Return a column; raise `DefiniteError` if the block does not have it."""
         found = self._known.get(name)
         if found is None:
             place = self._rows.schema.get_field_index(name)
@@ -71,20 +71,20 @@ class BlockColumns:
         return place >= 0 and bool(self._rows.column(place).null_count == self._rows.num_rows)
 
     def place(self, row: int) -> str:
-        """Where one of these rows is, for errors: in the log by its time, in the base table by the first column of its key."""
+        """Return a row's place for errors: its time in the log, or the first key column in the base table."""
         found = self._rows.slice(int(self._chosen[row]), 1)
         if TIME in found.schema.names:
             return str(BatchPlace.of_row(self._subject, found, 0))
         return f"table {self._subject}, {found.schema.names[0]} = 0x{(found.column(0)[0].as_py() or b'').hex()}"
 
     def array(self, name: str) -> Array:
-        """A column's bytes."""
+        """Return a column's bytes."""
         column = self._rows.column(self._rows.schema.get_field_index(name))
         return column if self._all else self(name).binary()
 
 
 def key_arrays(storage: Storage, read: BlockColumns, *roles: Role) -> dict[str, Array]:
-    """The columns of the key, and what is sorted by."""
+    """Return the key columns and the sort columns."""
     made: dict[str, Array] = {}
     clustered = Role.CLUSTERING in roles and storage.is_clustered
     parts, joined = order_keys(storage.table.clustering, read) if clustered else ([], None)
@@ -122,7 +122,7 @@ def _check_key(column: CqlColumn, read: BlockColumns) -> None:
 
 
 def damaged_value(damage: Damage, name: str, place: str = "") -> DefiniteError:
-    """What a damaged value of a block means; `place` tells where its row is."""
+    """Return the error for a damaged value; `place` is its row."""
     return DefiniteError(
         f"a value of column {name} cannot be read: {damage.reason}",
         place=place or f"row {damage.row} of the block",
@@ -133,12 +133,12 @@ def damaged_value(damage: Damage, name: str, place: str = "") -> DefiniteError:
 
 
 def event_of(place: str) -> str:
-    """What `headrace skip` takes, of a place where a row is: a batch of the log; rows of the base table are not skipped."""
+    """Return the log batch that `headrace skip` takes; empty for rows of the base table, which cannot be skipped."""
     return place if BatchPlace.parse(place) is not None else ""
 
 
 def insert_sql(storage: Storage, table: str, batch: CellBatch, types: dict[str, str]) -> str:
-    """The INSERT that an Arrow stream of the batch follows; `types` are the table's columns."""
+    """Return the INSERT that precedes the batch's Arrow stream; `types` are the table's column types."""
     kinds = {f"key:{column.name}": column.type for column in storage.table.columns}
     sent, chosen = [], []
     for name in batch.columns:
@@ -154,7 +154,7 @@ def insert_sql(storage: Storage, table: str, batch: CellBatch, types: dict[str, 
 
 
 def _plain_type(stored: str) -> str:
-    """What a merging column takes."""
+    """Return the argument type of a SimpleAggregateFunction column."""
     if not stored.startswith("SimpleAggregateFunction("):
         return stored
     return stored.partition(", ")[2][:-1]

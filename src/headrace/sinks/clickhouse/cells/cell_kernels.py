@@ -1,6 +1,6 @@
-"""The compiled loops that write cells: heads that sort as servers settle ties, serialised values behind them.
+"""Compiled loops that write cells: a header that sorts like the server resolves conflicts, then the serialised value.
 
-What a cell is, is told in `storage`. Callers give room for the longest: a head of 21 bytes for each, and all values.
+The format of a cell is defined in `storage`. Callers allocate 21 header bytes for each cell, and room for all values.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ NO_ERROR = -1
 _SIGN = np.uint64(1 << 63)
 _HIGH_BITS = np.uint64(0x8080808080808080)
 CELLS = "Array(uint8, 1, 'C', readonly=True), int64[::1], int64[::1]"
-"""The bytes (a page's, which nobody writes to), where each value starts in them, its size."""
+"""The bytes (of a page; read-only), the start of each value, its size."""
 
 
 @compiled("void(CPointer(uint8), int64, int64)", inlined=True)
 def _put_long(out: Pointer, to: int, number: int) -> None:
-    """Eight bytes, most significant first."""
+    """Write eight bytes, most significant first."""
     store_word(out, to, byteswap(np.uint64(number)))
 
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, int64)", inlined=True)
 def _put_head(out: Pointer, to: int, time: int, expiry: int, ttl: int) -> int:
-    """The head of a live cell; expiry 0: it does not expire. Where its value goes."""
+    """Write the header of a live cell and return where its value goes; expiry 0: it does not expire."""
     store_word(out, to, byteswap(np.uint64(time) ^ _SIGN))
     if expiry == 0:
         store_int8(out, to + 8, PLAIN)
@@ -63,7 +63,7 @@ def pack_cells(
     out: Bytes,
     offsets: Offsets,
 ) -> None:
-    """A column of cells: a value where there is one (a size that is not -1), else a deletion where it says so, else nothing."""
+    """Write a column of cells: a value if there is one (size >= 0), else a deletion if `deleted`, else nothing."""
     buf, made, limit, room = pointer_to(data), pointer_to(out), len(data), len(out)
     to = 0
     offsets[0] = 0
@@ -80,7 +80,7 @@ def pack_cells(
 
 @compiled("void(CPointer(uint8), int64, CPointer(uint8), int64)", inlined=True)
 def put_time_order(buf: Pointer, at: int, out: Pointer, to: int) -> None:
-    """A timeuuid as sixteen bytes that sort as CQL sorts it."""
+    """Write a timeuuid as sixteen bytes that sort like CQL sorts it."""
     head = byteswap(load_word(buf, at))
     low, middle, high = head >> np.uint64(32), head >> np.uint64(16) & np.uint64(0xFFFF), head & np.uint64(0x0FFF)
     store_word(out, to, byteswap(high << np.uint64(48) | middle << np.uint64(32) | low))
@@ -122,9 +122,9 @@ def pack_elements(
     cells: Bytes,
     cell_offsets: Offsets,
 ) -> None:
-    """The elements of a column, row by row: those that are there (all arrays by element), then the deletions (times by row).
+    """Write a column's elements row by row: first the present ones (arrays by element), then the deleted ones (times by row).
 
-    `key_offsets` and `cell_offsets` have one place more than there are elements; a set has no values.
+    `key_offsets` and `cell_offsets` have one entry more than there are elements; a set has no values.
     """
     buf, gone, limit, gone_limit = pointer_to(data), pointer_to(gone_data), len(data), len(gone_data)
     to_keys, to_cells, key_room, cell_room = pointer_to(keys), pointer_to(cells), len(keys), len(cells)
@@ -154,7 +154,7 @@ def pack_elements(
 
 @compiled("void(int64[::1], uint8[::1], uint8[::1], int32[::1])")
 def pack_tombstones(times: Numbers, there: Bytes, out: Bytes, offsets: Offsets) -> None:
-    """Tombstones that cover cells, where there is one."""
+    """Write tombstones that cover cells."""
     made, to = pointer_to(out), 0
     offsets[0] = 0
     for row in range(len(times)):
@@ -167,7 +167,7 @@ def pack_tombstones(times: Numbers, there: Bytes, out: Bytes, offsets: Offsets) 
 
 @compiled(f"void({CELLS}, int64[::1], int64, uint8[::1])")
 def mark_fields(data: Bytes, starts: Numbers, sizes: Numbers, bounds: Numbers, fields: int, marks: Bytes) -> None:
-    """From indices of fields (two bytes each, the rows' bounds in `bounds`) to marks by row and field."""
+    """Convert indices of deleted fields (two bytes each, the rows' bounds in `bounds`) to flags by field and row."""
     buf, limit = pointer_to(data), len(data)
     for row in range(len(bounds) - 1):
         for at in range(bounds[row], bounds[row + 1]):

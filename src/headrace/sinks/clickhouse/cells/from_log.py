@@ -1,9 +1,9 @@
-"""Log rows to batches of cells, without a line of Python per row.
+"""Encodes log rows as batches of cells, without Python code per row.
 
-A log row is a write of cells (operations 1 and 2; without clustering columns in a table that has some, of the static ones), or a tombstone
-of a row, a partition or a range, which is two rows. Images are passed over. An operation that is not known halts before anything is
-written. All cells of a log row have its time; a tombstone of all of a collection counts one microsecond less (that is also right for a
-DELETE of the column, which the log shows one microsecond late).
+A log row is a write of cells (operations 1 and 2; without clustering columns it writes static cells), or a tombstone of a row, a partition
+or a range, which takes two rows. Images are skipped. An unknown operation raises before anything is written. All cells of a log row have
+its time; a tombstone of a whole collection counts one microsecond less. That is also correct for a DELETE of the column, which the log
+shows one microsecond late.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ _ENDS: Final = (Operation.RANGE_END_INCLUSIVE, Operation.RANGE_END_EXCLUSIVE)
 _KNOWN: Final = tuple(int(operation) for operation in Operation)
 _MICROS: Final = 1_000_000
 _CLOSE_S: Final = 5
-"""A log row that was written so near to its own time is taken to be written at it."""
+"""A log row that was written this close to its own time counts as written at that time."""
 
 
 class LogEncoder:
-    """Encodes the log of one table; built once for each definition of it."""
+    """Encodes the log of one table; built once per table definition."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage, self._table = storage, storage.table
 
     def encode(self, block: LogBlock) -> list[tuple[CellBatch, bool]]:
-        """Batches, each for the table of rows (true) or that of partitions.
+        """Return batches, each with a flag: true for the rows table, false for the partitions table.
 
-        What covers rows comes first: a reader in between rather misses an old row than sees a deleted one.
+        Tombstones of partitions come first: a reader in between may miss an old row, but never sees a deleted one.
         """
         rows, partitions = self._encode(block)
         return [(batch, of_rows) for batch, of_rows in ((partitions, False), (rows, True)) if batch is not None]
@@ -117,7 +117,7 @@ class LogEncoder:
     def _partitions(
         self, block: LogBlock, statics: npt.NDArray[np.intp], operations: npt.NDArray[np.int8], stamps: CellTimes
     ) -> CellBatch | None:
-        """Static cells, partitions and ranges that were deleted, one after the other."""
+        """Encode static cells, partition deletions and range deletions, in this order."""
         starts = np.flatnonzero(np.isin(operations, _STARTS))
         self._check_pairs(block, operations)
         gone = np.flatnonzero(np.isin(operations, _PARTITION_DELETES))
@@ -135,7 +135,7 @@ class LogEncoder:
         return CellBatch(made)
 
     def _check_pairs(self, block: LogBlock, operations: npt.NDArray[np.int8]) -> None:
-        """A range's end is the row after its start, of the same moment of the same stream."""
+        """Check that a range's end is the row after its start, with the same time and stream."""
         is_start, is_end = np.isin(operations, _STARTS), np.isin(operations, _ENDS)
         follows = np.zeros(len(operations), bool)
         if len(operations) > 1:
@@ -160,7 +160,7 @@ class LogEncoder:
 
 
 def encode_log_column(cell_column: CellColumn, read: BlockColumns, stamps: CellTimes) -> dict[str, Array]:
-    """What the log says of a column."""
+    """Return the arrays of a column from the log."""
     name = cell_column.column.name
     try:
         if cell_column.form is CellForm.ATOMIC:
@@ -181,7 +181,7 @@ def encode_log_column(cell_column: CellColumn, read: BlockColumns, stamps: CellT
 
 
 def _flags(read: BlockColumns, name: str) -> Marks:
-    """Where a column of booleans is true."""
+    """Return where a boolean column is true."""
     if read.is_null(name):
         return np.zeros(len(read), np.uint8)
     cells = read(name)
@@ -192,7 +192,7 @@ def _flags(read: BlockColumns, name: str) -> Marks:
 
 
 def _cell_times(block: LogBlock) -> CellTimes:
-    """When the cells of each log row were written and expire."""
+    """Return write time and expiry of each log row's cells."""
     times = block.times
     rows = len(times)
     ttls, expiries = np.zeros(rows, np.int64), np.zeros(rows, np.int64)

@@ -1,11 +1,12 @@
-"""Rows of a base table to batches of cells: a snapshot's, or rows that were read again.
+"""Encodes rows of a base table (of a snapshot, or read again) as batches of cells.
 
-Their cells have their own write times, so they merge with the log's as if they were of it. Two things no SELECT tells:
+Cells have their own write times, so they merge with the log's cells. A SELECT does not return two things:
 
- - **a list's keys.** A list is kept as a whole, as of the moment of reading (`base:X`): the view shows what the log added since beside it.
- - **a row's marker.** A row of which nothing else is alive has one, else it would not be there: it counts as written at that moment. Of all
-   other rows nothing is known; when their last cell is deleted, they are read again. A row that is not there then had none: that is a
-   deleted marker, which hides nothing else, and gives way to any later one.
+The keys of a list's elements. A list is stored as a whole, as of the read time (`base:X`); the view adds later elements of the log.
+
+The row marker. A row without live cells must have a marker, which counts as written at the read time. For other rows the marker is unknown;
+they are read again when their last cell is deleted. A row that is then missing had no marker: it gets a deleted marker, which hides nothing
+else and loses against any later marker.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ Rows = npt.NDArray[np.intp]
 
 
 class RowEncoder:
-    """Encodes the rows of one table; built once for each definition of it."""
+    """Encodes the rows of one table; built once per table definition."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage, self._table = storage, storage.table
 
     def encode(self, block: RowBlock) -> list[tuple[CellBatch, bool]]:
-        """Batches, each for the table of rows (true) or that of partitions."""
+        """Return batches, each with a flag: true for the rows table, false for the partitions table."""
         rows = np.arange(block.rows.num_rows)
         static = np.empty(0, np.intp)
         if self._storage.is_clustered:
@@ -78,7 +79,7 @@ class RowEncoder:
         return CellBatch(made)
 
     def _markers(self, block: RowBlock, rows: Rows) -> Array:
-        """Markers of rows of which no regular cell is alive."""
+        """Return markers of rows without live regular cells."""
         alone = np.ones(len(rows), bool)
         for cell_column in self._storage.regular:
             alone &= Cells.of(block.rows.column(cell_column.column.name)).sizes[rows] < 0
@@ -97,7 +98,7 @@ class RowEncoder:
 
 
 def _encode_row_column(cell_column: CellColumn, cells: Cells, times: Array, expiries: Array, as_of: int) -> dict[str, Array]:
-    """What a SELECT says of a column."""
+    """Return the arrays of a column from a SELECT."""
     rows = len(cells)
     there = cells.sizes >= 0
     match cell_column.form:
@@ -134,7 +135,7 @@ def _encode_row_fields(cell_column: CellColumn, cells: Cells, times: Array, expi
 
 
 def _list_snapshot(cell_column: CellColumn, bounds: Numbers, values: Cells, stamps: CellTimes, as_of: int) -> Array:
-    """Lists as of a moment: the moment, and their cells in order."""
+    """Return lists as of a time: the time, and their cells in order."""
     check_elements(cell_column.kind.args[0], bounds, values)
     cells = pack_atomic(cell_column.kind.args[0], values, np.zeros(len(values), np.uint8), stamps)
     made = pa.list_(pa.field("item", cells.type, nullable=False))
@@ -144,11 +145,11 @@ def _list_snapshot(cell_column: CellColumn, bounds: Numbers, values: Cells, stam
 
 
 def _cell_times(bounds: Numbers, times: Array, expiries: Array, as_of: int, cell_column: CellColumn) -> CellTimes:
-    """Times and expiries of elements, of which row i has those from bounds[i] to bounds[i + 1]."""
+    """Return times and expiries of elements; row i has those from bounds[i] to bounds[i + 1]."""
     counts = np.diff(bounds)
     when = _flat(times, counts, as_of, cell_column)
     until = _flat(expiries, counts, 0, cell_column)
-    # How long it was to live is not told; it settles ties between equal values only.
+    # The TTL is unknown; it only resolves conflicts between equal values.
     return CellTimes(when, until, np.where(until > 0, np.maximum(until - when // _MICROS, 0), 0))
 
 

@@ -1,7 +1,7 @@
-"""Clustering keys as bytes that sort as their server sorts rows: whole keys, and the bounds of ranges.
+"""Encodes clustering keys, and the bounds of ranges, as bytes that sort like the source.
 
-Native types are written by a compiled loop. Decimals and frozen values as clustering columns are rare; each distinct one of a block is
-written by Python (`order_of`).
+A compiled loop handles native types. Decimals and frozen values are rare as clustering columns; Python encodes each distinct one of a block
+(`order_of`).
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _INVERTED: Final = bytes(255 - byte for byte in range(256))
 
 
 def order_column(column: CqlColumn, cells: Cells) -> Array:
-    """A clustering column's values as bytes that sort; what is missing gives none."""
+    """Return a clustering column's values as sortable bytes; a missing value gives no bytes."""
     if column.type.name not in _SORTS:
         return _by_distinct(column, cells)
     out = np.empty(int(np.maximum(cells.sizes, 0).sum()) * 2 + len(cells) * 32 + 8, np.uint8)
@@ -58,15 +58,15 @@ def order_column(column: CqlColumn, cells: Cells) -> Array:
 
 
 def order_keys(columns: Sequence[CqlColumn], read: Callable[[str], Cells]) -> tuple[list[Array], Array]:
-    """Each clustering column, and all of them joined."""
+    """Return each clustering column, and all of them joined."""
     parts = [order_column(column, read(column.name)) for column in columns]
     return parts, parts[0] if len(parts) == 1 else pc.binary_join_element_wise(*parts, b"")
 
 
 def range_keys(starts: Array, after_start: Array, ends: Array, after_end: Array) -> Array:
-    """What tells ranges apart: the size of the first bound, the first bound, the second one.
+    """Return the key of each range: the size of the first bound, the first bound, the second bound.
 
-    A range has the keys from its first bound on that come before its second one; a bound behind all keys of its prefix ends in 255.
+    A range contains the keys from its first bound up to before its second one; a bound after all keys of its prefix ends in 255.
     """
     first, second = _bound(starts, after_start), _bound(ends, after_end)
     sizes = pc.binary_length(first).to_numpy().astype(">u4")
@@ -79,7 +79,7 @@ def _bound(keys: Array, after: Array) -> Array:
 
 
 def binary_array(out: np.ndarray[Any, np.dtype[np.uint8]], offsets: np.ndarray[Any, np.dtype[np.int32]]) -> Array:
-    """An Arrow array, without nulls, of what a loop wrote."""
+    """Return an Arrow array without nulls over a loop's output."""
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(out[: int(offsets[-1])])])
 
 
@@ -109,7 +109,7 @@ def _order_of_value(column: CqlColumn, raw: bytes) -> bytes:
 
 
 def order_of(kind: CqlType, raw: bytes | None) -> bytes:
-    """One value as bytes that sort; what is missing comes before all else."""
+    """Return one value as sortable bytes; a missing value sorts first."""
     if raw is None:
         return b"\x01"
     if kind.name in _SORTS:
@@ -133,7 +133,7 @@ def order_of(kind: CqlType, raw: bytes | None) -> bytes:
 
 
 def _decimal_order(raw: bytes) -> bytes:
-    """By sign, by magnitude, by digits: trailing zeros do not count."""
+    """Encode sign, magnitude and digits; trailing zeros do not count."""
     scale, unscaled = int.from_bytes(raw[:4], "big", signed=True), int.from_bytes(raw[4:], "big", signed=True)
     if unscaled == 0:
         return b"\x02"

@@ -1,8 +1,8 @@
-"""The compiled loops from a clustering column's serialised values to bytes that sort as its server sorts them.
+"""Compiled loops that encode a clustering column's values as bytes that sort like the source.
 
-Every value begins with the byte 2 (1: CQL's *empty* value) and tells its own end, so that keys are simply joined, and a prefix of a key is
-less than all keys that go on. What is missing (size -1) gives no bytes. A descending column's bytes are turned. No value begins with 255:
-a bound that is to lie behind all keys of a prefix is the prefix and 255.
+Every value starts with the byte 2 (1: CQL's *empty* value) and marks its own end, so keys can be concatenated and a key's prefix sorts
+before all keys that extend it. A missing value (size -1) gives no bytes. The bytes of a descending column are inverted. No value starts
+with 255: a bound after all keys of a prefix is the prefix and 255.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from headrace.kernels.pointers import Bytes, Pointer, as_signed, byte_at, compil
 from headrace.sinks.clickhouse.cells.cell_kernels import CELLS, NO_ERROR, Numbers, Offsets, put_time_order
 
 SIGNED, UNSIGNED, FLOAT, RUN, TIME, UUIDS, LONG = range(7)
-"""How a type is sorted: as a signed number, an unsigned one, a float, as bytes, as a timeuuid, as a uuid, as a number of any length."""
+"""How a type sorts: as signed number, unsigned number, float, bytes, timeuuid, uuid, or number of any length."""
 _THERE, _EMPTY = 2, 1
 _ESCAPED = 0xFF
 _SIGN = np.uint64(1 << 63)
@@ -23,7 +23,7 @@ _ALL = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 @compiled("int64(CPointer(uint8), int64, int64, CPointer(uint8), int64)", inlined=True)
 def _put_run(buf: Pointer, at: int, size: int, out: Pointer, to: int) -> int:
-    """Bytes of any length: 0 is followed by 255, the end is 0 and 0."""
+    """Write bytes of any length: 0 is followed by 255, the end is 0, 0."""
     for place in range(at, at + size):
         byte = byte_at(buf, place)
         store_int8(out, to, byte)
@@ -38,7 +38,7 @@ def _put_run(buf: Pointer, at: int, size: int, out: Pointer, to: int) -> int:
 
 @compiled("void(CPointer(uint8), int64, int64, int64, int64, CPointer(uint8), int64)", inlined=True)
 def _put_number(buf: Pointer, at: int, size: int, limit: int, sort: int, out: Pointer, to: int) -> None:
-    """A number of 1 to 8 bytes."""
+    """Write a number of 1 to 8 bytes."""
     word = load_be_high(buf, at, size, limit) & _ALL << np.uint64(64 - 8 * size)
     if sort == SIGNED:
         word ^= _SIGN
@@ -56,7 +56,7 @@ def _put_number(buf: Pointer, at: int, size: int, limit: int, sort: int, out: Po
 
 @compiled("void(CPointer(uint8), int64, CPointer(uint8), int64)", inlined=True)
 def _put_uuid(buf: Pointer, at: int, out: Pointer, to: int) -> None:
-    """By version, then by time (version 1) or by bytes."""
+    """Write version, then time (version 1) or bytes."""
     version = byte_at(buf, at + 6) >> 4
     store_int8(out, to, version)
     if version == 1:
@@ -68,7 +68,7 @@ def _put_uuid(buf: Pointer, at: int, out: Pointer, to: int) -> None:
 
 @compiled("int64(CPointer(uint8), int64, int64, int64, CPointer(uint8), int64, int64)", inlined=True)
 def _put_long(buf: Pointer, at: int, size: int, limit: int, out: Pointer, to: int, room: int) -> int:
-    """A signed number of any length: by its sign, by its length without needless bytes, by its bytes."""
+    """Write a signed number of any length: sign, length without redundant bytes, bytes."""
     negative = byte_at(buf, at) >= 0x80
     needless = 0xFF if negative else 0
     while size > 1 and byte_at(buf, at) == needless and (byte_at(buf, at + 1) >= 0x80) == negative:
@@ -83,9 +83,9 @@ def _put_long(buf: Pointer, at: int, size: int, limit: int, out: Pointer, to: in
 
 @compiled(f"int64({CELLS}, int64, int64, boolean, uint8[::1], int32[::1])")
 def put_order(data: Bytes, starts: Numbers, sizes: Numbers, sort: int, width: int, descending: bool, out: Bytes, offsets: Offsets) -> int:
-    """A column of values as bytes that sort; `width` is the size that values must have (0: any). `NO_ERROR`, or the first row that has not.
+    """Write a column as sortable bytes; `width` is the required size (0: any). Return `NO_ERROR`, or the first row of another size.
 
-    `out` has twice the bytes of the values and 32 for each.
+    `out` has twice the bytes of the values and 32 bytes for each.
     """
     buf, made, limit, room = pointer_to(data), pointer_to(out), len(data), len(out)
     to = 0

@@ -1,4 +1,4 @@
-"""Columns of cells, as Arrow arrays: values and deletions with their times, packed by compiled loops."""
+"""Packs columns of cells as Arrow arrays: values and deletions with their times."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ Marks = npt.NDArray[np.uint8]
 
 
 class CellTimes(NamedTuple):
-    """When cells were written, and when they expire: by row, or by element."""
+    """Write and expiry times of cells, by row or by element."""
 
     times: Numbers
     """Microseconds."""
     expiries: Numbers
-    """Seconds; 0: it does not expire."""
+    """Seconds; 0: does not expire."""
     ttls: Numbers
 
     def take(self, rows: npt.NDArray[Any]) -> CellTimes:
         return CellTimes(*(np.ascontiguousarray(part[rows]) for part in self))
 
     def repeat(self, bounds: Numbers) -> CellTimes:
-        """Those of rows, for the elements of each row."""
+        """Return the rows' times, repeated for the elements of each row."""
         counts = np.diff(bounds)
         return CellTimes(*(np.repeat(part, counts) for part in self))
 
@@ -53,7 +53,7 @@ def no_elements(rows: int) -> Elements:
 
 
 def pack_atomic(kind: CqlType, cells: Cells, deleted: Marks, stamps: CellTimes) -> Array:
-    """A column of single cells."""
+    """Return a column of single cells."""
     check_width(kind, cells)
     out = np.empty(int(np.maximum(cells.sizes, 0).sum()) + len(cells) * LONG_HEAD, np.uint8)
     offsets = np.empty(len(cells) + 1, np.int32)
@@ -63,7 +63,7 @@ def pack_atomic(kind: CqlType, cells: Cells, deleted: Marks, stamps: CellTimes) 
 
 
 def pack_elements_array(cell_column: CellColumn, there: Elements, stamps: CellTimes, gone: Elements, gone_times: Numbers) -> Array:
-    """A column of elements by their keys; `stamps` are by element, `gone_times` by row."""
+    """Return a column of elements by key; `stamps` are by element, `gone_times` by row."""
     keys, values = there.parts[0], there.parts[1] if len(there.parts) > 1 else None
     by_time = cell_column.key_kind.name == "timeuuid"
     check_elements(cell_column.key_kind, there.offsets, keys)
@@ -93,7 +93,7 @@ def pack_elements_array(cell_column: CellColumn, there: Elements, stamps: CellTi
 
 
 def fields(cell_column: CellColumn, cells: Cells, gone: Elements, stamps: CellTimes) -> list[Array]:
-    """A column for each field of a user type."""
+    """Return one column for each field of a user type."""
     count, rows = len(cell_column.kind.args), len(cells)
     marks = np.zeros(count * rows, np.uint8)
     _check_indices(gone, count)
@@ -106,31 +106,31 @@ def fields(cell_column: CellColumn, cells: Cells, gone: Elements, stamps: CellTi
 
 
 def split(cell_column: CellColumn, cells: Cells) -> Elements:
-    """A frozen collection of the log, taken apart: a list is a map there."""
+    """Split a collection of the log into elements; a list is a map there."""
     return split_collections(cells, 1 if cell_column.form is CellForm.SET else 2)
 
 
 def tombstones(times: Numbers, there: Marks) -> Array:
-    """Tombstones that cover cells."""
+    """Return tombstones that cover cells."""
     out, offsets = np.empty(int(np.count_nonzero(there)) * HEAD + 8, np.uint8), np.empty(len(times) + 1, np.int32)
     pack_tombstones(times, there, out, offsets)
     return binary_array(out, offsets)
 
 
 def marker_cells(there: Marks, deleted: Marks, stamps: CellTimes) -> Array:
-    """Row markers: cells that hold nothing."""
+    """Return row markers: cells without a value."""
     rows = len(there)
     cells = Cells(np.empty(0, np.uint8), np.zeros(rows, np.int64), there.astype(np.int64) - 1)
     return pack_atomic(CqlType("blob"), cells, deleted, stamps)
 
 
 def time_bytes(micros: int) -> bytes:
-    """The time of a cell, as its head has it."""
+    """Return the time as in a cell's header."""
     return (micros + (1 << 63)).to_bytes(8, "big")
 
 
 def check_width(kind: CqlType, cells: Cells) -> None:
-    """Raises `Damage` at a value that has not the size that all of its type have."""
+    """Raise `Damage` for a value whose size is not that of its type."""
     width = WIDTHS.get(kind.name)
     if width is None:
         return
@@ -140,7 +140,7 @@ def check_width(kind: CqlType, cells: Cells) -> None:
 
 
 def check_elements(kind: CqlType, bounds: Numbers, cells: Cells) -> None:
-    """Raises `Damage` at a row with an element that is none: null, of another size, or empty where ClickHouse has no NULL for it."""
+    """Raise `Damage` for an element that is null, has a wrong size, or is empty where ClickHouse has no NULL for it."""
     width, least = WIDTHS.get(kind.name), 1 if is_nullable(kind) and not is_bytes(kind) else 0
     wrong = cells.sizes < least
     if width is not None:
@@ -153,7 +153,7 @@ def check_elements(kind: CqlType, bounds: Numbers, cells: Cells) -> None:
 
 
 def _check_indices(gone: Elements, count: int) -> None:
-    """Raises `Damage` at a row that deletes a field which its type has not."""
+    """Raise `Damage` for a deleted field that the type does not have."""
     keys = gone.parts[0]
     check_elements(CqlType("smallint"), gone.offsets, keys)
     indices = keys.data[keys.starts].astype(np.int64) << 8 | keys.data[keys.starts + 1] if len(keys) else keys.starts
@@ -164,12 +164,12 @@ def _check_indices(gone: Elements, count: int) -> None:
 
 
 def _with_values(cells: Array, kind: CqlType) -> Array:
-    """Cells with the values that they hold."""
+    """Return cells together with their decoded values."""
     return struct_array([cells, typed_array(kind, _values_of(cells))])
 
 
 def _values_of(cells: Array) -> Cells:
-    """The serialised values in packed cells."""
+    """Return the serialised values in packed cells."""
     packed = Cells.of(cells)
     ranks = np.full(len(packed), DELETED, np.uint8)
     some = packed.sizes > 0

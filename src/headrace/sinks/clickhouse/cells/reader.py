@@ -1,6 +1,6 @@
-"""Reads views of cells back, whole or some rows of them, for comparing them with their base tables.
+"""Reads views of cells, for comparison with their base tables.
 
-Rows come as ClickHouse gives them in Arrow: texts as bytes, uuids as uuids; `headrace.cql.decode.canonical_bytes` makes them comparable.
+Rows are in ClickHouse's Arrow types (texts as bytes, uuids as uuids); `headrace.cql.decode.canonical_bytes` makes them comparable.
 """
 
 from __future__ import annotations
@@ -24,21 +24,19 @@ _FLOATS: Final = frozenset({"double", "float"})
 _TEXTS: Final = frozenset({"decimal", "varint"})
 
 Key = Sequence[bytes | None]
-"""Serialised values of a key's columns; null clustering columns are those of a partition's static columns."""
+"""Serialised values of the key columns; null clustering columns mean a partition's static columns."""
 
 
 class CellReader:
-    """Reads one server."""
-
     def __init__(self, scope: TargetScope) -> None:
         self._scope = scope
 
     def is_there(self, table: CqlTable) -> bool:
-        """Whether the table's view is there."""
+        """Whether the table's view exists."""
         return bool(self._engine(table))
 
     def count(self, table: CqlTable) -> int:
-        """How many rows the view shows."""
+        """Return the number of rows in the view."""
         [[found]] = self._query(f"SELECT count() FROM {self._shown(table)}")
         return int(found)
 
@@ -48,11 +46,11 @@ class CellReader:
         return next((str(row[0]) for row in self._query(f"SELECT engine FROM system.tables WHERE {where}")), "")
 
     def _shown(self, table: CqlTable) -> str:
-        """What shows the table's rows: a view of cells, or a table of images, of which the newest count."""
+        """Return the FROM operand: a view of cells, or a postimage table with FINAL."""
         return table_locations(table, self._scope).view + ("" if self._engine(table) == "View" else " FINAL")
 
     def rows(self, table: CqlTable, condition: str = "1") -> Iterator[pa.RecordBatch]:
-        """The view's rows that satisfy a condition, all columns in the table's order."""
+        """Return the rows that satisfy a condition, with all columns in the table's order."""
         names = ", ".join(quote_name(column.name) for column in table.columns)
         query = f"SELECT {names} FROM {self._shown(table)} WHERE {condition}"
         connection = connect(self._scope.target)
@@ -65,7 +63,7 @@ class CellReader:
                     yield from [found] if isinstance(found, pa.RecordBatch) else found.to_batches()
 
     def key_condition(self, table: CqlTable, keys: Sequence[Key], texts: Sequence[Sequence[str]] = ()) -> str:
-        """A condition that all rows with these keys satisfy, and few others; `texts` are the values of the key's columns as texts."""
+        """Return a condition that all rows with these keys satisfy, and few others; `texts` are the key values as text."""
         columns = table.partition_key + table.clustering
         spelled = texts or [[""] * len(columns)] * len(keys)
         return " OR ".join(

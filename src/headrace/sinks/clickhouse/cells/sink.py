@@ -1,7 +1,7 @@
-"""ClickHouse as a place for ScyllaDB's cells: the tables of cells, the views, and who writes them.
+"""ClickHouse sink for ScyllaDB cells: the cell tables, the views, and their writer.
 
-Idempotent and order-free: every cell is merged by its own timestamp as its server would, so blocks may come in any order, any number of
-times, cut anyhow, beside each other.
+Idempotent and order-free: every cell merges by its own timestamp, like in ScyllaDB. So blocks may come in any order, any number of times,
+with any boundaries, and concurrently.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 @dataclass(frozen=True, slots=True)
 class CellSink(LogSink):
-    """Where cells go. Picklable."""
+    """Writes the cells of CQL tables. Picklable."""
 
     sink: ClickHouseSink
 
@@ -30,15 +30,15 @@ class CellSink(LogSink):
         return cls(ClickHouseSink.from_url(url))
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
-        """Make what is missing, check what is there; raise `DefiniteError` before anything is made if something else has its name."""
+        """Create missing tables and check existing ones. Nothing is created if another object has one of the names."""
         prepare_tables(self._scope, tables)
 
     def alter(self, old: CqlTable, new: CqlTable) -> None:
-        """Make the tables and the view follow an alteration of a base table. Repeatable."""
+        """Apply an alteration of a base table to the tables and the view. Repeatable."""
         alter_tables(self._scope, old, new)
 
     def clear(self, table: CqlTable) -> None:
-        """Take everything away that is known of a table: its rows are about to come again. Repeatable."""
+        """Delete all cells of a table before its rows are read again. Repeatable."""
         clear_tables(self._scope, table)
 
     def table_store(self) -> Self:
@@ -48,7 +48,7 @@ class CellSink(LogSink):
         return ClickHouseLateRowStore(self.sink.own_tables())
 
     def locations(self, table: CqlTable) -> TableLocations:
-        """Where a base table's tables and view are."""
+        """Return the names of a base table's tables and view."""
         return table_locations(table, self._scope)
 
     def writer(self) -> CellWriter:

@@ -1,17 +1,18 @@
-"""How a base table's cells are kept: two tables of merging columns.
+"""The two tables that store a base table's cells in merging columns.
 
-A *cell* is one string that sorts as the servers settle ties: its timestamp (8 bytes, most significant first, the sign turned), its rank
-(1 byte: 0 alive, 1 expiring, 2 deleted), of an expiring one its expiry (8 bytes, seconds) and its TTL (4 bytes, turned: the shorter wins),
-then the serialised value. The greatest string wins: `max`, and `maxMap` over the elements of a collection. A *tombstone* that covers cells
-is a timestamp and the byte 255: greater than every cell that it deletes, less than any other. No string at all is no cell and no tombstone.
+A *cell* is one string that sorts like servers resolve conflicts: timestamp (8 bytes, most significant first, sign inverted), rank (1 byte:
+0 live, 1 expiring, 2 deleted), for an expiring cell its expiry (8 bytes, seconds) and TTL (4 bytes, inverted: the shorter wins), then the
+serialised value. The greatest string wins: `max`, or `maxMap` over the elements of a collection. A *tombstone* that covers cells is a
+timestamp and the byte 255: greater than every cell that it deletes, less than any other. An empty string is no cell and no tombstone.
 
-Every column of the two tables has a prefix that tells what it is, so that no name of the source's can be taken for another:
+Every column of the two tables has a prefix that tells its role, so names of the source cannot conflict. Key columns: `key:X` is the value
+of a key column; `sort:X` is sorted by instead, where ClickHouse's equality is not CQL's.
 
- - `key:X` the value of a key's column; `sort:X` what is sorted by instead where ClickHouse's equality is not CQL's
- - `cell:X` an atomic column, or a collection's elements by their keys; `field:N:X` a user type's field
- - `all:X` the tombstone of all of a collection or user type; `base:X` a list as a snapshot saw it
- - `row:marker`, `row:deleted`, `row:order` (the clustering key as bytes that sort as its server sorts)
- - `part:deleted`, `part:ranges` in the table of partitions, which is there if there are clustering columns
+Cells: `cell:X` is an atomic column, or a collection's elements by key; `field:N:X` is a user type's field; `all:X` is the tombstone of a
+whole collection or user type; `base:X` is a list as a snapshot read it.
+
+Rows table: `row:marker`, `row:deleted`, `row:order` (the clustering key as bytes that sort like the source). Partitions table, if there are
+clustering columns: `part:deleted`, `part:ranges`.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ CELLS_SUFFIX, PARTITIONS_SUFFIX = "__cells", "__partitions"
 
 
 class CellForm(StrEnum):
-    """How a column that is not of the key is kept."""
+    """How a non-key column is stored."""
 
     ATOMIC = "atomic"
     MAP = "map"
@@ -52,7 +53,7 @@ def cell_form_of(kind: CqlType) -> CellForm:
 
 @dataclass(frozen=True, slots=True)
 class CellColumn:
-    """A column that is not of the key, and where it is kept."""
+    """A non-key column, and the names of the stored columns."""
 
     column: CqlColumn
 
@@ -81,17 +82,17 @@ class CellColumn:
 
     @property
     def key_kind(self) -> CqlType:
-        """What tells elements apart."""
+        """The type of the element keys."""
         return key_type(self.column.type)
 
     @property
     def element_kind(self) -> CqlType | None:
-        """What elements hold besides their keys; a set's hold nothing."""
+        """The type of the element values; None for a set."""
         return None if self.form is CellForm.SET else self.kind.args[-1]
 
     @property
     def typed_parts(self) -> tuple[CqlType, ...]:
-        """What elements carry beside their bytes, because SQL cannot make it of them: the key, what it holds, or both."""
+        """The types that elements store decoded as well, because SQL cannot decode them: the key, the value, or both."""
         return tuple(kind for kind in (self.key_kind, self.element_kind) if kind is not None and not is_plain(kind))
 
 
@@ -121,7 +122,7 @@ def _columns_of(cell_column: CellColumn) -> Iterator[tuple[str, str]]:
 
 
 def sort_name(column: CqlColumn) -> str:
-    """The column that rows are sorted by for a column of the key."""
+    """Return the column by which rows are sorted for a key column."""
     return f"key:{column.name}" if is_exact(column.type) else f"sort:{column.name}"
 
 
@@ -144,14 +145,14 @@ class Storage:
         return tuple(CellColumn(column) for column in self.table.static)
 
     def row_columns(self) -> list[tuple[str, str]]:
-        """Name and type of every column of the rows' table."""
+        """Return name and type of every column of the rows table."""
         order = [(ORDER, _MAX.format("String"))] if self.is_clustered else []
         own = [(MARKER, _MAX.format("String")), (ROW_DELETED, _MAX.format("String"))]
         cells = [one for cell_column in self.regular for one in _columns_of(cell_column)]
         return [*self._keys(Role.PARTITION, Role.CLUSTERING), *order, *own, *cells]
 
     def partition_columns(self) -> list[tuple[str, str]]:
-        """Name and type of every column of the partitions' table."""
+        """Return name and type of every column of the partitions table."""
         own = [(PART_DELETED, _MAX.format("String")), (RANGES, _MAX_MAP.format("String"))]
         cells = [one for cell_column in self.static for one in _columns_of(cell_column)]
         return [*self._keys(Role.PARTITION), *own, *cells]

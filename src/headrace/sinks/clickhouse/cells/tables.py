@@ -1,7 +1,7 @@
-"""The tables and the view of a base table: made, recognised, altered.
+"""Creates, recognises and alters the tables and the view of a base table.
 
-Invariant: whatever was done of a preparation or an alteration before a crash, doing it again completes it. The comment of the table of rows
-holds the base table's definition that the tables were last completed for; by it they are known again. Nothing that is not ours is touched.
+Invariant: a preparation or alteration that a crash interrupted is completed by running it again. The comment of the rows table contains the
+base table's definition for which the tables were last completed; Headrace recognises its tables by it. Objects of others are never changed.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from headrace.sinks.clickhouse.tables.target_names import target_name
 _CELLS_COMMENT: Final = "Headrace, cells of "
 _VIEW_COMMENT: Final = "Headrace, made of cells of "
 _SETTINGS: Final = {**CREATE_SETTINGS, "max_query_size": str(16 << 20), "max_ast_elements": "2000000"}
-"""The view of a table of some hundred columns is longer than servers take by themselves."""
+"""The view of a table with hundreds of columns exceeds the server's default limits."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLocations:
-    """Where a base table's tables and view are."""
+    """Names of a base table's tables and view."""
 
     database: str
     table: str
@@ -60,7 +60,7 @@ def table_locations(table: CqlTable, scope: TargetScope) -> TableLocations:
 
 
 def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable]) -> None:
-    """Check all tables, then make what is missing; tables that were made for another definition follow it."""
+    """Check all tables, then create missing ones; tables with another definition are altered."""
     _check_one_host(scope)
     wanted = [(table, table_locations(table, scope)) for table in tables]
     _check_target_conflicts(wanted)
@@ -78,7 +78,7 @@ def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable]) -> None:
 
 
 def alter_tables(scope: TargetScope, old: CqlTable, new: CqlTable) -> None:
-    """Make the tables and the view follow an alteration of their base table."""
+    """Apply an alteration of the base table to the tables and the view."""
     locations = table_locations(new, scope)
     connection = connect(scope.target)
     with translate_errors(scope.target, f"altering the tables of {new.name}"):
@@ -88,7 +88,7 @@ def alter_tables(scope: TargetScope, old: CqlTable, new: CqlTable) -> None:
 
 
 def clear_tables(scope: TargetScope, table: CqlTable) -> None:
-    """Empty a base table's tables."""
+    """Truncate a base table's tables."""
     locations, connection = table_locations(table, scope), connect(scope.target)
     with translate_errors(scope.target, f"emptying the tables of {table.name}"):
         for name, _, _ in _tables(Storage(table), locations):
@@ -96,7 +96,7 @@ def clear_tables(scope: TargetScope, table: CqlTable) -> None:
 
 
 def _preparation_statements(table: CqlTable, locations: TableLocations, before: CqlTable | None) -> Iterator[str]:
-    """What makes the tables, whatever of them is there."""
+    """Yield the statements that create or complete the tables."""
     storage = Storage(table)
     yield f"CREATE DATABASE IF NOT EXISTS {quote_name(locations.database)}"
     for name, columns, roles in _tables(storage, locations):
@@ -124,7 +124,7 @@ def _tables(storage: Storage, locations: TableLocations) -> Iterator[tuple[str, 
 
 
 def _alter_statements(old: Storage, new: Storage, locations: TableLocations) -> Iterator[str]:
-    """New columns, and columns whose types grew. One of the same name and another type is another column: what it held is gone."""
+    """Yield statements for new and extended columns. A column of the same name with another type is another column: its values are lost."""
     if _key_of(old.table) != _key_of(new.table):
         raise DefiniteError(
             f"the primary key of {new.table.name} is another one than that of the table that was replicated",
@@ -151,7 +151,7 @@ def _key_of(table: CqlTable) -> list[tuple[str, str, bool]]:
 
 
 def _drop_statements(old: Storage, new: Storage, locations: TableLocations) -> Iterator[str]:
-    """Columns that are no more; after the view that read them."""
+    """Yield statements that drop columns, after the view that read them is replaced."""
     for (name, columns, _), (_, before, _) in zip(_tables(new, locations), _tables(old, locations), strict=True):
         kept = {column for column, _ in columns}
         actions = [f"DROP COLUMN IF EXISTS {quote_name(column)}" for column, _ in before if column not in kept]
@@ -160,7 +160,7 @@ def _drop_statements(old: Storage, new: Storage, locations: TableLocations) -> I
 
 
 def _is_extended_column(stored: str, old: CqlTable, new: CqlTable) -> bool:
-    """Whether a stored column is of the same CQL column, in which a user type got fields or other names for them."""
+    """Whether a stored column belongs to the same CQL column, whose user type got new or renamed fields."""
     name = stored.split(":", 2 if stored.startswith("field:") else 1)[-1]
     one = next((column for column in old.columns if column.name == name), None)
     other = next((column for column in new.columns if column.name == name), None)
@@ -168,7 +168,7 @@ def _is_extended_column(stored: str, old: CqlTable, new: CqlTable) -> bool:
 
 
 def is_extended_type(old: CqlType, new: CqlType) -> bool:
-    """Whether a type is another one with more fields, or other names for them, in its user types."""
+    """Whether a type is another one with more or renamed fields in its user types."""
     if (old.name, old.frozen, old.size, old.udt) != (new.name, new.frozen, new.size, new.udt) or len(old.args) > len(new.args):
         return False
     if old.name != "udt" and len(old.args) != len(new.args):
@@ -177,7 +177,8 @@ def is_extended_type(old: CqlType, new: CqlType) -> bool:
 
 
 def _read_definition(connection: Connection, table: CqlTable, locations: TableLocations) -> CqlTable | None:
-    """The definition that the tables were made for; None if there are none. A definite error if something else has their names."""
+    """Return the definition that the tables were created for; None if there are none. Raise `DefiniteError` if another object has one of
+    their names."""
     names = ", ".join(map(quote_text, locations.names))
     found = connection.client.query(
         f"SELECT name, engine, comment FROM system.tables WHERE database = {quote_text(locations.database)} AND name IN ({names})"

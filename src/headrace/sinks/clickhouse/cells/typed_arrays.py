@@ -1,7 +1,7 @@
-"""Typed Arrow arrays in the shape that ClickHouse's types have: only scalars are null, and only where the type says so.
+"""Decoded Arrow arrays in the shape of ClickHouse's types: only scalars are null, and only where the type allows it.
 
-A missing collection is an empty one, a missing tuple or user type one of missing fields. An element that is CQL's *empty* value where the
-type has no NULL is damage: it is named, not made a zero.
+A missing collection becomes an empty one, a missing tuple or user type one with missing fields. An element that is CQL's *empty* value
+where the type has no NULL is reported as damage, not stored as zero.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 
 
 def typed_array(kind: CqlType, cells: Cells, *, nullable: bool = True) -> Array:
-    """Serialised values in the shape of `value_type`, or of `nullable_type`. Raises `Damage`."""
+    """Return serialised values in the shape of `value_type`, or of `nullable_type`. Raises `Damage`."""
     return _to_clickhouse_nulls(kind, from_cells(kind, cells), nullable=nullable)
 
 
@@ -47,14 +47,14 @@ def _to_clickhouse_nulls(kind: CqlType, array: Array, *, nullable: bool) -> Arra
 
 
 def struct_array(parts: list[Array], names: list[str] | None = None) -> Array:
-    """A struct for each row; none is missing."""
+    """Return a struct array without nulls."""
     named = names or [str(place + 1) for place in range(len(parts))]
     kind = pa.struct([pa.field(name, part.type) for name, part in zip(named, parts, strict=True)])
     return pa.Array.from_buffers(kind, len(parts[0]), [None], children=parts)
 
 
 def map_array(rows: np.ndarray[Any, np.dtype[np.int32]], keys: Array, values: Array) -> Array:
-    """A map for each row; those of row i are the entries rows[i] to rows[i + 1]."""
+    """Return a map array without nulls; row i has the entries rows[i] to rows[i + 1]."""
     kind: Any = pa.map_(keys.type, values.type)
     entries = pa.Array.from_buffers(pa.struct([kind.key_field, kind.item_field]), len(keys), [None], children=[keys, values])
     return pa.Array.from_buffers(kind, len(rows) - 1, [None, pa.py_buffer(rows)], children=[entries])

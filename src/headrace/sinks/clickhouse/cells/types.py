@@ -1,7 +1,10 @@
-"""CQL's types in ClickHouse: which type shows a value, and how SQL makes it of the serialised one.
+"""Maps CQL types to ClickHouse types, and serialised values to SQL.
 
-A type is *plain* if one expression of SQL turns its serialised bytes into the value: then a cell carries these bytes and nothing else.
-The others (numbers without bound, durations, everything frozen) carry the bytes and the value, made by `headrace.cql.decode.arrow_arrays`.
+A type is *plain* if one SQL expression decodes its serialised bytes: then a cell stores only these bytes. Cells of other types (numbers of
+any size, durations, frozen values) store the bytes and the value, decoded by `headrace.cql.decode.arrow_arrays`.
+
+CQL's dates and timestamps span millions of years, and the server silently clips what it does not hold. `check_timestamps` checks every
+block before it is written, also inside of nested values.
 """
 
 from __future__ import annotations
@@ -78,7 +81,7 @@ WIDTHS: Final = {
     "tinyint": 1,
     "uuid": 16,
 }
-"""How many bytes a value has, where all have as many. CQL's *empty* value has none."""
+"""Size of a value in bytes, where all values have the same. CQL's *empty* value has none."""
 _EXACT: Final = frozenset(_PLAIN) - {"double", "float"} | _BYTES
 _TIME: Final = "reinterpretAsUInt64(reverse(substring({0}, 1, 8)))"
 _FROM_ORDER: Final = (
@@ -87,11 +90,11 @@ _FROM_ORDER: Final = (
     f"bitOr(4096, bitShiftRight({_TIME}, 48)))), "
     "reinterpretAsFixedString(bitXor(reinterpretAsUInt64(reverse(substring({0}, 9, 8))), 9259542123273814144))))"
 )
-"""A timeuuid of the sixteen bytes by which it is sorted (`headrace.cql.timeuuid.order_key`)."""
+"""Decodes a timeuuid from its sort key (`headrace.cql.timeuuid.order_key`)."""
 
 
 class FieldNaming(Enum):
-    """What a user type's fields are called: as the user sees them, by their index (which no renaming changes), not at all."""
+    """Names of a user type's fields: as the user sees them, by index (unaffected by renames), or none."""
 
     SHOWN = "shown"
     INDEXED = "kept"
@@ -99,7 +102,7 @@ class FieldNaming(Enum):
 
 
 def value_type(kind: CqlType, naming: FieldNaming = FieldNaming.SHOWN) -> str:
-    """The ClickHouse type of a value that is there."""
+    """Return the ClickHouse type of a value that is not missing."""
     if kind.name in _TYPES:
         return _TYPES[kind.name]
     match kind.name:
@@ -116,12 +119,12 @@ def value_type(kind: CqlType, naming: FieldNaming = FieldNaming.SHOWN) -> str:
 
 
 def field_name(index: int) -> str:
-    """What a user type's field is called where it is kept."""
+    """Return the stored name of a user type's field."""
     return f"f{index}"
 
 
 def with_user_field_names(kind: CqlType, kept: str) -> str:
-    """A typed value as it is kept, with its fields called as the user sees them."""
+    """Return a stored value with the user's field names."""
     if not _has_fields(kind):
         return kept
     return f"CAST(CAST({kept} AS {nullable_type(kind, FieldNaming.UNNAMED)}) AS {nullable_type(kind)})"
@@ -132,12 +135,12 @@ def _has_fields(kind: CqlType) -> bool:
 
 
 def is_nullable(kind: CqlType) -> bool:
-    """Whether ClickHouse has a NULL for the type; of the others the empty value stands for it."""
+    """Whether ClickHouse has NULL for the type; for other types the empty value represents it."""
     return kind.name in _TYPES and kind.name != "duration"
 
 
 def nullable_type(kind: CqlType, naming: FieldNaming = FieldNaming.SHOWN) -> str:
-    """The ClickHouse type of a value that may be missing."""
+    """Return the ClickHouse type of a value that may be missing."""
     return f"Nullable({value_type(kind, naming)})" if is_nullable(kind) else value_type(kind, naming)
 
 
@@ -146,27 +149,27 @@ def is_plain(kind: CqlType) -> bool:
 
 
 def is_exact(kind: CqlType) -> bool:
-    """Whether two values are one to CQL just if they are one to ClickHouse, and can be sorted by. (Zeros of both signs are two to CQL.)"""
+    """Whether CQL and ClickHouse agree on equality, so that rows can be sorted by the value. (Zeros of both signs differ in CQL.)"""
     return kind.name in _EXACT
 
 
 def is_bytes(kind: CqlType) -> bool:
-    """Whether no bytes at all are a value like any other."""
+    """Whether the empty byte string is an ordinary value."""
     return kind.name in _BYTES
 
 
 def value_sql(kind: CqlType, raw: str) -> str:
-    """The value of serialised bytes that are a value of a plain type."""
+    """Return SQL that decodes serialised bytes of a plain type."""
     return raw if is_bytes(kind) else _PLAIN[kind.name].format(raw)
 
 
 def key_sql(kind: CqlType, raw: str) -> str:
-    """An element's key of the bytes that it is kept by: timeuuids are kept so that they sort."""
+    """Return SQL that decodes an element's stored key; timeuuids are stored as their sort key."""
     return _FROM_ORDER.format(raw) if kind.name == "timeuuid" else value_sql(kind, raw)
 
 
 def order_sql(kind: CqlType, raw: str) -> str:
-    """What elements are sorted by, of the bytes that they are kept by: in that order their server shows them."""
+    """Return SQL by which elements are sorted, like the source shows them."""
     match kind.name:
         case "bigint" | "int" | "smallint" | "timestamp" | "tinyint":
             return value_sql(kind, raw)
@@ -181,9 +184,9 @@ def order_sql(kind: CqlType, raw: str) -> str:
 
 
 def cell_value_sql(kind: CqlType, held: str, alive: str) -> str:
-    """The value of a plain type, or NULL. `held` is what a cell holds; of a type whose values all have one size, the cell itself.
+    """Return SQL of a plain type's value, or NULL. `held` is the cell's value; for types of a fixed size, the cell itself.
 
-    CQL's *empty* value is NULL too: then nothing is behind the cell's head.
+    CQL's *empty* value is NULL too: nothing follows the cell's header.
     """
     if is_bytes(kind):
         return f"if({alive}, {held}, NULL)"
@@ -194,12 +197,12 @@ def cell_value_sql(kind: CqlType, held: str, alive: str) -> str:
 
 
 def has_timestamps(kind: CqlType) -> bool:
-    """Whether dates or timestamps are in values of the type."""
+    """Whether values of the type contain dates or timestamps."""
     return kind.name in _TEMPORAL or any(map(has_timestamps, kind.args))
 
 
 def check_timestamps(columns: Iterable[tuple[str, CqlType]], rows: pa.RecordBatch, limits: ServerLimits, subject: str) -> None:
-    """Raise `DefiniteError` if a moment in one of these columns is not one that the server holds."""
+    """Raise `DefiniteError` if a date or timestamp in these columns is outside of the server's limits."""
     for name, kind in columns:
         if name not in rows.schema.names or rows.column(name).null_count == rows.num_rows:
             continue
@@ -213,7 +216,7 @@ def check_timestamps(columns: Iterable[tuple[str, CqlType]], rows: pa.RecordBatc
             )
             if len(wrong):
                 unit = "days" if leaf == "date" else "milliseconds"
-                # Of a moment inside of another value it is not told which row it is in.
+                # The row of a nested value is unknown.
                 event = str(BatchPlace.of_row(subject, rows, int(wrong[0]))) if kind.name in _TEMPORAL and TIME in rows.schema.names else ""
                 raise DefiniteError(
                     f"a {leaf} of column {name}, {numbers[int(wrong[0])]} {unit} since 1970, is not one that ClickHouse holds",
@@ -224,7 +227,7 @@ def check_timestamps(columns: Iterable[tuple[str, CqlType]], rows: pa.RecordBatc
 
 
 def _leaves(kind: CqlType, array: Array) -> Iterator[tuple[str, Array]]:
-    """The dates and timestamps in values of a type, wherever they are."""
+    """Yield the dates and timestamps nested in values of a type."""
     if kind.name in _TEMPORAL:
         yield kind.name, array
     elif kind.args and has_timestamps(kind):

@@ -1,8 +1,8 @@
-"""The view of a base table: its rows as SELECT shows them on its own server, made of merged cells.
+"""The view of a base table: its rows as a SELECT on the source returns them, computed from merged cells.
 
-Three steps, one subquery each: *merged* (the two tables, and for each row the greatest tombstone that covers all of it), *settled* (which
-cells are alive, what they hold), *shown* (values in their types, rows that exist). Columns of the key pass through all three as they are,
-so that conditions on them reach the primary key.
+Three nested queries: *merged* (the two tables, and for each row the greatest tombstone that covers it), *live* (which cells are live, and
+their values), *visible* (values in their types, rows that exist). Key columns pass through unchanged, so conditions on them reach the
+primary key.
 """
 
 from __future__ import annotations
@@ -41,26 +41,26 @@ from headrace.sinks.clickhouse.server.quoting import quote_name as q
 _NOW: Final = "now:"
 _COVERED, _PART_COVERED = "row:covered", "part:covered"
 FIRST_TIMES: Final = 1262304000000000
-"""2010 in microseconds: the keys of elements that were put before a list's others have times before it, those of all others later ones."""
+"""2010 in microseconds: keys of prepended list elements have times before it, those of all others later times."""
 SETTINGS: Final = "SETTINGS join_use_nulls = 0, join_algorithm = 'parallel_hash,hash', enable_time_time64_type = 1"
 _WITH_NOW: Final = f"WITH concat('\\x01', reverse(reinterpretAsFixedString(toUInt64(now())))) AS {q(_NOW)}"
-"""What a cell that expires now has behind its timestamp."""
+"""What a cell that expires now has after its timestamp."""
 
 
 def view_sql(storage: Storage, cells: str, partitions: str) -> str:
-    """The view's SELECT; `cells` and `partitions` are the tables, quoted."""
+    """Return the view's SELECT; `cells` and `partitions` are the quoted tables."""
     merged = _merged_sql(storage, cells, partitions)
     shown = [_visible_rows_sql(storage, _live_rows_sql(storage, merged))]
     if storage.static:
         shown.append(_static_only_partitions_sql(storage, merged, partitions))
-    # Settings are those of one SELECT, not of all that a UNION joins.
+    # Settings apply to one SELECT, not to a whole UNION.
     return " UNION ALL ".join(f"{select} {SETTINGS}" for select in shown)
 
 
 def alive_sql(cell: str, covered: str, named: str = "") -> str:
-    """Whether a cell is alive under the greatest tombstone that covers it: not deleted, and not expired by now.
+    """Return whether a cell is live under the greatest tombstone that covers it: not deleted, and not expired.
 
-    `named`: a name that nothing else has; what is named once is analysed once. (In a lambda nothing can be named.)
+    `named`: a unique name; the server analyses a named expression once. (A lambda cannot name expressions.)
     """
     rest = f"substring({cell}, 9, 9)"
     first, again = (f"({rest} AS {q(f'rest:{named}')})", q(f"rest:{named}")) if named else (rest, rest)
@@ -68,12 +68,12 @@ def alive_sql(cell: str, covered: str, named: str = "") -> str:
 
 
 def held_sql(cell: str) -> str:
-    """The serialised value of a cell that is alive."""
+    """Return the serialised value of a live cell."""
     return f"substring({cell}, if(substring({cell}, 9, 1) = '\\0', 10, 22))"
 
 
 def _merged_sql(storage: Storage, cells: str, partitions: str) -> str:
-    """The rows' table, joined with what covers each row."""
+    """Return the rows table, joined with the tombstones that cover each row."""
     keys = _key_names(storage, Role.PARTITION, Role.CLUSTERING)
     own = [name for name, _ in storage.row_columns() if not name.startswith(("key:", "sort:", "all:")) and name not in (ORDER, ROW_DELETED)]
     if not storage.is_clustered:
@@ -91,7 +91,7 @@ def _merged_sql(storage: Storage, cells: str, partitions: str) -> str:
 
 
 def _collection_tombstones(columns: Iterable[CellColumn], covered: str, table: str = "") -> list[str]:
-    """For each collection, the greatest tombstone that covers its elements."""
+    """Return, for each collection, the greatest tombstone that covers its elements."""
     return [
         f"greatest({q(covered)}, {table}{q(cell_column.all)}) AS {q(_tombstone_name(cell_column))}"
         for cell_column in columns
@@ -104,14 +104,14 @@ def _tombstone_name(cell_column: CellColumn) -> str:
 
 
 def _ranges_sql(order: str, ranges: str) -> str:
-    """The greatest tombstone of those ranges that a clustering key is in: from the first bound on, before the second."""
+    """Return the greatest tombstone of the ranges that contain a clustering key: from the first bound, before the second."""
     size = "reinterpretAsUInt32(reverse(substring(k, 1, 4)))"
     inside = f"{order} >= substring(k, 5, {size}) AND {order} < substring(k, 5 + {size})"
     return f"arrayMax(arrayMap((k, t) -> if({inside}, t, ''), mapKeys({ranges}), mapValues({ranges})))"
 
 
 def _live_rows_sql(storage: Storage, merged: str) -> str:
-    """Rows of the table of rows with what of them is alive."""
+    """Return the rows of the rows table with their live cells."""
     chosen = [q(name) for name in _key_names(storage, Role.PARTITION, Role.CLUSTERING)]
     chosen.append(f"{alive_sql(q(MARKER), q(_COVERED), MARKER)} AS {q('alive:')}")
     chosen += [part for cell_column in storage.regular for part in _live_column(cell_column, q(_COVERED))]
@@ -120,7 +120,7 @@ def _live_rows_sql(storage: Storage, merged: str) -> str:
 
 
 def _live_column(cell_column: CellColumn, covered: str) -> list[str]:
-    """A column's live part: `alive:X` and `held:X`."""
+    """Return a column's live part: `alive:X` and `held:X`."""
     alive, held = q(f"alive:{cell_column.column.name}"), q(f"held:{cell_column.column.name}")
     if cell_column.form is CellForm.ATOMIC:
         return _live_cell(q(cell_column.cell), cell_column.kind, covered, alive, held)
@@ -139,19 +139,19 @@ def _live_column(cell_column: CellColumn, covered: str) -> list[str]:
 
 
 def _cell_of(cell_column: CellColumn) -> str:
-    """The cell of an element `c`."""
+    """Return the cell of an element `c`."""
     return "c.1" if cell_column.typed_parts else "c"
 
 
 def _list_sql(cell_column: CellColumn, covering: str) -> str:
-    """A list's live cells in their order: what was put before it since the snapshot, what the snapshot saw, what came after.
+    """Return a list's live cells in order: elements prepended since the snapshot, the snapshot's elements, later elements.
 
-    Elements of the log that the snapshot saw already are not shown twice.
+    Log elements that the snapshot contains are not shown twice.
     """
     cell, base, since = _cell_of(cell_column), q(cell_column.base), q(f"since:{cell_column.column.name}")
     alive = alive_sql(cell, covering)
     newer = f"(mapSort(mapFilter((k, c) -> {alive} AND substring({cell}, 1, 8) > {base}.1, {q(cell_column.cell)})) AS {since})"
-    # Without what a snapshot saw, all is in the order of the keys.
+    # Without a snapshot, elements are in key order.
     first = f"arrayCount(k -> k < unhex('{_order_time(FIRST_TIMES):016x}'), mapKeys({since}))"
     seen, again = f"(arrayFilter(c -> {alive}, {base}.2) AS {q(f'seen:{cell_column.column.name}')})", q(f"seen:{cell_column.column.name}")
     spliced = f"arrayConcat(arraySlice(mapValues({since}), 1, {first}), {again}, arraySlice(mapValues({since}), 1 + {first}))"
@@ -173,7 +173,7 @@ def _live_cell(cell: str, kind: CqlType, covered: str, alive: str, held: str) ->
 
 
 def _alive(cell_column: CellColumn, covered: str) -> str:
-    """Whether anything of a column is alive; nothing is made of what it holds."""
+    """Return whether any cell of a column is live."""
     if cell_column.form is CellForm.ATOMIC:
         return alive_sql(q(cell_column.cell) if is_plain(cell_column.kind) else f"{q(cell_column.cell)}.1", covered)
     covering = q(_tombstone_name(cell_column))
@@ -207,7 +207,7 @@ def _visible_rows_sql(storage: Storage, settled: str) -> str:
 
 
 def _static_only_partitions_sql(storage: Storage, merged: str, partitions: str) -> str:
-    """Partitions of which only static cells are alive: one row each, without clustering columns."""
+    """Return partitions that only have live static cells: one row each, without clustering columns."""
     key = storage.sort_key(Role.PARTITION)
     chosen = [q(name) for name in _key_names(storage, Role.PARTITION)]
     chosen += [part for cell_column in storage.static for part in _live_column(cell_column, q(PART_DELETED))]
@@ -253,7 +253,7 @@ def _default(name: str) -> str:
 
 
 def column_type(cell_column: CellColumn) -> str:
-    """The view's type of a column that is not of the key."""
+    """Return the view's type of a non-key column."""
     match cell_column.form:
         case CellForm.ATOMIC | CellForm.FIELDS:
             return nullable_type(cell_column.kind)

@@ -1,7 +1,7 @@
-"""Writes blocks of a CQL log, and of the base tables' rows, as cells.
+"""Writes blocks of a CQL log, and of base table rows, as cells.
 
-Invariant: when `write` returns, the block is stored and visible. When it raises, any part of it may be: writing it again is right, for
-everything is merged by `max`.
+Invariant: when `write` returns, the block is stored and visible. When it raises, any part of it may be stored. Writing it again is safe,
+because all columns merge by `max`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 
 class _Route:
-    """How a table's blocks are written; made once for each definition of it."""
+    """How a table's blocks are written; built once per table definition."""
 
     def __init__(self, table: CqlTable, scope: TargetScope) -> None:
         self.storage = Storage(table)
@@ -55,7 +55,7 @@ class CellWriter:
         self._closed = False
 
     def write(self, block: LogBlock | RowBlock) -> None:
-        """Write the block durably; when it returns, the block is visible to readers of the sink."""
+        """Write the block durably; it is visible when this returns."""
         if self._closed:
             raise DefiniteError(
                 "the writer is closed", place=str(self._scope.target), hint="this is a defect of the caller; please report it"
@@ -82,7 +82,7 @@ class CellWriter:
             connection.client.raw_insert("", None, body, settings=settings)
 
     def close(self) -> None:
-        """End the task's writing. The connection stays with the process for the next task."""
+        """End the task's writing. The process keeps the connection for its next task."""
         self._closed = True
         self._routes.clear()
 

@@ -55,7 +55,7 @@ _NAMES: Final = tuple(name for name, _ in ERRORS.columns)
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """One row that waits."""
+    """A row of `headrace.errors` that waits for a retry."""
 
     fields: dict[str, Any]
 
@@ -108,7 +108,7 @@ class DeadLetter:
 def store_dead_letters(
     tables: OwnTables, target_table: TargetTable, pipe: tuple[str, str], block: ChangeBlock, refused: RejectedRows, now_us: int
 ) -> None:
-    """Keep rows that were refused. `pipe`: what tells its rows from those of others, and what it is called."""
+    """Store rejected rows. `pipe` is the pipe's unique id and its display name."""
     definition = json.dumps(block.schema.to_json())
     rows = []
     for row, column, reason in zip(refused.rows.tolist(), refused.columns, refused.reasons, strict=True):
@@ -141,7 +141,7 @@ def store_dead_letters(
 
 
 def waiting_dead_letters(tables: OwnTables, *, pipe: str = "", table: str = "", ids: Sequence[str] = ()) -> list[DeadLetter]:
-    """The rows that wait, oldest first; `table` is a glob."""
+    """Return the waiting rows, oldest first; `table` is a glob."""
     if not tables.exists(ERRORS):
         return []
     conditions = [f"state = {quote_text(WAITING)}"]
@@ -156,14 +156,14 @@ def waiting_dead_letters(tables: OwnTables, *, pipe: str = "", table: str = "", 
 
 
 def count_waiting(tables: OwnTables, target: str) -> int:
-    """How many rows wait to be written to a target table."""
+    """Return how many rows wait for a target table."""
     if not tables.exists(ERRORS):
         return 0
     return len(tables.select(ERRORS, ("id",), f"state = {quote_text(WAITING)} AND target = {quote_text(target)}"))
 
 
 def update_dead_letters(tables: OwnTables, letters: Iterable[tuple[DeadLetter, str, str, str]], now_us: int) -> None:
-    """Note what became of rows: each with its state, and the column and the reason if it still waits."""
+    """Store the new state of dead letters, with column and reason for those that still wait."""
     rows = [
         {
             **letter.fields,
@@ -179,9 +179,9 @@ def update_dead_letters(tables: OwnTables, letters: Iterable[tuple[DeadLetter, s
 
 
 def supersede_dead_letters(tables: OwnTables, target_table: TargetTable, pipe: str, before: int | None, now_us: int) -> None:
-    """Mark a pipe's waiting rows of one table as superseded: the table is read again. `before`: only those below this version.
+    """Mark a pipe's waiting rows of one table as superseded, because a snapshot reads the table again. `before`: only versions below it.
 
-    Another pipe may have a table of the same name, in another target or in the same one; its rows keep waiting.
+    Another pipe may have a table of the same name; its rows keep waiting.
     """
     target = f"{target_table.full_name}"
     old = [
@@ -194,7 +194,7 @@ def supersede_dead_letters(tables: OwnTables, target_table: TargetTable, pipe: s
 
 
 def check_dead_letter_options(target_tables: Iterable[TargetTable], options: ClickHouseOptions) -> None:
-    """Refuse dead letters where a row that comes later than others would change what the table shows."""
+    """Reject `on_refused_row = dead_letter` for engines where a late row would change what the table shows."""
     for target_table in target_tables:
         chosen = options.of(target_table.source).on_refused_row
         if chosen is OnRefusedRow.DEAD_LETTER and target_table.family in (EngineFamily.COLLAPSING, EngineFamily.COALESCING):
@@ -210,6 +210,6 @@ def _name(pipe: str, table: str, version: int, operation: str, order: int | None
 
 
 def _pattern(glob: str) -> str:
-    """A glob as ClickHouse's regular expression over the whole name."""
+    """Convert a glob to a ClickHouse regular expression over the whole name."""
     special = {"*": ".*", "?": "."}
     return "^" + "".join(special.get(letter, letter if letter.isalnum() or letter == "_" else f"\\{letter}") for letter in glob) + "$"

@@ -1,4 +1,4 @@
-"""Log rows that arrived too late to be read, in the sink's own record of what its tables do not hold: `headrace.errors`, as `late`."""
+"""Records log rows that arrived too late to be read, in `headrace.errors` with state `late`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAMES: Final = tuple(name for name, _ in ERRORS.columns)
 
 
 def store_late_rows(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) -> None:
-    """Record rows that arrived too late. The same place again is the same record."""
+    """Record rows that arrived too late. The same position is stored once."""
     now = format_timestamp(time.time_ns() // 1000)
     rows = [
         {
@@ -50,14 +50,14 @@ def store_late_rows(tables: OwnTables, pipe: str, batches: Iterable[LateBatch]) 
 
 
 def resolve_late_rows(tables: OwnTables, pipe: str, table: str, *, copied: bool) -> None:
-    """The rows of a table are right now, whatever arrived late: it was copied again, or its different rows were repaired."""
+    """Close the records of a table that was copied again, or whose different rows were repaired."""
     state, now = SUPERSEDED if copied else DONE, format_timestamp(time.time_ns() // 1000)
     found = [dict(zip(_NAMES, row, strict=True)) for row in _select(tables, _NAMES, LATE, pipe) if row[_NAMES.index("table")] == table]
     tables.insert(ERRORS, [{**row, "state": state, "updated_at": now} for row in found])
 
 
 def repaired_positions(tables: OwnTables, pipe: str) -> set[str]:
-    """The places of late rows whose effect was repaired."""
+    """Return the positions of late rows whose effect was repaired."""
     return {str(place) for place, operation in _select(tables, ("position", "operation"), DONE, pipe) if operation == "event"}
 
 

@@ -1,8 +1,8 @@
-"""Rows that a target table does not take: which of a block they are, and why.
+"""Rejected rows of a block, with reasons.
 
-A row is refused by our own checks before anything is sent, or by the server for its whole block; then halves of the block are sent until
-what is refused stands alone. That is only done for errors that are about values. An error about the table, the server or the statement
-would be every row's, and halts.
+A row is rejected by the encoder before anything is sent, or by the server together with its block. In the second case the writer sends
+halves of the block until the rejected rows are isolated. It does so only for errors about values; an error about the table, the server or
+the statement concerns every row and halts the pipe.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from headrace.model.version import row_place, unpack_version
 from headrace.sinks.clickhouse.server.scalar_values import render_value
 
 MOST_REFUSED: Final = 1000
-"""Of one block, by the server: more than that is not a matter of some rows."""
+"""Of one block, by the server. More than that is not a problem of single rows."""
 _TOO_MANY_PARTITIONS, _OUT_OF_MEMORY = 252, 241
-# Parsing and converting of values; NULLs; ranges; constraints; what a view or a default throws at a value.
+# Errors of parsing and conversion, NULLs, ranges, constraints, and exceptions of views and defaults.
 _VALUE_CODES: Final = (6, 26, 27, 32, 38, 41, 53, 69, 70, 72, 117, 128, 131, 153, 190, 321, 349, 395, 407, 469, 500, 636, 691)
 HALVED_WHEN_REFUSED: Final = frozenset({*_VALUE_CODES, _TOO_MANY_PARTITIONS})
 HALVED_WHEN_BUSY: Final = frozenset({_OUT_OF_MEMORY})
-"""ClickHouse's errors that may be about some rows of a block, or their number."""
+"""ClickHouse error codes that may be about some rows of a block, or about their number."""
 
 
 class RowRejected(DefiniteError):
-    """A value that is not stored as it is."""
+    """A value that the table would not store unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
 class RejectedRows:
-    """Rows of a block, and why each was refused."""
+    """Rows of a block, and why each was rejected."""
 
     rows: np.ndarray[Any, np.dtype[np.int64]]
     columns: tuple[str, ...]
-    """Whose value it was, row by row; empty where nobody says."""
+    """The column of the rejected value, row by row; empty if unknown."""
     reasons: tuple[str, ...]
 
     @classmethod
@@ -47,28 +47,28 @@ class RejectedRows:
         return cls(np.array(rows, dtype=np.int64), tuple(found[row][0] for row in rows), tuple(found[row][1] for row in rows))
 
     def only(self, places: Sequence[int]) -> RejectedRows:
-        """Some of them, by their places here."""
+        """Return some of the rows, by their index here."""
         return RejectedRows(self.rows[list(places)], tuple(self.columns[at] for at in places), tuple(self.reasons[at] for at in places))
 
 
 def key_text(block: ChangeBlock, row: int) -> str:
-    """What tells the row from others, for a person."""
+    """Return the row key for messages."""
     return ", ".join(f"{name}={render_value(block.images.column(name)[row])}" for name in block.schema.row_key)
 
 
 def row_text(block: ChangeBlock, row: int) -> str:
-    """The same within a place, if the table has a key."""
+    """Return the row key as part of an error's place; empty for a table without a key."""
     return f", row {key_text(block, row)}" if block.schema.row_key else ""
 
 
 def place_text(version: int) -> str:
-    """Where in the source's log an image is, for a person."""
+    """Return the log position of an image for messages."""
     _, file, offset = unpack_version(version)
     return f"log file {file}, offset {offset}"
 
 
 def event_of(block: ChangeBlock, row: int) -> str:
-    """The row's place in the words that `headrace skip` takes; none for rows of a snapshot, which share one."""
+    """Return the row's position as `headrace skip` takes it; empty for snapshot rows, which share one position."""
     return "" if block.op[row].as_py() == Op.SNAPSHOT else row_place(block.version[row].as_py())
 
 

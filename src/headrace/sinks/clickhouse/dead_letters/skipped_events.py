@@ -1,4 +1,4 @@
-"""Events that were left out by request, in the sink's own record of what its tables do not hold: `headrace.errors`, as `skipped`."""
+"""Records events that the user skipped, in `headrace.errors` with state `skipped`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SKIPPED: Final = "skipped"
 
 
 def store_skipped_event(tables: OwnTables, pipe: str, found: Mapping[str, str]) -> None:
-    """Record an event: `place`, `table`, `error` (why it was left out), `content` (what was in it). Again: the same row."""
+    """Record an event: `place`, `table`, `error` (why it was skipped), `content`. Repeating it stores the same row."""
     now = format_timestamp(time.time_ns() // 1000)
     row = {
         "id": hashlib.sha256("\n".join((pipe, SKIPPED, found["place"])).encode()).hexdigest()[:16],

@@ -1,7 +1,7 @@
-"""Whether the hosts of one target hold the same tables.
+"""Checks that all hosts of a target share the same tables.
 
-Invariant: with several hosts, every table that is written to is one table on all of them (Replicated, Shared, or Distributed over such).
-Writing to whichever host answers, and again to another, is then writing to one place; with tables of their own it would scatter the rows.
+Invariant: with several hosts, every target table is one table on all of them (Replicated, Shared, or Distributed over such tables). Writing
+to any host, and repeating a write on another, then reaches the same table; separate tables would scatter the rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHARING_DATABASES = ("Replicated", "Shared")
 def check_replicas(
     connection: Connection, scope: TargetScope, target_tables: Sequence[TargetTable], found: Mapping[Place, ExistingTable]
 ) -> None:
-    """Refuse several hosts whose tables are not the same; nothing to check where there is one host."""
+    """Raise `DefiniteError` if several hosts have separate tables; does nothing for one host."""
     target = scope.target
     if not target.others:
         return
@@ -32,7 +32,7 @@ def check_replicas(
     sharing = _sharing_databases(connection, target) if missing and not scope.options.cluster else frozenset()
     engines = {place: table.engine for place, table in found.items()}
     if not scope.options.cluster:
-        # A database that replicates its tables makes any of them so.
+        # A Replicated or Shared database replicates all of its tables.
         new = [(target_table.database, target_table.table) for target_table in missing if target_table.database not in sharing]
         engines |= dict.fromkeys(new, "a plain table to be made")
     check_shared(target, engines)
@@ -40,7 +40,7 @@ def check_replicas(
 
 
 def sync_replica(scope: TargetScope, target_table: TargetTable) -> None:
-    """Wait until the host that is asked has all that was written to others: who reads there to write, as a sweep does, must see it."""
+    """Wait until the current host has all rows that were written to others, before a statement that reads rows to write others."""
     if not scope.target.others:
         return
     database, table = target_table.local_table or (target_table.database, target_table.table)
@@ -52,7 +52,7 @@ def sync_replica(scope: TargetScope, target_table: TargetTable) -> None:
 
 
 def check_shared(target: ClickHouseTarget, engines: Mapping[Place, str]) -> None:
-    """Refuse tables that every host has for itself."""
+    """Raise `DefiniteError` for a table that each host has separately."""
     for (database, table), engine in engines.items():
         if not engine.startswith(("Replicated", "Shared", "Distributed")):
             raise DefiniteError(
@@ -65,7 +65,7 @@ def check_shared(target: ClickHouseTarget, engines: Mapping[Place, str]) -> None
 
 
 def check_same(target: ClickHouseTarget, paths: Iterable[tuple[str, Mapping[Place, str]]]) -> None:
-    """Refuse hosts of different shards: `paths` says, host by host, where in the Keeper each table is."""
+    """Raise `DefiniteError` for hosts of different shards; `paths` gives each table's Keeper path, host by host."""
     first: dict[Place, tuple[str, str]] = {}
     for host, places in paths:
         for (database, table), path in places.items():
@@ -91,7 +91,7 @@ def _paths_by_host(target: ClickHouseTarget, places: Sequence[Place]) -> Iterabl
                     f"SELECT database, table, zookeeper_path FROM system.replicas WHERE (database, table) IN ({listed})"
                 ).result_rows
         except TransientError:
-            # One that is away now cannot be asked; it is looked at the next time.
+            # An unavailable host is checked the next time.
             continue
         there = {(database, table): path for database, table, path in rows}
         yield f"{host.host}:{host.port}", {place: there.get(place, "") for place in places}

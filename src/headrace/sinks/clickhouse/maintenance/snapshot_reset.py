@@ -1,8 +1,8 @@
-"""Tables whose engines count rows, made ready for a snapshot.
+"""Prepares tables that count duplicates for a snapshot.
 
-Rows that are read again would count again there, so what an interrupted snapshot wrote goes before the next attempt. A collapsing table is
-emptied, because all of it comes again. A history keeps what happened: it loses only the rows that the attempt itself wrote. Engines that
-merge by version need none of it.
+Rows of an interrupted snapshot would be counted twice, so they are removed before the next attempt. A collapsing table is truncated,
+because all of its rows are read again. A history loses only the rows of the interrupted attempt. Engines that merge by version need
+nothing.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ _SETTINGS = {"mutations_sync": "2", "alter_sync": "2", "max_table_size_to_drop":
 
 
 def holds_rows(scope: TargetScope, target_table: TargetTable) -> bool:
-    """Whether anything is in the table, shown or not."""
+    """Whether the table contains any row, visible or not."""
     with translate_errors(scope.target, f"looking at table {target_table.full_name}"):
         return bool(connect(scope.target).client.query(f"SELECT 1 FROM {target_table.qualified} LIMIT 1").result_rows)
 
 
 def discard_partial_snapshot(scope: TargetScope, target_table: TargetTable, since: int) -> None:
-    """Take away what an earlier attempt at a snapshot may have left; its rows have versions from `since` on. Repeatable."""
+    """Delete the rows of an interrupted snapshot, whose versions start at `since`. Repeatable."""
     if target_table.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED, EngineFamily.HISTORY):
-        # The attempt's task may be gone and its last INSERT not.
+        # The attempt's last INSERT may still run although its task has ended.
         check_no_running_insert(scope, target_table)
     match target_table.family:
         case EngineFamily.COLLAPSING | EngineFamily.VERSIONED:
@@ -41,7 +41,7 @@ def discard_partial_snapshot(scope: TargetScope, target_table: TargetTable, sinc
 
 
 def _attempt(target_table: TargetTable, since: int) -> str:
-    """Which rows of a history were read from the source's table by an interrupted attempt."""
+    """Return the condition of a history's rows that an interrupted snapshot wrote."""
     version, operation = target_table.metadata_column(MetadataRole.VERSION), target_table.metadata_column(MetadataRole.OPERATION)
     if version is None:
         raise DefiniteError(
@@ -54,7 +54,6 @@ def _attempt(target_table: TargetTable, since: int) -> str:
 
 
 def _holder(scope: TargetScope, target_table: TargetTable) -> str:
-    """The table that holds the rows, wherever it does."""
     database, table = target_table.local_table or (target_table.database, target_table.table)
     cluster = f" ON CLUSTER {quote_text(scope.options.cluster)}" if scope.options.cluster else ""
     return f"{quote_name(database)}.{quote_name(table)}{cluster}"

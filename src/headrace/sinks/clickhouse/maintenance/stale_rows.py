@@ -1,8 +1,7 @@
-"""Taking away what a table should not show any more: rows that the source has no more, and deletions that nobody needs any more.
+"""SQL that deletes rows which the source no longer has, and tombstones that are no longer needed.
 
-Invariant: a sweep may be repeated, and may be cut short and repeated, without another effect. Where rows merge by version, or are a
-history, it appends deletions with the position as version, and only for rows whose last image is older; where images are added up, it
-deletes all images that are older than the position (the rows that count are those that come with or after it).
+Invariant: deleting stale rows may be interrupted and repeated. Where rows merge by version, or in a history, it appends deletions with the
+position as version, only for rows whose last image is older. Where images are summed, it deletes all images older than the position.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ DELETE_STALE_SETTINGS: Final = {
     "lightweight_deletes_sync": "2",
     "distributed_foreground_insert": "1",
     "max_partitions_per_insert_block": "0",
-    # A row policy that hid deletions before FINAL would bring back what they delete.
+    # A row policy that hides tombstones before FINAL would make deleted rows visible again.
     "apply_row_policy_after_final": "1",
 }
 _TIMES: Final = quote_name("__headrace_times")
 
 
 def delete_stale_sql(target_table: TargetTable, before: int) -> str:
-    """What takes away the rows whose last image has a version below `before`; empty where nothing can tell them or take them away."""
+    """Return the statement that deletes rows whose last image has a version below `before`; empty where no column tells."""
     version = target_table.metadata_column(MetadataRole.VERSION)
     if version is None or (target_table.family is EngineFamily.COALESCING):
         return ""
@@ -47,12 +46,12 @@ def delete_stale_sql(target_table: TargetTable, before: int) -> str:
 
 
 def can_purge_tombstones(target_table: TargetTable) -> bool:
-    """Whether the engine itself can purge deletions."""
+    """Whether the engine itself can purge tombstones."""
     return target_table.family is EngineFamily.REPLACING and target_table.final_hides_deleted and target_table.has_key
 
 
 def allow_cleanup_sql(target_table: TargetTable) -> str:
-    """What lets a table purge its deletions in a merge (see `cleanup`); empty where it may already, or has none to purge."""
+    """Return the ALTER that lets merges purge tombstones (see `tombstone_cleanup`); empty if it is allowed or not possible."""
     allowed = dict(target_table.storage.settings).get("allow_experimental_replacing_merge_with_cleanup") in ("1", "true")
     if allowed or not can_purge_tombstones(target_table):
         return ""
@@ -69,7 +68,7 @@ def _delete(target_table: TargetTable, condition: str) -> str:
 
 
 def _deletion(target_table: TargetTable, before: int) -> tuple[list[str], list[str]]:
-    """Our columns, and their values in a deletion."""
+    """Return the metadata columns, and their values in a deletion."""
     values = {
         MetadataRole.SIGN: "-1",
         MetadataRole.DELETED: "1",
@@ -82,14 +81,14 @@ def _deletion(target_table: TargetTable, before: int) -> tuple[list[str], list[s
 
 
 def _retract(target_table: TargetTable, before: int) -> str:
-    """In a history of rows that nothing tells apart: a deletion for each that is there from before, less those that were appended so."""
+    """In a history without keys: append a deletion for each older row, minus those that were appended before."""
     version = target_table.metadata_column(MetadataRole.VERSION)
     assert version is not None
     name = quote_name(version.name)
     listed = ", ".join(quote_name(column.name) for column in target_table.columns)
     names, values = _deletion(target_table, before)
     live = live_condition(target_table)
-    # No change of a log has the bare position as version: a deletion that has it was appended here.
+    # No log change has the bare position as version, so such a deletion was appended here.
     counted = f"{name} < {before} OR ({name} = {before} AND NOT ({live}))"
     grouped = f"SELECT {listed}, sum(if({live}, 1, -1)) AS {_TIMES} FROM {target_table.qualified} WHERE {counted} GROUP BY {listed}"
     return (

@@ -1,10 +1,10 @@
-"""The target tables: made where they are missing, emptied of what the source has no more.
+"""Creates missing target tables, completes existing ones, and deletes stale rows.
 
-Everything is checked before anything is created, and all of it may be repeated, so a run that was cut short is simply run again.
+Everything is checked before anything is created, and every step may be repeated after an interruption.
 
-A source table without any key holds a multiset of rows. Its target keeps every image for itself, keyed by a hash of the row and an
-occurrence number (the image's version, which nothing else has; in a snapshot, the row's number), an insertion counting 1 and a deletion
--1; the view `t_current` shows each row as often as its images add up to. So there, too, order and repetition do not matter.
+A source table without a key is a multiset of rows. Its target keeps every image, keyed by a hash of the row and an occurrence number (the
+image's unique version, or the row number in a snapshot). An insertion counts 1 and a deletion -1; the view `t_current` shows each row as
+often as its images sum up to. So order and repetition do not matter there either.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from headrace.sinks.clickhouse.types.codec_registry import codec_for
 
 log = logging.getLogger("headrace.clickhouse")
 _warned: set[str] = set()
-"""What was said of columns: once is enough for a process, however often tables are prepared."""
+"""Column warnings that this process has logged already."""
 
-# A server without access storage that can be written, and one whose user may not.
+# Errors of a server without writable access storage, and of a user without the privilege.
 _NO_POLICIES = ("ACCESS_STORAGE", "ACCESS_DENIED", "Not enough privileges")
 
 
 def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
-    """Check all tables, then add what is missing and create those that are not there."""
+    """Check all tables, then add missing columns and create missing tables."""
     target, connection = scope.target, connect(scope.target)
     plans = plan_tables(schemas, target, scope.options)
     check_not_own_tables(plans)
@@ -101,7 +101,7 @@ def _add_missing(
     there: ExistingTable,
     local_table: ExistingTable | None,
 ) -> None:
-    """Give a table that is there what it lacks: the one that holds the rows first, so that nothing is sent that it cannot take."""
+    """Add missing columns to an existing table: to the local table first, so that a Distributed table never forwards unknown columns."""
     held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
     tables = [(held, local_table or there)] + ([] if local_table is None else [(target_table.qualified, there)])
     with translate_errors(target, f"adding what table {target_table.full_name} lacks"):
@@ -121,7 +121,7 @@ def _define(column: ExistingColumn) -> str:
 
 
 def _make_readable(connection: Connection, scope: TargetScope, target_table: TargetTable) -> None:
-    """The view and the row policy, by choice; a table without a key always has its view."""
+    """Create the view and the row policy, if the options ask for them; a table without a key always gets its view."""
     chosen = scope.options.of(target_table.source)
     policy = row_policy_sql(target_table) if chosen.row_policy else ""
     refused = bool(policy) and not (_may_hide(connection, target_table) and _create_policy(connection, scope.target, target_table, policy))
@@ -131,7 +131,8 @@ def _make_readable(connection: Connection, scope: TargetScope, target_table: Tar
 
 
 def _may_hide(connection: Connection, target_table: TargetTable) -> bool:
-    """Whether the server applies policies after FINAL: before it, a policy hides deletions from FINAL, which shows what they delete."""
+    """Whether the server applies row policies after FINAL. Applied before, a policy hides tombstones from FINAL, which then shows
+    deleted rows."""
     setting = connection.client.server_settings.get("apply_row_policy_after_final")
     if setting is not None and setting.value in ("1", "true"):
         return True
@@ -146,7 +147,7 @@ def _may_hide(connection: Connection, target_table: TargetTable) -> bool:
 
 
 def _create_policy(connection: Connection, target: ClickHouseTarget, target_table: TargetTable, policy: str) -> bool:
-    """Whether the server took the row policy; False where it keeps none (the embedded engine), or the account may not make one."""
+    """Create the row policy. Return False if the server has no access storage (the embedded engine) or the user lacks the privilege."""
     try:
         with translate_errors(target, f"creating a row policy on {target_table.full_name}"):
             connection.client.command(policy)
@@ -165,8 +166,8 @@ def _create_policy(connection: Connection, target: ClickHouseTarget, target_tabl
 
 
 def replace_table(scope: TargetScope, schema: TableSchema) -> None:
-    """Make a table ready for all its rows to come again: one of ours that is not what would be made now is dropped (`prepare_tables` makes
-    it anew), one that somebody else made is never dropped. Repeatable."""
+    """Drop a table that Headrace created and that no longer matches its plan (`prepare_tables` creates it again). Tables of others are
+    never dropped. Repeatable."""
     target, connection = scope.target, connect(scope.target)
     plan = plan_table(schema, target, scope.options)
     place = (plan.database, plan.table)
@@ -189,7 +190,7 @@ def replace_table(scope: TargetScope, schema: TableSchema) -> None:
 def _drop(connection: Connection, target: ClickHouseTarget, plan: TargetTable, there: ExistingTable) -> None:
     cluster = f" ON CLUSTER {quote_name(plan.storage.cluster)}" if plan.storage.cluster else ""
     with translate_errors(target, f"replacing table {plan.full_name}"):
-        # It shows columns that will be others.
+        # The view selects the old columns.
         connection.client.command(f"DROP VIEW IF EXISTS {plan.view}{cluster}")
         connection.client.command(f"DROP TABLE IF EXISTS {plan.qualified}{cluster}")
         if there.kind == "Distributed" and plan.local_table is not None:
@@ -197,7 +198,7 @@ def _drop(connection: Connection, target: ClickHouseTarget, plan: TargetTable, t
 
 
 def newest_version(scope: TargetScope, target_table: TargetTable) -> int | None:
-    """The highest version of a row in the table; None if there is no row, or rows have none."""
+    """Return the highest version in the table; None if it has no rows or no versions."""
     version = target_table.metadata_column(MetadataRole.VERSION)
     if version is None:
         return None
@@ -209,7 +210,7 @@ def newest_version(scope: TargetScope, target_table: TargetTable) -> int | None:
 
 
 def delete_stale_rows(scope: TargetScope, target_table: TargetTable, before: int) -> None:
-    """Take away what a new snapshot of the whole table, whose rows have versions from `before` on, did not see. Repeatable."""
+    """Delete the rows that a new snapshot of the whole table did not see; snapshot rows have versions from `before` on. Repeatable."""
     statement = delete_stale_sql(target_table, before)
     if not statement:
         if target_table.ignores_deletes:
@@ -246,7 +247,7 @@ def _check_time_type(connection: Connection, target_tables: Sequence[TargetTable
 
 
 def _warn_of_types(connection: Connection, target_table: TargetTable) -> None:
-    """Say which values would halt the pipe, or lose something, because of a type that was chosen or found."""
+    """Log which values would halt the pipe or lose information because of the column's type."""
     for column in target_table.columns:
         codec = codec_for(column.source, column.type, connection.limits)
         place = f"{target_table.source}: column {column.source.name} is kept as {column.type}"

@@ -1,8 +1,8 @@
-"""Purging deletions from a table that keeps them: `OPTIMIZE … FINAL CLEANUP`, partition by partition.
+"""Purges tombstones with `OPTIMIZE … FINAL CLEANUP`, partition by partition.
 
-Invariant: a deletion is purged only when nothing older than it can be written any more. So the merge is begun while nothing writes, and
-writing goes on as soon as the merge has taken its parts: what comes later is in parts of its own. Which moments are such moments is for the
-caller to know (`pipes.lifecycle.tombstone_purger`).
+Invariant: a tombstone is purged only when nothing older can be written any more. So the merge starts while nothing writes, and writing
+resumes as soon as the merge has taken its parts; later rows are in other parts. The caller chooses such moments
+(`pipes.lifecycle.tombstone_purger`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ CLEANUPS = OwnTable(
     ),
     ("target",),
 )
-# The merge must not wait for others and then take parts that came meanwhile; of replicas, only the choice of parts is waited for.
+# The merge must not wait for other merges and then take newer parts. On replicas, only the choice of parts is awaited.
 _OPTIMIZE_SETTINGS: Final = {"optimize_throw_if_noop": "1", "lock_acquire_timeout": "5", "alter_sync": "0"}
 _LOOK_EVERY_S: Final = 0.02
 
@@ -48,7 +48,7 @@ class TombstoneCleanup:
     target_table: TargetTable
 
     def run(self, pause: Pause, may_go_on: Callable[[], bool]) -> int:
-        """Purge; how many deletions there were. Each partition's merge begins in a pause, if `may_go_on` then."""
+        """Purge the table and return the number of tombstones. Each partition's merge starts in a pause, if `may_go_on` agrees."""
         self._allow()
         purged = 0
         for partition, deletions in self._partitions():
@@ -69,7 +69,7 @@ class TombstoneCleanup:
             connection.client.command(statement)
 
     def _partitions(self) -> list[tuple[str, int]]:
-        """Partitions with deletions, and how many."""
+        """Return the partitions with tombstones, and how many each has."""
         deleted = quote_name(deletion_column(self.target_table))
         name = ".".join(map(quote_name, self._held))
         connection = connect(self.scope.target)
@@ -106,7 +106,7 @@ class TombstoneCleanup:
         )
 
     def _has_taken(self, parts: list[str]) -> bool:
-        """Whether a merge that holds all these parts runs."""
+        """Whether a merge of all these parts is running."""
         listed = ", ".join(map(quote_text, parts))
         return bool(
             self._column(f"SELECT result_part_name FROM system.merges WHERE {self._here()} AND hasAll(source_part_names, [{listed}])")
@@ -123,12 +123,12 @@ class TombstoneCleanup:
 
 
 def deletion_column(target_table: TargetTable) -> str:
-    """The column by which the engine knows deletions; empty if it purges them by itself, or must not."""
+    """Return the column by which the engine recognises tombstones; empty if the table is not purged."""
     return target_table.storage.arguments[-1] if can_purge_tombstones(target_table) and len(target_table.storage.arguments) > 1 else ""
 
 
 def last_cleanups(tables: OwnTables) -> dict[str, str]:
-    """When each target's last cleanup began, as text."""
+    """Return when each target's last cleanup started, as text."""
     return {str(target): str(began) for target, began in tables.select(CLEANUPS, ("target", "began_at"))}
 
 

@@ -1,4 +1,4 @@
-"""ClickHouse as a place for rows as their postimages show them: ordinary tables, one row a key."""
+"""ClickHouse sink for CDC postimages: ordinary tables with one row per key."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 @dataclass(frozen=True, slots=True)
 class PostimageSink(LogSink):
-    """Where images go. Picklable."""
+    """Writes the postimages of CQL tables. Picklable."""
 
     sink: ClickHouseSink
 
@@ -25,7 +25,7 @@ class PostimageSink(LogSink):
         return True
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
-        """Make what is missing, check what is there; raise `DefiniteError` before anything is made if a table cannot be held."""
+        """Create missing tables and check existing ones. Nothing is created if one table raises `DefiniteError`."""
         wanted = list(tables)
         for table in wanted:
             check_table(table)
@@ -33,12 +33,12 @@ class PostimageSink(LogSink):
             prepare(self.sink.scope, table)
 
     def alter(self, old: CqlTable, new: CqlTable) -> None:
-        """Make the table follow an alteration of its base table. Repeatable."""
+        """Apply an alteration of the base table. Repeatable."""
         del old
         prepare(self.sink.scope, new)
 
     def clear(self, table: CqlTable) -> None:
-        """Take everything away that is known of a table: its rows are about to come again. Repeatable."""
+        """Delete all rows of a table before they are read again. Repeatable."""
         clear(self.sink.scope, table)
 
     def table_store(self) -> Self:

@@ -1,7 +1,7 @@
-"""The table of a base table whose rows are kept as their postimages show them: one row a key, the newest version counts.
+"""The target table of a base table that is replicated by postimages: one row per key, the newest version wins.
 
-It is an ordinary `ReplacingMergeTree`, with the same three columns as every other table of Headrace's: `_sign`, `_version`, `_deleted`.
-With clustering columns there is `_order` too: the clustering key as bytes that sort as its server sorts, by which ranges are deleted.
+It is a `ReplacingMergeTree` with the metadata columns `_sign`, `_version`, `_deleted`. With clustering columns it also has `_order`: the
+clustering key as bytes that sort like the source, by which ranges are deleted.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REMEDY: Final = "keep its cells instead, which holds everything: leave scylla.k
 
 
 def place_of(table: CqlTable, scope: TargetScope) -> tuple[str, str]:
-    """Database and name of the target."""
+    """Return target database and table."""
     return target_name(table.name, scope.target, scope.options)
 
 
@@ -38,7 +38,7 @@ def column_type(column: CqlColumn) -> str:
 
 
 def check_table(table: CqlTable) -> None:
-    """Raise for tables that images cannot show."""
+    """Raise `DefiniteError` for tables that postimages cannot represent."""
     place = f"table {table.name}"
     if table.static:
         raise DefiniteError(
@@ -59,7 +59,7 @@ def check_table(table: CqlTable) -> None:
 
 
 def prepare(scope: TargetScope, table: CqlTable) -> None:
-    """Make the target, or let it follow what the table is now."""
+    """Create the target, or alter it to the table's current definition."""
     check_table(table)
     database, name = place_of(table, scope)
     check_name_lengths(database, name)
@@ -76,7 +76,7 @@ def clear(scope: TargetScope, table: CqlTable) -> None:
 
 
 def _known(connection: Connection, table: CqlTable, database: str, name: str) -> CqlTable | None:
-    """The definition that the target was made for; None if there is none."""
+    """Return the definition that the target was created for; None if there is no target."""
     query = f"SELECT comment FROM system.tables WHERE database = {quote_text(database)} AND name = {quote_text(name)}"
     rows = connection.client.query(query).result_rows
     if not rows:
@@ -107,7 +107,7 @@ def _statements(table: CqlTable, before: CqlTable | None, database: str, target:
 
 
 def _altering(before: CqlTable, table: CqlTable, target: str) -> Iterator[str]:
-    """Columns that came, went, or hold another type. Whatever was done of it before a crash is done again."""
+    """Yield the ALTER statements for added, dropped and retyped columns. Each may be repeated after a crash."""
     old, new = ({column.name: column for column in one.cells} for one in (before, table))
     if (before.partition_key, before.clustering) != (table.partition_key, table.clustering):
         hint = "begin anew with another --state"

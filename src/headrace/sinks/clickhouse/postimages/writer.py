@@ -1,11 +1,11 @@
-"""Writes postimages, deletions and copied rows as versions of rows.
+"""Writes postimages, deletions and snapshot rows as row versions.
 
-A version is the change's own microsecond and, within it, its number in the batch; a deletion comes last in its microsecond, as a tombstone
-wins over a cell of its own time. Rows of a copy have the moment as of which they were read. So blocks may be written any number of times.
+A version is the change's microsecond and its number in the batch; a deletion comes last in its microsecond, because a tombstone wins over a
+cell of the same time. Snapshot rows have the time at which they were read. So blocks may be written any number of times.
 
-A deletion of a range or of a partition is a deletion of those rows that the table shows in it with a lower version. It is the one thing for
-which order matters: everything before it must be there. A stream's rows come in its order, one batch after the other; and a copy of the
-table ends before the log begins.
+A deletion of a range or a partition deletes the visible rows in it that have a lower version. It is the only operation for which order
+matters: all earlier rows must be stored. The rows of a stream come in order, batch after batch, and the snapshot ends before the log
+starts.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class PostimageWriter:
         self._scope = scope
 
     def write(self, block: LogBlock | RowBlock) -> None:
-        """Write the block durably; when it returns, the block is visible to readers of the sink."""
+        """Write the block durably; it is visible when this returns."""
         if isinstance(block, RowBlock):
             rows = np.arange(block.rows.num_rows)
             self._insert(block, rows, np.ones(len(rows), np.int8), np.full(len(rows), block.as_of << _SEQUENCE_BITS, np.uint64))
@@ -57,7 +57,7 @@ class PostimageWriter:
             self._write_log(block)
 
     def close(self) -> None:
-        """The connection stays with the process for the next task."""
+        """Does nothing: the process keeps the connection for its next task."""
 
     def _write_log(self, block: LogBlock) -> None:
         operations, clustered = block.operations, bool(block.table.clustering)
@@ -73,7 +73,7 @@ class PostimageWriter:
             self._delete_parts(block, operations)
 
     def _check(self, block: LogBlock, operations: npt.NDArray[np.int8]) -> None:
-        """Every change must have its image: without one nothing would be written of it."""
+        """Raise `DefiniteError` if a change has no postimage: nothing of it would be written."""
         times = np.ascontiguousarray(fixed_bytes(block.rows.column(TIME), 16)).view("V16")[:, 0]
         shown, changed = (set(times[np.isin(operations, which)].tolist()) for which in ((Operation.POSTIMAGE,), _DELTAS))
         if changed - shown:
@@ -139,7 +139,7 @@ class PostimageWriter:
                 )
 
     def _bounds(self, block: LogBlock, starts: Rows, operations: npt.NDArray[np.int8]) -> list[str]:
-        """A range's end is the row after its start."""
+        """Return the condition of each range. A range's end is the log row after its start."""
 
         def keys(rows: Rows) -> Array:
             return order_keys(block.table.clustering, lambda name: Cells.of(block.rows.column(name)).take(rows))[1]
@@ -166,7 +166,7 @@ def _own(table: CqlTable) -> list[str]:
 
 
 def _sent(column: CqlColumn, name: str) -> tuple[str, str]:
-    """In which type a column is sent, and what SQL makes of it."""
+    """Return the type in which a column is sent, and the SQL that converts it."""
     kind = column.type
     if column.role in (Role.PARTITION, Role.CLUSTERING):
         return "String", value_sql(kind, name)
@@ -184,7 +184,7 @@ def _array(column: CqlColumn, cells: Cells, *, logged: bool) -> Array:
         return cells.binary()
     try:
         if logged and kind.name == "list" and not kind.is_atomic:
-            # The log has a list as a map by its elements' keys, which are in order.
+            # The log stores a list as a map by its elements' keys, in order.
             elements = split_collections(cells, 2)
             values = typed_array(kind.args[0], elements.parts[1], nullable=False)
             made = pa.list_(pa.field("item", values.type, nullable=False))

@@ -1,11 +1,11 @@
-"""From an alteration of a source's table to the statements that do the same to its target. Pure: nothing is asked, nothing is done.
+"""Plans the statements that apply an ALTER TABLE of the source to the target table. Pure: no server access.
 
-A translation is a list of steps. Each step may be repeated: it says IF EXISTS, or it names a table whose identity tells whether the step
-was done. So whoever notes how many steps are done can go on after a crash at any point.
+A plan is a list of steps. Each step may be repeated: it uses IF EXISTS, or it names a table whose UUID tells whether the step was done. So
+a pipe that records the number of completed steps can continue after a crash.
 
-Invariant: after the steps the target shows the rows that the source has now, in its columns; or the translation says why only the source
-can tell what they hold (`reread`), and the table is read again. What is not sure is read again; what would make a table unfit that was not
-made by Headrace is refused before anything is done.
+Invariant: after the steps the target shows the source's current rows in its current columns; or the plan has a reason (`reread`) why only a
+resync can do that. If the result is uncertain, the table is read again. A table that Headrace did not create is never made unusable: such
+an alteration is rejected before anything is done.
 """
 
 from __future__ import annotations
@@ -43,20 +43,20 @@ class AlteredTable:
     """A target table that is to be altered."""
 
     target_table: TargetTable
-    """As it is."""
+    """The table before the alteration."""
     found: ExistingTable
-    """The table that holds the rows."""
+    """The table that stores the rows."""
     over: ExistingTable | None
-    """The table that distributes them, if there is one."""
+    """The Distributed table above it, if there is one."""
     usual: TargetTable
-    """As it would have been made before the alteration."""
+    """The table that Headrace would have created before the alteration."""
     wanted: TargetTable
-    """As it would be made after it."""
+    """The table that Headrace would create after the alteration."""
     options: TableOptions
     uuid: str = ""
-    """What tells it from another table of its name; empty where the server does not say."""
+    """The table's UUID; empty if the database engine has none."""
     viewed: bool = False
-    """Whether a view shows its rows by name."""
+    """Whether the view of its current rows exists."""
 
     @property
     def name(self) -> str:
@@ -64,7 +64,7 @@ class AlteredTable:
 
 
 def plan_column_changes(alteration: Alteration, subject: AlteredTable, version: int) -> DdlPlan:
-    """What makes the target of the altered table. `version`: of the statement's place in the log, below everything after it."""
+    """Plan the alteration of a target. `version` is that of the statement's log position, below every later version."""
     alteration = _respelled(alteration, subject)
     attempt = _InPlace(alteration, subject)
     attempt.run()
@@ -79,7 +79,7 @@ def plan_column_changes(alteration: Alteration, subject: AlteredTable, version: 
 
 
 def _respelled(alteration: Alteration, subject: AlteredTable) -> Alteration:
-    """The alteration, with columns untold that the target keeps in a form which ClickHouse would convert in another way than ours."""
+    """Return the alteration, with an unknown effect for columns whose stored form ClickHouse would convert differently than Headrace."""
     stored = {column.source.name: column for column in subject.target_table.columns}
     usual = {column.source.name: column.type for column in subject.usual.columns}
 
@@ -97,12 +97,12 @@ def _respelled(alteration: Alteration, subject: AlteredTable) -> Alteration:
 
 
 def has_view(target_table: TargetTable, options: TableOptions) -> bool:
-    """Whether a view shows the source's rows by name."""
+    """Whether the table has a view of its current rows."""
     return options.view or not target_table.has_key
 
 
 def alter_sql(subject: AlteredTable, command: str) -> tuple[str, ...]:
-    """An ALTER of the table, and of the one that distributes its rows."""
+    """Return an ALTER for the local table and for the Distributed table."""
     target_table, cluster = subject.target_table, subject.usual.storage.cluster
     on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
     local_tables = [".".join(map(quote_name, target_table.local_table))] if target_table.local_table is not None else []
@@ -110,7 +110,7 @@ def alter_sql(subject: AlteredTable, command: str) -> tuple[str, ...]:
 
 
 class _InPlace:
-    """Works out the steps that alter a table where it is, keeping account of its columns meanwhile."""
+    """Plans the steps that alter a table in place, and tracks its columns meanwhile."""
 
     def __init__(self, alteration: Alteration, subject: AlteredTable) -> None:
         self.alteration, self.subject = alteration, subject
@@ -119,7 +119,7 @@ class _InPlace:
         self.untold: list[str] = []
         self.obstacle = ""
         self.reshapes = False
-        """Whether the steps so far are about columns, not only about comments."""
+        """Whether the steps change columns, not only comments."""
         self._stored = {column.source.name: column for column in subject.target_table.columns}
         self._usual = {column.source.name: column for column in subject.usual.columns}
         self._wanted = {column.source.name: column for column in subject.wanted.columns}
@@ -143,7 +143,7 @@ class _InPlace:
         return next((column for column in self.columns if column.name == name), None)
 
     def _is_fixed(self, name: str) -> bool:
-        """Whether ClickHouse lets nobody alter the column; if so, that is noted."""
+        """Whether the column is part of a key, which ClickHouse does not alter; records the obstacle."""
         column = self._find(name)
         fixed = column is not None and (column.in_sort_key or column.in_partition_key)
         if fixed:
@@ -151,7 +151,7 @@ class _InPlace:
         return fixed
 
     def _release(self, dropped: list[StoredColumn]) -> None:
-        """The hash of rows without a key must not depend on columns that go."""
+        """Remove dropped columns from the row hash of a table without a key."""
         row = self._find(ROW)
         gone = {stored.name for stored in dropped}
         if row is None or row.default_kind != "MATERIALIZED" or not gone:
@@ -168,7 +168,7 @@ class _InPlace:
             self.columns = [column for column in self.columns if column.name != name]
 
     def _rename(self) -> None:
-        """Renames in an order in which no name is taken twice; a ring of them by way of a name that nothing has."""
+        """Rename columns in an order without name conflicts; a cycle goes through a temporary name."""
         waiting: dict[str, str] = {}
         for fate in self.alteration.fates:
             if fate.origin is not None and fate.origin in self._stored and fate.column.name != fate.origin:
@@ -191,7 +191,7 @@ class _InPlace:
         self.columns = [replace(column, name=new) if column.name == old else column for column in self.columns]
 
     def _clear_names(self, names: set[str]) -> None:
-        """A column of that name that the source did not have is what an ignored change left there."""
+        """Free names of new columns: a column that the source never had is left over from an ignored change."""
         for name in sorted(names):
             if self._find(name) is not None:
                 if self.subject.target_table.created_by_headrace:
@@ -214,7 +214,7 @@ class _InPlace:
         clause, told = self._default(fate, wanted)
         there = self._find(wanted.name)
         if there is not None and not self.subject.target_table.created_by_headrace:
-            # Made beforehand by whoever owns the table: used as it is, and filled by the source unless it shows the same default.
+            # The table's owner added the column in advance. It is used as it is, and read again unless it has the same default.
             if f"DEFAULT {there.default_expression}" != clause:
                 self.untold.append(f"column {wanted.name} was there already")
             return
@@ -234,7 +234,7 @@ class _InPlace:
         self.columns.insert(at, ExistingColumn(wanted.name, wanted.type, "DEFAULT" if clause else ""))
 
     def _default(self, fate: Fate, wanted: StoredColumn) -> tuple[str, bool]:
-        """What a new column is declared with so that existing rows show what the source filled it with, and whether they do."""
+        """Return the DEFAULT clause that makes existing rows show the value the source filled in, and whether it is exact."""
         if not isinstance(fate.effect, Filled):
             return "", False
         text = constant(self.alteration.after, fate.column, wanted.type, fate.effect.value)
@@ -264,7 +264,7 @@ class _InPlace:
                 self._retype(there, kind)
 
     def _is_usual(self, name: str) -> bool:
-        """Whether the column has the type that Headrace gives it, and not one of its owner's choice."""
+        """Whether the column has the type that Headrace would choose, not one that the table's owner chose."""
         usual = self._usual.get(name)
         return self.subject.target_table.created_by_headrace or usual is None or usual.type == self._stored[name].type
 
@@ -280,7 +280,7 @@ class _InPlace:
 
     def _shorten(self, there: ExistingColumn, cut: Shortened) -> None:
         if self.subject.target_table.family is EngineFamily.HISTORY:
-            # What was stays as it was; what is comes after it.
+            # A history keeps old values; new values follow.
             self.untold.append(f"column {there.name}: the source cut text, and a history keeps what was")
             return
         if self._is_fixed(there.name):
@@ -290,29 +290,29 @@ class _InPlace:
             return
         name = quote_name(there.name)
         command = f"UPDATE {name} = {shortened(name, cut)} WHERE {name} != {shortened(name, cut)}"
-        # Where rows are only distributed there is nothing to update.
+        # A Distributed table has no rows to update.
         self.steps.append(Step(alter_sql(self.subject, command)[:1]))
 
     def _retype(self, there: ExistingColumn, kind: str) -> None:
         if there.type == kind or self._is_fixed(there.name):
             return
         if self.subject.target_table.family is EngineFamily.HISTORY and not holds_all(there.type, kind):
-            # What was stays as it was: the column keeps its type, which holds the new values too.
+            # A history keeps old values: the column keeps its type, which also holds the new values.
             return
-        # Members keep their numbers, whatever places the source gave them.
+        # Members keep their numbers, whatever their index in the source.
         kind = merge_enum_types(there.type, kind) or kind
         if not converts_in_place(there.type, kind):
             self.obstacle = f"ClickHouse does not convert column {there.name} from {there.type} to {kind} in place"
             return
         default = ""
         if is_nullable(there.type) and not is_nullable(kind):
-            # NULLs are only left in images that were replaced since; a default that shows in older rows must stay.
+            # Only replaced images still have NULLs; a default that older rows show must stay.
             default = f" DEFAULT {there.default_expression or f'defaultValueOfTypeName({quote_text(kind)})'}"
         self._take(f"MODIFY COLUMN {quote_name(there.name)} {kind}{default}")
         self._note(there.name, type=kind, default_kind="DEFAULT" if default else there.default_kind)
 
     def _leave(self) -> None:
-        """What stays of a column that the source has no more is filled by the table itself from now on."""
+        """Give columns that the source dropped and the target keeps a default."""
         for name in self.alteration.dropped:
             stored = self._stored.get(name)
             there = self._find(stored.name) if stored is not None and name in self.alteration.left else None
@@ -327,7 +327,7 @@ class _InPlace:
         self.columns = [replace(column, **changes) if column.name == name else column for column in self.columns]
 
     def _arrange(self) -> None:
-        """Columns in the order of the source, moving as few as can be, where the source moved any."""
+        """Reorder columns like the source, moving as few as possible, if the source moved any."""
         order = [self._wanted[fate.column.name].name for fate in self.alteration.fates]
         order = [name for name in order if self._find(name) is not None]
         places = {column.name: i for i, column in enumerate(self.columns)}
@@ -343,7 +343,7 @@ class _InPlace:
             before = name
 
     def _moves_columns(self) -> bool:
-        """Whether columns that were there come in another order now."""
+        """Whether the alteration changed the order of existing columns."""
         places = {column.name: i for i, column in enumerate(self.alteration.before.columns)}
         kept = [places[fate.origin] for fate in self.alteration.fates if fate.origin is not None]
         return kept != sorted(kept)
@@ -360,7 +360,7 @@ class _InPlace:
 
 
 def _unfit(subject: AlteredTable, columns: Iterable[ExistingColumn]) -> str:
-    """Why the table could not be used for the new definition once its columns are these."""
+    """Return why the table with these columns could not store the new schema; empty if it can."""
     held = replace(subject.found, columns=tuple(columns))
     try:
         if subject.over is None:
@@ -381,7 +381,7 @@ def _view_steps(subject: AlteredTable) -> list[Step]:
 
 
 def _rebuilt(alteration: Alteration, subject: AlteredTable, attempt: _InPlace, version: int) -> DdlPlan:
-    """The table made anew beside the old one, filled from it, and put in its place."""
+    """Plan a rebuild: create the table under another name, fill it from the old one, and exchange both."""
     target_table, wanted = subject.target_table, subject.wanted
     if alteration.left:
         raise DefiniteError(
@@ -413,7 +413,7 @@ def _rebuilt(alteration: Alteration, subject: AlteredTable, attempt: _InPlace, v
     statements = (
         f"DROP TABLE IF EXISTS {aside.qualified} SYNC",
         create_sql(aside),
-        # One thread: rows that nothing tells apart are numbered.
+        # One thread, because rows without a key are numbered.
         fill if wanted.has_key else f"{fill} SETTINGS max_threads = 1, max_insert_threads = 1",
         f"EXCHANGE TABLES {target_table.qualified} AND {aside.qualified}",
     )
@@ -426,7 +426,7 @@ def _untold(fate: Fate) -> str:
 
 
 def _marked(mark: MetadataColumn, target_table: TargetTable, version: int) -> str | None:
-    """What a column of ours holds in the rows of a rebuilt table."""
+    """Return the value of a metadata column in the rows of a rebuilt table."""
     if target_table.family is EngineFamily.HISTORY:
         old = target_table.metadata_column(mark.role)
         return quote_name(old.name) if old is not None else None
@@ -440,7 +440,7 @@ def _marked(mark: MetadataColumn, target_table: TargetTable, version: int) -> st
 
 
 def _value(alteration: Alteration, fate: Fate, subject: AlteredTable) -> str | None:
-    """What a column of a rebuilt table is filled with."""
+    """Return the SQL value of a column in a rebuilt table."""
     wanted = subject.wanted.stored_column(fate.column.name)
     if fate.origin is None:
         value = fate.effect.value if isinstance(fate.effect, Filled) else None
@@ -457,7 +457,7 @@ def _value(alteration: Alteration, fate: Fate, subject: AlteredTable) -> str | N
 
 
 def _longest_rising(numbers: list[int]) -> set[int]:
-    """The members of a longest rising subsequence of distinct numbers."""
+    """Return the members of a longest increasing subsequence of distinct numbers."""
     best: list[list[int]] = []
     for number in numbers:
         before = max((chain for chain in best if chain[-1] < number), key=len, default=[])

@@ -1,6 +1,6 @@
-"""From what happens to whole tables of the source to the statements that do the same to their targets. Pure, like `alter`.
+"""Plans the statements that apply DROP, TRUNCATE and RENAME of source tables to their targets. Pure, like `alter_columns`.
 
-Invariant: each step may be repeated. A table that Headrace did not make is never dropped: it is emptied.
+Invariant: each step may be repeated. A table that Headrace did not create is never dropped, only truncated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """A target table that is there."""
+    """An existing target table, its view and its cluster."""
 
     target_table: TargetTable
     viewed: bool = False
@@ -36,7 +36,7 @@ class TargetState:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The table, and the one that holds its rows if that is another."""
+        """The table and, if it is Distributed, its local table."""
         return (
             self.target_table.qualified,
             *([qualified(self.target_table.local_table)] if self.target_table.local_table is not None else []),
@@ -47,7 +47,7 @@ class TargetState:
 
 
 def plan_drop(table: TargetState) -> DdlPlan:
-    """The source's table is no more."""
+    """Plan the removal of a target whose source table was dropped."""
     if table.target_table.family is EngineFamily.HISTORY:
         return DdlPlan()
     if not table.target_table.created_by_headrace:
@@ -57,15 +57,15 @@ def plan_drop(table: TargetState) -> DdlPlan:
 
 
 def plan_truncate(table: TargetState) -> DdlPlan:
-    """The source's table has no rows any more."""
+    """Plan the emptying of a target whose source table was truncated."""
     if table.target_table.family is EngineFamily.HISTORY:
-        # A history keeps what was.
+        # A history keeps old rows.
         return DdlPlan()
     return DdlPlan((Step((f"TRUNCATE TABLE IF EXISTS {table.names[-1]}{table.on_cluster}",)),))
 
 
 def plan_archive(table: TargetState, name: str, *, again: bool) -> DdlPlan:
-    """The table gets another name with all its rows; `again`: an empty one takes its place."""
+    """Plan to rename the target with all its rows; `again`: create an empty one in its place."""
     target_table = table.target_table
     if target_table.local_table is not None or table.cluster:
         raise DefiniteError(
@@ -90,7 +90,7 @@ def plan_archive(table: TargetState, name: str, *, again: bool) -> DdlPlan:
 
 
 def plan_renames(tables: Sequence[tuple[TargetState, Place]], there: Mapping[Place, str]) -> DdlPlan:
-    """Tables that go to other places, perhaps each to the other's. `there`: the places that are taken, with their tables' identities."""
+    """Plan to rename tables, possibly in a cycle. `there`: the names in use, with their tables' UUIDs."""
     waiting = {table.place: place for table, place in tables if table.place != place}
     taken, by_place = dict(there), {table.place: table for table, _ in tables}
     clustered = next((table for table in by_place.values() if table.target_table.local_table is not None or table.cluster), None)

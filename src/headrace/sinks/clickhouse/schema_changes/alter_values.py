@@ -1,4 +1,4 @@
-"""Values under an alteration, in ClickHouse's SQL: constants of new columns, text that was cut, types that convert in place."""
+"""Values in schema changes as ClickHouse SQL: constants of new columns, shortened text, and conversions between types."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _FORMED: Final = frozenset(
     {"Array", "JSON", "FixedString", "Point", "Ring", "LineString", "MultiPoint", "Polygon", "MultiLineString", "MultiPolygon"}
 )
 _PLAIN: Final = frozenset({*INTEGER_TYPES, Kind.STRING, Kind.ENUM, Kind.SET, Kind.YEAR, Kind.BIT})
-"""Kinds whose constants mean the same in whatever type they are put into."""
+"""Kinds whose constants have the same meaning in every type."""
 _NUMBER: Final = re.compile(r"(U?)(Int|Float)(\d+)")
 _PRECISE: Final = re.compile(r"(Decimal|DateTime64|Time64)\((\d+)(?:, (\d+))?")
 _MEMBER: Final = re.compile(r"'((?:[^'\\]|\\.)*)' = (-?\d+)")
 
 
 def constant(schema: TableSchema, column: Column, stored: str, value: object) -> str | None:
-    """A value of a column as a constant of its stored type; empty where the type shows it by itself; None where it cannot be said."""
+    """Return a value as a constant of the stored type; empty where the type's default shows it; None where it cannot be expressed."""
     if value is None:
         return "" if is_nullable(stored) or (column.kind is Kind.VECTOR and stored.startswith("Array(")) else None
     if stored != storage_type(schema, column) or column.kind is Kind.TIME:
@@ -47,7 +47,7 @@ def constant(schema: TableSchema, column: Column, stored: str, value: object) ->
 
 
 def shortened(text: str, cut: Shortened) -> str:
-    """An expression of text after it was cut as the source cut it."""
+    """Return an expression that shortens text as the source did."""
     whole = text if cut.length is None else f"substringUTF8({text}, 1, {cut.length})"
     return f"trimRight({whole}, ' ')" if cut.stripped else whole
 
@@ -57,7 +57,7 @@ def is_nullable(stored: str) -> bool:
 
 
 def converts_in_place(old: str, new: str) -> bool:
-    """Whether ClickHouse converts a column by ALTER without failing at any value of images that count no longer."""
+    """Whether ALTER converts a column without failing at values of replaced images."""
     bare_old, bare_new = _bare(old), _bare(new)
     if bare_old.startswith("Enum") and bare_new.startswith("Enum"):
         return dict(_MEMBER.findall(bare_old)).items() <= dict(_MEMBER.findall(bare_new)).items()
@@ -65,10 +65,10 @@ def converts_in_place(old: str, new: str) -> bool:
 
 
 def converts_alike(before: Column, old: str, after: Column, new: str) -> bool:
-    """Whether ClickHouse makes of a stored value what would be stored of the converted one.
+    """Whether ClickHouse converts a stored value to what Headrace would store of the converted value.
 
-    It does for numbers, dates and plain text. Values that are stored as text in the source's spelling, in arrays, shapes or documents, or
-    as a count of microseconds mean the same only as long as the source's type says how they are spelled.
+    It does for numbers, dates and plain text. Values stored as text in the source's format, in arrays, shapes or documents, or as
+    microseconds depend on the source's type.
     """
     same = (before.kind, before.precision, before.scale) == (after.kind, after.precision, after.scale)
     if same and parse_stored_type(old).plain == parse_stored_type(new).plain:
@@ -84,7 +84,7 @@ def _is_spelled(column: Column, stored: str) -> bool:
 
 
 def holds_all(old: str, new: str) -> bool:
-    """Whether a type holds every value of another one, so that nothing that was ever written is lost."""
+    """Whether a type can store every value of another type."""
     if is_nullable(old) and not is_nullable(new):
         return False
     bare_old, bare_new = _bare(old), _bare(new)

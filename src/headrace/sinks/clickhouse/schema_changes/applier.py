@@ -29,28 +29,28 @@ from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
 
 _ALTER_SETTINGS = {
     **CREATE_SETTINGS,
-    # Answered means done, on all replicas that are up.
+    # Wait until all available replicas have done it.
     "mutations_sync": "2",
     "alter_sync": "2",
     "insert_deduplicate": "0",
     "optimize_on_insert": "0",
-    # A value that cannot be converted is an error, not another value.
+    # A value that cannot be converted must be an error.
     "date_time_overflow_behavior": "throw",
 }
 
 
 class TableCatalog(Protocol):
-    """The tables of a sink, as far as a translation needs to know them."""
+    """The existing tables of a sink, as far as planning needs them."""
 
     def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, ExistingTable], Mapping[Place, ExistingTable]]:
-        """Those that are there; and, for those that distribute rows over others, the tables that hold them."""
+        """Return those of the tables that exist and, for Distributed tables, their local tables."""
 
     def identities(self, places: Iterable[Place]) -> Mapping[Place, str]:
-        """What tells each table that is there from another of its name; empty if the database's engine does not say."""
+        """Return the UUID of each existing table; empty if the database engine has none."""
 
 
 class ServerTableCatalog:
-    """The tables of a server."""
+    """The existing tables of a server."""
 
     def __init__(self, scope: TargetScope) -> None:
         self._target = scope.target
@@ -69,13 +69,13 @@ class ServerTableCatalog:
 
 
 class ClickHouseSchemaApplier:
-    """Alters the tables of one sink."""
+    """Applies schema changes to the tables of one sink."""
 
     def __init__(self, scope: TargetScope, tables: TableCatalog | None = None) -> None:
         self._scope, self._tables = scope, tables or ServerTableCatalog(scope)
 
     def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
-        """What makes the target of a table follow its alteration; nothing if there is no target."""
+        """Plan an alteration of a target; the plan is empty if there is no target."""
         usual, wanted = (plan_table(schema, self._scope.target, self._scope.options) for schema in (alteration.before, alteration.after))
         place, view = (usual.database, usual.table), (usual.database, usual.table + VIEW_SUFFIX)
         options = self._scope.options.of(usual.source)
@@ -104,7 +104,7 @@ class ClickHouseSchemaApplier:
         return plan_archive(table, f"{table.target_table.table}_{suffix}", again=again) if table is not None else DdlPlan()
 
     def plan_creation(self, schema: TableSchema) -> DdlPlan:
-        """What makes the target of a table; nothing if it is there and fit."""
+        """Plan the creation of a target; the plan is empty if a usable one exists."""
         plan = plan_table(schema, self._scope.target, self._scope.options)
         if self._target_state(schema) is not None:
             return DdlPlan()
@@ -114,7 +114,7 @@ class ClickHouseSchemaApplier:
         return DdlPlan((Step((database, *create_statements(plan), *views)),))
 
     def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> DdlPlan:
-        """What makes tables go to the places of their new names."""
+        """Plan the renames of targets after renames of their source tables."""
         pairs = list(moves)
         for old, new in pairs:
             before, after = (replace(self._scope.options.of(schema.name), target="") for schema in (old, new))
@@ -126,12 +126,12 @@ class ClickHouseSchemaApplier:
         return plan_renames(moving, there)
 
     def run_step(self, step: Step) -> None:
-        """Do a step, unless it was done."""
+        """Run a step unless it was done."""
         if step.replaces is not None:
             database, table, uuid = step.replaces
             if self._tables.identities([(database, table)]).get((database, table)) != uuid:
                 return
-        # Rewriting a large table takes as long as it takes: one that is given up would be begun again, for ever.
+        # Rewriting a large table may take hours; after a timeout it would start again, forever.
         with long_running_connection(self._scope.target) as connection:
             settings = connection.supported(_ALTER_SETTINGS)
             for statement in step.statements:
@@ -143,7 +143,8 @@ class ClickHouseSchemaApplier:
         record(OwnTables(self._scope), entries)
 
     def _target_state(self, schema: TableSchema, *, must_fit: bool = True) -> TargetState | None:
-        """The target of a table; None if there is none. `must_fit`: whether one that Headrace made for another definition is an error."""
+        """Return the target of a table; None if it does not exist. `must_fit`: whether a target that Headrace created for another schema
+        is an error."""
         plan = plan_table(schema, self._scope.target, self._scope.options)
         place, view = (plan.database, plan.table), (plan.database, plan.table + VIEW_SUFFIX)
         tables, local_tables = self._tables.find([place, view])

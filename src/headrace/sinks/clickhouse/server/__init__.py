@@ -1,1 +1,1 @@
-"""The connection to a ClickHouse server: URL, client, limits, errors, quoting."""
+"""The connection to a ClickHouse server: URL, client, limits, errors, quoting, options."""

@@ -1,8 +1,8 @@
-"""The driver's HTTP client with limits: what a server answers is bounded in memory and time.
+"""The driver's HTTP client with limits on the memory and time of responses.
 
-Invariant: a server, hostile or broken, cannot make this process hold more than `ANSWER_BYTES` of one answer, unpack what it was not
-asked to compress, follow a redirection, or wait for a body that comes a byte at a time. Connecting takes `CONNECTING_S` at most. Beyond the
-connection's timeout, a body must come at `LEAST_BYTES_PER_S`. Headers may come slowly: with them a server reports the progress of a query.
+Invariant: a hostile or broken server cannot make this process hold more than `ANSWER_BYTES` of one response, decompress data that it did
+not request compressed, follow a redirect, or wait for a body that arrives a byte at a time. Connecting takes at most `CONNECTING_S`. After
+the connection's timeout a body must arrive at `LEAST_BYTES_PER_S`. Headers may arrive slowly: the server reports query progress in them.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import HTTPError
 
 ANSWER_BYTES: Final = (1 << 30) + (64 << 20)
-"""Of one answer's body: one row may have 1 GiB. Rows that are streamed have no such limit: they are not held."""
+"""Of one response body: one row may have 1 GiB. Streamed rows have no limit, because they are not held in memory."""
 ERROR_BYTES: Final = 16 << 20
-"""Of an error's text: it may quote a whole statement."""
+"""Of an error text, which may quote a whole statement."""
 HEAD_BYTES: Final = 16 << 20
-"""Of all headers of an answer: thousands of progress reports."""
+"""Of all headers of a response, which may contain thousands of progress reports."""
 NATIVE_BYTES: Final = 64 << 20
-"""Of a result that becomes Python's values: catalogues and counts, also of thousands of tables."""
+"""Of a result that becomes Python values: system tables and counts, also for thousands of tables."""
 NATIVE_ROWS: Final = 2 << 20
 """Of such a result, together with the columns of its blocks."""
 CONNECTING_S: Final = 60.0
 LEAST_BYTES_PER_S: Final = 64 << 10
 _MOST_PARENTHESES: Final = 500
 _CODINGS: Final = ("", "identity", "lz4")
-"""The compressions that a client asks for."""
+"""The content encodings that the client requests."""
 
 
 class InvalidResponse(HTTPError):
-    """The server sent what no ClickHouse server sends."""
+    """The server sent a response that no ClickHouse server sends."""
 
 
 class ResponseTooLarge(HTTPError):
-    """The server sent more than a client takes, which may be what the statement asked for."""
+    """The response exceeds the client's limits; the statement may have requested that much."""
 
 
 class _Limits(threading.local):
-    """What holds for the answers that a thread waits for."""
+    """Limits of the responses that a thread waits for."""
 
     deadline: float | None = None
     body_bytes: int | None = None
@@ -61,7 +61,7 @@ _limits = _Limits()
 
 @contextmanager
 def connection_limits() -> Iterator[None]:
-    """Within it, all answers are small and must come within `CONNECTING_S`."""
+    """Within this context all responses must be small and arrive within `CONNECTING_S`."""
     _limits.deadline, _limits.body_bytes = time.monotonic() + CONNECTING_S, NATIVE_BYTES
     try:
         yield
@@ -71,7 +71,7 @@ def connection_limits() -> Iterator[None]:
 
 @contextmanager
 def unlimited_body() -> Iterator[None]:
-    """Answers that begin within it may have any length."""
+    """Responses that start within this context may have any length."""
     _limits.body_bytes = 1 << 62
     try:
         yield
@@ -80,10 +80,10 @@ def unlimited_body() -> Iterator[None]:
 
 
 class BoundedClient(HttpClient):
-    """A client of a server that is not trusted."""
+    """A client that does not trust the server."""
 
     def _init_common_settings(self, tz_source: TzSource) -> None:
-        # The first answers are those to the questions that this asks.
+        # The driver sends its first queries in this method.
         self.http.pool_classes_by_scheme = {"http": _Pool, "https": _SecurePool}
         self._transform = _BoundedTransform()
         super()._init_common_settings(tz_source)
@@ -96,7 +96,7 @@ class _BoundedTransform(NativeTransform):
 
 
 class _Counted:
-    """The plain bytes of a result, as the driver's buffer takes them."""
+    """The plain bytes of a result, counted, for the driver's buffer."""
 
     def __init__(self, source: Any) -> None:
         self._source = source
@@ -114,21 +114,21 @@ class _Counted:
 
 
 class _BoundedBuffer(RespBuffCls):
-    """The driver's reader of values, without trust in lengths and counts."""
+    """The driver's parser with checks of lengths and counts."""
 
     left = NATIVE_ROWS
 
     def read_leb128(self) -> int:
-        """A number of columns or rows, which take memory even where their values take no bytes."""
+        """Read a number of columns or rows, which take memory even if their values take no bytes."""
         number = self._length()
-        # A block without rows counts, too: there may be millions of them.
+        # Empty blocks count too: there may be millions of them.
         self.left -= max(number, 1)
         if self.left < 0:
             raise ResponseTooLarge(f"{number} columns or rows in a block, of which a client takes {NATIVE_ROWS} in all")
         return number
 
     def read_leb128_str(self) -> str:
-        """The name of a column or of its type."""
+        """Read the name of a column or of its type."""
         text = str(self.read_bytes(self._length()), "utf-8")
         if text.count("(") > _MOST_PARENTHESES:
             raise InvalidResponse("it sent a type of too many types")
@@ -178,7 +178,7 @@ def _text(value: Any, encoding: str | None) -> Any:
 
 
 class _BoundedSocket(io.RawIOBase):
-    """The bytes that a server sends for one answer, counted."""
+    """Counts the bytes of one response."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._file = sock.makefile("rb", buffering=0)
@@ -217,7 +217,7 @@ class _BoundedSocket(io.RawIOBase):
 
 
 class _BoundedResponse(http.client.HTTPResponse):
-    """An answer whose head and body are bounded."""
+    """A response with bounded headers and body."""
 
     def __init__(self, sock: socket.socket, *args: Any, **options: Any) -> None:
         super().__init__(sock, *args, **options)
@@ -237,7 +237,7 @@ class _BoundedResponse(http.client.HTTPResponse):
         self._check_length(self.length)
 
     def _safe_read(self, amt: int) -> bytes:
-        # Memory for so many bytes is taken before the first of them is there.
+        # http.client allocates the memory before the bytes arrive.
         self._check_length(amt)
         return super()._safe_read(amt)  # type: ignore[misc, no-any-return]
 

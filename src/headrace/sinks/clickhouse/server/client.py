@@ -1,11 +1,11 @@
-"""A process's connection to a ClickHouse server.
+"""The process's connection to a ClickHouse server.
 
-Invariant: every statement of the sink goes out with the settings here, which turn off each of the server's conveniences that changes or
-drops a value silently (defaults for NULLs and for missing columns, skipped unknown columns, clipped dates) and make an insert synchronous:
-answered means stored and visible. A retried insert is safe because the tables merge by version; the server's own deduplication is off, for
-it would drop a replay into a table that was emptied in between. Tables whose engines count rows are the exception: their blocks have names
-(see `tokens`), and go out with the settings for those. Of a target with several hosts, the one that answers is taken (`hosts`): who
-connects anew for everything it does goes on at the next host when one fails.
+Invariant: every statement of the sink carries the settings of this module. They turn off every server feature that silently changes or
+drops a value (defaults for NULLs and missing columns, skipped unknown columns, clipped dates), and they make inserts synchronous: an
+answered insert is stored and visible. A retried insert is safe because tables merge by version. The server's own deduplication is off,
+because it would drop a replay into a table that was truncated in between. Tables that count duplicates are the exception: their blocks
+carry deduplication tokens and use `TOKEN_SETTINGS`. Of a target with several hosts, one that answers is used (see `hosts`); a caller that
+calls `connect` for each operation moves to the next host when one fails.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from headrace.sinks.clickhouse.server.hosts import choose_host
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits, limits_query, parse_limits
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
-# Connections beyond the pool's number are closed after their use: with many pipes that is nothing to tell anybody.
+# urllib3 warns about connections beyond the pool's size, which is normal with many pipes.
 logging.getLogger("urllib3.connectionpool").setLevel(logging.ERROR)
 
 CONNECT_TIMEOUT_S, ANSWER_TIMEOUT_S = 10, 300
@@ -35,7 +35,7 @@ LONG_ANSWER_TIMEOUT_S = 24 * 3600
 INSERT_SETTINGS = {
     "async_insert": "0",
     "insert_deduplicate": "0",
-    # Since 26.x this one decides, whatever the other says.
+    # Since 26.x this setting overrides the previous one.
     "deduplicate_insert": "disable",
     "deduplicate_insert_select": "disable",
     # Merging a block before it is stored costs as much again as storing it; FINAL and the background merges do it anyway.
@@ -52,32 +52,32 @@ TOKEN_SETTINGS = {
     "insert_deduplicate": "1",
     "deduplicate_insert": "enable",
     "deduplicate_insert_select": "enable_when_possible",
-    # A view's table gets what the table itself left out, if it has not got it yet, and knows by the same token whether it has.
+    # A materialized view's table may lack a block that the table itself deduplicated; the same token tells.
     "deduplicate_blocks_in_dependent_materialized_views": "1",
-    # One batch is one block, however long.
+    # One batch is one block, of any length.
     "use_strict_insert_block_limits": "0",
 }
-"""What is different for a block with a token."""
+"""Overrides for blocks with a deduplication token."""
 _LEAST_PARTITIONS = 2_000
 CREATE_SETTINGS = {"enable_time_time64_type": "1", "data_type_default_nullable": "0"}
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A client (safe for threads: it has no session) and what was learnt about its server when it connected."""
+    """A client (thread-safe, because it has no session) and the limits of its server."""
 
     client: Client
     limits: ServerLimits
 
     @property
     def max_partitions(self) -> int:
-        """How many partitions one block may have rows for (0: any number): what the server allows, if that is not too few for a table that
-        is partitioned by thousandths of its key."""
+        """How many partitions one block may span (0: any number): the server's limit, but enough for a table that is partitioned by
+        thousandths of its key."""
         allowed = int(self.client.server_settings["max_partitions_per_insert_block"].value)
         return allowed if allowed == 0 else max(allowed, _LEAST_PARTITIONS)
 
     def supported(self, settings: dict[str, str]) -> dict[str, str]:
-        """Those settings that the server has; the others belong to versions whose behaviour they would change."""
+        """Return those settings that the server knows; the others belong to other server versions."""
         return {name: value for name, value in settings.items() if name in self.client.server_settings}
 
 
@@ -87,13 +87,13 @@ _lock = threading.Lock()
 
 
 def connect(target: ClickHouseTarget) -> Connection:
-    """The process's connection to the target: opened once per host, because opening asks the server several questions."""
+    """Return the process's connection to the target's current host; opened once, because opening sends several queries."""
     while True:
         host = choose_host(target)
         # The process id is part of the key: a forked worker must not share its parent's sockets.
         key = (os.getpid(), host)
         with _lock:
-            # One host that does not answer keeps nobody from another.
+            # A host that does not answer must not block connections to others.
             opening = _opening.setdefault(key, threading.Lock())
         with opening:
             found = _connections.get(key)
@@ -118,7 +118,7 @@ def long_running_connection(target: ClickHouseTarget) -> Iterator[Connection]:
 
 
 def disconnect(target: ClickHouseTarget) -> None:
-    """Close the process's connections to the target, if there are any."""
+    """Close the process's connections to the target."""
     for index in range(len(target.hosts)):
         with _lock:
             found = _connections.pop((os.getpid(), target.at(index)), None)

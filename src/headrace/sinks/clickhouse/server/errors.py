@@ -1,7 +1,7 @@
-"""From what ClickHouse and its client raise to definite and transient errors.
+"""Translates errors of ClickHouse and its client to definite and transient errors.
 
-Invariant: an error is transient only where the server or the way to it is known to be away, busy or short of something for now.
-Everything else is definite, so an unknown failure halts with the server's own words instead of being tried for ever.
+Invariant: an error is transient only if the server or the network is known to be unavailable, busy or short of a resource. Every other
+error is definite, so an unknown failure halts with the server's message instead of being retried forever.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.sinks.clickhouse.server.bounded_client import InvalidResponse, Res
 from headrace.sinks.clickhouse.server.hosts import current_host, record_failure, record_success
 from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE, ClickHouseTarget
 
-# The server's error codes that say "not now"; numbers are ClickHouse's own and never change.
+# Transient error codes of ClickHouse; the numbers never change.
 TRANSIENT_CODES = {
     3: "UNEXPECTED_END_OF_FILE",
     159: "TIMEOUT_EXCEEDED",
@@ -100,13 +100,13 @@ _SMALLER: Final = (
     "if the statement has a small result, check that host and port are those of a ClickHouse server"
 )
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError, struct.error, pa.ArrowException)
-"""What the driver and Arrow raise at an answer that no server sends."""
+"""What the driver and Arrow raise for a malformed response."""
 _TOO_MANY_PARTS, _TOO_MANY_PARTITIONS = 252, "Too many partitions for single INSERT block"
 _BUSY_STATUSES = ("429", "502", "503", "504")
 _STATUS = re.compile(r"HTTP driver received HTTP status (\d+)")
 _SYSTEM_ERROR = re.compile(r"errno: \d+, strerror: [A-Z][a-z ]+")
 _SYSTEM_CODES = (243, 1000, 1001)
-"""NOT_ENOUGH_SPACE, and what the libraries of the server raise."""
+"""NOT_ENOUGH_SPACE, and errors of the server's libraries."""
 _NOISE = re.compile(
     r"\s*\(version [^()]*(?:\([^()]*\))?[^()]*\)"
     r"|\s*\(for url [^()]*\)"
@@ -115,21 +115,21 @@ _NOISE = re.compile(
 
 
 class RejectedByServer(DefiniteError):
-    """What a server said to a statement."""
+    """A definite error that the server answered to a statement."""
 
     code = 0
-    """By ClickHouse's own number."""
+    """ClickHouse's error code."""
 
 
 class ServerBusy(TransientError):
-    """What a server said to a statement, for now."""
+    """A transient error that the server answered to a statement."""
 
     code = 0
 
 
 @contextmanager
 def translate_errors(target: ClickHouseTarget, doing: str) -> Iterator[None]:
-    """Within it, every failure of ClickHouse or the way to it leaves as a definite or a transient error, about the host that it was."""
+    """Within this context, every error of ClickHouse or the network is raised as a definite or transient error that names the host."""
     try:
         yield
     except (ClickHouseError, HTTPError, OSError, *_UNREADABLE) as error:
@@ -141,7 +141,7 @@ def translate_errors(target: ClickHouseTarget, doing: str) -> Iterator[None]:
 
 
 def translate_error(error: BaseException, target: ClickHouseTarget, doing: str, *, has_others: bool = False) -> HeadraceError:
-    """The definite or transient error that says what `error` means for us."""
+    """Return the definite or transient error for a driver's error."""
     place = f"{target}, {doing}"
     for cause in _causes(error):
         if isinstance(cause, InvalidResponse):
@@ -155,7 +155,7 @@ def translate_error(error: BaseException, target: ClickHouseTarget, doing: str, 
         return _from_server(code, str(error), place)
     short = next((found for cause in _causes(error) if isinstance(found := shortage_of(cause), Shortage)), None)
     if short is not None:
-        # Of this process, not of the server.
+        # This process lacks the resource, not the server.
         short.place = place
         return short
     network = _network_error(error, target, place, has_others=has_others)
@@ -174,7 +174,7 @@ def _broken(what: str, place: str) -> DefiniteError:
 def _from_server(code: int, text: str, place: str) -> HeadraceError:
     message = f"ClickHouse error {code}: {_shorten(text)}"
     if code == _TOO_MANY_PARTS and _TOO_MANY_PARTITIONS in text:
-        # The same code, but waiting does not make the rows of a block belong together.
+        # The same code, but waiting does not reduce the number of partitions in a block.
         return _coded(RejectedByServer, code, message, place, "partition the table more coarsely, or raise max_partitions_per_insert_block")
     short = _shortage(code, text)
     if short is not None:
@@ -185,7 +185,8 @@ def _from_server(code: int, text: str, place: str) -> HeadraceError:
 
 
 def _shortage(code: int, text: str) -> Shortage | None:
-    """What the server's machine is short of, where the server names the system's error: the text of others may hold values of rows."""
+    """Return the resource that the server's machine lacks, if the server reports the system's error; other error texts may contain row
+    values."""
     named = _SYSTEM_ERROR.search(text)
     if named is not None:
         return shortage_in(named.group())
@@ -201,7 +202,7 @@ def _coded(kind: type[RejectedByServer | ServerBusy], code: int, message: str, p
 def _network_error(error: BaseException, target: ClickHouseTarget, place: str, *, has_others: bool) -> HeadraceError | None:
     causes = list(_causes(error))
     for cause in causes:
-        # A host that is down may lose its name; while there are others, that is no reason to stop.
+        # The name of a stopped host may not resolve; that is not fatal while there are other hosts.
         if isinstance(cause, socket.gaierror) and cause.errno != socket.EAI_AGAIN and not has_others:
             return DefiniteError(f"host {target.host} is unknown: {cause.strerror}", place=place, hint="check the host in the sink's URL")
         if isinstance(cause, ssl.SSLCertVerificationError):

@@ -1,8 +1,8 @@
-"""Which of a target's hosts this process talks to.
+"""Chooses the host that this process talks to.
 
-Invariant: a host is left only after it failed in a way that trying again may mend, and then the next one is tried at once; only when all
-have failed in turn does anybody wait. The one that answered last is kept: coming back to another is what the next failure is for. Whatever
-was written or not by then is the same to every host, because their tables are (`replicas`), so a write is simply made again elsewhere.
+Invariant: a host is left only after a transient failure, and the next host is tried at once; the caller waits only after all hosts failed.
+The host that answered last stays current. All hosts share the same tables (see `maintenance.replicas`), so a write is simply repeated on
+another host.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 @dataclass(slots=True)
 class _HostState:
-    """What one thread knows of a target's hosts."""
+    """One thread's view of a target's hosts."""
 
     index: int = 0
-    """The one it was given last."""
+    """The host it used last."""
     failed: set[int] = field(default_factory=set)
-    """Those that failed since one answered."""
+    """The hosts that failed since the last success."""
 
 
 _current: dict[tuple[int, ClickHouseTarget], int] = {}
@@ -30,30 +30,30 @@ _visits = threading.local()
 
 
 def choose_host(target: ClickHouseTarget) -> ClickHouseTarget:
-    """The host to talk to now, as a target of its own; what this thread does next is taken to be done there."""
+    """Return the current host as a target; this thread's next operations count as done there."""
     if not target.others:
         return target
     visit = _host_state(target)
     with _lock:
-        # A forked worker finds out for itself.
+        # A forked worker determines its own host.
         visit.index = _current.setdefault((os.getpid(), target), 0)
     return target.at(visit.index)
 
 
 def current_host(target: ClickHouseTarget) -> ClickHouseTarget:
-    """The host that this thread talks to."""
+    """Return the host that this thread uses."""
     return target.at(_host_state(target).index) if target.others else target
 
 
 def record_failure(target: ClickHouseTarget) -> bool:
-    """This thread's host failed: another one is current. Whether it has yet to be tried; else all have failed, and it is time to wait."""
+    """Make another host current. Return whether one is left to try; else all have failed, and the caller should wait."""
     if not target.others:
         return False
     visit, count = _host_state(target), len(target.hosts)
     visit.failed.add(visit.index)
     with _lock:
         current = _current.get((os.getpid(), target), 0)
-        # Another thread may have moved on already; then its choice comes first.
+        # Another thread may have switched already; its choice comes first.
         order = [current, *((visit.index + step) % count for step in range(1, count))]
         untried = next((one for one in order if one not in visit.failed), None)
         _current[os.getpid(), target] = (visit.index + 1) % count if untried is None else untried
@@ -63,7 +63,7 @@ def record_failure(target: ClickHouseTarget) -> bool:
 
 
 def record_success(target: ClickHouseTarget) -> None:
-    """This thread's host answered."""
+    """Record that this thread's host answered."""
     if target.others:
         _host_state(target).failed.clear()
 

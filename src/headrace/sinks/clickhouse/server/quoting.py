@@ -1,6 +1,6 @@
-"""Identifiers and string literals in ClickHouse's SQL.
+"""Quotes identifiers and string literals in ClickHouse SQL.
 
-Invariant: whatever characters a source's name holds, the SQL made here contains exactly that name and nothing else.
+Invariant: whatever characters a source's name contains, the SQL contains exactly that name.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ _ESCAPED = re.compile(r"\\(x[0-9A-Fa-f]{2}|.)", re.DOTALL)
 
 
 def quote_name(name: str) -> str:
-    """The identifier, quoted."""
     escaped = name.replace("\\", "\\\\").replace("`", "\\`")
     return f"`{escaped}`"
 
 
 def quote_text(text: str) -> str:
-    """The string literal."""
     escaped = text.replace("\\", "\\\\").replace("'", "\\'")
     return f"'{escaped}'"
 
 
 def unescape(text: str) -> str:
-    """What stands between quotes, without its escapes."""
+    """Resolve the escapes of a quoted string's content."""
     return _ESCAPED.sub(_unescape, text)
 
 
@@ -41,7 +39,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def check_name_lengths(database: str, table: str) -> None:
-    """Refuse names that ClickHouse, which makes file names of them, cannot store."""
+    """Raise `DefiniteError` for names that are too long for ClickHouse, which stores tables under file names derived from them."""
     in_database, in_table = _stored_bytes(database), _stored_bytes(table)
     too_long = in_table + in_database + _DROPPED_SUFFIX_BYTES > _FILE_NAME_BYTES or in_database + _SQL_SUFFIX_BYTES > _FILE_NAME_BYTES
     if too_long:
@@ -60,7 +58,7 @@ _DOUBLED = {quote: re.compile(rf"\\(x[0-9A-Fa-f]{{2}}|.)|{quote}({quote})", re.D
 
 
 def unquote(quoted: str) -> str:
-    """The name or text inside of quotes, as the server writes them: escaped, or with the quote doubled."""
+    """Return the content of a quoted name or string, with escapes or doubled quotes resolved."""
 
     def unescape(match: re.Match[str]) -> str:
         escaped, doubled = match.groups()

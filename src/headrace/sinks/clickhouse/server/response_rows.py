@@ -1,7 +1,7 @@
-"""Whole answers of a server as rows, and how much memory they take before it is taken.
+"""Parses whole responses to rows, with a check of the memory they need.
 
-Invariant: nothing is unpacked or parsed that would take more than the limits of `bounded_client`, whatever an answer claims. What is raised
-here is translated by `failures.translate_errors`, which every caller is in.
+Invariant: nothing is decompressed or parsed that would exceed the limits of `bounded_client`, whatever the response claims. Callers run
+inside `errors.translate_errors`, which translates the exceptions raised here.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ import pyarrow as pa
 from headrace.sinks.clickhouse.server.bounded_client import ANSWER_BYTES, InvalidResponse, ResponseTooLarge
 
 PARSED_BYTES: Final = 512 << 20
-"""Of rows as Python holds them."""
+"""Of rows as Python values."""
 _ROW_BYTES, _VALUE_BYTES = 120, 60
 _BATCHES: Final = ("record batch", "dictionary")
 _HEADER, _DATA, _LENGTH, _BUFFERS, _COMPRESSION = 2, 1, 0, 2, 3
-"""Fields of Arrow's messages, dictionaries and record batches, by their order in its format."""
+"""Field numbers of Arrow's messages, dictionaries and record batches."""
 
 
 def json_rows(raw: bytes, text: str | None = None) -> list[list[Any]]:
-    """Rows in ClickHouse's formats of one JSON array a line; `text` is the answer decoded otherwise than strictly."""
+    """Parse rows of a format with one JSON array per line; `text` is the response if it was decoded leniently."""
     needed = len(raw) + _ROW_BYTES * raw.count(b"\n") + _VALUE_BYTES * raw.count(b",")
     if needed > PARSED_BYTES:
         raise ResponseTooLarge(f"its rows take more than {PARSED_BYTES >> 20} MiB of memory")
@@ -35,14 +35,14 @@ def json_rows(raw: bytes, text: str | None = None) -> list[list[Any]]:
 
 
 def arrow_table(raw: bytes, width: int) -> pa.Table:
-    """An answer of so many columns in the format ArrowStream, with strings as bytes."""
+    """Parse an ArrowStream response with `width` columns, with strings as bytes."""
     try:
         _check_claims(raw)
         table = pa.ipc.open_stream(raw).read_all()
     except OSError as error:
-        # Arrow's word for a stream that is cut off or none.
+        # Arrow raises OSError for a truncated or invalid stream.
         raise InvalidResponse(f"its columns cannot be read ({error})") from error
-    # Arrow trusts offsets into values when it reads these.
+    # Arrow does not check offsets when it reads values.
     table.validate(full=True)
     if table.num_columns != width:
         raise InvalidResponse(f"it sent {table.num_columns} columns where {width} were asked for")
@@ -59,7 +59,7 @@ def _check_claims(raw: bytes) -> None:
 
 
 def _unpacked_bytes(message: Any) -> int:
-    """What the buffers of a batch take when they are unpacked; Arrow allocates what they claim."""
+    """Return the decompressed size of a batch's buffers; Arrow allocates what they claim."""
     metadata, body = memoryview(message.metadata), memoryview(message.body or b"")
     batch = _table(metadata, _uint32(metadata, 0), _HEADER)
     if batch is not None and message.type == "dictionary":
@@ -72,14 +72,14 @@ def _unpacked_bytes(message: Any) -> int:
     if _field(metadata, batch, _COMPRESSION) is None:
         sizes = [length for _, length in spans]
     else:
-        # Each begins with its plain length, or with -1 where compressing it did not pay.
+        # Each buffer starts with its decompressed length, or with -1 if it is not compressed.
         claims = [(struct.unpack_from("<q", body, offset)[0] if length >= 8 else 0, length) for offset, length in spans]
         sizes = [length if plain == -1 else plain for plain, length in claims]
     if any(size < 0 for size in sizes):
         raise InvalidResponse("its columns claim a negative length")
     place = _field(metadata, batch, _LENGTH)
     rows = struct.unpack_from("<q", metadata, place)[0] if place is not None else 0
-    # A row takes a bit at least.
+    # A row takes at least one bit.
     return max(sum(sizes), rows // 8)
 
 
@@ -93,7 +93,7 @@ def _buffers(metadata: memoryview, batch: int) -> Iterator[tuple[int, int]]:
 
 
 def _field(data: memoryview, table: int, index: int) -> int | None:
-    """Where a field of a FlatBuffers table is; None for its default."""
+    """Return the offset of a field of a FlatBuffers table; None for its default."""
     layout = table - struct.unpack_from("<i", data, table)[0]
     if 4 + 2 * index >= struct.unpack_from("<H", data, layout)[0]:
         return None

@@ -1,7 +1,7 @@
-"""Single values, for messages and for the bounds of a key range. Never used on whole columns.
+"""Single values, for messages and for the bounds of key ranges. Never used on whole columns.
 
-Invariant: a value keeps its meaning where Python's own types cannot hold it: a time below zero or above 24 hours becomes a timedelta, a
-date or datetime of year 0 becomes its text.
+Invariant: a value that Python's types cannot hold keeps its meaning: a negative time or one above 24 hours becomes a timedelta, a date or
+datetime outside of years 1 to 9999 becomes text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 
 def plain_value(scalar: Any) -> object:
-    """The scalar as a Python value."""
+    """Return the scalar as a Python value."""
     if not scalar.is_valid:
         return None
     if pa.types.is_time64(scalar.type):
@@ -39,7 +39,7 @@ def plain_value(scalar: Any) -> object:
 
 
 def render_value(scalar: Any) -> str:
-    """The scalar for a person, on one line."""
+    """Format the scalar for messages, on one line."""
     value = plain_value(scalar)
     if isinstance(value, timedelta):
         return time_text(value // _MICROSECOND)
@@ -50,13 +50,13 @@ def render_value(scalar: Any) -> str:
 
 
 def time_text(microseconds: int) -> str:
-    """A time as SQL writes it, with six fractional digits."""
+    """Format a time as SQL, with six fractional digits."""
     sign = "-" if microseconds < 0 else ""
     return f"{sign}{_clock_text(abs(microseconds))}"
 
 
 def to_scalar(column: Column, value: object) -> Any:
-    """A Python value of the column as the Arrow scalar in which the column travels."""
+    """Return a Python value of the column as an Arrow scalar."""
     if isinstance(value, pa.Scalar):
         return value
     if column.kind is Kind.TIME and isinstance(value, timedelta):
@@ -67,7 +67,7 @@ def to_scalar(column: Column, value: object) -> Any:
 
 
 def literal(column: Column, value: object) -> str:
-    """The value as a constant of ClickHouse's SQL that compares with the column's canonical form exactly (a TIME in microseconds)."""
+    """Return the value as a SQL constant that compares exactly with the column's canonical form (a TIME in microseconds)."""
     scalar = to_scalar(column, value)
     match column.kind:
         case Kind.FLOAT32 | Kind.FLOAT64:
@@ -100,7 +100,7 @@ def literal(column: Column, value: object) -> str:
 
 
 def _day_text(day: int) -> str:
-    """The date of a day outside Python's years; the calendar repeats every 400 years."""
+    """Format a date outside of Python's years; the calendar repeats every 400 years."""
     cycles = (_FIRST_PYTHON_DAY - day) // _DAYS_PER_400_YEARS + 1 if day < 0 else -((day - _LAST_PYTHON_DAY) // _DAYS_PER_400_YEARS + 1)
     shifted = pa.scalar(day + cycles * _DAYS_PER_400_YEARS, pa.int32()).cast(pa.date32()).as_py()
     return f"{shifted.year - cycles * 400:04d}-{shifted.month:02d}-{shifted.day:02d}"

@@ -1,6 +1,6 @@
-"""Where a ClickHouse server is, or the servers of a cluster, from a URL.
+"""Parses the URL of a ClickHouse server, or of the hosts of a cluster.
 
-Invariant: the password is in the object and nowhere else; no text form of a target (repr, str, error message) shows it.
+Invariant: the password is only in the object; no text form of a target (repr, str, error message) shows it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseTarget:
-    """A ClickHouse server, who we are there, and the database to write to (none: the source's own database names)."""
+    """A ClickHouse server, the user, and the target database (None: the source's database names)."""
 
     host: str
     port: int = 8123
@@ -32,7 +32,7 @@ class ClickHouseTarget:
     database: str | None = None
     secure: bool = False
     others: tuple[tuple[str, int], ...] = ()
-    """More hosts of the same cluster, each with its port."""
+    """More hosts of the same cluster, with their ports."""
 
     def __str__(self) -> str:
         scheme = "clickhouses" if self.secure else "clickhouse"
@@ -44,18 +44,18 @@ class ClickHouseTarget:
         return ((self.host, self.port), *self.others)
 
     def at(self, index: int) -> ClickHouseTarget:
-        """One of its hosts, as a target of its own."""
+        """Return one of the hosts as a target."""
         host, port = self.hosts[index]
         return replace(self, host=host, port=port, others=())
 
     @property
     def is_loopback(self) -> bool:
-        """Bytes to it cost nothing but memory copies, so compressing them only costs CPU."""
+        """Whether all hosts are local: compressing traffic would only cost CPU."""
         return all(host in _LOOPBACK for host, _ in self.hosts)
 
 
 def parse_target(url: str, environment: Mapping[str, str] | None = None) -> ClickHouseTarget:
-    """The target a URL names; a password that the URL leaves out comes from the environment."""
+    """Parse a URL; a password that the URL omits comes from the environment."""
     variables = os.environ if environment is None else environment
     parts = _split(url)
     path = parts.path.strip("/")
@@ -75,7 +75,7 @@ def parse_target(url: str, environment: Mapping[str, str] | None = None) -> Clic
 
 
 def same_sink(one: str, other: str) -> bool:
-    """Whether two names of sinks mean the same tables: the same, or the same database on hosts of which they share one."""
+    """Whether two sink names mean the same tables: equal, or the same database on at least one common host."""
     if one == other:
         return True
     prefixes = tuple(f"{scheme}://" for scheme in _DEFAULT_PORT)
@@ -84,7 +84,7 @@ def same_sink(one: str, other: str) -> bool:
     try:
         first, second = parse_target(one, {}), parse_target(other, {})
     except DefiniteError:
-        # The name of a database that no URL can have without escapes.
+        # A database name that a URL must escape.
         return False
     return first.database == second.database and bool(set(first.hosts) & set(second.hosts))
 

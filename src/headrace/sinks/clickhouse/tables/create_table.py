@@ -1,6 +1,6 @@
-"""Tables that Headrace makes: their layout, and the statements that make them.
+"""Plans the tables that Headrace creates, and renders their CREATE statements.
 
-Invariant: a table made here stores every image of its schema exactly, and merges so that its view, or `FINAL`, shows the source's rows.
+Invariant: a created table stores every row image of its schema exactly. After merges, its view or `FINAL` shows the source's rows.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW, storag
 
 LOCAL_SUFFIX: Final = "_local"
 VERSION_COLUMN_COMMENT: Final = "Headrace: place in the source's log"
-"""The comment of the version column of tables that are made here: by it they are known again."""
-# Blocks of engines that count are written under tokens; these settings make a server remember them.
+"""Comment of the version column in created tables; `is_created_by_headrace` looks for it."""
+# Engines that count duplicates get each block with a deduplication token; these settings make the server keep tokens.
 _WINDOW: Final = {"non_replicated_deduplication_window": "10000"}
 _REPLICATED_WINDOW: Final = {"replicated_deduplication_window": "10000", "replicated_deduplication_window_seconds": "2592000"}
 _MIN_WINDOW_S: Final = 7 * 86_400
-# Columns that ClickHouse itself keeps in MergeTree tables.
+# Names of ClickHouse's own columns in MergeTree tables.
 _RESERVED: Final = ("_row_exists", "_block_number", "_block_offset")
 _NUMBER: Final = re.compile(r"-?\d+(\.\d+)?")
 _ENGINES: Final = {
@@ -59,7 +59,7 @@ def place_of(schema: TableSchema, target: ClickHouseTarget, options: ClickHouseO
 
 
 def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget, options: ClickHouseOptions) -> tuple[TargetTable, ...]:
-    """The tables that the schemas need; a definite error where one of them cannot be held."""
+    """Plan the target tables of all schemas; raise `DefiniteError` if two schemas share a target or a schema cannot be stored."""
     target_tables = tuple(plan_table(schema, target, options) for schema in schemas)
     taken: dict[tuple[str, str], TableName] = {}
     for target_table in target_tables:
@@ -74,7 +74,7 @@ def plan_tables(schemas: Iterable[TableSchema], target: ClickHouseTarget, option
 
 
 def plan_table(schema: TableSchema, target: ClickHouseTarget, options: ClickHouseOptions) -> TargetTable:
-    """The table that would be made for a schema."""
+    """Plan the table that Headrace would create for a schema."""
     chosen = options.of(schema.name)
     database, table = place_of(schema, target, options)
     check_name_lengths(database, table + (LOCAL_SUFFIX if options.cluster else ""))
@@ -86,7 +86,7 @@ def plan_table(schema: TableSchema, target: ClickHouseTarget, options: ClickHous
     sort_key = _sort_key(schema, family, columns, chosen)
     partition_by = _partition(schema, columns, chosen)
     if family is EngineFamily.COLLAPSING:
-        # FINAL collapses across partitions, in no order of writing: rows of different partitions must not have one sort key.
+        # FINAL collapses rows across partitions without regard to insertion order, so equal sort keys must not span partitions.
         apart = [quote_name(column.name) for column in columns if column.source.name in source_columns([partition_by], columns, {})]
         sort_key = tuple(dict.fromkeys((*sort_key, *apart)))
     shard_by = _shard_key(columns, schema, chosen) if options.cluster else ""
@@ -114,7 +114,7 @@ def plan_table(schema: TableSchema, target: ClickHouseTarget, options: ClickHous
 
 
 def plan_columns(schema: TableSchema, options: TableOptions) -> tuple[StoredColumn, ...]:
-    """Where the source's columns are kept, in a table that is made."""
+    """Return name, type, compression codec and TTL of each source column in a created table."""
     renamed = dict(options.rename)
     return tuple(
         StoredColumn(
@@ -235,7 +235,7 @@ def _partition(schema: TableSchema, columns: tuple[StoredColumn, ...], options: 
 
 
 def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], options: TableOptions) -> tuple[str, ...]:
-    """Columns and indexes that a user wants besides the source's columns."""
+    """Return SQL for the extra columns and indexes of the table's options."""
     taken = {column.name for column in columns} & {name for name, _ in options.extra_columns}
     if taken:
         name = min(taken)
@@ -249,14 +249,14 @@ def _additions(schema: TableSchema, columns: tuple[StoredColumn, ...], options: 
 
 
 def _clauses(options: TableOptions) -> tuple[tuple[str, str], ...]:
-    """In the order in which ClickHouse takes them, between ORDER BY and SETTINGS."""
+    """Return optional clauses in the order that ClickHouse expects between ORDER BY and SETTINGS."""
     return ("PRIMARY KEY", options.primary_key), ("SAMPLE BY", options.sample_by), ("TTL", options.ttl)
 
 
 def _shard_key(columns: tuple[StoredColumn, ...], schema: TableSchema, options: TableOptions) -> str:
     if options.shard_by:
         return resolve_expressions([options.shard_by], columns)[0]
-    # Rows that nothing tells apart are told apart by all their values.
+    # Without a key, all values of a row decide its shard.
     key = [quote_name(column.name) for column in columns if column.source.name in schema.row_key or not schema.row_key]
     return f"cityHash64({', '.join(key)})" if schema.row_key else f"cityHash64(tuple({', '.join(key)}))"
 
@@ -267,7 +267,7 @@ def _settings(
     settings: dict[str, str] = {}
     if family is not EngineFamily.REPLACING:
         settings.update(_REPLICATED_WINDOW if clustered else _WINDOW)
-    # A sum over columns that may be NULL may be NULL as well.
+    # An expression over nullable columns may be NULL.
     keyed = source_columns(sort_key, columns, {})
     if any("Nullable(" in column.type for column in columns if column.source.name in keyed):
         settings["allow_nullable_key"] = "1"
@@ -276,7 +276,7 @@ def _settings(
 
 
 def create_statements(target_table: TargetTable) -> tuple[str, ...]:
-    """What makes the table, unless it is there; for a cluster, the tables that hold the rows and the one over them."""
+    """Return the CREATE TABLE statements: on a cluster the local table, then the Distributed table over it."""
     made = create_sql(target_table)
     if target_table.local_table is None:
         return (made,)
@@ -291,7 +291,7 @@ def create_statements(target_table: TargetTable) -> tuple[str, ...]:
 
 
 def create_sql(target_table: TargetTable) -> str:
-    """What makes the table that holds the rows, unless it is there."""
+    """Return CREATE TABLE IF NOT EXISTS for the table that stores the rows."""
     storage = target_table.storage
     held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
     cluster = f" ON CLUSTER {quote_name(storage.cluster)}" if storage.cluster else ""
@@ -312,7 +312,7 @@ def create_sql(target_table: TargetTable) -> str:
 
 
 def define_column(column: StoredColumn) -> str:
-    """A column as CREATE TABLE and ADD COLUMN define it."""
+    """Return the column definition for CREATE TABLE and ADD COLUMN."""
     comment = f" COMMENT {quote_text(column.comment)}" if column.comment else ""
     codec = f" CODEC({column.codec})" if column.codec else ""
     ttl = f" TTL {column.ttl}" if column.ttl else ""
@@ -325,15 +325,16 @@ def _define_metadata_column(mark: MetadataColumn) -> str:
 
 
 def engine_sql(storage: Storage) -> str:
-    """The engine with its arguments."""
     words = [quote_text(part) for part in storage.replica] + [quote_name(name) for name in storage.arguments]
     name = f"Replicated{storage.engine}" if storage.cluster else storage.engine
     return f"{name}({', '.join(words)})" if words else name
 
 
 def extend_dedup_window_sql(target_table: TargetTable) -> str:
-    """What makes a replicated table that was found, and counts rows, know a block again for as long as a pipe may stand still; empty where
-    it does. (How many blocks it knows is another matter: see `windows`.)"""
+    """Return the ALTER that makes an existing replicated table keep deduplication tokens for at least a week; empty if it does.
+
+    The number of tokens is handled in `write.dedup_window`.
+    """
     name = "replicated_deduplication_window_seconds"
     known = int(dict(target_table.storage.settings).get(name, "0"))
     if not target_table.storage.replication or not target_table.needs_ordered_writes or known >= _MIN_WINDOW_S:

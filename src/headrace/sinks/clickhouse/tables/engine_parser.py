@@ -1,7 +1,7 @@
-"""What a server says of a table's engine (`engine_full`), read: name, arguments, settings, and the columns that expressions are made of.
+"""Parses `system.tables.engine_full`: engine name, arguments, settings, and the columns that key expressions read.
 
-Pure text in, frozen words out; nothing here knows what an engine is good for (see `adapting`). A text that is not understood is an error,
-never a guess: `EngineParseError` carries what was found.
+Pure text in, frozen values out. `existing_table` decides whether an engine is supported. Text that cannot be parsed raises
+`EngineParseError`; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.DOTALL,
 )
 _REPLICATING: Final = ("Replicated", "Shared")
-# Functions whose value is not decided by the row: two images of one row would be kept in different places.
+# Functions whose value does not depend on the row alone: two images of one row would get different keys.
 _NONDETERMINISTIC: Final = re.compile(
     r"rand\w*|now\w*|today|yesterday|generate\w+|hostname|\w*rownumber\w*|blocknumber|runningdifference\w*|runningaccumulate|neighbor"
     r"|currentdatabase|currentuser|user|(?:initial)?queryid|connectionid|uptime|timezone|serveruuid|servertimezone|utctimestamp|current_\w+"
@@ -36,7 +36,7 @@ _CONSTANTS: Final = frozenset({"null", "true", "false", "nan", "inf"})
 
 
 class EngineParseError(ValueError):
-    """A description of an engine that nobody here understands."""
+    """An engine description or key expression that cannot be parsed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,23 +54,23 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class EngineArgument:
-    """One argument of an engine: a column's name, a literal, or an expression."""
+    """One engine argument: a column name, a literal, or an expression."""
 
     sql: str
     name: str | None = None
-    """If it is nothing but an identifier."""
+    """Set if the argument is a single identifier."""
     text: str | None = None
-    """If it is nothing but a string."""
+    """Set if the argument is a single string literal."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableEngine:
-    """An engine by its own name: `ReplicatedReplacingMergeTree('/path', 'r', v)` is a ReplacingMergeTree(v), replicated."""
+    """An engine without its replication prefix: `ReplicatedReplacingMergeTree('/path', 'r', v)` is a replicated ReplacingMergeTree(v)."""
 
     name: str
     arguments: tuple[EngineArgument, ...] = ()
     replication: str = ""
-    """`Replicated`, `Shared` or nothing."""
+    """`Replicated`, `Shared` or empty."""
     path: str = ""
     replica: str = ""
     settings: tuple[tuple[str, str], ...] = ()
@@ -84,14 +84,14 @@ class TableEngine:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The arguments, if all of them are columns."""
+        """The arguments as column names; None if one of them is not a column."""
         names = [argument.name for argument in self.arguments if argument.name is not None]
         return tuple(names) if len(names) == len(self.arguments) else None
 
 
 @dataclass(frozen=True, slots=True)
 class DistributedEngine:
-    """What a Distributed table writes to, and by what it says where a row goes."""
+    """The arguments of a Distributed table."""
 
     cluster: str
     database: str
@@ -100,7 +100,7 @@ class DistributedEngine:
 
 
 def parse_engine(described: str) -> TableEngine:
-    """An engine as `system.tables.engine_full` spells it."""
+    """Parse an engine as `system.tables.engine_full` describes it."""
     tokens = list(tokenize(described))
     if not tokens or tokens[0].kind != "name":
         raise EngineParseError(described)
@@ -115,14 +115,14 @@ def parse_engine(described: str) -> TableEngine:
     if not replication:
         return TableEngine(name, arguments, settings=settings)
     base = name.removeprefix(replication)
-    # Path and replica are both given, or the server's defaults hold.
+    # Path and replica name come together, or both are the server's defaults.
     given = len(arguments) >= 2 and arguments[0].text is not None and arguments[1].text is not None
     path, replica = (str(arguments[0].text), str(arguments[1].text)) if given else ("", "")
     return TableEngine(base, arguments[2:] if given else arguments, replication, path, replica, settings)
 
 
 def parse_distribution(engine: TableEngine) -> DistributedEngine:
-    """The arguments of a Distributed table."""
+    """Parse the arguments of a Distributed table."""
     if engine.name != "Distributed" or not 3 <= len(engine.arguments) <= 5:
         raise EngineParseError(engine.full_name)
     places = [argument.text if argument.text is not None else argument.name for argument in engine.arguments[:3]]
@@ -133,7 +133,7 @@ def parse_distribution(engine: TableEngine) -> DistributedEngine:
 
 
 def split_key(listed: str) -> tuple[str, ...]:
-    """The expressions of a key, as `system.tables.sorting_key` lists them; a tuple of some is as good as these one by one."""
+    """Split a key such as `system.tables.sorting_key` into its expressions; nested tuples are flattened."""
     return tuple(listed[part[0].start : part[-1].end] for part in _flattened(list(tokenize(listed)), listed))
 
 
@@ -149,19 +149,19 @@ def _flattened(tokens: list[Token], sql: str) -> list[list[Token]]:
 
 
 def single_column(expression: str) -> str | None:
-    """The column, where an expression is nothing but one."""
+    """Return the column name if the expression is a single column; else None."""
     tokens = list(tokenize(expression))
     return tokens[0].value if len(tokens) == 1 and _is_column(tokens, 0) else None
 
 
 def referenced_names(expression: str) -> tuple[str, ...]:
-    """The identifiers of an expression that are not functions: the columns it is made of (and, it may be, words that are none)."""
+    """Return the columns that an expression reads; may include identifiers that are not columns."""
     tokens = list(tokenize(expression))
     return tuple(dict.fromkeys(token.value for at, token in enumerate(tokens) if _is_column(tokens, at)))
 
 
 def nondeterministic_function(expression: str) -> str | None:
-    """The first function of an expression whose value is not decided by the row alone."""
+    """Return the first function call whose value does not depend on the row alone."""
     tokens = list(tokenize(expression))
     calls = (tokens[at].value for at in range(len(tokens) - 1) if tokens[at].kind == "name" and tokens[at + 1].value == "(")
     return next((name for name in calls if _NONDETERMINISTIC.fullmatch(name)), None)
@@ -195,7 +195,7 @@ def _is_column(tokens: list[Token], at: int) -> bool:
 
 
 def _closing(tokens: list[Token], at: int, sql: str) -> int:
-    """Where the parenthesis that opens at `at` closes."""
+    """Return the index of the bracket that closes the one at `at`."""
     depth = 0
     for index in range(at, len(tokens)):
         if tokens[index].kind == "mark":
@@ -206,7 +206,7 @@ def _closing(tokens: list[Token], at: int, sql: str) -> int:
 
 
 def _split(tokens: list[Token]) -> list[list[Token]]:
-    """The parts between commas that are in no parentheses."""
+    """Split at commas outside of brackets."""
     parts: list[list[Token]] = [[]]
     depth = 0
     for token in tokens:
@@ -229,7 +229,7 @@ def _argument(part: list[Token], sql: str) -> EngineArgument:
 
 
 def _settings(tokens: list[Token], sql: str) -> tuple[tuple[str, str], ...]:
-    """What follows SETTINGS, outside of parentheses; values without their quotes."""
+    """Parse the SETTINGS clause outside of brackets; values come unquoted."""
     depth = 0
     for at, token in enumerate(tokens):
         if token.kind == "mark":

@@ -1,7 +1,7 @@
-"""Whether a table that is there can hold a source's table, and how.
+"""Decides whether an existing table can store a source table, and how.
 
-Invariant: a table that was accepted here stores every image of its schema exactly, and shows the source's rows by what its engine does.
-Everything else is refused with what is wrong and what to do; nothing is guessed.
+Invariant: an accepted table stores every row image of its schema exactly and shows the source's rows through its engine. Every other table
+is rejected with a reason and a hint; nothing is guessed.
 """
 
 from __future__ import annotations
@@ -24,41 +24,41 @@ from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, RO
 def plan_existing_table(
     plan: TargetTable, found: ExistingTable, options: TableOptions, local_table: ExistingTable | None = None
 ) -> TargetTable:
-    """The layout of a table that is there; a definite error if it cannot be used. `plan` is the layout of the table that would be made,
-    `local_table` the table beneath one that only distributes rows."""
+    """Return the `TargetTable` of an existing table; raise `DefiniteError` if it cannot be used.
+
+    `plan` is the table that Headrace would create; `local_table` is the table below a Distributed one.
+    """
     return _ExistingTablePlanner(plan, found, options, local_table).target_table()
 
 
 def find_missing_columns(
     plan: TargetTable, found: ExistingTable, options: TableOptions, local_table: ExistingTable | None = None
 ) -> ColumnAdditions:
-    """What the table lacks and may get by choice (`missing_columns = add`); nothing if that was not chosen."""
+    """Return the columns that the table lacks, if `missing_columns = add` lets Headrace add them; else nothing."""
     if options.missing_columns != MissingColumns.ADD:
         return ColumnAdditions()
     return _ExistingTablePlanner(plan, found, options, local_table).missing()
 
 
 def is_created_by_headrace(table: ExistingTable) -> bool:
-    """Whether Headrace made a table: by its version column's comment, or by the columns that tables of ours always had."""
+    """Whether Headrace created the table: by the comment of its version column, or by the computed columns of older releases."""
     marked = any(column.comment == VERSION_COLUMN_COMMENT for column in table.columns)
     return marked or any(column.default_kind == "MATERIALIZED" and column.name in (DELETED, ROW) for column in table.columns)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnAdditions:
-    """Columns that a table that is there lacks."""
+    """Columns that an existing table lacks."""
 
     columns: tuple[ExistingColumn, ...] = ()
 
     def apply_to(self, found: ExistingTable) -> ExistingTable:
-        """The table as it will be."""
+        """Return the table as it will be after the columns are added."""
         there = {column.name for column in found.columns}
         return replace(found, columns=(*found.columns, *(column for column in self.columns if column.name not in there)))
 
 
 class _ExistingTablePlanner(InspectedTable):
-    """Makes a layout of it."""
-
     def target_table(self) -> TargetTable:
         columns = self._columns()
         metadata_columns = find_metadata_columns(self)
@@ -83,7 +83,7 @@ class _ExistingTablePlanner(InspectedTable):
         return replace(found, matches_plan=self._is_planned(found))
 
     def missing(self) -> ColumnAdditions:
-        """Columns of the source and of ours that the table has not."""
+        """Return the source columns and metadata columns that the table lacks."""
         plan = self.plan
         wanted = [ExistingColumn(column.name, column.type) for column in plan.columns] + missing_metadata_columns(self)
         tables = (self.found, self.table) if self.is_distributed else (self.found,)
@@ -111,7 +111,7 @@ class _ExistingTablePlanner(InspectedTable):
         return replace(column, type=found.type)
 
     def _check_others(self, columns: tuple[StoredColumn, ...], metadata_columns: tuple[MetadataColumn, ...]) -> None:
-        """What we do not write must be written by the table itself."""
+        """Columns that Headrace does not write need a default or must be Nullable."""
         ours = {column.name for column in columns} | {mark.name for mark in metadata_columns}
         for column in self.table.columns:
             if column.name not in ours and not column.default_kind and not _may_be_null(column.type):
@@ -121,10 +121,10 @@ class _ExistingTablePlanner(InspectedTable):
                 )
 
     def _moving(self, columns: tuple[StoredColumn, ...], metadata_columns: tuple[MetadataColumn, ...]) -> tuple[str, ...]:
-        """The source columns whose change moves a row, checked to find every image of a row at one place."""
+        """Return the source columns on which the table's keys depend; check that all images of a row get one key."""
         row_key, table = self.plan.schema.row_key, self.table
         sort_key = split_key(table.sort_key)
-        # The version by which images cancel each other is the last column of their sort key, and moves nothing by itself.
+        # The version column of VersionedCollapsingMergeTree is the last column of the sort key, but does not move rows.
         version = self.argument(1) if self.family is EngineFamily.VERSIONED else None
         keyed = [column for column in table.columns if (column.in_sort_key or column.in_partition_key) and column.name != version]
         if self.family is not EngineFamily.HISTORY:
@@ -173,7 +173,7 @@ class _ExistingTablePlanner(InspectedTable):
         arguments = self.engine.names or ()
         sort_key = split_key(self.table.sort_key)
         if self.family is EngineFamily.VERSIONED and sort_key and plain_columns(sort_key[-1:]) == {arguments[-1]}:
-            # The server shows the version as the last column of the sort key, which nobody wrote there.
+            # The server appends the version column to the declared sort key.
             sort_key = sort_key[:-1]
         return Storage(
             self.engine.name,
@@ -191,7 +191,7 @@ class _ExistingTablePlanner(InspectedTable):
         return self.family is EngineFamily.REPLACING and self.argument(1) is not None
 
     def _is_planned(self, found: TargetTable) -> bool:
-        """Whether it is what would be made, but for columns that the table fills by itself."""
+        """Whether the table equals the one that Headrace would create, except for columns with defaults."""
         plan, ours = self.plan, {column.name for column in self.table.columns if column.default_kind}
         ours |= {column.name for column in found.columns} | {mark.name for mark in found.metadata_columns}
         return (
@@ -205,7 +205,7 @@ class _ExistingTablePlanner(InspectedTable):
 
 
 def _bare(key: tuple[str, ...]) -> list[str]:
-    """Expressions without what the server spells in its own way."""
+    """Drop backticks and spaces, which the server may render differently."""
     return [one.replace("`", "").replace(" ", "") for one in key]
 
 

@@ -1,4 +1,4 @@
-"""A table that Headrace would make, as the server would describe it: for translations that are made without a server."""
+"""Describes a table that Headrace would create as `system.tables` would: for DDL plans that are made without a server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.sinks.clickhouse.tables.target_table import MetadataRole, TargetTa
 
 
 def describe_planned_table(target_table: TargetTable) -> ExistingTable:
-    """What `found` would say of the table that holds the rows."""
+    """Return what `system_tables` would report for the table that stores the rows."""
     storage = target_table.storage
     sorted_by = {name for expression in storage.sort_key for name in referenced_names(expression)}
     partitioned_by = set(referenced_names(storage.partition_by)) if storage.partition_by else set()
@@ -36,7 +36,7 @@ def describe_planned_table(target_table: TargetTable) -> ExistingTable:
 
 
 def describe_planned_distributed_table(target_table: TargetTable) -> ExistingTable:
-    """What `found` would say of the table that distributes the rows."""
+    """Return what `system_tables` would report for the Distributed table."""
     assert target_table.local_table is not None
     places = ", ".join(map(quote_text, (target_table.storage.cluster, *target_table.local_table)))
     return ExistingTable(

@@ -1,6 +1,6 @@
-"""The columns of ours: what each says of the images of a block.
+"""Values of Headrace's metadata columns (version, sign, operation and so on) for the row images of a block.
 
-Invariant: a pure function of the block, column by column: a replay gives the same marks.
+Invariant: a pure function of the block, so a replay gives the same values.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from headrace.sinks.clickhouse.tables.target_table import MetadataColumn, Metada
 from headrace.sinks.clickhouse.types.row_hash import content_hash
 
 OPERATION_NAMES: Final = ("snapshot", "insert", "update", "delete", "before")
-"""What an operation is called; `before` is what an update took away from where it was (only where it moved the row, or nothing tells rows
-apart)."""
+"""Values of an operation column. `before` is the old image of an update; it is written only where the update changed the row's key, or
+where the table has no key."""
 _OPERATION_NAMES: Final = pa.array(OPERATION_NAMES)
 DELETE_OPERATIONS: Final = ("delete", "before")
 _SIGN_OF: Final = np.array([-1 if op in (Op.DELETE, Op.BEFORE) else 1 for op in sorted(Op)], dtype=np.int8)
@@ -35,7 +35,7 @@ _TYPES: Final = {
 
 
 def can_hold(role: MetadataRole, kind: str) -> bool:
-    """Whether a column of a ClickHouse type can hold a mark."""
+    """Whether a column of a ClickHouse type can store a metadata role."""
     if role is MetadataRole.COMMIT_TIME:
         return _unit(kind) is not None
     if role is MetadataRole.OPERATION and kind.startswith("Enum"):
@@ -44,26 +44,26 @@ def can_hold(role: MetadataRole, kind: str) -> bool:
 
 
 def accepted_types(role: MetadataRole) -> str:
-    """The types that can, for people."""
+    """Return the accepted types of a role, for error messages."""
     if role is MetadataRole.COMMIT_TIME:
         return "DateTime64(6, 'UTC'), or with 0, 3 or 9 digits, or DateTime"
     return " or ".join(sorted(_TYPES[role], key=len))
 
 
 def metadata_field(mark: MetadataColumn) -> pa.Field[Any]:
-    """The Arrow field in which a mark travels."""
+    """Return the Arrow field in which the column is sent."""
     return pa.field(mark.name, _arrow_type(mark), False)
 
 
 def metadata_values(mark: MetadataColumn, block: ChangeBlock) -> pa.Array[Any]:
-    """What a mark says of each image of a block."""
+    """Return the column's value for each image of a block."""
     match mark.role:
         case MetadataRole.SIGN:
             return pa.array(_signs(block))
         case MetadataRole.DELETED:
             return pa.array(_signs(block) < 0).cast(_arrow_type(mark))
         case MetadataRole.VERSION:
-            # Int64 holds the versions of the first 32 servers; beyond them Arrow refuses, and nothing wraps.
+            # Int64 holds the versions of the first 32 servers; beyond that the cast fails instead of wrapping.
             return block.version if mark.type == "UInt64" else block.version.cast(pa.int64())
         case MetadataRole.OPERATION:
             named = pa.DictionaryArray.from_arrays(block.op.cast(pa.int32()), _OPERATION_NAMES)
@@ -96,13 +96,14 @@ def _arrow_type(mark: MetadataColumn) -> pa.DataType:
 
 
 def _unit(kind: str) -> str | None:
-    """The unit of a type of moments that Arrow has as well."""
+    """Return the Arrow unit of a DateTime or DateTime64 type; None if it has none."""
     match = _MOMENT.fullmatch(kind)
     return None if match is None else _UNITS.get(int(match.group(1) or 0))
 
 
 def _occurrences(block: ChangeBlock) -> pa.Array[Any]:
-    """What makes each image of a table without a key a row of its own: its version, or in a snapshot, where all have one, its number."""
+    """Return what makes each image of a table without a key unique: its version, or its row number in a snapshot, where all versions are
+    equal."""
     snapshot = np.equal(block.op.to_numpy(zero_copy_only=False), Op.SNAPSHOT)
     if not snapshot.any():
         return block.version

@@ -1,7 +1,7 @@
-"""Which columns of a table that is there hold what Headrace says of rows: by its engine's arguments, by the user's names, by convention.
+"""Finds the version, sign and delete columns of an existing table: from engine arguments, options, then naming convention.
 
-Invariant: the marks found here say everything that the engine needs to bring the source's rows about; where one is missing, or is of a type
-that cannot hold it, the table is refused with what would do.
+Invariant: the columns found here give the engine all it needs to show the source's rows. A table that lacks one, or has one of a wrong
+type, is rejected with the types that would do.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def _replacing_metadata(it: InspectedTable) -> tuple[MetadataColumn, ...]:
 
 
 def _find_delete_column(it: InspectedTable) -> tuple[MetadataColumn, ...]:
-    """Where a deletion is marked: as the engine says, else as the user says, else by the sign."""
+    """Return the column that marks deletions: the engine's argument, else the option `delete_column`, else the sign column."""
     by_engine = it.argument(1)
     if by_engine is not None:
         column = it.own(by_engine)
@@ -99,7 +99,7 @@ def _delete_column(it: InspectedTable, column: ExistingColumn) -> MetadataColumn
 
 
 def _sign_behind(it: InspectedTable, column: ExistingColumn) -> str:
-    """The sign from which the engine's column is computed, as in tables of ours."""
+    """Return the sign column from which the engine's delete column is computed, as in tables that Headrace creates; else empty."""
     if column.default_kind != "MATERIALIZED":
         return ""
     words = [token for token in tokenize(column.default_expression) if token.kind != "mark" or token.value not in "()"]
@@ -123,7 +123,7 @@ def _versioned_metadata(it: InspectedTable) -> tuple[MetadataColumn, ...]:
 
 
 def _check_content(it: InspectedTable, column: ExistingColumn) -> None:
-    """Whether ClickHouse computes a version that is decided by the whole row."""
+    """Check that a computed version column hashes the whole row."""
     names = set(referenced_names(column.default_expression))
     lacking = [one.name for one in it.plan.columns if one.name not in names]
     nondeterministic = nondeterministic_function(column.default_expression)
@@ -161,7 +161,7 @@ def _check_collapsing(it: InspectedTable) -> None:
 
 
 def _check_coalescing(it: InspectedTable) -> None:
-    """Coalescing keeps the last value that is not NULL: right only where no NULL must cover a value, and no row goes."""
+    """CoalescingMergeTree keeps the last non-NULL value: usable only without nullable columns and without deletions."""
     nullable = next((c for c in it.plan.schema.columns if c.nullable and c.name not in it.plan.schema.row_key), None)
     listed = {name for argument in it.engine.arguments for name in referenced_names(argument.sql)}
     left = next((c.name for c in it.plan.columns if listed and c.name not in listed and c.source.name not in it.plan.schema.row_key), "")
@@ -188,7 +188,7 @@ def missing_metadata_columns(it: InspectedTable) -> list[ExistingColumn]:
         if chosen.delete_column:
             wanted.append(ExistingColumn(chosen.delete_column, "UInt8"))
         elif it.table.column(chosen.sign_column) is None:
-            # Rows that are there already are there.
+            # Existing rows count as present.
             wanted.append(ExistingColumn(chosen.sign_column, "Int8", "DEFAULT", "1"))
     if it.family is EngineFamily.HISTORY:
         wanted += [

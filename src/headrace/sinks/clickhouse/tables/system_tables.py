@@ -1,4 +1,4 @@
-"""Tables that are there, as the server describes them."""
+"""Reads existing tables from `system.tables` and `system.columns`."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class ExistingColumn:
 
 @dataclass(frozen=True, slots=True)
 class ExistingTable:
-    """A table: its engine with all arguments and clauses (nothing for views and the like), its sort key, its columns in order."""
+    """A table: its engine with all arguments and clauses (empty for views), its sort key, its columns in order."""
 
     engine: str
     sort_key: str
     columns: tuple[ExistingColumn, ...]
     partition_key: str = ""
     kind: str = ""
-    """The engine's bare name, which views have too."""
+    """The bare engine name, which views have too."""
     has_remote_shards: bool = False
-    """Of a table that distributes rows: whether other servers get some."""
+    """Of a Distributed table: whether other servers store some of the rows."""
 
     def column(self, name: str) -> ExistingColumn | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -48,7 +48,7 @@ _TABLES = "SELECT database, name, engine_full, sorting_key, partition_key, engin
 
 
 def find_tables(connection: Connection, places: Iterable[tuple[str, str]]) -> Mapping[tuple[str, str], ExistingTable]:
-    """Those of the tables (database, table) that are there."""
+    """Return those of the tables (database, table) that exist."""
     wanted = sorted(set(places))
     if not wanted:
         return {}
@@ -69,7 +69,7 @@ def find_tables(connection: Connection, places: Iterable[tuple[str, str]]) -> Ma
 def find_with_local_tables(
     connection: Connection, places: Iterable[tuple[str, str]]
 ) -> tuple[Mapping[tuple[str, str], ExistingTable], Mapping[tuple[str, str], ExistingTable]]:
-    """Those of the tables that are there; and, for those that distribute rows over others, the tables here that hold them."""
+    """Return those of the tables that exist and, for Distributed tables, the local tables below them."""
     found = dict(find_tables(connection, places))
     beneath: dict[tuple[str, str], DistributedEngine] = {}
     for place, table in found.items():
@@ -88,6 +88,6 @@ def find_with_local_tables(
 
 
 def _clusters_of_many(connection: Connection) -> frozenset[str]:
-    """The clusters that have other servers than this one."""
+    """Return the clusters that have other servers than this one."""
     rows = connection.client.query("SELECT DISTINCT cluster FROM system.clusters WHERE NOT is_local").result_rows
     return frozenset(str(row[0]) for row in rows)

@@ -64,7 +64,7 @@ _HINTS: Final = {"SummingMergeTree": _MAKE_SUMS, "AggregatingMergeTree": _MAKE_S
 
 
 class InspectedTable:
-    """One table that is there, looked at for one source table."""
+    """An existing table, inspected for one source table."""
 
     def __init__(self, plan: TargetTable, found: ExistingTable, options: TableOptions, local_table: ExistingTable | None) -> None:
         self.plan, self.found, self.options = plan, found, options

@@ -1,7 +1,7 @@
-"""What tables that are made are sorted, partitioned and sharded by, and which source columns a key depends on.
+"""Sort, partition and shard keys of created tables, and the source columns on which a key depends.
 
-Invariant: an expression given here is decided by the row alone, so all images of a row with equal values lie at one place; a row whose
-values change it is moved (deleted there, inserted here), because the columns it is made of are in `TargetTable.moving`.
+Invariant: a key expression depends on the row alone, so all images of a row with equal values have equal keys. If an update changes a key,
+the row is deleted under the old key and inserted under the new one: `TargetTable.key_dependencies` lists the columns that can cause it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from headrace.sinks.clickhouse.server.quoting import quote_name
 from headrace.sinks.clickhouse.tables.engine_parser import EngineParseError, nondeterministic_function, referenced_names, single_column
 from headrace.sinks.clickhouse.tables.target_table import StoredColumn
 
-# MaterializeMySQL cuts the range of a key's type into a thousand.
+# MaterializeMySQL divides the range of the key's type into a thousand partitions.
 _CUTS: Final = 1000
 _BITS: Final = {f"{sign}Int{bits}": bits for sign in ("", "U") for bits in (8, 16, 32, 64)}
 
 
 def materialize_key(schema: TableSchema) -> tuple[str, ...]:
-    """The source columns of MaterializeMySQL's sort key: what filters use first, what only counts up last; each where it comes first."""
+    """Return MaterializeMySQL's sort key: indexed columns first, auto-increment columns last, each column once."""
     primary = schema.row_key
     keys = [name for index in schema.indexes if not index.unique for name in index.columns]
     unique = [name for index in schema.indexes if index.unique for name in index.columns]
@@ -35,7 +35,7 @@ def materialize_key(schema: TableSchema) -> tuple[str, ...]:
 
 
 def materialize_partition(key: Iterable[StoredColumn]) -> str:
-    """MaterializeMySQL's partitions: by month of a date in the key, else by the thousandth of the range of its narrowest integer."""
+    """Return MaterializeMySQL's partition key: the month of a date in the key, else a thousandth of the range of its narrowest integer."""
     narrowest: tuple[int, StoredColumn] | None = None
     for column in key:
         if column.type.startswith(("Date", "DateTime")):
@@ -51,14 +51,14 @@ def materialize_partition(key: Iterable[StoredColumn]) -> str:
 
 
 def resolve_expressions(given: Sequence[str], columns: Iterable[StoredColumn]) -> tuple[str, ...]:
-    """What a user gave for a key as SQL: a column by its name in source or target, whatever characters it has, or an expression."""
+    """Return the user's key expressions as SQL; a source or target column name is quoted."""
     names = {column.source.name: column.name for column in columns}
     names.update({column.name: column.name for column in columns})
     return tuple(quote_name(names[one]) if one in names else one for one in given)
 
 
 def check_expression(name: TableName, what: str, expression: str) -> None:
-    """Refuse what is not decided by the row."""
+    """Raise `DefiniteError` if an expression does not depend on the row alone."""
     try:
         nondeterministic = nondeterministic_function(expression)
     except EngineParseError as error:
@@ -75,7 +75,7 @@ def check_expression(name: TableName, what: str, expression: str) -> None:
 
 
 def source_columns(needed: Iterable[str], columns: Iterable[StoredColumn], computed: Mapping[str, str]) -> tuple[str, ...]:
-    """The source columns that expressions over a table's columns depend on, also through columns that the table computes."""
+    """Return the source columns on which expressions depend, also through computed columns."""
     stored = {column.name: column.source.name for column in columns}
     found: dict[str, None] = {}
     waiting, seen = [name for expression in needed for name in referenced_names(expression)], set[str]()
@@ -92,5 +92,5 @@ def source_columns(needed: Iterable[str], columns: Iterable[StoredColumn], compu
 
 
 def plain_columns(key: Iterable[str]) -> frozenset[str]:
-    """The columns that stand in a key as they are."""
+    """Return the columns that stand in a key unchanged."""
     return frozenset(name for name in map(single_column, key) if name is not None)

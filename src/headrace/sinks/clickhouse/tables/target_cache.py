@@ -1,7 +1,7 @@
-"""Which layout a source's table has in the sink: asked from the server once per process and kept.
+"""Resolves the target table of a source table: read from the server once per process, then cached.
 
-The table that is there decides; where there is none, the layout is that of the table that would be made. What was learnt holds until the
-driver alters target tables, which gives the sink another `generation`.
+An existing table decides; where there is none, the result is the table that Headrace would create. The cache holds until the driver alters
+target tables, which gives the sink another `generation`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
 @dataclass(frozen=True, slots=True)
 class TargetScope:
-    """What a layout depends on besides the table: part of the picklable sink."""
+    """Server, options and cache generation of a sink. Picklable."""
 
     target: ClickHouseTarget
     options: ClickHouseOptions
@@ -37,9 +37,9 @@ _lock = threading.Lock()
 
 
 def resolve_tables(scope: TargetScope, schemas: Iterable[TableSchema]) -> Mapping[TableName, TargetTable]:
-    """The layouts of tables, from memory where they are known. A table that cannot be used is a definite error."""
+    """Return the target tables of schemas, cached where possible; raise `DefiniteError` for a table that cannot be used."""
     wanted = tuple(schemas)
-    # A forked worker must not take over what its parent knew of another moment.
+    # A forked worker must not use its parent's cache, which may be stale.
     key = (os.getpid(), scope)
     with _lock:
         if key not in _known:
@@ -55,9 +55,9 @@ def resolve_tables(scope: TargetScope, schemas: Iterable[TableSchema]) -> Mappin
 
 
 def resolve_table(scope: TargetScope, schema: TableSchema, beside: Iterable[TableSchema] = ()) -> TargetTable:
-    """The layout of one table. If it is not known, one request asks for it and for those of the other tables.
+    """Return the target table of one schema. If it is not cached, one query also reads the tables of `beside`.
 
-    Another table may have been altered since its schema was captured: that is no error of this one.
+    A schema in `beside` may be stale because its table was altered since; that does not fail this table.
     """
     with _lock:
         known = _known.get((os.getpid(), scope), {}).get(schema)
@@ -70,7 +70,7 @@ def resolve_table(scope: TargetScope, schema: TableSchema, beside: Iterable[Tabl
 
 
 def read_target_tables(scope: TargetScope, schemas: Iterable[TableSchema]) -> list[TargetTable]:
-    """The layouts of tables as the server has them now."""
+    """Return the target tables of schemas as the server has them now."""
     planned = [plan_table(schema, scope.target, scope.options) for schema in schemas]
     connection = connect(scope.target)
     with translate_errors(scope.target, "looking at tables"):

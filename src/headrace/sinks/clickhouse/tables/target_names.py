@@ -1,4 +1,4 @@
-"""Where a source's table is in ClickHouse, by its name and what was chosen alone; no server is asked."""
+"""Maps a source table to its target database and table from options alone, without a server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 
 
 def target_name(name: TableName, target: ClickHouseTarget, options: ClickHouseOptions) -> tuple[str, str]:
-    """Target database and table of the source table of that name."""
+    """Return target database and table of a source table."""
     chosen = options.of(name)
     before, _, table = chosen.target.rpartition(".")
     database = before or chosen.database or target.database or name.database

@@ -1,7 +1,7 @@
-"""A target table as the sink uses it: where it is, what its engine does with rows, and which column holds what.
+"""A target table: where it is, what its engine does with rows, and what each column stores.
 
-A layout says everything that writing, reading, sweeping and altering need to know of a table, whether Headrace made it or found it. It is
-pure: it is resolved once from what the server says (`target_tables`), and carries no connection.
+A `TargetTable` holds everything that writing, reading, stale-row removal and schema changes need, whether Headrace created the table or
+found it. It is pure data without a connection; `target_cache` resolves it from the server.
 """
 
 from __future__ import annotations
@@ -16,40 +16,40 @@ VIEW_SUFFIX = "_current"
 
 
 class EngineFamily(StrEnum):
-    """What an engine does with rows of one key."""
+    """What an engine does with rows of equal sort key."""
 
     REPLACING = "replacing"
-    """Keeps the one with the highest version."""
+    """Keeps the row with the highest version."""
     COLLAPSING = "collapsing"
-    """Takes away pairs of opposite signs; the order of writing counts."""
+    """Removes pairs of opposite sign; the order of writing matters."""
     VERSIONED = "versioned"
-    """Takes away pairs of opposite signs and equal version, in any order."""
+    """Removes pairs of opposite sign and equal version, in any order."""
     HISTORY = "history"
-    """Keeps them all."""
+    """Keeps all rows."""
     COALESCING = "coalescing"
-    """Keeps the last value of each column; the order of writing counts."""
+    """Keeps the last non-NULL value of each column; the order of writing matters."""
 
 
 class MetadataRole(StrEnum):
-    """What a column of ours says of an image."""
+    """What a metadata column stores about a row image."""
 
     VERSION = "version"
     SIGN = "sign"
-    """1 for an image that is there, -1 for one that is taken away."""
+    """1 for an inserted image, -1 for a removed one."""
     DELETED = "deleted"
-    """0 and 1 for the same."""
+    """0 for an inserted image, 1 for a removed one."""
     OPERATION = "operation"
-    """The word for what happened: snapshot, insert, update, delete."""
+    """snapshot, insert, update, delete or before."""
     COMMIT_TIME = "commit_time"
     CONTENT = "content"
-    """A hash of the row: the version of a table whose images cancel each other."""
+    """A hash of the row: the version by which images of a VersionedCollapsingMergeTree cancel each other."""
     OCCURRENCE = "occurrence"
-    """Which of equal rows it is, in a table without a key."""
+    """Which of several equal rows it is, in a table without a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class MetadataColumn:
-    """A column of ours that rows are inserted with."""
+    """A column that Headrace adds to each inserted row."""
 
     name: str
     role: MetadataRole
@@ -58,21 +58,21 @@ class MetadataColumn:
 
 @dataclass(frozen=True, slots=True)
 class StoredColumn:
-    """A source's column and where its values are kept."""
+    """A source column and the target column that stores it."""
 
     source: Column
     name: str
     type: str
-    """As the server spells it."""
+    """The ClickHouse type, as the server spells it."""
     codec: str = ""
     comment: str = ""
     ttl: str = ""
-    """When values expire, if they do."""
+    """TTL expression; empty: values do not expire."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedColumn:
-    """A column that ClickHouse computes when a row is inserted."""
+    """A MATERIALIZED column."""
 
     name: str
     type: str
@@ -81,36 +81,34 @@ class ComputedColumn:
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """How the table that holds the rows keeps them: what follows its columns in CREATE TABLE."""
+    """What follows the columns in CREATE TABLE of the table that stores the rows."""
 
     engine: str = "ReplacingMergeTree"
-    """Without its forms for clusters."""
+    """Without the prefix Replicated or Shared."""
     arguments: tuple[str, ...] = ()
-    """The engine's columns."""
+    """The engine's column arguments."""
     sort_key: tuple[str, ...] = ()
-    """SQL, expression by expression."""
+    """SQL expressions."""
     partition_by: str = ""
     settings: tuple[tuple[str, str], ...] = ()
     computed: tuple[ComputedColumn, ...] = ()
     cluster: str = ""
-    """Made ON CLUSTER, replicated; empty: on the server alone."""
+    """Created ON CLUSTER and replicated; empty: on one server."""
     replica: tuple[str, ...] = ()
-    """Path and replica's name for Keeper; empty: the servers' own."""
+    """Keeper path and replica name; empty: the server's defaults."""
     shard_by: str = ""
     additions: tuple[str, ...] = ()
-    """SQL of columns and indexes beyond the source's and ours."""
+    """SQL of extra columns and indexes."""
     clauses: tuple[tuple[str, str], ...] = ()
-    """More clauses by choice: PRIMARY KEY, SAMPLE BY, TTL."""
+    """Optional clauses: PRIMARY KEY, SAMPLE BY, TTL."""
     replication: str = ""
-    """Of a table that was found: `Replicated` or `Shared`, if it is."""
+    """Of an existing table: `Replicated`, `Shared` or empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetTable:
-    """One target table."""
-
     schema: TableSchema
-    """What is carried of the source's table."""
+    """The replicated columns of the source table."""
     database: str
     table: str
     family: EngineFamily
@@ -118,19 +116,19 @@ class TargetTable:
     """In the source's order."""
     metadata_columns: tuple[MetadataColumn, ...]
     key_dependencies: tuple[str, ...]
-    """Source columns whose change moves a row: its key, and all that sort, partition and shard key depend on."""
+    """Source columns whose change moves a row to another key: the row key, and all columns that sort, partition and shard key read."""
     matches_plan: bool = True
-    """Whether it is what Headrace would make; else it was found and is adapted to."""
+    """Whether the table equals the one that Headrace would create."""
     local_table: tuple[str, str] | None = None
-    """The table that holds the rows, where this one only distributes them."""
+    """Of a Distributed table: the local table that stores the rows."""
     ignores_deletes: bool = False
     storage: Storage = Storage()
     final_hides_deleted: bool = True
-    """Whether `FINAL` itself leaves out what is marked as deleted."""
+    """Whether `FINAL` itself omits deleted rows."""
     spans_partitions: bool = False
-    """Whether images of one sort key may lie in several partitions: then these are collapsed one by one."""
+    """Whether images of one sort key may be in several partitions, which are then collapsed separately."""
     created_by_headrace: bool = True
-    """Whether Headrace made the table: only such a table may be dropped to be made anew."""
+    """Whether Headrace created the table. Only such a table may be dropped and created again."""
 
     @property
     def source(self) -> TableName:
@@ -152,48 +150,49 @@ class TargetTable:
 
     @property
     def needs_before_images(self) -> bool:
-        """Whether updates must come with what was there before."""
+        """Whether each update must come with its before image."""
         return not self.has_key or self.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED)
 
     @property
     def counts_duplicates(self) -> bool:
-        """Whether an image that is written twice counts twice: blocks are then written under a token, and snapshots at one position."""
+        """Whether an image that is written twice counts twice. Such a table gets blocks with deduplication tokens, and consistent
+        snapshots."""
         return self.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED, EngineFamily.HISTORY)
 
     @property
     def needs_consistent_snapshot(self) -> bool:
-        """Whether rows of a snapshot must be those of one position, because nothing in the table puts an older image behind a newer one."""
+        """Whether all snapshot rows must be read at one log position, because the table cannot order images by version."""
         return self.counts_duplicates or self.family is EngineFamily.COALESCING or not self.has_key
 
     @property
     def needs_ordered_writes(self) -> bool:
-        """Whether blocks must be written in the order of the log, cut the same way each time."""
+        """Whether blocks must be written in log order, with the same boundaries at each replay."""
         return self.counts_duplicates or self.family is EngineFamily.COALESCING
 
     @property
     def cancels_by_content_hash(self) -> bool:
-        """Whether images cancel each other by a hash of the row: when columns change, all rows must be hashed again (the table rebuilt)."""
+        """Whether images cancel each other by a hash of the row. A column change then changes all hashes: the table must be rebuilt."""
         version = self.storage.arguments[-1] if self.family is EngineFamily.VERSIONED and self.storage.arguments else ""
         return bool(version) and all(column.name != version for column in self.columns)
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The columns of the table that tell its rows apart."""
+        """The target columns of the row key."""
         return tuple(self.stored_column(name).name for name in self.schema.row_key)
 
     @property
     def insert_settings(self) -> dict[str, str]:
-        """What an INSERT must say besides: a Distributed table answers when its shards have the rows, and never picks one at random."""
+        """INSERT settings of a Distributed table: answer when the shards have the rows, and never choose a shard at random."""
         return {"distributed_foreground_insert": "1", "insert_distributed_one_random_shard": "0"} if self.local_table is not None else {}
 
     @property
     def view(self) -> str:
-        """Where the source's rows are read by name, if that view is made."""
+        """Name of the view that shows the source's rows, if there is one."""
         return f"{quote_name(self.database)}.{quote_name(self.table + VIEW_SUFFIX)}"
 
     def metadata_column(self, role: MetadataRole) -> MetadataColumn | None:
         return next((metadata_column for metadata_column in self.metadata_columns if metadata_column.role is role), None)
 
     def stored_column(self, name: str) -> StoredColumn:
-        """Where a source's column is kept."""
+        """Return the target column of a source column."""
         return next(column for column in self.columns if column.source.name == name)

@@ -1,1 +1,1 @@
-"""Column types: how each source type is stored in ClickHouse and read back."""
+"""Column codecs: how each source kind is stored in a ClickHouse type and read back."""

@@ -1,8 +1,8 @@
-"""How one column's values travel into one stored type, and back.
+"""How one column's values are encoded for one ClickHouse type, and decoded.
 
-Invariant: a value that passes a carrier's checks and its recoding is stored as it is, and comes back equal (where a type keeps less than
-the source, `loses` says what). A recoding is strict: it raises `pa.ArrowInvalid` for a value that the type cannot hold. Everything works
-on whole columns.
+Invariant: a value that passes a codec's checks and recoding is stored unchanged and is read back equal (where a type stores less than the
+source has, `loses` says what). A recoding is strict: it raises `pa.ArrowInvalid` for a value that the type cannot hold. Everything works on
+whole columns.
 """
 
 from __future__ import annotations
@@ -17,76 +17,76 @@ import pyarrow.compute as pc
 
 Recode = Callable[[Any], Any]
 CONVERSION_SETTINGS: Final = {
-    # Text that looks like a date, and a boolean beside other things, stay what they are.
+    # Text that looks like a date stays text, and booleans stay booleans.
     "input_format_try_infer_dates": "0",
     "input_format_try_infer_datetimes": "0",
     "input_format_json_read_bools_as_strings": "0",
     "input_format_json_read_bools_as_numbers": "0",
     "input_format_json_read_numbers_as_strings": "0",
 }
-"""What keeps the server from seeing types in a document that it has not. They do not reach the conversions of an Arrow stream, only those
-that a statement spells out."""
+"""Settings that keep the server from inferring other types in a JSON document. They affect conversions in a statement, not those of an
+Arrow stream."""
 COLUMN: Final = "{}"
-"""Stands for the column in an expression."""
+"""Placeholder of the column in an expression."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Something that a recoding would not notice."""
+    """A check for values that the recoding would change silently."""
 
     why: str
-    """What is said of a value that fails."""
+    """Error text for a value that fails."""
     find: Callable[[Any], Any | None]
-    """The values that fail, as an array of booleans; None if none does."""
+    """Return a boolean array of the values that fail; None if none does."""
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnCodec:
-    """A source's column in a stored type."""
+    """Encodes and decodes a source column for one stored type."""
 
     wire: pa.DataType
-    """The Arrow type in which ClickHouse takes it."""
+    """The Arrow type in which ClickHouse receives the column."""
     recode: Recode | None = None
-    """An array of the column's own type as one of `wire`; strict. None: it is one."""
+    """Converts an array of the column's own type to `wire`; strict. None: the types are equal."""
     restore: Recode | None = None
-    """ClickHouse's answer (chunked) as the column's own type; strict. None: a cast."""
+    """Converts ClickHouse's response (chunked) to the column's own type; strict. None: a cast."""
     checks: tuple[Check, ...] = ()
     nullable: bool = False
     """Whether NULLs are sent as NULLs."""
     null_as_value: bool = False
     """Whether a NULL is sent as a value that the column cannot have otherwise."""
     sent_as: str = ""
-    """The ClickHouse type in which it is sent if the server is to convert it, under `CONVERSION_SETTINGS`; empty: its own."""
+    """The ClickHouse type in which the column is sent if the server converts it, with `CONVERSION_SETTINGS`; empty: the stored type."""
     read: str = COLUMN
-    """The expression whose Arrow form `restore` takes."""
+    """The SQL expression whose result `restore` decodes."""
     canonical: str | None = COLUMN
-    """The expression that gives the value in the column's default type, or in a wider one of its family (any integer type, any
-    decimal, DateTime64 of any precision; a TIME as Int64 of microseconds); None where SQL has no exact one."""
+    """The SQL expression of the value in the column's default type, or in a wider one of its family (any integer type, any decimal,
+    DateTime64 of any precision; a TIME as Int64 of microseconds); None if SQL has no exact one."""
     comparable: bool = True
-    """Whether the column itself orders and compares like its `canonical` form, so that indexes serve."""
+    """Whether the column itself orders and compares like its `canonical` form, so that indexes can be used."""
     caution: str = ""
-    """Which values of the source's type it cannot hold and would halt at; empty: none."""
+    """The source values that the type cannot hold, at which the pipe would halt; empty: none."""
     loses: str = ""
-    """What of a value is not kept, by nature of the type; empty: nothing."""
+    """What the type does not store of a value; empty: nothing."""
     kept: Recode | None = None
-    """Where something is lost: the source's values without it, for a comparison with what `restore` gives."""
+    """If something is lost: removes it from source values, for a comparison with what `restore` returns."""
 
     def expression(self, quoted: str) -> str:
-        """What to select, for `restore`."""
+        """Return the SQL expression to select for `restore`."""
         return self.read.replace(COLUMN, quoted)
 
     def canonical_expression(self, quoted: str) -> str | None:
         return None if self.canonical is None else self.canonical.replace(COLUMN, quoted)
 
     def restored(self, values: Any, to: pa.DataType) -> Any:
-        """The column's values from what the server answered, chunk by chunk."""
+        """Decode the server's response, chunk by chunk."""
         if self.restore is None:
             return values.cast(to)
         return pa.chunked_array([self.restore(chunk) for chunk in values.chunks], to)
 
 
 def find_failing_values(array: Any, recode: Recode) -> Any:
-    """Which values a strict recoding refuses, as booleans: halves of a column are tried until what fails stands alone."""
+    """Return a boolean array of the values that a strict recoding rejects, found by bisection."""
     bad = np.zeros(len(array), dtype=bool)
     waiting = [(0, len(array))]
     while waiting:
@@ -103,7 +103,7 @@ def find_failing_values(array: Any, recode: Recode) -> Any:
 
 
 def compose(*recodes: Recode | None) -> Recode | None:
-    """One recoding after the other."""
+    """Return one recoding that applies all given ones in order; None if there are none."""
     steps = [one for one in recodes if one is not None]
     if not steps:
         return None
@@ -117,17 +117,17 @@ def compose(*recodes: Recode | None) -> Recode | None:
 
 
 def cast_to(wanted: pa.DataType) -> Recode:
-    """A strict cast."""
+    """Return a strict cast."""
     return lambda array: array.cast(wanted)
 
 
 def reinterpret_as(wanted: pa.DataType) -> Recode:
-    """The same bits under another type."""
+    """Return a recoding that views the same bits as another type."""
     return lambda array: array.view(wanted)
 
 
 def check_range(integer: pa.DataType, first: int, last: int, why: str) -> Check:
-    """Values outside first..last, both included, of a type that `integer` has the width of."""
+    """Return a check for values outside of first..last (inclusive); `integer` has the width of the column's type."""
 
     def find(array: Any) -> Any | None:
         numbers = array.view(integer)

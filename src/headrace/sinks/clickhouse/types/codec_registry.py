@@ -1,7 +1,7 @@
-"""How the values of any source column travel into any ClickHouse type that can hold them, and back.
+"""Selects the codec of a source column and a ClickHouse type.
 
-The one rule for types that differ from ours: a pair is accepted if the type can hold values of that sort exactly; a value that it cannot
-hold halts, with its row and column, before anything of its block is written. A pair in which values would be altered is refused here.
+A pair is accepted if the type can store values of the kind exactly. A value that it cannot hold halts the pipe, with row and column, before
+any part of its block is written. A pair that would change values is rejected here.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _CARRIERS: Final[dict[Kind, Callable[[Column, StoredType, ServerLimits], ColumnC
 
 
 def codec_for(column: Column, stored: str, limits: ServerLimits) -> ColumnCodec:
-    """How the column's values get into a column of type `stored` and back; a definite error where they cannot."""
+    """Return the codec of a column for the type `stored`; raise `DefiniteError` if there is none."""
     kept = parse_stored_type(stored)
     found = _CARRIERS[column.kind](column, kept, limits) or canonical_text_codec(column, kept)
     if found is None or isinstance(found, str):
@@ -67,7 +67,7 @@ def codec_for(column: Column, stored: str, limits: ServerLimits) -> ColumnCodec:
 
 
 def type_mismatch(column: Column, stored: str) -> str:
-    """Why the column's values cannot be kept in a column of type `stored`; empty if they can."""
+    """Return why the column cannot be stored in the type `stored`; empty if it can."""
     try:
         codec_for(column, stored, ANY_SERVER)
     except DefiniteError as error:
@@ -86,7 +86,7 @@ def _with_nulls(column: Column, stored: StoredType, found: ColumnCodec) -> Colum
 
 def _nulls(array: Any) -> Any | None:
     dictionary = getattr(array, "dictionary", None)
-    # A dictionary array can hide a NULL in its dictionary.
+    # A dictionary array may have a NULL in its dictionary.
     if not array.null_count and (dictionary is None or not dictionary.null_count):
         return None
     bad = pc.is_null(array if dictionary is None else array.cast(array.type.value_type))

@@ -1,9 +1,9 @@
-"""What ClickHouse's type JSON keeps of a document, so that a source's text and the stored one can be compared.
+"""Normalises JSON documents as ClickHouse's JSON type stores them, so that source text and stored text can be compared.
 
-The type keeps values by their paths (keys joined by dots) and prints them as a document of its own. Gone are the order of keys, keys whose
-value is null or an empty object, the difference between `{"a.b": 1}` and `{"a": {"b": 1}}`, and how a number was written; an integer
-beyond 64 bits becomes text, and one beyond 53 bits in an array may become a fraction. Two texts that are equal here are one document
-to the type. Row by row, in Python: this is for comparing, never for writing.
+The type stores values by path (keys joined by dots) and renders its own document. It loses the order of keys, keys whose value is null or
+an empty object, the difference between `{"a.b": 1}` and `{"a": {"b": 1}}`, and number formats. An integer beyond 64 bits becomes text, and
+one beyond 53 bits in an array may become a fraction. Equal results here mean equal documents. Runs row by row in Python, and only for
+comparisons.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _LEAST, _MOST = -(1 << 63), (1 << 64) - 1
 
 
 def normalize_source_documents(array: Any) -> Any:
-    """The source's documents as the type keeps them."""
+    """Return the source's documents as the type stores them."""
     return _canonical(array, _source_integer)
 
 
 def normalize_stored_documents(array: Any) -> Any:
-    """The type's own text of documents, in the same form."""
+    """Return the stored documents in the same form."""
     return _canonical(array.cast(pa.string()), _stored_integer)
 
 
@@ -44,7 +44,7 @@ def _source_integer(digits: str) -> int | float | str:
 
 
 def _stored_integer(digits: str) -> int | float:
-    """A whole number that the type prints: an integer, or a fraction that happens to be whole."""
+    """Parse an integer that the type rendered: an integer, or a float with an integral value."""
     number = int(digits)
     return number if _LEAST <= number <= _MOST and digits != "-0" else float(digits)
 

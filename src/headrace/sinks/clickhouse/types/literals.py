@@ -1,6 +1,6 @@
-"""Single values of a source's column as constants of the type in which it is stored.
+"""Renders single values of a source column as SQL constants of the stored type.
 
-Invariant: the constant is what the column would hold had the value come in a block: it takes the same way, through the column's carrier.
+Invariant: the constant equals what the column would store for the same value in a block, because it uses the column's codec.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from headrace.sinks.clickhouse.types.type_names import parse_stored_type
 
 
 def constant_sql(column: Column, stored: str, value: object) -> str | None:
-    """A value (as Arrow takes it for the column; days and microseconds for dates and times); None where the type does not keep it."""
+    """Return a value as a SQL constant (dates as days, times as microseconds); None if the type does not store it unchanged."""
     codec = codec_for(column, stored, ANY_SERVER)
     array = _array(column, value)
     if codec.loses or any(check.find(array) is not None for check in codec.checks):
@@ -34,7 +34,7 @@ def constant_sql(column: Column, stored: str, value: object) -> str | None:
 
 
 def scalar_value(scalar: Any) -> object:
-    """An Arrow scalar as `constant_sql` takes it."""
+    """Return an Arrow scalar as `constant_sql` takes it."""
     if pa.types.is_temporal(scalar.type):
         return scalar.value
     return scalar.as_py()
@@ -52,7 +52,7 @@ def _array(column: Column, value: object) -> Any:
 
 
 def _written(stored: str, sent: Any) -> str:
-    """What was sent, as SQL writes it."""
+    """Render an encoded value as SQL."""
     match stored:
         case "UUID":
             return f"'{UUID(bytes=sent.as_py())}'"

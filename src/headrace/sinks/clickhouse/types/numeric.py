@@ -1,7 +1,7 @@
-"""Numbers in ClickHouse's types: integers, years and bits, decimals, floats.
+"""Codecs of integers, years and bits, decimals, and floats.
 
-Invariant: see `codec`. A number goes into any numeric type that can hold some of its values exactly; a value that it cannot hold is
-refused, never rounded or wrapped.
+Invariant: see `codec`. A number may be stored in any numeric type that holds some of its values exactly; a value that does not fit is
+rejected, never rounded or wrapped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BITS: Final = {
     Kind.YEAR: 16,
     Kind.BIT: 64,
 }
-"""The kinds that are whole numbers, and their width."""
+"""The integer kinds and their width."""
 INTEGER_TYPES: Final = {
     Kind.INT8: "Int8",
     Kind.INT16: "Int16",
@@ -58,7 +58,7 @@ MOST_DIGITS: Final = 76
 
 
 def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """A whole number: INT and its like, YEAR, BIT."""
+    """For INT and its variants, YEAR, BIT."""
     del limits
     name, back = stored.plain.name, column.arrow_type
     canonical = _accurate(stored, default_integer(column))
@@ -67,7 +67,7 @@ def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
         caution = "" if _holds(column, name) else f"numbers that {name} cannot hold"
         return ColumnCodec(wire, None if wire.equals(back) else cast_to(wire), caution=caution)
     if name in _WIDE:
-        # The server widens what it is sent; it would wrap a negative number without a word.
+        # The server widens the value; it would silently wrap a negative number.
         negative = name.startswith("U") and column.kind in _SIGNED
         checks = (check_range(back, 0, (1 << (BITS[column.kind] - 1)) - 1, f"is below zero, which {name} cannot hold"),) if negative else ()
         caution = "numbers below zero" if negative else ""
@@ -98,7 +98,7 @@ def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
 
 
 def decimal_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """A DECIMAL: in decimals, and in integers where it has no fraction."""
+    """For DECIMAL: in decimals, and in integers if the scale is 0."""
     del limits
     name, mine = stored.plain.name, column.arrow_type
     decimal = decimal_arrow(stored.plain)
@@ -121,7 +121,7 @@ def decimal_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
 
 
 def float_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """A FLOAT or DOUBLE, bit for bit."""
+    """For FLOAT and DOUBLE, bit for bit."""
     del limits
     name = stored.plain.name
     if name not in _FLOATS:
@@ -138,7 +138,7 @@ def float_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Col
 
 
 def decimal_arrow(plain: ClickHouseType) -> Any | None:
-    """The Arrow type of a Decimal; None if it is none."""
+    """Return the Arrow type of a Decimal type; None for other types."""
     if plain.name == "Decimal":
         precision, scale = plain.number(0, 10), plain.number(1, 0)
     elif plain.name in _DECIMALS:
@@ -151,7 +151,7 @@ def decimal_arrow(plain: ClickHouseType) -> Any | None:
 
 
 def default_integer(column: Column) -> str:
-    """The integer type that holds exactly the kind's numbers."""
+    """Return the integer type with the kind's exact range."""
     return f"{'' if column.kind in _SIGNED else 'U'}Int{BITS[column.kind]}"
 
 
@@ -164,7 +164,7 @@ def _holds(column: Column, name: str) -> bool:
 
 
 def _accurate(stored: StoredType, name: str) -> str:
-    """The column as an integer; a number that is none of these is the server's error."""
+    """Return SQL that casts the column to an integer; the server fails at a value that does not fit."""
     return f"accurateCast({{}}, '{_wrapped(stored, name)}')"
 
 

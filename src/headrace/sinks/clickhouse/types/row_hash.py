@@ -1,10 +1,10 @@
-"""A hash of a row's values, for tables whose images cancel each other by equal versions and whose version is ours to give.
+"""Hashes rows, for tables whose images cancel each other by equal versions and whose version column Headrace fills.
 
-Invariant: equal rows have equal hashes, in every block, process and release; what is written here is stored, so the function never changes.
-A NULL adds nothing, so a column that is added and holds NULL leaves the hashes of older rows as they were. Columns are told apart by the
-names that they have in the source; their order does not matter.
+Invariant: equal rows have equal hashes in every block, process and release. Hashes are stored, so the function never changes. A NULL adds
+nothing, so an added column with NULLs does not change older rows' hashes. Columns are identified by their source names; their order does
+not matter.
 
-Per column, numbers of 64 bits that wrap: values are mixed word by word and the columns' hashes added up. Whole columns at a time.
+Arithmetic is modulo 2**64: values are mixed word by word, and the hashes of the columns are added. Works on whole columns.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SECOND: Final = np.uint64(0x94D049BB133111EB)
 
 
 def content_hash(images: pa.RecordBatch) -> U64:
-    """The hash of each row of a batch."""
+    """Return the hash of each row of a batch."""
     total = np.zeros(images.num_rows, dtype=np.uint64)
     for name, array in zip(images.schema.names, images.columns, strict=True):
         salt = np.uint64(int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little"))
@@ -36,7 +36,7 @@ def content_hash(images: pa.RecordBatch) -> U64:
 
 
 def _values(array: Any) -> U64:
-    """A number for each value; equal for equal values. What it is for NULL does not matter."""
+    """Return a number for each value, equal for equal values; undefined for NULL."""
     kind = array.type
     if pa.types.is_dictionary(kind):
         if not len(array.dictionary):
@@ -60,7 +60,7 @@ def _raw(array: Any, width: int) -> npt.NDArray[np.uint8]:
 
 
 def _fixed(array: Any, width: int) -> U64:
-    """Values of so many bytes, mixed word by word."""
+    """Hash values of a fixed width, word by word."""
     rows = len(array)
     if not rows:
         return np.zeros(0, dtype=np.uint64)
@@ -75,7 +75,7 @@ def _fixed(array: Any, width: int) -> U64:
 
 
 def _variable(offsets: Any, data: npt.NDArray[np.uint8], width: int) -> U64:
-    """Values of any length: by a compiled loop over their bytes."""
+    """Hash values of variable length with a compiled loop."""
     from headrace.sinks.clickhouse.types.row_hash_kernel import hash_texts
 
     bounds = np.asarray(offsets, dtype=np.int64) * width
@@ -85,7 +85,7 @@ def _variable(offsets: Any, data: npt.NDArray[np.uint8], width: int) -> U64:
 
 
 def _mixed(numbers: U64) -> U64:
-    """The finish of splitmix64: every bit of the result depends on every bit of the number."""
+    """The finaliser of splitmix64: every bit of the result depends on every bit of the number."""
     mixed = numbers + _GOLDEN
     mixed = (mixed ^ (mixed >> np.uint64(30))) * _FIRST
     mixed = (mixed ^ (mixed >> np.uint64(27))) * _SECOND

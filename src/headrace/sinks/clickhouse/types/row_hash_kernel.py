@@ -1,4 +1,4 @@
-"""The hash of texts, compiled. Imported only where a table needs it (see `content`): numba is slow to load."""
+"""Compiled hash of byte strings. Imported only when a table needs it (see `row_hash`), because numba loads slowly."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SHIFT, _EIGHT = np.uint64(29), np.uint64(8)
 
 @njit(cache=True)
 def hash_texts(data: Any, starts: Any, ends: Any, found: Any) -> None:
-    """A number for each text data[starts[i]:ends[i]], word by word of eight bytes, the last one filled up with zeros; and its length."""
+    """Hash each byte string data[starts[i]:ends[i]] with its length, in words of eight bytes; the last one is padded with zeros."""
     for row in range(len(starts)):
         at, end = starts[row], ends[row]
         total = np.uint64(end - at) * _GOLDEN

@@ -1,6 +1,6 @@
-"""Single rows as JSON that people can read and that gives the same row back, for every kind of column.
+"""Converts single rows to readable JSON and back, for every kind of column.
 
-Invariant: `rows_from_json(schema, values_of(...))` equals the rows it was made from, bit for bit. Never used on whole blocks.
+Invariant: `rows_from_json(schema, [row_to_json(...)])` equals the original rows, bit for bit. Never used on whole blocks.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _INSTANTS: Final = (Kind.DATETIME, Kind.TIMESTAMP)
 
 
 def row_to_json(images: pa.RecordBatch, schema: TableSchema, row: int) -> dict[str, Json]:
-    """One row in JSON's types, by column."""
+    """Return one row as JSON values by column."""
     return {column.name: _to_json(column, images.column(place)[row]) for place, column in enumerate(schema.columns)}
 
 
 def rows_from_json(schema: TableSchema, rows: list[dict[str, Json]]) -> pa.RecordBatch:
-    """The rows again."""
+    """Return rows from their JSON values."""
     arrays = [_to_array(column, [row[column.name] for row in rows]) for column in schema.columns]
     return pa.record_batch(arrays, schema=schema.arrow_schema)
 
@@ -56,7 +56,7 @@ def _to_json(column: Column, scalar: Any) -> Json:
             return time_text(scalar.value)
         case Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP:
             text = _moment_text(scalar)
-            # What no text says is said by its number.
+            # A value that has no text form is stored as its number.
             return text if _ticks(column, text) == scalar.value else scalar.value
         case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
             return scalar.as_py()
@@ -106,7 +106,7 @@ def _packed(column: Column, values: list[Json], pack: Any) -> Any:
 
 
 def _ticks(column: Column, value: Json) -> int | None:
-    """Days of a date, microseconds of everything else."""
+    """Return days for a date, microseconds for other kinds."""
     if value is None or isinstance(value, int):
         return value
     if column.kind is Kind.TIME:
@@ -129,7 +129,7 @@ def _clock_us(text: str) -> int:
 
 
 def _days_of(year: int, month: int, day: int) -> int:
-    """Days since 1970 of a date of the Gregorian calendar, year 0 and years beyond 9999 included."""
+    """Return days since 1970 in the Gregorian calendar, including year 0 and years beyond 9999."""
     shifted = year - (month <= 2)
     era, of_era = divmod(shifted, 400)
     of_year = (153 * ((month + 9) % 12) + 2) // 5 + day - 1

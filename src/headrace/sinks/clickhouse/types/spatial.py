@@ -1,9 +1,9 @@
-"""Spatial values in ClickHouse's types: Point, LineString, Polygon and those of several.
+"""Codecs of spatial values: Point, LineString, Polygon and their Multi variants.
 
-Invariant: see `codec`. Every coordinate arrives bit for bit; the spatial reference (SRID), for which these types have no place, does
-not. An Array cannot be NULL: a line or polygon that is NULL is stored as the empty one, which the source cannot hold otherwise.
+Invariant: see `codec`. Every coordinate is stored bit for bit; the spatial reference (SRID) is lost, because these types have no field for
+it. An Array cannot be NULL: a NULL line or polygon is stored as the empty one, which the source cannot contain.
 
-Well-known binary is taken apart for all rows of a column at once: step n looks at the n-th ring, line or point of every row that has one.
+Well-known binary is parsed for all rows of a column at once: step n parses the n-th ring, line or point of every row that has one.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ _LINES: Final = _list_of(_LINE)
 
 @dataclass(slots=True)
 class _Walk:
-    """Where each row of a column stands in its bytes."""
+    """The parse position of each row in its bytes."""
 
     data: npt.NDArray[np.uint8]
     at: Places
     end: Places
 
     def number(self, rows: Places) -> Places:
-        """The next number of each of the rows, which step over it."""
+        """Read the next 32-bit number of each of the rows."""
         self.need(rows, 4)
         places = self.at[rows]
         found = sum(self.data[places + byte].astype(np.int64) << (8 * byte) for byte in range(4))
@@ -56,7 +56,7 @@ class _Walk:
         return np.asarray(found, dtype=np.int64)
 
     def header(self, rows: Places, code: int) -> None:
-        """Step over the byte order and the code of a shape, which must be this one."""
+        """Skip the byte order and the shape code, which must be `code`."""
         self.need(rows, _HEADER_BYTES)
         if (self.data[self.at[rows]] != 1).any():
             raise pa.ArrowInvalid("a shape whose bytes are not little-endian")
@@ -65,7 +65,7 @@ class _Walk:
             raise pa.ArrowInvalid("a shape of another kind")
 
     def points(self, rows: Places, counts: Places) -> Places:
-        """Where the next points of each row begin; the rows step over them."""
+        """Return where the next points of each row start, and skip them."""
         starts = self.at[rows].copy()
         self.at[rows] += counts * _POINT_BYTES
         if (self.at[rows] > self.end[rows]).any():
@@ -77,7 +77,7 @@ class _Walk:
             raise pa.ArrowInvalid("a shape that ends too early")
 
     def coordinates(self, starts: Places, counts: Places) -> Any:
-        """The points of runs, one after the other."""
+        """Return the points of consecutive runs."""
         total = int(counts.sum())
         places = np.repeat(starts - (np.cumsum(counts) - counts) * _POINT_BYTES, counts) + np.arange(total) * _POINT_BYTES
         both = self.data[places[:, None] + np.arange(_POINT_BYTES)].view("<f8").reshape(-1, 2)
@@ -86,14 +86,14 @@ class _Walk:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Runs of points, in order: whose they are, where they begin, how many points they have."""
+    """Runs of points in order: their owner, start and number of points."""
 
     owners: Places
     starts: Places
     counts: Places
 
     def grouped(self, owners: int) -> Places:
-        """Where each owner's runs begin among all, and where the last one's end."""
+        """Return the offsets of each owner's runs."""
         return _offsets(np.bincount(self.owners, minlength=owners))
 
 
@@ -101,7 +101,7 @@ Parts = Callable[[_Walk, Places], _Runs]
 
 
 def geometry_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """A spatial column: in one of ClickHouse's spatial types, or as its bytes."""
+    """For spatial columns: in one of ClickHouse's spatial types, or as bytes."""
     shape = _SHAPES.get(stored.plain.name)
     if shape is None:
         return bytes_codec(column, stored, limits)
@@ -130,7 +130,7 @@ def _without_reference(array: Any) -> Any:
 
 
 def _walk(array: Any) -> tuple[_Walk, Places]:
-    """The bytes of a column, and the rows that are not NULL, which stand after their spatial reference."""
+    """Return the parse positions of a column, after the spatial reference, and the rows that are not NULL."""
     offsets = np.frombuffer(array.buffers()[1], dtype=np.int32, count=array.offset + len(array) + 1)[array.offset :].astype(np.int64)
     buffer = array.buffers()[2]
     data = np.frombuffer(buffer, dtype=np.uint8) if buffer is not None and buffer.size else np.zeros(0, dtype=np.uint8)
@@ -153,7 +153,7 @@ def _to_points(array: Any) -> Any:
         return found
     places = np.zeros(len(array), dtype=np.int64)
     places[rows] = np.arange(len(rows))
-    # NULLs take any point; the struct says that it is none.
+    # NULL rows get an arbitrary point; the mask marks them as NULL.
     taken = found.take(pa.array(places)) if len(rows) else pa.array([{"1": 0.0, "2": 0.0}] * len(array), _POINT)
     missing = pa.array(np.isin(np.arange(len(array)), rows, invert=True))
     return pa.StructArray.from_arrays([taken.field(0), taken.field(1)], fields=list(_POINT), mask=missing)
@@ -201,7 +201,7 @@ def _to_multipolygon(array: Any) -> Any:
         walk.header(having, 3)
         found.append((having, np.full(len(having), place), _repeated(walk, having, _line)))
     _ended(walk, rows)
-    # Rings in the order of rows, polygons, rings; a polygon is known by its number among all.
+    # Rings are ordered by row, polygon, ring; a polygon is identified by its number among all.
     firsts = _offsets(_per_counts(rows, polygons, len(array)))
     owners = np.concatenate([firsts[runs.owners] + place[0] for _, place, runs in found if len(place)] or [np.zeros(0, dtype=np.int64)])
     order = np.argsort(owners, kind="stable")
@@ -214,7 +214,7 @@ def _to_multipolygon(array: Any) -> Any:
 
 
 def _line(walk: _Walk, rows: Places) -> _Runs:
-    """A count of points, and the points."""
+    """Parse a count of points, and the points."""
     counts = _counted(walk, rows)
     return _Runs(rows, walk.points(rows, counts), counts)
 
@@ -231,7 +231,7 @@ def _one_point(walk: _Walk, rows: Places) -> _Runs:
 
 
 def _repeated(walk: _Walk, rows: Places, part: Parts) -> _Runs:
-    """A count of parts, and the parts, ordered by rows and within a row by their places."""
+    """Parse a count of parts, and the parts; ordered by row, then by index."""
     counts = _counted(walk, rows)
     found = [part(walk, rows[counts > place]) for place in range(int(counts.max(initial=0)))]
     none = np.zeros(0, dtype=np.int64)
@@ -246,7 +246,7 @@ def _counted(walk: _Walk, rows: Places) -> Places:
     counts = walk.number(rows)
     if (counts == 0).any():
         raise pa.ArrowInvalid("a shape without points")
-    # A count cannot be larger than the bytes that follow; else damage would be taken for work.
+    # A count larger than the remaining bytes means a damaged value.
     if (counts > walk.end[rows] - walk.at[rows]).any():
         raise pa.ArrowInvalid("a shape that ends too early")
     return counts
@@ -267,7 +267,7 @@ def _offsets(counts: Places) -> Places:
 
 
 def _lists(levels: list[Places], values: Any, wanted: Any) -> Any:
-    """Lists of lists of points, from the outermost level's offsets to the innermost's."""
+    """Return nested lists of points from the offsets of each level, outermost first."""
     types = [wanted]
     while len(types) < len(levels):
         types.append(types[-1].value_type)

@@ -1,8 +1,8 @@
-"""Dates, times and instants in ClickHouse's types.
+"""Codecs of dates, times and timestamps.
 
-Invariant: see `codec`. The server clips years and fractions that a type does not hold without a word, so every block is compared with
-what the type holds on this server. A DATETIME is the source's wall clock, and its column is labelled UTC, so that ClickHouse shows the
-same clock; a column in another zone is refused. A TIMESTAMP is an instant, which a column of any zone holds.
+Invariant: see `codec`. The server silently clips years and fractions that a type does not hold, so every block is checked against this
+server's limits. A DATETIME is the source's wall clock; its column is labelled UTC, so that ClickHouse shows the same clock, and a column in
+another zone is rejected. A TIMESTAMP is an instant, which a column of any zone can store.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ UTC_ZONES: Final = frozenset(
     {"UTC", "Etc/UTC", "Etc/UCT", "UCT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "GMT", "Etc/GMT", "Greenwich"}
 )
 MICROSECONDS_OF_TIME64: Final = "toInt64(toDecimal64({}, 6) * 1000000)"
-"""Arrow's time of day cannot carry MySQL's times out of the server; microseconds can."""
+"""Arrow's time of day cannot represent MySQL's TIME range; microseconds can."""
 
 
 def date_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """A DATE."""
+    """For DATE."""
     del column
     name = stored.plain.name
     outside = f"is outside what this server's {stored.sql_name} holds"
@@ -43,20 +43,20 @@ def date_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
 
 
 def timestamp_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | str | None:
-    """A DATETIME or a TIMESTAMP; a text says why not."""
+    """For DATETIME and TIMESTAMP; a text tells why the type is rejected."""
     match stored.plain.name:
         case "DateTime64":
             return _datetime64_codec(column, stored, limits)
         case "DateTime":
             return _datetime_codec(column, stored, limits)
         case "Int64":
-            # Microseconds since 1970, of the wall clock or of the instant.
+            # Microseconds since 1970, of the wall clock or the instant.
             return ColumnCodec(pa.int64(), reinterpret_as(pa.int64()), reinterpret_as(column.arrow_type), canonical=None, comparable=False)
     return None
 
 
 def time_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """A TIME: signed, beyond 24 hours."""
+    """For TIME: signed, and beyond 24 hours."""
     outside = f"is outside what this server's {stored.sql_name} holds"
     bounds = check_range(pa.int64(), limits.first_time_us, limits.last_time_us, outside)
     restore = reinterpret_as(pa.time64("us"))
@@ -90,7 +90,7 @@ def _datetime64_codec(column: Column, stored: StoredType, limits: ServerLimits) 
     scale = stored.plain.number(0, 3)
     if not 0 <= scale <= 9:
         return None
-    # More digits than six leave fewer years to the 64 bits.
+    # Above six fractional digits, 64 bits cover fewer years.
     most = _INT64 // 10 ** (scale - 6) - 1 if scale > 6 else limits.last_instant_us
     first, last = max(limits.first_instant_us, -most), min(limits.last_instant_us, most)
     fraction = "" if scale >= column.precision else f"fractions of more than {scale} digits"
@@ -124,7 +124,7 @@ def _datetime_codec(column: Column, stored: StoredType, limits: ServerLimits) ->
 
 
 def _wall_clock_in(zone: str) -> str:
-    # Where clocks are put forward, hours are missing; and the rules of a zone differ from one program's database to the next.
+    # Daylight saving skips hours, and time zone rules differ between programs.
     return f"a DATETIME is a wall clock, which a column in the zone {zone} cannot hold for every hour; label the column 'UTC'"
 
 
@@ -138,7 +138,7 @@ def _both(one: str, other: str) -> str:
 
 
 def _check_fraction(column: Column, scale: int) -> tuple[Check, ...]:
-    """A fraction finer than the column's own precision or than the type's."""
+    """Return a check for fractions finer than the column's precision or the type's."""
     digits = min(scale, column.precision)
     if digits >= 6:
         return ()

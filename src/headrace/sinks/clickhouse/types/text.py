@@ -1,4 +1,4 @@
-"""Text, bytes, enums and sets, addresses and identifiers in ClickHouse's types; and any kind as a String.
+"""Codecs of text, bytes, enums and sets, addresses and UUIDs; and of any kind as a String.
 
 Invariant: see `codec`.
 """
@@ -31,14 +31,14 @@ _PARSED: Final = {
     Kind.UUID: "UUID",
     Kind.INET4: "IPv4",
 }
-"""Kinds whose text ClickHouse itself reads exactly, and as what."""
+"""Kinds whose text ClickHouse parses exactly, and the type it parses to."""
 _STRINGS: Final = pa.list_(pa.field("item", pa.string(), nullable=False))
 _FIXED_SOURCE: Final = re.compile(r"binary\((\d+)\)", re.IGNORECASE)
 _JSON_LOSES: Final = "the text: order of keys, keys whose value is null or {}, how numbers are written (see docs/types.md)"
 
 
 def text_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """Text of any length, JSON documents among them."""
+    """For text of any length, and JSON documents."""
     del limits
     match stored.plain.name:
         case "String":
@@ -70,7 +70,7 @@ def text_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
 
 
 def bytes_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """Bytes of any length; those of a UUID or an address in their own types."""
+    """For bytes of any length; 16 bytes also as UUID or IPv6."""
     del limits
     match stored.plain.name:
         case "String":
@@ -85,7 +85,7 @@ def bytes_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Col
 
 
 def enum_or_set_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """The text of an ENUM's member, or of a SET's members."""
+    """For the text of an ENUM's member, or of a SET's members."""
     del limits
     match stored.plain.name:
         case "String" if stored.low_cardinality:
@@ -102,7 +102,7 @@ def enum_or_set_codec(column: Column, stored: StoredType, limits: ServerLimits) 
 
 
 def uuid_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """MariaDB's UUID."""
+    """For MariaDB's UUID."""
     del limits
     match stored.plain.name:
         case "UUID":
@@ -113,7 +113,7 @@ def uuid_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
 
 
 def inet_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """MariaDB's INET4 and INET6."""
+    """For MariaDB's INET4 and INET6."""
     del limits
     match (column.kind, stored.plain.name):
         case (Kind.INET4, "IPv4"):
@@ -128,7 +128,7 @@ def inet_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
 
 
 def vector_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """MySQL's VECTOR. An Array cannot be NULL: a vector that is NULL is stored as the empty array, which no vector is."""
+    """For MySQL's VECTOR. An Array cannot be NULL: a NULL vector is stored as the empty array, which no vector is."""
     del limits
     inner = _spelled_inner(stored)
     if stored.plain.name != "Array" or inner not in ("Float32", "Float64"):
@@ -141,7 +141,7 @@ def vector_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Co
 
 
 def canonical_text_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
-    """Any kind that has a text of its own, as that text."""
+    """For any kind with a canonical text, as String."""
     made = spelling(column) if stored.plain.name == "String" else None
     if made is None:
         return None
@@ -158,7 +158,7 @@ def _spelled_inner(stored: StoredType) -> str:
 
 
 def _fixed(column: Column, stored: StoredType, to_bytes: Recode | None, restore: Recode | None) -> ColumnCodec:
-    """Bytes that the server fills up with zeros: exact unless they end with one and are shorter, or are too long."""
+    """For FixedString, which the server pads with zeros: values that end with a zero byte or are too long are rejected."""
     width = stored.plain.number(0, 0)
     source = _FIXED_SOURCE.fullmatch(column.source_type)
     if source is not None and int(source.group(1)) == width:
@@ -220,7 +220,7 @@ def _not_object(array: Any) -> Any | None:
 
 
 def _decoded(array: Any) -> Any:
-    """The server's bytes as text; bytes that are none are refused."""
+    """Decode the server's bytes as UTF-8; strict."""
     return array.cast(pa.string())
 
 
@@ -229,23 +229,23 @@ def _named(array: Any) -> Any:
 
 
 def _members(array: Any) -> Any:
-    """The members of each set; none for the empty text."""
+    """Return the members of each set; none for the empty text."""
     text = array.cast(pa.string())
     lists = pc.split_pattern(text, ",")
     empty = pc.equal(text, "")
     if pc.any(empty).as_py():
-        # An empty text is split into one empty text.
+        # Splitting an empty text gives one empty text.
         lists = pc.if_else(empty, pa.scalar([], lists.type), lists)
     return lists.cast(_STRINGS)
 
 
 def _storage(array: Any) -> Any:
-    """The bytes of Arrow's extension type for UUIDs."""
+    """Return the bytes of Arrow's extension type for UUIDs."""
     return array.storage if isinstance(array.type, pa.BaseExtensionType) else array
 
 
 def _distinct_dictionary(array: Any) -> Any:
-    """The same strings over a dictionary without NULLs and repetitions, which the server refuses."""
+    """Return the strings with a dictionary without NULLs and duplicates, which the server rejects."""
     dictionary = array.dictionary
     if dictionary.null_count == 0 and len(pc.unique(dictionary)) == len(dictionary):
         return array
@@ -253,7 +253,7 @@ def _distinct_dictionary(array: Any) -> Any:
 
 
 def _numbers(array: Any) -> Any:
-    """Addresses of four bytes, most significant first, as numbers."""
+    """Convert addresses of four bytes, most significant first, to numbers."""
     data = np.frombuffer(array.buffers()[1], dtype=">u4", count=len(array), offset=4 * array.offset)
     return pa.array(data.astype(np.uint32), mask=_nulls(array))
 
@@ -265,7 +265,7 @@ def _addresses(array: Any) -> Any:
 
 
 def _without_nulls(array: Any) -> Any:
-    """The empty list for NULL; a NULL has no values of its own, so its range is empty already."""
+    """Replace NULL by the empty list; the range of a NULL is already empty."""
     return pa.ListArray.from_arrays(array.offsets, array.values, type=array.type)
 
 

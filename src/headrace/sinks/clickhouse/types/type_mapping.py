@@ -1,7 +1,7 @@
-"""From what a column holds to the ClickHouse type that holds it.
+"""Chooses the ClickHouse type of a source column in created tables.
 
-Invariant: the storage type holds every value of the `Kind` exactly. Where the server decides what it holds (the years of Date32 and
-DateTime64 have grown with its versions) the limits are asked from it, and the writer compares every block with them.
+Invariant: the type holds every value of the `Kind` exactly. The years of Date32 and DateTime64 depend on the server's version, so they are
+measured there, and the writer checks every block.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredTyp
 
 SIGN, VERSION, DELETED = "_sign", "_version", "_deleted"
 OCCURRENCE, ROW = "_occurrence", "_row"
-"""Of tables without a key: which of equal rows a row is, and a hash of the row."""
+"""Metadata columns of tables without a key: which of several equal rows a row is, and a hash of the row."""
 _PLAIN = {
     **INTEGER_TYPES,
     Kind.FLOAT32: "Float32",
@@ -73,7 +73,7 @@ _DEFAULTS = TableOptions()
 
 
 def storage_type(schema: TableSchema, column: Column, options: TableOptions = _DEFAULTS) -> str:
-    """The column's type in a target table that is made, spelled as the server spells it."""
+    """Return the column's type in a created table, spelled like the server does."""
     explicit = _given(column, options)
     if explicit:
         return _explicit_type(schema, column, explicit)
@@ -83,9 +83,9 @@ def storage_type(schema: TableSchema, column: Column, options: TableOptions = _D
 
 
 def enum_type(members: tuple[str, ...], numbers: Mapping[str, int] | None = None) -> str:
-    """An Enum of a source's members with the source's numbers, and 0 for the empty text, which stands for a value that was none.
+    """Return an Enum of the source's members and numbers, with 0 for the empty text that MySQL stores for invalid values.
 
-    Members that have a number already keep it, and stay even if the source dropped them.
+    Members in `numbers` keep their number, and stay even if the source dropped them.
     """
     known = {"": 0} if numbers is None else dict(numbers)
     taken = set(known.values())
@@ -99,7 +99,7 @@ def enum_type(members: tuple[str, ...], numbers: Mapping[str, int] | None = None
 
 
 def merge_enum_types(old: str, new: str) -> str:
-    """An Enum with the members of both types, those of the old one under their numbers, as ClickHouse demands; empty if one is no Enum."""
+    """Return an Enum with the members of both types; old members keep their numbers, as ClickHouse demands. Empty if one is not an Enum."""
     before, after = parse_stored_type(old), parse_stored_type(new)
     if not (before.plain.name.startswith("Enum") and after.plain.name.startswith("Enum")):
         return ""
@@ -114,13 +114,13 @@ def _given(column: Column, options: TableOptions) -> str:
 
 
 def _explicit_type(schema: TableSchema, column: Column, given: str) -> str:
-    """A type that the user named."""
+    """Return the type that the user chose."""
     bare = _NOT_NULL.sub("", given)
     try:
         stored = parse_stored_type(bare)
         decimal = decimal_arrow(stored.plain)
         if decimal is not None:
-            # Decimal64(3) and its like are other names of the same.
+            # Normalise aliases such as Decimal64(3).
             stored = replace(stored, plain=ClickHouseType("Decimal", (decimal.precision, decimal.scale)))
     except DefiniteError as error:
         raise _refused(schema, column, error.message, error.hint) from error
@@ -132,7 +132,7 @@ def _explicit_type(schema: TableSchema, column: Column, given: str) -> str:
 
 
 def _wrapped(schema: TableSchema, column: Column, kind: StoredType) -> StoredType:
-    """Nullable where the source's column is. A sort key has no NULLs, in the source as in the target; an Array cannot be Nullable."""
+    """Make the type Nullable if the column is; key columns have no NULLs, and an Array cannot be Nullable."""
     nullable = column.nullable and column.name not in schema.row_key and kind.plain.name not in _NEVER_NULLABLE
     return StoredType(kind.plain, kind.nullable or nullable, kind.low_cardinality)
 
@@ -168,7 +168,7 @@ def _instant_type(schema: TableSchema, column: Column, options: TableOptions) ->
 
 
 def _number_type(column: Column, options: TableOptions) -> str:
-    """What was chosen instead of the plain type; empty: nothing."""
+    """Return the type that the options choose instead of the default; empty: none."""
     match column.kind:
         case Kind.JSON if options.json is JsonAs.JSON:
             return "JSON"

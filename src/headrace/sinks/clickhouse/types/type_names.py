@@ -1,6 +1,6 @@
-"""ClickHouse's type names, taken apart and put together.
+"""Parses and renders ClickHouse type names.
 
-Invariant: `parse_type(text).spelled` is the same type, spelled as the server spells it (given the server's own capitals).
+Invariant: `parse_type(text).sql_name` is the same type, spelled like the server does (if the capitals are right).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseType:
-    """A type: its family, and its arguments as types, numbers, texts or (text, number) of an Enum."""
+    """A type: its name, and its arguments as types, numbers, texts or (text, number) pairs of an Enum."""
 
     name: str
     arguments: tuple[ClickHouseType | int | str | tuple[str, int], ...] = ()
@@ -31,7 +31,7 @@ class ClickHouseType:
 
     @property
     def members(self) -> dict[str, int]:
-        """Of an Enum: its names and their numbers; a name without a number follows the one before it."""
+        """The names and numbers of an Enum; a name without a number follows its predecessor."""
         found: dict[str, int] = {}
         last = 0
         for argument in self.arguments:
@@ -45,24 +45,24 @@ class ClickHouseType:
         return found
 
     def number(self, place: int, otherwise: int) -> int:
-        """A numeric argument."""
+        """Return a numeric argument."""
         given = self.arguments[place] if place < len(self.arguments) else otherwise
         return given if isinstance(given, int) else otherwise
 
     def text(self, place: int) -> str:
-        """A text argument; empty if there is none."""
+        """Return a text argument; empty if there is none."""
         given = self.arguments[place] if place < len(self.arguments) else ""
         return given if isinstance(given, str) else ""
 
     def inner(self) -> ClickHouseType | None:
-        """The only argument, if it is a type."""
+        """Return the only argument if it is a type."""
         first = self.arguments[0] if len(self.arguments) == 1 else None
         return first if isinstance(first, ClickHouseType) else None
 
 
 @dataclass(frozen=True, slots=True)
 class StoredType:
-    """A column's type without what is wrapped around it."""
+    """A column's type without LowCardinality and Nullable."""
 
     plain: ClickHouseType
     nullable: bool = False
@@ -75,7 +75,7 @@ class StoredType:
 
 
 def parse_type(text: str) -> ClickHouseType:
-    """The type of a name as the server, or a user, writes it; a definite error if it is none."""
+    """Parse a type name; raise `DefiniteError` if it is invalid."""
     parser = _Parser(text)
     found = parser.type()
     if parser.peek() is not None:
@@ -84,7 +84,7 @@ def parse_type(text: str) -> ClickHouseType:
 
 
 def parse_stored_type(text: str) -> StoredType:
-    """The type inside LowCardinality and Nullable."""
+    """Parse a type and unwrap LowCardinality and Nullable."""
     found = StoredType(parse_type(text))
     for wrapper, field in (("LowCardinality", "low_cardinality"), ("Nullable", "nullable")):
         inner = found.plain.inner() if found.plain.name == wrapper else None
@@ -106,8 +106,6 @@ def _spell(argument: ClickHouseType | int | str | tuple[str, int]) -> str:
 
 
 class _Parser:
-    """Reads tokens from the left."""
-
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
 

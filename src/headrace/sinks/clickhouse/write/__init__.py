@@ -1,1 +1,1 @@
-"""Writes change blocks, each exactly once."""
+"""Encodes change blocks and writes each exactly once."""

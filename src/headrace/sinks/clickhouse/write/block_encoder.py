@@ -1,9 +1,9 @@
-"""From a change block to the Arrow stream that one INSERT carries.
+"""Encodes a change block as the Arrow stream of one INSERT.
 
-Invariant: what leaves here is stored by the server value for value. ClickHouse's Arrow reader converts silently where types differ
-(integers wrap, decimals lose digits, fractions of seconds and years out of range are clipped), so a block leaves only in exactly the
-types that its table has, without a NULL where the table has none, and with every value checked to be one that the type holds (see
-`codecs`). All checks are on whole columns. Encoding is a pure function of the block: a replay sends the same rows with the same versions.
+Invariant: the server stores every value unchanged. ClickHouse's Arrow reader converts silently where types differ: integers wrap, decimals
+lose digits, fractions of seconds and years out of range are clipped. So a block is sent only in the exact types of its table, without a
+NULL where the table has none, and after the codecs have checked every value (see `types.codec`). All checks work on whole columns. Encoding
+is a pure function of the block: a replay sends the same rows with the same versions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _NOT_STORED = "correct the value in the source, choose on_refused_row = dead_let
 
 
 class BlockEncoder:
-    """Encodes blocks of one table; built once, then run on every block."""
+    """Encodes the blocks of one table; built once, used for every block."""
 
     def __init__(self, target_table: TargetTable, limits: ServerLimits, *, compression: str | None = None) -> None:
         self._schema = target_table.schema
@@ -53,11 +53,11 @@ class BlockEncoder:
 
     @property
     def converts(self) -> bool:
-        """Whether the server converts something, which needs `CONVERSION_SETTINGS`."""
+        """Whether the server converts a column, which needs `CONVERSION_SETTINGS`."""
         return any(codec.sent_as for codec in self._carriers)
 
     def statement(self, table: str) -> str:
-        """The INSERT that the stream follows."""
+        """Return the INSERT that precedes the stream."""
         names = ", ".join(map(quote_name, self.columns))
         if not self.converts:
             return f"INSERT INTO {table} ({names}) FORMAT ArrowStream\n"
@@ -68,10 +68,10 @@ class BlockEncoder:
         return f"INSERT INTO {table} ({names}) SELECT {chosen} FROM input({quote_text(structure)}) FORMAT ArrowStream\n"
 
     def encode(self, block: ChangeBlock, prefix: bytes = b"") -> memoryview:
-        """The prefix, then the block as an Arrow stream of one batch; valid until the next call."""
+        """Return the prefix followed by the block as an Arrow stream of one batch; valid until the next call."""
         batch = self._checked(block)
         if self._compressed:
-            # Measuring it first would compress it twice.
+            # Measuring the size first would compress the batch twice.
             grown = pa.BufferOutputStream()
             grown.write(prefix)
             self._write(batch, grown)
@@ -95,7 +95,7 @@ class BlockEncoder:
         return pa.record_batch([*arrays, *metadata_columns], schema=self._arrow_schema)
 
     def _encode_column(self, column: StoredColumn, codec: ColumnCodec, array: Any, block: ChangeBlock) -> Any:
-        """The column as it is sent; a definite error that names the first row with a value that is not stored as it is."""
+        """Return the column as it is sent; raise `RowRejected` for the first row with a value that would not be stored unchanged."""
         for check in codec.checks:
             bad = check.find(array)
             if bad is not None:
@@ -108,7 +108,7 @@ class BlockEncoder:
             raise self._rejection(column, block, find_failing_values(array, codec.recode), _rejection_reason(column, error)) from error
 
     def find_rejected_rows(self, block: ChangeBlock) -> RejectedRows:
-        """All rows with a value that is not stored as it is: each with the first such column, and why."""
+        """Return all rows with a value that would not be stored unchanged, each with its first such column and the reason."""
         found: dict[int, tuple[str, str]] = {}
         columns = block.images.columns
         for column, codec, place in zip(self._columns, self._carriers, self._places, strict=True):
@@ -128,7 +128,7 @@ class BlockEncoder:
             stream.write_batch(batch)
 
     def _reserve(self, length: int) -> Any:
-        """A buffer of at least that length: the last one again where it is large enough, because fresh memory costs more than the copy."""
+        """Return a buffer of at least that length. The last buffer is reused: allocating memory costs more than the copy."""
         if self._buffer is not None and self._buffer.size >= length:
             return self._buffer
         buffer = pa.allocate_buffer(max(length, _LEAST_BUFFER))
@@ -162,7 +162,7 @@ class BlockEncoder:
 
 
 def _find_rejected_values(column: StoredColumn, codec: ColumnCodec, array: Any) -> Iterator[tuple[Any, str]]:
-    """Which values of a column are not stored as they are, check by check; a recoding is only tried on what the checks let pass."""
+    """Yield, check by check, the values that would not be stored unchanged. The recoding is tried only on values that pass the checks."""
     passed = np.ones(len(array), dtype=bool)
     for check in codec.checks:
         bad = check.find(array)

@@ -1,14 +1,18 @@
-"""Whether a block that may have been written is there: asked of the rows themselves.
+"""Decides which blocks of a table may already be stored, so that none is inserted twice.
 
-A token alone is not quite enough on a server without replicas: it stores a part and notes its token one after the other, and a server that
-is killed in between knows a block that it has not got, or has one that it does not know (which of the two depends on its version). That is
-the last block before the kill. So the rows are asked about a block that was sent before and not answered, and, when a batch is written
-again, about the block that holds the highest version there is.
+The server drops a block whose deduplication token it knows. A block of the log has the same token at each replay, because the log's bytes
+alone decide its boundaries, and no other block of any pipe has it. A snapshot differs each time it is read, so its tokens contain the
+writer's attempt id, which lasts for the retries of one task.
 
-A history tells exactly which images are there, so there the rows decide for all blocks that may be there: what is missing is sent under
-another name, once no INSERT of before is under way. Where images cancel each other, one that is left tells of its whole block, if the table
-has no partitions. Elsewhere (no version column; partitions; a block of which nothing was left; a snapshot, whose rows have one version) the
-token decides.
+On a server without replication the token is not enough: the server stores the part and the token one after the other. If it is killed in
+between, it has the token without the block, or the block without the token. This can only be the last block before the kill. So the checker
+looks for the rows of a block that was sent without an answer and, when a batch is replayed, for those of the block that contains the
+table's highest version.
+
+A history table shows exactly which images it has. There the rows decide for all doubtful blocks: missing rows are sent with a new token,
+once no earlier INSERT is running. Where images cancel each other, one stored image proves that the whole block is stored, if the table has
+no partitions. In all other cases the token decides: no version column, partitions, a block whose images all cancelled, a snapshot, whose
+rows share one version.
 """
 
 from __future__ import annotations
@@ -34,31 +38,31 @@ _BYTES = {"output_format_arrow_string_as_string": "0"}
 
 @dataclass(frozen=True, slots=True)
 class UnsentPart:
-    """What is to be sent of a block."""
+    """The rows of a block that must be sent."""
 
     block: ChangeBlock
     certain: bool = False
-    """Whether it is surely not there: then it goes under a name that the server cannot know."""
+    """Whether the rows are certainly not stored; they are then sent with a new token."""
 
 
 class DedupChecker:
-    """What one task doubts of one table's blocks."""
+    """Checks the blocks of one table in one task."""
 
     def __init__(self, scope: TargetScope, target_table: TargetTable, *, again: bool) -> None:
-        """`again`: whether blocks of this batch may be there from an earlier run."""
+        """`again`: whether an earlier run may have stored blocks of this batch."""
         self._scope, self._target_table, self._again = scope, target_table, again
         self._version = target_table.metadata_column(MetadataRole.VERSION)
         self._highest: int | None = None
         self._sent: tuple[int, int] | None = None
 
     def unsent_part(self, block: ChangeBlock) -> UnsentPart:
-        """The part of the block that is to be sent: nearly always the block itself."""
+        """Return the rows of the block that must be sent; usually all of them."""
         if self._version is None or block.op[0].as_py() == Op.SNAPSHOT:
             return UnsentPart(block)
         span = first_version(block), last_version(block)
         doubtful, self._sent = self._sent == span or self._may_be_stored(span), span
         if not doubtful or self._engine.startswith(("Replicated", "Shared")):
-            # With replicas, parts and tokens are noted in one step.
+            # Replicated tables store part and token atomically.
             return UnsentPart(block)
         if self._target_table.family is EngineFamily.HISTORY:
             return self._missing_rows(block, span)
@@ -67,11 +71,11 @@ class DedupChecker:
         return UnsentPart(block)
 
     def answered(self) -> None:
-        """The last block that was sent is there."""
+        """Record that the server acknowledged the last block."""
         self._sent = None
 
     def _may_be_stored(self, span: tuple[int, int]) -> bool:
-        """Whether the rows should be asked: up to the first block that lies beyond all there is."""
+        """Whether the rows must be queried: for all blocks up to the first one above the highest stored version."""
         if not self._again:
             return False
         if self._highest is None:
@@ -114,7 +118,7 @@ class DedupChecker:
 
 
 def dedup_token(pipe: str, block: ChangeBlock, attempt: str) -> str:
-    """The block's name. `pipe`: who writes; `attempt`: which reading of a snapshot it is."""
+    """Return the deduplication token of a block. `pipe` is the writing pipe; `attempt` identifies one reading of a snapshot."""
     first, last = first_version(block), last_version(block)
     parts = [pipe, str(block.schema.name), first, last, block.rows]
     if block.op[0].as_py() == Op.SNAPSHOT:
@@ -131,7 +135,7 @@ def last_version(block: ChangeBlock) -> int:
 
 
 def check_no_running_insert(scope: TargetScope, target_table: TargetTable) -> None:
-    """Raise `TransientError` while the server still does an INSERT of somebody who may be gone: it would come after what is done next."""
+    """Raise `TransientError` while the server still runs an earlier INSERT, which could finish after the next statement."""
     like = target_table.qualified.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
     inserting = _RUNNING_INSERT.format(like=quote_text(f"INSERT INTO {like}%"))
     with translate_errors(scope.target, f"looking for INSERTs into {target_table.full_name}"):

@@ -1,8 +1,8 @@
-"""How many blocks a table remembers by their tokens.
+"""Sizes the deduplication window: how many block tokens a table keeps.
 
-Invariant: a table whose engine counts rows remembers at least the blocks of one batch, because a batch is what is written again after a
-crash. A partitioned table remembers each block once per partition that it has rows for. Where a batch turns out to be larger than what is
-remembered, the table is told to remember more before it forgets the batch's first block.
+Invariant: a table that counts duplicates keeps at least the tokens of one batch, because a crash replays one batch. A partitioned table
+keeps one token per block and partition. If a batch needs more tokens than the window holds, the window grows before the server drops the
+token of the batch's first block.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
 LEAST_BLOCKS: Final = 10_000
-"""What every such table remembers: a batch of the default size has a hundred times fewer."""
+"""Minimum window: a batch of the default size has a hundredth of these blocks."""
 _ALONE, _REPLICATED = "non_replicated_deduplication_window", "replicated_deduplication_window"
 _DEFAULTS: Final = {_ALONE: "system.merge_tree_settings", _REPLICATED: "system.replicated_merge_tree_settings"}
 
 
 @dataclass(frozen=True, slots=True)
 class _WindowSetting:
-    """A table's memory of blocks, as the server has it."""
+    """A table's deduplication window on the server."""
 
     setting: str
     blocks: int
@@ -35,14 +35,14 @@ class _WindowSetting:
 
 
 def ensure_dedup_windows(scope: TargetScope, target_tables: Iterable[TargetTable]) -> None:
-    """See to it that each of the tables remembers enough blocks. Repeatable."""
+    """Raise the window of each table to the minimum. Repeatable."""
     wanted = tuple(target_tables)
     for target_table, memory in zip(wanted, _read_windows(scope, wanted), strict=True):
         _ensure(scope, target_table, memory, LEAST_BLOCKS)
 
 
 class DedupWindow:
-    """Counts the blocks of one table that one task writes; makes the table's memory grow with them."""
+    """Counts the blocks that one task writes to one table, and grows the table's window with them."""
 
     def __init__(self, scope: TargetScope, target_table: TargetTable, connection: Connection) -> None:
         self._scope, self._target_table = scope, target_table
@@ -51,14 +51,14 @@ class DedupWindow:
         self._room = LEAST_BLOCKS
 
     def add(self, rows: int) -> None:
-        """Before a block is written."""
+        """Count a block before it is written."""
         self._blocks += 1
         self._parts += min(rows, self._most_partitions or rows)
         if self._parts > self._room:
             self._room = self._make_room()
 
     def _make_room(self) -> int:
-        """How many parts may be written before looking again."""
+        """Grow the window; return how many parts may be written before the next check."""
         [memory] = _read_windows(self._scope, [self._target_table])
         if memory.partitioned:
             return _ensure(self._scope, self._target_table, memory, 2 * self._parts)
@@ -66,7 +66,7 @@ class DedupWindow:
 
 
 def _ensure(scope: TargetScope, target_table: TargetTable, memory: _WindowSetting, least: int) -> int:
-    """Make the table remember at least so many blocks; how many it does."""
+    """Set the window to at least `least` blocks; return its size."""
     if memory.blocks >= least:
         return memory.blocks
     database, table = _local_table(target_table)
@@ -79,7 +79,7 @@ def _ensure(scope: TargetScope, target_table: TargetTable, memory: _WindowSettin
 
 
 def _read_windows(scope: TargetScope, target_tables: Sequence[TargetTable]) -> list[_WindowSetting]:
-    """What the tables remember, as the server has it now."""
+    """Read the tables' windows from the server."""
     if not target_tables:
         return []
     client = connect(scope.target).client

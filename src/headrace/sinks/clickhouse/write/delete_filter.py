@@ -1,7 +1,7 @@
-"""Changes that are left out by choice: deletions, where the target is to keep what the source deletes.
+"""Drops deletions for tables with `deletes = ignore`, which keep rows that the source deletes.
 
-Invariant: only deletions are left out. An update that moves a row to another key takes it away from the old one, which is no deletion; a
-table that cannot say so halts there, for else it would show the row twice.
+Invariant: only deletions are dropped. An update that changes a row's key removes the row under its old key, which is not a deletion. A
+table that cannot mark a removal halts there; otherwise it would show the row twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TAKING = (MetadataRole.SIGN, MetadataRole.DELETED, MetadataRole.OPERATION)
 
 
 def drop_deletions(target_table: TargetTable, block: ChangeBlock) -> ChangeBlock:
-    """What of a block is written to a table that keeps deleted rows."""
+    """Return the block without deletions."""
     if not any(mark.role in _TAKING for mark in target_table.metadata_columns):
         _check_unmoved(block)
     deleted = pc.equal(block.op, pa.scalar(Op.DELETE, pa.uint8()))

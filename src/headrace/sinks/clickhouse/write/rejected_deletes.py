@@ -1,7 +1,7 @@
-"""Deletions of rows whose values the table does not take.
+"""Stores deletions whose row image contains a rejected value.
 
-Invariant: a deletion is not lost because of a value that it deletes. What a deletion says to a table that merges by version is its key and
-its version; whatever else stands in its image is shown to nobody. So the values that are refused are left out, unless they are of the key.
+Invariant: a rejected value does not lose a deletion. A table that merges by version only needs the deletion's key and version; readers
+never see its other values. So rejected values are replaced by NULL or by the type's least value, unless they belong to the key.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TAKING = (Op.DELETE, Op.BEFORE)
 def storable_deletion(
     target_table: TargetTable, encoder: BlockEncoder, block: ChangeBlock, find_rejected_rows: RejectedRows, place: int
 ) -> ChangeBlock | None:
-    """One of the refused rows as a deletion that is not refused; None if it is no deletion, or cannot be made one."""
+    """Return one rejected row as a deletion that the table accepts; None if it is not a deletion or its key is rejected."""
     row = int(find_rejected_rows.rows[place])
     if block.op[row].as_py() not in _TAKING or target_table.family is not EngineFamily.REPLACING or not target_table.has_key:
         return None
@@ -40,7 +40,7 @@ def storable_deletion(
 def _with_blanks(
     target_table: TargetTable, encoder: BlockEncoder, one: ChangeBlock, values: dict[str, Any], column: str, *, nulls: bool
 ) -> ChangeBlock | None:
-    """The row with nothing in every column that is refused; with the least there is, where NULL is refused too."""
+    """Return the row with blanks in all rejected columns: NULL, or the least value where NULL is rejected too."""
     blanked: set[str] = set()
     while column not in target_table.key_dependencies and column not in blanked:
         blanked.add(column)

@@ -1,12 +1,12 @@
 """Writes change blocks: one block, one INSERT, one part.
 
-Invariant: when `write` returns, the block is stored and visible. When it raises, the block is stored whole or not at all (one batch is one
-part, or one in each partition), and writing it again is right in both cases: the table merges equal versions into one, or, where its engine
-counts rows, the server knows the block by its token and leaves it out.
+Invariant: when `write` returns, the block is stored and visible. When it raises, the block is stored completely or not at all (one batch is
+one part, or one part per partition). Writing it again is safe in both cases: the table merges equal versions, or the server drops the block
+by its deduplication token.
 
-A block that the server does not take as a whole is sent in halves where its cut does not matter (the table merges by version): a block that
-is too large for the server's memory or has too many partitions gets through, and a row that the table refuses stands alone. It is named and
-halts, or goes to the dead letters, by choice. Nothing of this is looked at before a block was refused.
+If the server rejects a block of a table that merges by version, the writer sends it in halves. So a block that exceeds the server's memory
+or has too many partitions gets through, and a rejected row is isolated. Such a row halts the pipe or becomes a dead letter, by the option
+`on_refused_row`. None of this costs anything until a block is rejected.
 """
 
 from __future__ import annotations
@@ -52,31 +52,31 @@ log = logging.getLogger("headrace")
 
 @dataclass(frozen=True, slots=True)
 class _Route:
-    """Where a table's blocks go, and how."""
+    """How the blocks of a table are written."""
 
     target_table: TargetTable
     statement: bytes
     encoder: BlockEncoder
     settings: dict[str, str]
-    """What the statement needs besides."""
+    """Additional settings of the INSERT."""
     named: _Dedup | None
     """For a table whose blocks have tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Dedup:
-    """What is kept of a table whose blocks have tokens."""
+    """Deduplication state of a table that needs ordered writes."""
 
     count: DedupWindow
     doubts: DedupChecker
 
 
 OnRejected = Callable[[TargetTable, ChangeBlock, RejectedRows], None]
-"""Takes care of rows that a table refuses: rows of that block."""
+"""Handles rejected rows of a block."""
 
 
 class ClickHouseWriter:
-    """Writes to one server; belongs to one task. Opening it costs nothing; the first write connects."""
+    """Writes to one server; belongs to one task. The first write connects."""
 
     def __init__(
         self,
@@ -88,9 +88,8 @@ class ClickHouseWriter:
         label: str = "",
         on_refused: OnRejected | None = None,
     ) -> None:
-        """`pipe` tells the blocks of one pipe from those of others, `label` is what people call it; `again`: some may be there from an
-        earlier run; `tables`: those that may come, to be asked about together. `on_refused` takes refused rows, whatever was chosen for
-        their tables."""
+        """`pipe` is part of the deduplication tokens, `label` is its display name. `again`: an earlier run may have stored blocks of
+        this batch. `tables`: tables to resolve in one query. `on_refused` handles rejected rows instead of the tables' options."""
         self._scope, self._target, self._pipe, self._again, self._label = scope, scope.target, pipe, again, label
         self._tables, self._on_refused = tables, on_refused
         self._attempt = secrets.token_hex(8)
@@ -103,7 +102,7 @@ class ClickHouseWriter:
         self._closed = False
 
     def write(self, block: ChangeBlock) -> None:
-        """Write the block durably; when it returns, the block is visible to readers of the sink."""
+        """Write the block durably; it is visible when this returns."""
         if self._closed:
             raise DefiniteError("the writer is closed", place=str(self._target), hint="this is a defect of the caller; please report it")
         if not block.rows:
@@ -125,7 +124,7 @@ class ClickHouseWriter:
         route.named.doubts.answered()
 
     def write_row(self, block: ChangeBlock, name: str) -> None:
-        """Write a block of one row under a name of its own: in a table that counts rows, it counts once however often it is written."""
+        """Write a block of one row with its own deduplication token: a table that counts duplicates stores it once."""
         connection = self._connected()
         route = self._route(block.schema, connection)
         if route.named is None:
@@ -148,7 +147,7 @@ class ClickHouseWriter:
                 self._send(self._connected(), route, rest, settings)
 
     def _write_splittable(self, block: ChangeBlock) -> None:
-        """Write to a table that merges by version: in one piece, or in whatever pieces it takes."""
+        """Write to a table that merges by version, in as many parts as needed."""
         connection = self._connected()
         route = self._route(block.schema, connection)
         try:
@@ -162,7 +161,7 @@ class ClickHouseWriter:
             self._write_in_halves(route, block, error)
 
     def _write_without_rejected(self, route: _Route, block: ChangeBlock, refuse: OnRejected) -> None:
-        """Write what our own checks let pass; see to the others first."""
+        """Handle the rows that the encoder rejects, then write the others."""
         refused = route.encoder.find_rejected_rows(block)
         deletions = [storable_deletion(route.target_table, route.encoder, block, refused, place) for place in range(len(refused.rows))]
         others = [place for place, deletion in enumerate(deletions) if deletion is None]
@@ -174,7 +173,7 @@ class ClickHouseWriter:
                 self._write_splittable(piece)
 
     def _write_in_halves(self, route: _Route, block: ChangeBlock, error: RejectedByServer | ServerBusy) -> None:
-        """The server did not take the block: halves of it may pass, if it was the block's size or one row's value."""
+        """The server rejected the block: halves may pass, if its size or one row's value was the reason."""
         if error.code not in (HALVED_WHEN_BUSY if isinstance(error, ServerBusy) else HALVED_WHEN_REFUSED):
             raise error
         if block.rows > 1:
@@ -217,14 +216,14 @@ class ClickHouseWriter:
             connection.client.raw_insert("", None, body, settings=settings)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        """End the task's writing. The connection stays with the process for the next task."""
+        """End the task's writing. The process keeps the connection for its next task."""
         self._closed = True
         self._routes.clear()
 
     def _connected(self) -> Connection:
         connection = connect(self._target)
         if connection is not self._connection:
-            # Another host may know other settings, and hold other dates.
+            # Another host may support other settings and date ranges.
             self._connection = connection
             settings = {**INSERT_SETTINGS, "max_partitions_per_insert_block": str(connection.max_partitions)}
             self._settings = connection.supported(settings)
@@ -233,7 +232,7 @@ class ClickHouseWriter:
         return connection
 
     def _route(self, schema: TableSchema, connection: Connection) -> _Route:
-        """The table's INSERT statement and the encoder of its blocks, made once."""
+        """Return the table's INSERT statement and encoder, cached."""
         route = self._routes.get(schema)
         if route is None:
             compression = None if self._target.is_loopback else "lz4"
@@ -244,7 +243,7 @@ class ClickHouseWriter:
                 self._named[schema] = _Dedup(
                     DedupWindow(self._scope, target_table, connection), DedupChecker(self._scope, target_table, again=self._again)
                 )
-            # What was written before a change of hosts counts on.
+            # Deduplication state survives a change of hosts.
             route = self._routes[schema] = _Route(
                 target_table, encoder.statement(target_table.qualified).encode(), encoder, settings, self._named.get(schema)
             )
