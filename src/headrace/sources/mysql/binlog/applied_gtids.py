@@ -1,9 +1,9 @@
-"""Passing over what was applied before: groups whose GTID is in a set that runs ahead of the place where reading starts.
+"""Skips groups that were already applied: those in a GTID set that is ahead of the start of reading.
 
-A GTID set is no single place in a server's log: transactions of several servers or domains lie in another order in each log. So reading
-starts where the set is surely not behind, and every group that it holds is marked here before anyone sees it. What is marked takes part
-in nothing: it is no work, no statement, and adds nothing to the set. A prepared XA transaction keeps its rows for its commit, which may
-come later; a commit that was applied turns into the end of it without effect.
+A GTID set is no single position in a server's log, because transactions of several servers or domains have a different order in each log.
+So reading starts where the set is surely not behind, and every group in the set is marked here before the planner sees it. A marked group
+yields no split and no statement, and adds nothing to the set. A prepared XA transaction keeps its rows, because its commit may come later.
+A commit that was already applied becomes a rollback: it ends the transaction without effect.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _PLAIN: Final = np.array([scan.DATA, scan.STATEMENT, scan.ROLLED_BACK])
 
 
 class AppliedGroups:
-    """Marks groups in the order of the log."""
+    """Marks groups in log order."""
 
     def __init__(self, applied: GtidSet) -> None:
         self._applied = applied
         self._passed: set[int] = set()
 
     def mark(self, groups: npt.NDArray[np.int64], place: str) -> None:
-        """Mark, in place, the groups that were applied."""
+        """Mark, in place, the groups that were already applied."""
         gtids = groups[:, scan.GTID]
         held = self._applied.holds(gtids)
         if isinstance(self._applied, MariaDBGtidPosition):
@@ -47,7 +47,7 @@ class AppliedGroups:
         groups[held, scan.GTID] = 0
 
     def _check_order(self, gtids: npt.NDArray[np.int64], held: npt.NDArray[np.bool_], place: str) -> None:
-        """A sequence number tells before from after only while it rises along the log."""
+        """Raise if a domain's sequence numbers decrease: they show what was applied only while they rise along the log."""
         named = gtids[:, 2] != 0
         for domain in np.unique(gtids[named, 0]).tolist():
             ours = held[named & (gtids[:, 0] == domain)]

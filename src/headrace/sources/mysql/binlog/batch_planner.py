@@ -1,10 +1,10 @@
-"""Cuts the mirrored log into batches and segments, by its index alone.
+"""Cuts the log into batches and segments, by its index alone.
 
 A batch ends on a group bound: at the last one within `flush_bytes` and `flush_rows` (at least one group), after `flush_seconds`, or right
-after a statement that is not a change of rows, because such a statement is a barrier. Segments split a batch among tasks, on group bounds
-and, inside a large transaction, on statement bounds. Given the same start and end, the segments cover the same bytes with the same
-addresses, whatever the cuts between them. What does not count where it lies (prepared XA transactions, groups that were applied before) is
-left out by `addresses`, here and nowhere else.
+after a statement that is not a row change, because such a statement is a barrier. Segments divide a batch among tasks, on group bounds and,
+inside a large transaction, on statement bounds. For the same start and end, the segments cover the same bytes with the same addresses,
+wherever they are cut. `assign_addresses` removes groups that do not count at their own position (prepared XA transactions, groups already
+applied).
 """
 
 from __future__ import annotations
@@ -44,12 +44,14 @@ from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition,
 _MIN_SEGMENT_BYTES: Final = 1 << 20
 _MAX_SEGMENT_BYTES: Final = 64 << 20
 _ORDERED_SEGMENT_BYTES: Final = 64 << 20
-"""Decides how blocks with tokens are cut: a batch that was planned under another number would count twice (see decision 20)."""
+"""Determines the bounds of blocks with deduplication tokens. If it changed, a batch planned with the old value would count twice (see
+decision 20).
+"""
 _POLL_S: Final = 1.0
 _INERT: Final = ("BEGIN", "COMMIT", "ROLLBACK", "SAVEPOINT", "XA ")
 _NAME: Final = r"`(?:[^`]|``)+`|[\w$]+"
 _CREATE: Final = re.compile(
-    # What follows is spelled by the server itself, which writes such a statement anew.
+    # The server writes such a statement in its own form, so nothing else needs to be parsed.
     rf"\s*CREATE\s+(?:OR\s+REPLACE\s+)?TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<first>{_NAME})(?:\s*\.\s*(?P<second>{_NAME}))?",
     re.IGNORECASE,
 )
@@ -58,16 +60,16 @@ _STATEMENTS: Final = frozenset({QUERY_EVENT, QUERY_COMPRESSED_EVENT, EXECUTE_LOA
 
 @dataclass(frozen=True, slots=True)
 class LoggedStatement:
-    """A statement in the log that is not a change of rows, and where it ends."""
+    """A statement in the log that is not a row change, and the position of its end."""
 
     query: Query
     position: BinlogPosition
     with_rows: bool = False
-    """Whether changes of rows stand in one group with it, as when a table is created from a SELECT."""
+    """Whether its group also holds row changes, as with CREATE TABLE ... SELECT."""
 
     @property
     def made_with_rows(self) -> tuple[str, str] | None:
-        """The database and the name of the table that it creates together with rows, if it does."""
+        """The database and name of the table that it creates together with rows, if any."""
         found = _CREATE.match(self.query.statement)
         if found is None or not self.with_rows:
             return None
@@ -76,13 +78,13 @@ class LoggedStatement:
 
 
 class BatchPlanner:
-    """Plans batches over one relay."""
+    """Plans batches over one indexed log."""
 
     def __init__(self, relay: IndexedLog, limits: BatchLimits, *, mariadb: bool) -> None:
         self._relay, self._limits, self._mariadb = relay, limits, mariadb
 
     def plan(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
-        """Where the next batch from `start` ends, not after `until`; `start` itself if nothing came for a while."""
+        """Return the end of the next batch from `start`, not after `until`; `start` itself if no events came for a while."""
         relay = self._relay
         deadline = time.monotonic() + self._limits.poll_seconds
         with relay.changed:
@@ -101,12 +103,12 @@ class BatchPlanner:
             return self._cut(start, until)
 
     def has_reached(self, position: BinlogPosition) -> bool:
-        """Whether the relay has everything up to `position`."""
+        """Whether the log is indexed up to `position`."""
         with self._relay.changed:
             return bool(self._relay.files) and self._newest() >= position
 
     def await_end(self, end: BinlogPosition, timeout_s: float = 3600.0) -> bool:
-        """Wait until the relay has everything up to `end`, as when a planned batch is run again after a crash; whether it has."""
+        """Wait until the log is indexed up to `end`, for a batch that runs again after a crash. Return whether it is."""
         relay = self._relay
         deadline = time.monotonic() + timeout_s
         with relay.changed:
@@ -119,35 +121,35 @@ class BatchPlanner:
                 relay.changed.wait(min(remaining, _POLL_S))
             mirror = next((mirror for mirror in relay.files if mirror.name == end.file), None)
             if mirror is None or max(mirror.safe_end, mirror.start) < end.offset:
-                # The next file begins, and this one is not as long as it was when the batch was planned.
+                # The next file has begun, and this one is shorter than when the batch was planned.
                 raise lost_log(end, str(mirror.safe_end if mirror is not None else 0))
             return True
 
     def segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
-        """The pieces of [start, end), each a task's work."""
+        """Return the segments of [start, end), one per task."""
         stretches = self._stretches(start, end)
         total = sum(stretch.stop - stretch.begin for stretch in stretches)
         share = min(max(total // max(self._limits.parallelism, 1) + 1, _MIN_SEGMENT_BYTES), _MAX_SEGMENT_BYTES)
         return [segment for stretch in stretches for segment in self._split(stretch, share, start.epoch)]
 
     def ordered_segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
-        """All of [start, end), cut by its bytes alone: whoever reads it again reads the same blocks."""
+        """Return all of [start, end), cut by its bytes alone, so that a replay reads the same blocks."""
         return [segment for stretch in self._stretches(start, end) for segment in self._split(stretch, _ORDERED_SEGMENT_BYTES, start.epoch)]
 
     def holds_rows(self, segment: Segment) -> bool:
-        """Whether anything in a segment is to be read: log files that only begin and end need no task."""
+        """Whether a segment has rows to read. Log files without groups need no task."""
         with self._relay.changed:
             groups = next((mirror.groups for mirror in self._relay.files if mirror.name == segment.file), None)
         if groups is None or segment.inserts:
             return True
         first = int(np.searchsorted(groups[:, scan.END], segment.start, side="right"))
-        # The group that a split cuts in two ends behind the segment.
+        # A group that a split cuts in two ends after the segment.
         last = int(np.searchsorted(groups[:, scan.END], segment.end)) + 1
         counting = groups[first:last][~np.isin(groups[first:last, scan.KIND], LEFT_OUT)]
         return bool(counting[:, scan.ROWS].any())
 
     def statements(self, start: BinlogPosition, end: BinlogPosition) -> list[LoggedStatement]:
-        """The statements in [start, end) that are not changes of rows, in order."""
+        """Return the statements in [start, end) that are not row changes, in order."""
         found: list[LoggedStatement] = []
         for stretch in self._stretches(start, end):
             mirror, groups = stretch.mirror, stretch.groups
@@ -159,7 +161,7 @@ class BatchPlanner:
         return found
 
     def _stretches(self, start: BinlogPosition, end: BinlogPosition) -> list[_Stretch]:
-        """The parts of files that [start, end) is made of."""
+        """Return the ranges of files that make up [start, end)."""
         with self._relay.changed:
             ranges = [(mirror, *_range(mirror, start, end), mirror.groups, mirror.splits) for mirror in self._relay.files]
         found: list[_Stretch] = []
@@ -175,7 +177,7 @@ class BatchPlanner:
         return found
 
     def _split(self, stretch: _Stretch, share: int, epoch: int) -> Iterator[Segment]:
-        """About equal pieces of at most about `share` bytes, cut at the bounds nearest to where equal ones would end."""
+        """Yield about equal segments of about `share` bytes, cut at the bounds nearest to the equal cuts."""
         begin, stop, mirror = stretch.begin, stretch.stop, stretch.mirror
         bounds = stretch.bounds
         pieces = -(-(stop - begin) // share)
@@ -228,7 +230,7 @@ class BatchPlanner:
     def _identity_at(
         self, mirror: IndexedLogFile, groups: npt.NDArray[np.int64], offset: int, before: BinlogPosition
     ) -> LogIdentity | None:
-        """The identity of the log after these groups, which follow the position `before`."""
+        """Return the identity of the log after these groups, which follow the position `before`."""
         last = None if before.identity is None else before.identity.transaction
         named = groups[groups[:, scan.GTID2] != 0]
         if len(named):
@@ -238,7 +240,7 @@ class BatchPlanner:
     def _take(
         self, mirror: IndexedLogFile, before: BinlogPosition, last: int, room: int, rows_room: int, at_least: int
     ) -> tuple[npt.NDArray[np.int64], bool, int]:
-        """The groups of one file that a batch takes, whether the batch may go on after them, and their changes (if those are counted)."""
+        """Return the groups of a file that fit the batch, whether the batch may continue after them, and the row changes (if counted)."""
         begin = before.offset
         groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], begin, side="right") :]
         allowed = int(np.searchsorted(groups[:, scan.END], last, side="right"))
@@ -250,14 +252,14 @@ class BatchPlanner:
         if self._limits.flush_rows:
             count, rows = self._count(mirror, before, taken, rows_room)
             if count < min(at_least, len(taken)):
-                # The first group alone is larger than the limit: it is the batch.
+                # The first group alone exceeds the limit, so it is the whole batch.
                 count, rows = at_least, rows_room
             taken = taken[:count]
         complete = len(taken) == len(groups) and not (len(barriers) and len(taken) == fitting)
         return taken, complete, rows
 
     def _count(self, mirror: IndexedLogFile, before: BinlogPosition, groups: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
-        """How many of the groups that follow a position hold at most `most` changes together, and how many they hold."""
+        """Return how many of the groups after a position hold at most `most` changes together, and how many changes they hold."""
         if not len(groups):
             return 0, 0
         begin, stop = before.offset, int(groups[-1, scan.END])
@@ -276,7 +278,7 @@ def lost_log(end: BinlogPosition, found: str) -> DefiniteError:
 
 
 def _range(mirror: IndexedLogFile, start: BinlogPosition, end: BinlogPosition) -> tuple[int, int]:
-    """The part of a mirror file that lies in [start, end)."""
+    """Return the part of a log file that lies in [start, end)."""
     number = file_number(mirror.name)
     begin = start.offset if mirror.name == start.file else mirror.start
     stop = end.offset if mirror.name == end.file else mirror.safe_end
@@ -286,7 +288,7 @@ def _range(mirror: IndexedLogFile, start: BinlogPosition, end: BinlogPosition) -
 
 
 def _barriers(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-    """Which groups hold statements that someone must look at before anything after them is read."""
+    """Return which groups hold statements that must be applied before anything after them is read."""
     kinds = groups[:, scan.KIND]
     held: npt.NDArray[np.bool_] = (kinds == scan.STATEMENT) | ((kinds == scan.PREPARED) & (groups[:, scan.STATEMENTS] != 0))
     return held
@@ -294,7 +296,7 @@ def _barriers(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True, slots=True)
 class _Stretch:
-    """Bytes [begin, stop) of one file, the groups that end in them, and what becomes of those."""
+    """Bytes [begin, stop) of one file, the groups that end in them, and the addresses of those groups."""
 
     mirror: IndexedLogFile
     begin: int
@@ -305,7 +307,7 @@ class _Stretch:
 
     @property
     def bounds(self) -> npt.NDArray[np.int64]:
-        """Where it may be cut."""
+        """The offsets at which it may be cut."""
         offsets = self.splits[:, scan.SPLIT_AT]
         owners = np.searchsorted(self.groups[:, scan.END], offsets)
         inside = (owners < len(self.groups)) & (offsets > self.begin)
@@ -315,7 +317,7 @@ class _Stretch:
         return bounds[(bounds > self.begin) & (bounds < self.stop)]
 
     def described(self, segment: Segment, *, mariadb: bool) -> Segment:
-        """A segment of this stretch with all that its reader must know of the groups in it."""
+        """Return a segment of this range with everything that its reader needs."""
         ends = self.groups[:, scan.END]
         first, last = int(np.searchsorted(ends, segment.start, side="right")), int(np.searchsorted(ends, segment.end))
         addresses = self.addresses
@@ -344,7 +346,7 @@ def _nearest(bounds: npt.NDArray[np.int64], wanted: int, stop: int) -> int:
 
 
 def _queries(mirror: IndexedLogFile, begin: int, stop: int) -> Iterator[Query]:
-    """The statements of one group that do more than bound a transaction."""
+    """Return the statements of one group, except those that only delimit a transaction."""
     tail = CHECKSUM_SIZE if mirror.checksum else 0
     with mirror.path.open("rb") as file:
         at = begin
@@ -365,7 +367,7 @@ def _queries(mirror: IndexedLogFile, begin: int, stop: int) -> Iterator[Query]:
 
 
 def _parse_statement(event: bytes, place: str) -> Query:
-    """The statement in one of the events that hold one, given without checksum."""
+    """Parse the statement of an event, given without checksum."""
     if event[4] == QUERY_COMPRESSED_EVENT:
         event = plain_event(memoryview(event), place)
     if event[4] == EXECUTE_LOAD_QUERY_EVENT:

@@ -1,9 +1,9 @@
-"""A directory of binary log files, copied from a server or still being written to, as a log that a planner can cut.
+"""Indexes a directory of binary log files, copied from a server or still growing, for the planner.
 
-The files are read where they lie and never changed; tasks map them in place. They are indexed in the order of their numbers with every
-check that a server's stream gets (sizes, places, checksums), and nothing is passed over: a missing number, a file that breaks off although
-another follows it, or a file that nobody can read is an error. What the last file holds of an unfinished transaction is left until the rest
-comes. Indexing again gives the same groups, so a run can start anew at any position.
+The files are read in place and never changed; tasks map them into memory. They are indexed in the order of their numbers, with the same
+checks as a server's stream (sizes, positions, checksums). Nothing is skipped: a missing number, a file that ends inside a transaction
+although another follows, or an unreadable file is an error. An unfinished transaction at the end of the last file waits for the rest.
+Indexing again gives the same groups, so a run can start at any position.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _COPY_AGAIN: Final = "copy the files again, while the server does not write to t
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """Who wrote a log file, and whether its events end in a checksum."""
+    """The server that wrote a log file, and whether its events end in a checksum."""
 
     server_version: str
     server_id: int
@@ -49,7 +49,7 @@ class FileHead:
 
 
 def find_files(directory: Path) -> list[Path]:
-    """A server's log files in a directory, in the order in which they were written."""
+    """Return a server's log files in a directory, in the order in which they were written."""
     try:
         found = [entry for entry in directory.iterdir() if _NAME.fullmatch(entry.name) and entry.is_file()]
     except OSError as error:
@@ -73,7 +73,7 @@ def find_files(directory: Path) -> list[Path]:
 
 
 def read_head(path: Path) -> FileHead:
-    """What the first event of a file says; an error if it is no log file that can be read."""
+    """Parse the first event of a file; raise if it is no readable log file."""
     place = f"{path}:{len(MAGIC)}"
     with path.open("rb") as file:
         magic, header = file.read(len(MAGIC)), file.read(HEADER_SIZE)
@@ -90,13 +90,13 @@ def read_head(path: Path) -> FileHead:
 
 
 def last_position(directory: Path, epoch: int = 0) -> BinlogPosition:
-    """Where the last whole group of the files ends now."""
+    """Return the current end of the last whole group."""
     newest = find_files(directory)[-1]
     return BinlogPosition(newest.name, whole_until(newest), epoch=epoch)
 
 
 def whole_until(path: Path, end: int | None = None) -> int:
-    """Where the last whole group of a file (or of its bytes up to `end`) ends."""
+    """Return the end of the last whole group of a file, or of its bytes up to `end`."""
     appender = Appender(IndexedLogFile(path.name, path, len(MAGIC)), read_head(path).checksum, in_place=True)
     for piece in _pieces(path, len(MAGIC), end):
         appender.append(piece)
@@ -106,7 +106,7 @@ def whole_until(path: Path, end: int | None = None) -> int:
 
 
 def check_file(directory: Path, position: BinlogPosition) -> None:
-    """Raise if the directory holds another log than the one that the position lies in."""
+    """Raise if the directory does not hold the log of the position."""
     identity, path = position.identity, directory / position.file
     if identity is None or not path.exists():
         return
@@ -123,7 +123,7 @@ def check_file(directory: Path, position: BinlogPosition) -> None:
 
 
 class DirectoryLog(IndexedLog):
-    """Indexes a directory's files from a position on, and what is added to them later."""
+    """Indexes a directory's files from a position on, and follows their growth."""
 
     def __init__(self, directory: Path, limit_bytes: int, backlog: BacklogWriter | None = None) -> None:
         super().__init__(limit_bytes, backlog)
@@ -146,7 +146,7 @@ class DirectoryLog(IndexedLog):
                 self._index(self.files[-1])
         except HeadraceError as error:
             self._fail(error)
-        # The thread's last resort: an error of ours must reach the reader, not vanish with the thread.
+        # The thread must hand every error to the reader before it ends.
         except Exception as error:
             self._fail(DefiniteError(f"the log files cannot be followed: {type(error).__name__}: {error}", place=str(self._directory)))
             raise
@@ -167,7 +167,7 @@ class DirectoryLog(IndexedLog):
         appender = Appender(mirror, mirror.checksum, in_place=True)
         at = max(mirror.safe_end, mirror.start)
         while not self._stopping:
-            # Asked before the size: what follows was begun when this file was complete.
+            # Check for the next file before the size: once it exists, this file is complete.
             follows = self._follower(mirror)
             size = mirror.path.stat().st_size
             if size < at:
@@ -200,7 +200,7 @@ class DirectoryLog(IndexedLog):
 
 
 def _pieces(path: Path, start: int, end: int | None = None) -> Iterator[npt.NDArray[np.uint8]]:
-    """The bytes [start, end) of a file, a part at a time."""
+    """Yield the bytes [start, end) of a file in parts."""
     with path.open("rb", buffering=0) as file:
         stop = os.fstat(file.fileno()).st_size if end is None else end
         file.seek(start)

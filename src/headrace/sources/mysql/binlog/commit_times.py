@@ -1,9 +1,9 @@
-"""Commit times of the transactions that a relay has received, by log position, in a small file that the driver reads.
+"""Stores the commit times of received transactions, by log position, in a small file for the driver.
 
-The relay runs in the source's process, and the driver must know how old the oldest change is that the sink does not show yet. The relay
-writes one entry per tenth of a second of commit times, and joins old entries when there are too many; the driver looks up the first entry
-behind the position that it has applied. Invariant: an entry is never younger than the transactions that it stands for, and it is older by
-a tenth of a second or an eighth of its age at most. The file is scratch: a new stream begins with an empty one.
+The relay runs in the source's process, and the driver reports how old the oldest change is that the sink does not show yet. The relay
+writes one entry per tenth of a second of commit times, and merges old entries when there are too many. The driver looks up the first entry
+after the position that it has applied. Invariant: an entry is never younger than the transactions that it stands for, and at most a tenth
+of a second or an eighth of its age older. The file is scratch: a new stream begins with an empty one.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.server.position import file_number
 
 SILENCE_S: Final = 5.0
-"""A server sends a heartbeat every two seconds. A relay that has heard nothing for this long does not know what was committed since."""
+"""A server sends a heartbeat every two seconds. After this long without one, the relay does not know what was committed since."""
 _FILE_BITS: Final = 48
 _ENTRIES: Final = 1024
 _STEP_US: Final = 100_000
 _AGES: Final = 16
-"""When entries are joined: how many are left for ages from one second to e seconds, from e to e * e, and so on."""
+"""When entries are merged: how many remain for ages from one second to e seconds, from e to e * e, and so on."""
 _SECOND_US: Final = 1_000_000
 _SEQUENCE, _HEARD, _OPEN_SINCE, _COUNT, _HEADER = 0, 1, 2, 3, 4
 _CELLS: Final = _HEADER + 2 * _ENTRIES
@@ -34,24 +34,24 @@ _READS: Final = 1000
 
 
 def log_place(file: str, offset: int) -> int:
-    """A position as one number that rises along a server's log."""
+    """Return a position as one number that rises along a server's log."""
     return (file_number(file) << _FILE_BITS) + offset
 
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What a relay had received at one moment. Times are microseconds since 1970 by the clock of this machine."""
+    """The transactions that a relay had received at one moment. Times are microseconds since 1970 by the clock of this machine."""
 
     heard_us: int
-    """When the source was last heard of; 0 if it was not yet."""
+    """When the source last sent something; 0 if it has not yet."""
     open_since_us: int
-    """When the first bytes of a transaction came that is not complete; 0 if there is none."""
+    """When the first bytes of an incomplete transaction arrived; 0 if there is none."""
     places: npt.NDArray[np.int64]
     commits_us: npt.NDArray[np.int64]
-    """For each place, when the oldest transaction from there on was committed."""
+    """For each position, the commit time of the oldest transaction from there on."""
 
     def pending_since(self, applied: int, now_us: int) -> int | None:
-        """When the oldest change behind the place `applied` was committed; None if nothing is pending."""
+        """Return the commit time of the oldest change after the position `applied`; None if nothing is pending."""
         first = int(np.searchsorted(self.places, applied, side="right"))
         if first < len(self.places):
             return int(self.commits_us[first])
@@ -61,7 +61,7 @@ class Backlog:
 
 
 class BacklogWriter:
-    """The relay's side. Safe for threads."""
+    """The relay's side. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -73,13 +73,13 @@ class BacklogWriter:
         self._clock_us = _clock_us()
 
     def set_server_clock(self, skew_us: int) -> None:
-        """The server's clock is ahead of this machine's by so much."""
+        """Set how far the server's clock is ahead of this machine's."""
         with self._lock:
             self._follow_clock()
             self._skew_us = skew_us
 
     def heard(self, *, idle: bool) -> None:
-        """Something came from the source. `idle`: the source has sent all that was committed."""
+        """Record that the source sent something. `idle`: it has sent all committed transactions."""
         with self._lock:
             now_us = self._follow_clock()
             if idle:
@@ -87,28 +87,28 @@ class BacklogWriter:
             self._publish(now_us)
 
     def received(self, file: str, groups: npt.NDArray[np.int64], *, is_open: bool) -> None:
-        """Whole transactions are on disk. `is_open`: the first part of another one has come, too."""
+        """Record whole transactions that are on disk. `is_open`: the first part of another one has arrived."""
         groups = groups[groups[:, scan.KIND] != scan.FILE_END]
         with self._lock:
             now_us = self._follow_clock()
             if len(groups):
                 self._add((file_number(file) << _FILE_BITS) + groups[:, scan.END], self._commit_times(groups, now_us), now_us)
-                # A part that has come belongs to a later transaction.
+                # A part that has arrived belongs to a later transaction.
                 self._open_us = 0
             self._open_us = (self._open_us or now_us) if is_open else 0
             self._publish(now_us)
 
     def applied(self, file: str, offset: int) -> None:
-        """Everything up to a position is in the sink."""
+        """Record that the sink has everything up to a position."""
         with self._lock:
             kept = self._places > log_place(file, offset)
             self._places, self._commits = self._places[kept], self._commits[kept]
 
     def _follow_clock(self) -> int:
-        """The time now. If this machine's clock was set since the last call, all times follow it: the source's clock was not set."""
+        """Return the current time. If this machine's clock was set since the last call, shift all times: the source's clock was not set."""
         clock_us = _clock_us()
         step_us, self._clock_us = clock_us - self._clock_us, clock_us
-        # Smaller ones are what adjustments of the clock's speed add up to.
+        # Smaller steps come from adjustments of the clock's speed.
         if abs(step_us) >= _STEP_US:
             self._skew_us -= step_us
             self._idle_us += step_us if self._idle_us else 0
@@ -117,16 +117,17 @@ class BacklogWriter:
         return _now_us()
 
     def _commit_times(self, groups: npt.NDArray[np.int64], now_us: int) -> npt.NDArray[np.int64]:
-        """By this machine's clock. Without exact times in the log, an event's second counts up to its end."""
+        """Return commit times by this machine's clock. Without exact times in the log, the end of the event's second is used."""
         exact = groups[:, scan.COMMITTED]
         times: npt.NDArray[np.int64] = np.where(exact != 0, exact, (groups[:, scan.TIME] + 1) * _SECOND_US)
-        # What came after a moment without traffic was committed after it, whatever the server's clock says.
+        # Transactions that arrive after an idle moment were committed after it, whatever the server's clock shows.
         found: npt.NDArray[np.int64] = np.minimum(np.maximum(times - self._skew_us, self._idle_us), now_us)
         return found
 
     def _add(self, places: npt.NDArray[np.int64], commits: npt.NDArray[np.int64], now_us: int) -> None:
         self._places, commits = np.concatenate((self._places, places)), np.concatenate((self._commits, commits))
-        # A place stands for all that follows it: its time is the oldest commit time from there on. So the times rise with the places.
+        # An entry stands for everything after its position: its time is the oldest commit time from there on. So the times rise with the
+        # positions.
         self._commits = np.minimum.accumulate(commits[::-1])[::-1]
         self._join(self._commits // _STEP_US)
         if len(self._places) > _ENTRIES:
@@ -134,14 +135,14 @@ class BacklogWriter:
             self._join((np.log(ages_us) * _AGES).astype(np.int64))
 
     def _join(self, steps: npt.NDArray[np.int64]) -> None:
-        """Make one entry of neighbours in the same step of time: the last place and the oldest commit time stand for all."""
+        """Merge neighbouring entries of the same time step: keep the last position and the oldest commit time."""
         first = np.flatnonzero(np.concatenate(([True], steps[1:] != steps[:-1])))
         last = np.concatenate((first[1:], [len(steps)])) - 1
         self._places, self._commits = self._places[last], np.minimum.reduceat(self._commits, first)
 
     def _publish(self, now_us: int) -> None:
         cells, count = self._cells, len(self._places)
-        # A reader that meets an odd number, or another one after it has read, reads again.
+        # A reader that sees an odd number, or a different one after reading, reads again.
         cells[_SEQUENCE] += 1
         cells[_HEARD], cells[_OPEN_SINCE], cells[_COUNT] = now_us, self._open_us, count
         cells[_HEADER : _HEADER + count] = self._places
@@ -157,7 +158,7 @@ class BacklogFile:
         self._cells: npt.NDArray[np.int64] | None = None
 
     def read(self) -> Backlog | None:
-        """What the relay has received; None if there is no relay yet, or if it has not heard of the source."""
+        """Return the received transactions; None if there is no relay yet, or if the source has sent nothing."""
         if self._cells is None:
             if not self.path.exists() or self.path.stat().st_size < _CELLS * 8:
                 return None
@@ -180,9 +181,9 @@ def _now_us() -> int:
 
 
 def _clock_us() -> int:
-    """The difference between the system's clock and the monotonic one. It changes when the system's clock is set."""
+    """Return the difference between the system clock and the monotonic clock. It changes when the system clock is set."""
     while True:
         before, clock, after = time.monotonic_ns(), time.time_ns(), time.monotonic_ns()
-        # Else the thread was interrupted between the clocks.
+        # Otherwise the thread was interrupted between the two clock readings.
         if after - before < _STEP_US * 1000 // 10:
             return (clock - before) // 1000

@@ -1,7 +1,7 @@
-"""Compares a server's log with the identity of a position, by asking the server for the bytes that the identity covers.
+"""Compares a server's log with the identity of a position. The server sends the bytes that the identity covers.
 
-Invariant: a log that passes is, up to the position, byte for byte the log that was read before. One short replication connection answers;
-nothing is written and no lock is taken.
+Invariant: a log that passes is, up to the position, byte for byte the log that was read before. The check uses one short replication
+connection, writes nothing and takes no lock.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ log = logging.getLogger("headrace.mysql")
 KEEP_LOGS: Final = f"keep binary logs longer (binlog_expire_logs_seconds); {READ_AGAIN}"
 _HEAD_BYTES: Final = 64 << 10
 _LOOK_AT_LOG_END_S: Final = 5.0
-"""How often a stream that brings nothing is compared with the end of the server's log."""
+"""How often an idle stream is compared with the end of the server's log."""
 _CHECK_IDLE_LOG_S: Final = 60.0
-"""How often the log of such a stream is compared even though its end has not moved."""
+"""How often the log of an idle stream is compared even though its end has not moved."""
 
 
 class LogPurged(DefiniteError):
@@ -38,9 +38,9 @@ class LogPurged(DefiniteError):
 
 
 def check_log(connection: Connection[Any], address: MySQLAddress, position: BinlogPosition, *, server: str = "") -> None:
-    """Raise `LogReplaced` if the server's log is another one than the position's, `LogPurged` if the position's file is gone.
+    """Raise `LogReplaced` if the server's log is not the position's, `LogPurged` if the position's file is gone.
 
-    `server`: who the server must be, if known. A position without an identity passes if the log is long enough.
+    `server`: the expected server identity, if known. A position without an identity passes if the log is long enough.
     """
     sizes = {str(row[0]): int(row[1]) for row in query(connection, address, "SHOW BINARY LOGS")}
     if position.file not in sizes:
@@ -52,23 +52,23 @@ def check_log(connection: Connection[Any], address: MySQLAddress, position: Binl
 
 
 class LogWatch:
-    """Compares the log of a server that is being followed, again and again."""
+    """Compares the log of a server repeatedly while a relay reads it."""
 
     def __init__(self, address: MySQLAddress, server: str) -> None:
         self._address, self._server = address, server
         self._look_at = self._check_at = 0.0
 
     def check(self, known: BinlogPosition | None) -> None:
-        """Raise if the server's log is no longer the one that the newest known position lies in."""
+        """Raise if the server's log is no longer the log of the newest known position."""
         if known is not None and known.identity is not None:
             with closing(connect(self._address)) as connection:
                 check_log(connection, self._address, known, server=self._server)
         self._check_at = time.monotonic() + _CHECK_IDLE_LOG_S
 
     def check_while_idle(self, known: Callable[[], BinlogPosition | None], reached: int) -> None:
-        """The same for a stream that brings nothing: after a reset, a server may keep it open and send nothing on it.
+        """Check the log of an idle stream: after a reset, a server may keep the stream open and send nothing on it.
 
-        `reached`: the offset in its file up to which the stream brought the log.
+        `reached`: the offset in its file up to which the stream has delivered the log.
         """
         now = time.monotonic()
         if now < self._look_at:
@@ -80,7 +80,7 @@ class LogWatch:
             self.check(known())
 
     def explain(self, error: DefiniteError, known: BinlogPosition | None) -> DefiniteError:
-        """An error of the stream, or the replaced log that caused it."""
+        """Return an error of the stream, or the replaced log that caused it."""
         try:
             self.check(known)
         except LogReplaced as replaced:
@@ -92,14 +92,14 @@ class LogWatch:
 
 
 def identify_head(address: MySQLAddress, file: str) -> LogIdentity:
-    """The identity of a log file by the events that describe the file itself."""
+    """Return the identity of a log file by the events that describe the file itself."""
     created, data = read_log(address, file, len(MAGIC), len(MAGIC) + _HEAD_BYTES)
     head = data[: head_size(data)]
     return LogIdentity(created, len(MAGIC), len(MAGIC) + len(head), digest_of(head, len(MAGIC)))
 
 
 def read_log(address: MySQLAddress, file: str, start: int, end: int, *, server: str = "") -> tuple[int, bytes]:
-    """When a log file was created, and its bytes [start, end), fewer if it is shorter. `start` is where an event begins."""
+    """Return the creation time of a log file and its bytes [start, end), fewer if it is shorter. `start` is the start of an event."""
     created, found = 0, bytearray()
     with closing(ReplicationStream(address, BinlogPosition(file, start), blocking=False, identity=server)) as stream:
         for piece in stream.pieces():
@@ -120,7 +120,7 @@ def _check_bytes(address: MySQLAddress, position: BinlogPosition, identity: LogI
     try:
         created, found = read_log(address, position.file, identity.start, identity.end, server=server)
     except LogUnavailable as error:
-        # Where the other log has no event at this offset, the server cannot send one.
+        # The server cannot send this range if its log has no event at this offset.
         raise log_replaced(position, f"no event begins at {position.file}:{identity.start}", address) from error
     if created != identity.created:
         raise log_replaced(position, f"{position.file} was created at {_time(created)}, not at {_time(identity.created)}", address)

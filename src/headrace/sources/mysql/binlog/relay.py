@@ -1,9 +1,9 @@
-"""The relay: a byte-for-byte mirror of the server's log from the checkpoint on, and an index of its transaction bounds.
+"""The relay: a byte-for-byte copy of the server's log from the checkpoint on, and an index of its transaction bounds.
 
-One thread follows the replication stream and appends events verbatim to local files that have the server's own names and offsets (what lies
-before the start is a hole). A group (transaction, or statement outside one) is published only when all of it is on disk and every
-checksum was right, so a reader never sees half of one. After a broken connection the thread goes on at the last whole group: what came
-of an unfinished one is dropped. Nothing here is needed after a crash: the checkpoint names a position and the server has the log.
+One thread reads the replication stream and appends events unchanged to local files with the server's own names and offsets (the part before
+the start is a hole). A group (a transaction, or a statement outside one) is published only when it is complete on disk and every checksum
+was right, so a reader never sees half of one. After a broken connection the thread resumes at the last whole group and drops the unfinished
+one. Nothing here is needed after a crash: the checkpoint names a position and the server has the log.
 """
 
 from __future__ import annotations
@@ -55,30 +55,30 @@ _PUNCH_HOLE_KEEP_SIZE: Final = 3
 
 @dataclass(slots=True)
 class IndexedLogFile:
-    """One mirrored log file and what is known of it."""
+    """One log file and its index."""
 
     name: str
     path: Path
     start: int
-    """Offset from which on the mirror holds bytes."""
+    """The offset from which the copy holds bytes."""
     checksum: bool = False
     groups: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.GROUP_COLUMNS), dtype=np.int64))
     splits: npt.NDArray[np.int64] = field(default_factory=lambda: np.empty((0, scan.SPLIT_COLUMNS), dtype=np.int64))
     safe_end: int = 0
-    """Up to here no group is open: the end of the last group and of the harmless events after it."""
+    """No group is open here: the end of the last group and of the events after it that belong to no group."""
     created: int = 0
-    """When the server created the file, in seconds since 1970; 0 until its format description has come."""
+    """When the server created the file, in seconds since 1970; 0 until its format description has arrived."""
 
     @property
     def reached(self) -> int:
-        """Where reading goes on."""
+        """The offset at which reading resumes."""
         return max(self.safe_end, self.start)
 
 
 class IndexedLog:
-    """Log files and the index of their groups, as a planner sees them. `files` and `failure` are read under `changed`.
+    """Log files and the index of their groups, for the planner. Read `files` and `failure` while holding `changed`.
 
-    Whoever fills it waits while more than `limit_bytes` are published and not committed.
+    The thread that fills it waits while more than `limit_bytes` are published and not committed.
     """
 
     def __init__(self, limit_bytes: int, backlog: BacklogWriter | None = None) -> None:
@@ -90,13 +90,13 @@ class IndexedLog:
         self._limit = limit_bytes
         self._applied: AppliedGroups | None = None
         self._kept: list[IndexedLogFile] = []
-        """Files behind the last commit with bytes of prepared XA transactions."""
+        """Files before the committed position that hold bytes of prepared XA transactions."""
         self._committed = 0
         self._received = 0
         self._stopping = False
         self._thread: threading.Thread | None = None
         self._identified: BinlogPosition | None = None
-        """The last position before which nothing is kept."""
+        """The last committed position. Its log can be identified."""
 
     @property
     def started(self) -> bool:
@@ -111,7 +111,7 @@ class IndexedLog:
         self._thread.start()
 
     def commit(self, position: BinlogPosition) -> None:
-        """Forget and free what lies before `position`, except the bytes of XA transactions that are prepared there."""
+        """Free everything before `position`, except the bytes of XA transactions that are prepared there."""
         if position.epoch != self.epoch:
             return
         if self.backlog is not None:
@@ -145,7 +145,7 @@ class IndexedLog:
             self._thread.join(timeout=10)
 
     def _newest_identity(self) -> BinlogPosition | None:
-        """The newest position whose log can be identified."""
+        """Return the newest position whose log can be identified."""
         with self.changed:
             for mirror in reversed(self.files):
                 end = mirror.reached
@@ -155,21 +155,21 @@ class IndexedLog:
             return self._identified
 
     def _begin(self, position: BinlogPosition) -> None:
-        """Make ready for `_run`."""
+        """Prepare for `_run`."""
         raise NotImplementedError
 
     def _run(self) -> None:
-        """What the thread does until it is asked to stop."""
+        """The body of the thread, until it is asked to stop."""
         raise NotImplementedError
 
     def _wake(self) -> None:
-        """Interrupt what the thread may be waiting for."""
+        """Interrupt a blocking call of the thread."""
 
     def _drop(self, mirror: IndexedLogFile) -> None:
-        """A file of which nothing is needed any more."""
+        """Remove a file that is no longer needed."""
 
     def _clear(self, mirror: IndexedLogFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
-        """Give back the disk space of what lies before an offset, except what is prepared."""
+        """Free the disk space before an offset, except prepared transactions."""
 
     def _free(self, mirror: IndexedLogFile, offset: int) -> None:
         if offset > mirror.start:
@@ -189,7 +189,7 @@ class IndexedLog:
         return mirror
 
     def _append(self, appender: Appender, piece: npt.NDArray[np.uint8]) -> None:
-        """Publish the whole groups that a piece of log completes."""
+        """Publish the whole groups that these bytes complete."""
         found = appender.append(piece)
         for i, (groups, splits) in enumerate(found):
             if self._applied is not None and len(groups):
@@ -201,14 +201,14 @@ class IndexedLog:
                     mirror.groups = np.concatenate((mirror.groups, groups))
                 if len(splits):
                     mirror.splits = np.concatenate((mirror.splits, splits))
-                # Harmless events after the last group count too: they may be all that comes for a long time.
+                # Events after the last group count too: an idle server may send only such events for a long time.
                 reached = appender.safe_end if i == len(found) - 1 else int(groups[-1, scan.END]) if len(groups) else 0
                 mirror.safe_end = max(mirror.safe_end, reached)
                 if self.backlog is not None:
                     self.backlog.received(mirror.name, groups, is_open=appender.is_open)
                 self._received += mirror.safe_end - before
                 self.changed.notify_all()
-                # The bound holds unless one group alone is larger: something whole must be there to be read and freed.
+                # One group may exceed the limit: it must be published whole before it can be read and freed.
                 while self._received - self._committed > self._limit and not self._stopping:
                     self.changed.wait(1.0)
         if appender.fault is not None:
@@ -216,7 +216,7 @@ class IndexedLog:
 
 
 class Relay(IndexedLog):
-    """Follows a server's log into a directory."""
+    """Copies a server's log to a directory."""
 
     def __init__(
         self,
@@ -235,7 +235,7 @@ class Relay(IndexedLog):
         self._stream: ReplicationStream | None = None
         self._watch = LogWatch(address, identity)
         self._missing: list[Prepared] = []
-        """XA transactions that were prepared before the start, whose bytes are not here yet."""
+        """XA transactions that were prepared before the start, whose bytes are not fetched yet."""
 
     def stop(self) -> None:
         super().stop()
@@ -283,13 +283,13 @@ class Relay(IndexedLog):
                 with self.changed:
                     self.changed.wait_for(lambda: self._stopping, pause_s)
                 pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)
-            # The thread's last resort: an error of ours must reach the reader, not vanish with the thread.
+            # The thread must hand every error to the reader before it ends.
             except Exception as error:
                 self._fail(DefiniteError(f"the relay failed: {type(error).__name__}: {error}", place=str(self.address)))
                 raise
 
     def _follow(self) -> None:
-        """Follow one connection until it breaks or we stop."""
+        """Read one connection until it breaks or the relay stops."""
         while self._missing and not self._stopping:
             self._fetch(self._missing[-1])
             self._missing.pop()
@@ -301,10 +301,10 @@ class Relay(IndexedLog):
         if self.backlog is not None:
             self.backlog.set_server_clock(stream.clock_skew_us)
         try:
-            # The server has opened its file for the stream: a log that is replaced from here on does not get into the stream unnoticed.
+            # The server has opened its file for the stream. A log that is replaced after this check cannot enter the stream unnoticed.
             self._watch.check(self._newest_identity())
             for piece in stream.pieces():
-                # Even an idle server sends heartbeats: the fault that broke the last connection is over.
+                # Even an idle server sends heartbeats, so the connection works again.
                 self._connected = True
                 if piece is HEARTBEAT and self.backlog is not None:
                     self.backlog.heard(idle=True)
@@ -331,7 +331,7 @@ class Relay(IndexedLog):
                 appender.close()
 
     def _fetch(self, one: Prepared) -> None:
-        """Bring the bytes of a prepared XA transaction to their place in the mirror."""
+        """Fetch the bytes of a prepared XA transaction into the relay's file."""
         stream = self._stream = ReplicationStream(self.address, BinlogPosition(one.file, one.start), blocking=False, identity=self.identity)
         path = self._directory / Path(one.file).name
         path.touch(mode=0o600)
@@ -371,14 +371,14 @@ class Relay(IndexedLog):
 
 
 class Appender:
-    """Appends a connection's bytes to one mirror file and scans them; only scans what is the file already (`in_place`)."""
+    """Appends a connection's bytes to one log file and scans them. `in_place`: only scans an existing file."""
 
     def __init__(self, mirror: IndexedLogFile, checksum: bool, *, in_place: bool = False) -> None:
         self.mirror = mirror
         mirror.checksum = checksum
         self._file = None if in_place else mirror.path.open("r+b", buffering=0)
         self._offset = mirror.reached
-        """Log offset of the first byte of `_rest`."""
+        """The log offset of the first byte of `_rest`."""
         self.safe_end = self._offset
         self.fault: DefiniteError | None = None
         self._rest: npt.NDArray[np.uint8] = np.empty(0, dtype=np.uint8)
@@ -392,11 +392,11 @@ class Appender:
 
     @property
     def is_open(self) -> bool:
-        """Whether a part of a transaction has come, and not all of it."""
+        """Whether only a part of a transaction has arrived."""
         return self._offset + len(self._rest) > self.safe_end
 
     def append(self, piece: npt.NDArray[np.uint8]) -> list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
-        """Write whole events to the mirror; the groups and splits found, in order. What stopped it, if anything, is in `fault`."""
+        """Write whole events to the file; return the groups and splits found, in order. `fault` holds the error that stopped it, if any."""
         data = np.concatenate((self._rest, piece)) if len(self._rest) else piece
         if self._offset == len(MAGIC) and len(data) > HEADER_SIZE:
             self._read_format(data)
@@ -420,7 +420,7 @@ class Appender:
             write_all(self._file.fileno(), data[:done], self._offset)
         self._offset += done
         self._rest = data[done:].copy()
-        # A group that the scan let through may have failed on a closer look: then nothing after the last good one counts.
+        # The scan may accept a group that `complete` rejects: then nothing after the last good group counts.
         if not state[scan.IN_GROUP] and not incomplete:
             self.safe_end = self._offset
         elif any(len(groups) for groups, _ in found):
@@ -428,7 +428,7 @@ class Appender:
         return found
 
     def _event_at(self, data: npt.NDArray[np.uint8], offset: int) -> memoryview:
-        """The event at an offset of the file, without checksum: from what has just come, or from what was written before."""
+        """Return the event at an offset of the file, without checksum, from the new bytes or from the bytes written before."""
         if offset >= self._offset:
             view = data.data[offset - self._offset :]
         else:
@@ -466,7 +466,7 @@ class Appender:
 
 
 def write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> None:
-    """Put bytes at their place in a file."""
+    """Write bytes at an offset of a file."""
     view = data.data
     while view:
         written = os.pwrite(descriptor, view, offset)
@@ -474,7 +474,7 @@ def write_all(descriptor: int, data: npt.NDArray[np.uint8], offset: int) -> None
 
 
 def punch_hole(path: Path, start: int, end: int) -> None:
-    """Give the disk space of a committed range back; a file system that cannot keeps it until the file is removed."""
+    """Free the disk space of a committed range. On a file system without holes, it is freed when the file is removed."""
     if start >= end:
         return
     with contextlib.suppress(OSError), path.open("r+b") as file:

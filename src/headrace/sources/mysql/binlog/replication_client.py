@@ -1,7 +1,7 @@
-"""The replication connection: a server's raw log events, as a replica gets them.
+"""The replication connection: a server's raw log events, as a replica receives them.
 
-Yields pieces of log exactly as they lie in the server's files. Whatever goes wrong on the wire is transient (the caller reconnects at the
-last whole transaction); what the server says about the log itself is definite.
+It yields pieces of the log exactly as they lie in the server's files. A connection failure is transient: the caller reconnects at the last
+whole transaction. An error that the server reports about the log itself is definite.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _BUFFER_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """The server goes on with this file at this offset."""
+    """The server continues with this file at this offset."""
 
     name: str
     offset: int
@@ -78,31 +78,31 @@ class NewFormat:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The server has sent all of its log, and has had nothing to send since."""
+    """The server has sent all of its log, and has been idle since."""
 
 
 HEARTBEAT: Final = Heartbeat()
 
 Piece = npt.NDArray[np.uint8] | NewFile | NewFormat | Heartbeat | None
-"""Bytes of the current file (a view, valid until the next piece), news about the file, a heartbeat, or None: nothing of interest."""
+"""Bytes of the current file (a view, valid until the next piece), a change of file or format, a heartbeat, or None for anything else."""
 
 
 class AnotherServer(DefiniteError):
-    """Not the server whose log was read so far."""
+    """The server is not the one whose log was read so far."""
 
 
 class ReplicationStream:
-    """One connection that follows the log from a position on."""
+    """One connection that reads the log from a position on."""
 
     def __init__(self, address: MySQLAddress, position: BinlogPosition, *, blocking: bool = True, identity: str = "") -> None:
         self._address = address
         self.clock_skew_us = 0
-        """By how much the server's clock is ahead of this machine's."""
+        """How far the server's clock is ahead of this machine's."""
         self._format_comes = self._file_begins = False
         self._checksum = False
-        """Whether the next artificial rotation ends in a checksum: as the events of the file before it do."""
+        """Whether the next artificial rotation ends in a checksum, as the events of the preceding file do."""
         self._connection: Any = connect(address, read_timeout_s=_SILENCE_S)
-        # Our own reference: the driver forgets its socket when another thread closes the connection.
+        # Keep a reference: the driver forgets its socket when another thread closes the connection.
         self._socket: socket.socket = cast(Any, self._connection)._sock
         with server_errors(address):
             try:
@@ -114,7 +114,7 @@ class ReplicationStream:
                 raise
             except pymysql.err.OperationalError as error:
                 self.close()
-                # The server let us in a moment ago; now it means that we may not be a replica.
+                # The login succeeded, so this error means that the account lacks the replication privilege.
                 if error.args[0] in ACCESS_DENIED:
                     raise missing_privilege("it may not read the binary log (REPLICATION SLAVE)", address) from error
                 raise
@@ -125,13 +125,13 @@ class ReplicationStream:
 
     def close(self) -> None:
         with contextlib.suppress(OSError):
-            # Wakes the thread that waits for bytes: closing alone would not. Not the method of an encrypted socket, which would drop the
-            # cipher first and let that thread read what is left as plain bytes.
+            # Wakes the thread that waits for bytes, which closing alone would not. The method of an encrypted socket would drop the cipher
+            # first, and that thread would read the remaining bytes as plain text.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
         self._connection._force_close()
 
     def pieces(self) -> Iterator[Piece]:
-        """Pieces as they arrive; ends when the server has no more (only if not blocking)."""
+        """Yield pieces as they arrive; end when the server has no more (only if not blocking)."""
         state = self._state
         while True:
             state[packets.OUT] = 0
@@ -153,7 +153,7 @@ class ReplicationStream:
                     yield self._news(payload)
 
     def _check_identity(self, identity: str) -> None:
-        """A name may lead to another server after a failover; our file and offset mean something else there."""
+        """Raise if the host name leads to another server, for example after a failover: file and offset mean something else there."""
         with self._connection.cursor() as cursor:
             cursor.execute(f"SELECT @@global.{'server_id' if is_mariadb(self._connection) else 'server_uuid'}")
             found = str(cursor.fetchone()[0])
@@ -167,19 +167,19 @@ class ReplicationStream:
     def _request(self, position: BinlogPosition, blocking: bool) -> None:
         mariadb = is_mariadb(self._connection)
         with self._connection.cursor() as cursor:
-            # Asked once: the setting may change at any moment, and the server ends the first, artificial rotation as it is told to here.
+            # Query it once: the setting may change at any time, and the server uses the value set here for the first, artificial rotation.
             cursor.execute("SELECT @@global.binlog_checksum")
             algorithm = str(cursor.fetchone()[0])
             self._checksum = algorithm == "CRC32"
             for side in ("master", "source"):
                 cursor.execute(f"SET @{side}_binlog_checksum = %s", (algorithm,))
                 cursor.execute(f"SET @{side}_heartbeat_period = {_HEARTBEAT_S * 10**9}")
-            # MySQL ends an older dump of the same uuid, and takes those without one for the same.
+            # MySQL ends an older dump of the same uuid, and treats all dumps without a uuid as the same.
             name = uuid.uuid4()
             cursor.execute(f"SET @mariadb_slave_capability = 4, @slave_uuid = '{name}', @replica_uuid = '{name}'")
             asked_us = time.time_ns() // 1000
             cursor.execute("SELECT CAST(UNIX_TIMESTAMP(SYSDATE(6)) * 1000000 AS SIGNED)")
-            # The server looked at its clock about halfway between the question and the answer.
+            # The server read its clock about halfway between request and response.
             self.clock_skew_us = int(cursor.fetchone()[0]) - (asked_us + time.time_ns() // 1000) // 2
             server_id = choose_server_id(_taken_server_ids(cursor, mariadb))
             wide = position.offset >= _PLAIN_POSITIONS and not mariadb and _has_gtids(cursor)
@@ -195,12 +195,14 @@ class ReplicationStream:
             self._connection._execute_command(_BINLOG_DUMP_GTID, wide_dump_request(position, server_id, flags))
             return
         if mariadb:
-            # Else MariaDB leaves events out, and the mirror would have gaps.
+            # Without the flag MariaDB omits events, and the copy would have gaps.
             flags |= _WITH_ANNOTATIONS
         self._connection._execute_command(_BINLOG_DUMP, struct.pack("<IHI", position.offset, flags, server_id) + position.file.encode())
 
     def _next_file(self, cursor: Any, position: BinlogPosition) -> BinlogPosition:
-        """Where the log goes on after a position that the request cannot hold: files end after the transaction that made them so large."""
+        """Return the start of the next file, for a position that the request cannot hold: a file ends after the transaction that made it so
+        large.
+        """
         cursor.execute("SHOW BINLOG EVENTS IN %s FROM %s LIMIT 1", (position.file, position.offset))
         found = cursor.fetchone()
         if found is None:
@@ -214,9 +216,10 @@ class ReplicationStream:
         return BinlogPosition(str(found[5]).partition(";")[0], len(MAGIC), epoch=position.epoch)
 
     def _follow_format(self, piece: npt.NDArray[np.uint8]) -> Iterator[Piece]:
-        """Note the format description that a file begins with: a server may change its checksum algorithm at any rotation.
+        """Record the format description at the beginning of a file: a server may change its checksum algorithm at any rotation.
 
-        A wide request is answered with the file's format as it lies at its beginning, not where we are: that one is news, not log.
+        A wide request is answered with the format from the beginning of the file. It is reported as `NewFormat` and is not part of the log
+        at the requested position.
         """
         if (self._file_begins or self._format_comes) and piece[4] == FORMAT_DESCRIPTION_EVENT:
             size = int.from_bytes(piece[9:13].tobytes(), "little")
@@ -231,7 +234,7 @@ class ReplicationStream:
             yield piece
 
     def _receive(self) -> None:
-        """Take in what has arrived; heartbeats come often enough that silence is a fault."""
+        """Receive bytes. Heartbeats come often enough that a timeout is a fault."""
         at = int(self._state[packets.IN])
         if at:
             self._raw[: self._filled - at] = self._raw[at : self._filled].copy()
@@ -271,7 +274,7 @@ class ReplicationStream:
         raise TransientError("the replication stream cannot be read", place=str(self._address))
 
     def _news(self, payload: bytes) -> Piece:
-        """What a packet that is not part of the file says."""
+        """Parse a packet that is not part of the file."""
         kind = payload[5]
         body = payload[1 + HEADER_SIZE :]
         place = str(self._address)
@@ -288,7 +291,9 @@ class ReplicationStream:
 
 
 def choose_server_id(taken: Collection[int]) -> int:
-    """An id for us that no replica the server knows of has. One that comes later with the same ends one of us, and we choose anew."""
+    """Return a server id that no known replica uses. If a replica with the same id connects later, the server ends one of the two
+    connections, and a new id is chosen.
+    """
     chooser = random.SystemRandom()
     while (chosen := chooser.choice(_SERVER_IDS)) in taken:
         pass
@@ -301,7 +306,7 @@ def _taken_server_ids(cursor: Any, mariadb: bool) -> set[int]:
     try:
         cursor.execute("SHOW SLAVE HOSTS" if mariadb else "SHOW REPLICAS")
     except pymysql.err.MySQLError as error:
-        # MariaDB shows them to administrators only, old MySQL by the other name: then chance alone keeps us apart.
+        # MariaDB lists replicas to administrators only, and old MySQL has another statement. Then the id is only random.
         if error.args[0] not in (*MISSING_PRIVILEGE, _SYNTAX_ERROR):
             raise
         return taken
@@ -309,13 +314,13 @@ def _taken_server_ids(cursor: Any, mariadb: bool) -> set[int]:
 
 
 def _has_gtids(cursor: Any) -> bool:
-    """MySQL answers the wide request only then."""
+    """MySQL supports the wide request only with GTIDs."""
     cursor.execute("SELECT @@global.gtid_mode")
     return str(cursor.fetchone()[0]).upper() == "ON"
 
 
 def wide_dump_request(position: BinlogPosition, server_id: int, flags: int) -> bytes:
-    """MySQL's newer request: positions of 64 bits, and a set of GTIDs to leave out, which is empty here."""
+    """Return MySQL's newer dump request: 64-bit positions, and a set of GTIDs to skip, which is empty here."""
     file, nothing = position.file.encode(), struct.pack("<Q", 0)
     head = struct.pack("<HII", flags, server_id, len(file)) + file
     return head + struct.pack("<QI", position.offset, len(nothing)) + nothing

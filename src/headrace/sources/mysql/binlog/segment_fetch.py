@@ -1,12 +1,11 @@
-"""A piece of log for a task that may run on another machine than the one that mirrors the log.
+"""Gives a task the bytes of a log segment, also on another machine than the relay's.
 
-The planner proves each piece: it notes the CRC-32 of its bytes and the server that wrote them. A task takes the mirror's file if it finds
-it (its path is that of no other mirror) and its bytes are the proven ones; else it asks the server itself for exactly these bytes.
-Invariant: what is decoded is what was planned, byte for byte, or the task fails with a passing error. So versions and blocks are the same
-wherever, and however often, a piece is read; a failover, a log that was begun anew or a shared directory that lags behind cannot change
-them.
+The planner adds the CRC-32 of the segment's bytes and the identity of the server. A task uses the relay's file if it exists (its path is
+unique) and the checksum matches. Otherwise it fetches exactly these bytes from the server. Invariant: the decoded bytes are the planned
+ones, or the task fails with a transient error. So versions and blocks are the same wherever and however often a segment is read. A
+failover, a log reset or a stale shared directory cannot change them.
 
-What is fetched lies in a file without a name, at the offsets it has in the log: nothing is left behind whatever ends the task.
+Fetched bytes go to an unnamed file, at their offsets in the log, so nothing remains however the task ends.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ log = logging.getLogger("headrace.mysql")
 
 _PATIENCE_S: Final = 300.0
 _SCRATCH: Final = ("SPARK_EXECUTOR_DIRS", "LOCAL_DIRS", "SPARK_LOCAL_DIRS")
-"""Where Spark tells its executors to keep what passes."""
+"""Environment variables with Spark's scratch directories."""
 
 
 def with_checksum(segment: Segment, server: str, *, hide_path: bool) -> Segment:
@@ -51,9 +50,9 @@ def with_checksum(segment: Segment, server: str, *, hide_path: bool) -> Segment:
 
 @contextmanager
 def open_segment(segment: Segment, address: MySQLAddress | None) -> Iterator[Segment]:
-    """The segment with its bytes on this machine, inside the block."""
+    """Provide the segment with its bytes on this machine, inside the block."""
     if not segment.crc:
-        # It was planned for tasks that run where the mirror is.
+        # Planned for tasks on the relay's machine.
         yield segment
         return
     with ExitStack() as files:
@@ -77,7 +76,7 @@ def _crc(path: str, start: int, end: int) -> str:
 
 
 def _is_sound(path: str, start: int, end: int, crc: str) -> bool:
-    """Whether the file is here, and holds what was planned."""
+    """Whether the file exists and holds the planned bytes."""
     try:
         size = Path(path).stat().st_size
     except OSError:
@@ -90,7 +89,7 @@ def _is_sound(path: str, start: int, end: int, crc: str) -> bool:
 
 @contextmanager
 def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int, crc: str) -> Iterator[str]:
-    """The path of a file that holds [start, end) of a server's log file, for as long as the block lasts."""
+    """Provide the path of a file that holds [start, end) of a server's log file, inside the block."""
     place = f"{file}:{start}"
     with tempfile.TemporaryFile(dir=_scratch(), prefix="headrace-") as copy:
         try:
@@ -108,7 +107,7 @@ def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int
 
 
 def _fetch(address: MySQLAddress, server: str, file: str, start: int, end: int, copy: IO[bytes]) -> None:
-    """Bring bytes of the log to their place in `copy`. Repeatable."""
+    """Fetch bytes of the log to their offsets in `copy`. Repeatable."""
     stream = ReplicationStream(address, BinlogPosition(file, start), blocking=False, identity=server)
     at, current = start, file
     try:
@@ -127,6 +126,6 @@ def _fetch(address: MySQLAddress, server: str, file: str, start: int, end: int, 
 
 
 def _scratch() -> str | None:
-    """A folder for what passes; None: the system's own."""
+    """Return a directory for temporary files; None for the system's default."""
     folders = (folder for name in _SCRATCH for folder in os.environ.get(name, "").replace(",", os.pathsep).split(os.pathsep))
     return next((folder for folder in folders if folder and os.access(folder, os.W_OK)), None)

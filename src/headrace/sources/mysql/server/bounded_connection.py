@@ -1,9 +1,9 @@
-"""The driver's connection with limits: what a server sends is bounded in memory and time, and what breaks the protocol is a definite error.
+"""The driver's connection with limits on memory and time. An answer that breaks the protocol is a definite error.
 
-Invariant: a server, hostile or broken, cannot make a command read a file of this machine, send a password in the clear, hold more than
-`RESULT_BYTES` for one result, or wait much longer than the address's timeouts: a handshake ends within `connect-timeout`, a result within
-`read-timeout` of its first packet. Rows of tables and events of the log are read past the driver (`tablescan`, `stream`); only handshakes,
-catalogues, statuses and keys come this way.
+Invariant: a hostile or broken server cannot make a command read a local file, send a password in the clear, hold more than `RESULT_BYTES`
+for one result, or wait much longer than the address's timeouts. A handshake ends within `connect-timeout`, a result within `read-timeout`
+of its first packet. Table rows and log events bypass the driver (`table_scan`, `replication_client`); only handshakes, catalog queries,
+statuses and keys use this connection.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ else:
     _Connection = Connection
 
 PACKET_BYTES: Final = 64 << 20
-"""Of one packet; the longest legitimate ones are GTID sets and definitions of tables."""
+"""Limit of one packet. The longest legitimate packets are GTID sets and table definitions."""
 RESULT_BYTES: Final = 512 << 20
-"""Of one result, counted as Python holds it."""
+"""Limit of one result, counted as Python holds it."""
 LARGEST_ROW_BYTES: Final = (1 << 30) + (64 << 20)
-"""Of a row or an event: `max_allowed_packet` is 1 GiB at most, and there is a little around it."""
+"""Limit of a row or an event: `max_allowed_packet` is at most 1 GiB, plus a margin."""
 _HANDSHAKE_BYTES: Final = 1 << 20
 _ROW_BYTES: Final = 120
 _VALUE_BYTES: Final = 60
@@ -40,15 +40,15 @@ _OK, _LOCAL_INFILE, _ERROR = 0x00, 0xFB, 0xFF
 _INTEGER_BYTES: Final = {0xFC: 2, 0xFD: 3, 0xFE: 8}
 _CLEAR: Final = (b"mysql_clear_password", b"dialog", b"mysql_old_password")
 _BROKEN: Final = (RuntimeError, AssertionError, LookupError, ValueError, TypeError, AttributeError, OverflowError, struct.error)
-"""What the driver raises at an answer that no server sends."""
+"""The exceptions that the driver raises for a malformed answer."""
 
 
 class ProtocolError(pymysql.err.MySQLError):
-    """The server sent what the protocol does not allow, or more than a client takes."""
+    """The server sent data that the protocol does not allow, or more than the limits allow."""
 
 
 class BoundedConnection(_Connection):
-    """A connection to a server that is not trusted."""
+    """A connection to an untrusted server."""
 
     _connecting = False
     _is_first = False
@@ -115,14 +115,14 @@ class BoundedConnection(_Connection):
     def _check_number(self, number: int) -> None:
         if number != self._next_seq_id:
             if number == 0:
-                # A server that shuts down says so without counting.
+                # A server that shuts down sends its last packet without a sequence number.
                 self._force_close()
                 raise pymysql.err.OperationalError(CR.CR_SERVER_LOST, "Lost connection to MySQL server during query")
             raise self._refused(f"packet {number} came where packet {self._next_seq_id} was due")
         self._next_seq_id = (number + 1) % 256
 
     def _check_first(self, payload: bytes) -> None:
-        """The first packet of an answer says how many columns follow, if any do."""
+        """Check the first packet of an answer, which holds the number of columns."""
         self._is_first = False
         kind = payload[0] if payload else _ERROR
         if kind == _LOCAL_INFILE:
@@ -134,7 +134,7 @@ class BoundedConnection(_Connection):
             raise self._refused(f"it announced a result of {self._columns} columns")
 
     def _read_bytes(self, num_bytes: int) -> bytes:
-        """Piece by piece, so that a server that sends a byte now and then is not waited for forever."""
+        """Read piece by piece, so that a server that sends single bytes cannot extend the deadline."""
         parts: list[bytes] = []
         left = num_bytes
         while left:
@@ -159,7 +159,7 @@ class BoundedConnection(_Connection):
 
 @contextmanager
 def _protocol_errors() -> Iterator[None]:
-    """Turn what the driver raises at an answer that it cannot read into `ProtocolError`."""
+    """Convert the driver's exceptions for malformed answers to `ProtocolError`."""
     try:
         yield
     except _BROKEN as error:

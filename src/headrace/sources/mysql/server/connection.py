@@ -1,8 +1,8 @@
-"""Connections to a MySQL or MariaDB server, and the server's errors in our words.
+"""Connections to a MySQL or MariaDB server, and translation of its errors.
 
-An address never shows its password: not in `repr`, not in a log, not in an error. Loopback connections and Unix sockets are not encrypted;
-others use TLS when the server offers it; the address's settings change that (see `tls`). Every wait has an end: a server that takes the
-connection and then says nothing is a transient error after `connect-timeout` or `read-timeout`.
+An address never shows its password: not in `repr`, not in a log, not in an error. Loopback connections and Unix sockets are not encrypted.
+Other connections use TLS if the server offers it. The address's settings change that (see `tls`). Every wait is limited: a server that
+accepts the connection and stays silent is a transient error after `connect-timeout` or `read-timeout`.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ _TABLE_CHANGED = 1412
 
 CONNECT_TIMEOUT_S: Final = 10.0
 _LONGEST_TEXT: Final = 2000
-"""Of what a server says about an error."""
+"""The longest server error text that is reported."""
 READ_TIMEOUT_S: Final = 600.0
 _FORM: Final = "write mysql://user:password@host:port/db"
 _SETTINGS: Final = (*encryption.SETTINGS, "socket", "connect-timeout", "read-timeout")
@@ -73,7 +73,7 @@ _WHOSE: Final = "the source"
 
 @dataclass(frozen=True, slots=True)
 class MySQLAddress:
-    """Where a server is, who we are there, and how we speak to it."""
+    """The host, the account, and the connection settings of a server."""
 
     host: str
     port: int
@@ -98,7 +98,7 @@ class MySQLAddress:
 
 
 def parse_mysql_url(url: str) -> MySQLAddress:
-    """`mysql://user:password@host:port/db?tls=required`; the password may come from the environment instead."""
+    """Parse `mysql://user:password@host:port/db?tls=required`; the password may come from the environment instead."""
     try:
         parts = urlsplit(url)
         port = parts.port or 3306
@@ -123,19 +123,21 @@ def parse_mysql_url(url: str) -> MySQLAddress:
 
 
 def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Connection[Any]:
-    """A connection in UTC, in strict autocommit; raises our errors only. `read_timeout_s` may only shorten the address's own."""
+    """Return a connection in UTC with strict mode and autocommit. It raises Headrace errors only. `read_timeout_s` can only shorten the
+    address's own.
+    """
     wait_s = min(address.read_timeout_s, read_timeout_s or address.read_timeout_s)
     with server_errors(address):
         connection: Any = BoundedConnection(
             host=address.host,
             port=address.port,
             user=address.user,
-            # As the servers' own clients send it; the driver alone would refuse what is not Latin-1.
+            # The servers' own clients send UTF-8. The driver alone would refuse passwords that are not Latin-1.
             password=address.password.encode(),
             charset="utf8mb4",
             autocommit=True,
             connect_timeout=address.connect_timeout_s,
-            # The driver's own limit ends when the socket is open: a server that takes it and says nothing would keep us for hours.
+            # The driver's own limit ends when the socket is open. A server that then stays silent would block for hours.
             read_timeout=address.connect_timeout_s,
             write_timeout=address.connect_timeout_s,
             init_command="SET SESSION time_zone = '+00:00', sql_mode = ''",
@@ -143,13 +145,13 @@ def connect(address: MySQLAddress, *, read_timeout_s: float | None = None) -> Co
             **driver_options(address.effective_tls),
         )
         if address.socket:
-            # What cannot be overheard may carry a password in the clear.
+            # On a private channel a password may be sent in the clear.
             connection._secure = True
             connection.connect(_open_socket(address))
         else:
             connection.connect()
-    # Both are the same on purpose: the driver sets the socket's timeout when it changes from one to the other, and raw readers of the
-    # socket would otherwise find the one of the last write.
+    # Both must be equal: the driver sets the socket's timeout when it switches between them, and direct readers of the socket would
+    # otherwise get the timeout of the last write.
     connection._read_timeout = connection._write_timeout = wait_s
     connection._current_timeout = wait_s
     connection._sock.settimeout(wait_s)
@@ -175,7 +177,7 @@ def _open_socket(address: MySQLAddress) -> socket.socket:
 
 @contextmanager
 def server_errors(address: MySQLAddress) -> Iterator[None]:
-    """Turn the driver's errors into definite and transient ones."""
+    """Convert the driver's errors to definite and transient ones."""
     try:
         yield
     except pymysql.err.MySQLError as error:
@@ -185,7 +187,7 @@ def server_errors(address: MySQLAddress) -> Iterator[None]:
 
 
 def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> HeadraceError:
-    """What a driver or server error means to us."""
+    """Return the Headrace error for a driver or server error."""
     code = error.args[0] if error.args and isinstance(error.args[0], int) else 0
     text = (str(error.args[1]) if len(error.args) > 1 else str(error))[:_LONGEST_TEXT]
     place = str(address)
@@ -236,11 +238,11 @@ def missing_privilege(text: str, address: MySQLAddress) -> DefiniteError:
 
 
 class LogUnavailable(DefiniteError):
-    """The server cannot send its log from the requested place."""
+    """The server cannot send its log from the requested position."""
 
 
 def read_failed(text: str, place: str) -> HeadraceError:
-    """Error 1236: the server cannot send the log from where we asked."""
+    """Return the error for server error 1236: the server cannot send the log from the requested position."""
     if "purged" in text or "Could not find first log file" in text or "could not find next log" in text:
         return LogUnavailable(
             f"the source no longer has the binary log at our position: {text}",
@@ -257,9 +259,9 @@ def read_failed(text: str, place: str) -> HeadraceError:
 
 
 def query(connection: Connection[Any], address: MySQLAddress, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """All rows of a query, with our errors."""
+    """Return all rows of a query; raise Headrace errors only."""
     with server_errors(address), connection.cursor() as cursor:
-        # None, not an empty tuple: else a percent sign in a name would be taken for a place to fill.
+        # None, not an empty tuple: otherwise the driver would treat a percent sign in a name as a placeholder.
         cursor.execute(sql, arguments or None)
         return list(cursor.fetchall())
 
@@ -274,7 +276,7 @@ def quote_name(name: str) -> str:
 
 
 def log_status(connection: Connection[Any], address: MySQLAddress) -> tuple[str, int]:
-    """The file that the server writes its log to now, and the size of the file."""
+    """Return the current log file and its size."""
     rows = query(connection, address, "SHOW MASTER STATUS" if is_mariadb(connection) else "SHOW BINARY LOG STATUS")
     if not rows:
         raise DefiniteError(

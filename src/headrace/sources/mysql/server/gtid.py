@@ -1,8 +1,8 @@
 """GTID sets of both server families, advanced in bulk by the groups of a scan.
 
-A MySQL set is intervals of transaction numbers per server UUID and tag; a MariaDB position is the last sequence number per domain. Both
-are values: adding returns a new set. Groups are lines of numbers; a tag is in them as the number that `tag_number` gave it, which means
-something in this process only.
+A MySQL set is intervals of transaction numbers per server UUID and tag; a MariaDB position is the last sequence number per domain. Both are
+immutable: adding returns a new set. Groups are rows of numbers. A tag appears there as a number from `tag_number`, which is valid only in
+this process.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class MySQLGtidSet:
             source = match["source"].lower()
             for piece in re.sub(r"\s", "", match["pieces"]).lower().split(":"):
                 if not piece[0].isdigit():
-                    # What follows a tag is its own, up to the next one.
+                    # Intervals after a tag belong to that tag, up to the next tag.
                     source = f"{match['source'].lower()}:{piece}"
                     continue
                 first, _, last = piece.partition("-")
@@ -56,7 +56,7 @@ class MySQLGtidSet:
         return cls(tuple(sorted((source, _merged(spans)) for source, spans in found.items())))
 
     def add_groups(self, groups: npt.NDArray[np.int64]) -> MySQLGtidSet:
-        """The set with the transactions of these groups: lines of (UUID high, UUID low, number[, tag]), zeros for none."""
+        """Return the set with the transactions of these groups: rows of (UUID high, UUID low, number[, tag]), zeros for none."""
         present = _with_tags(groups[groups[:, 2] != 0])
         if not len(present):
             return self
@@ -71,7 +71,7 @@ class MySQLGtidSet:
         return MySQLGtidSet(tuple(sorted((source, _merged(spans)) for source, spans in found.items())))
 
     def holds(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of these groups' transactions are in the set: lines as in `add_groups`."""
+        """Return which of these groups' transactions are in the set: rows as in `add_groups`."""
         held = np.zeros(len(groups), dtype=np.bool_)
         lines = _with_tags(groups)
         for source, spans in self.intervals:
@@ -86,7 +86,7 @@ class MySQLGtidSet:
         return held
 
     def minus(self, other: MySQLGtidSet) -> MySQLGtidSet:
-        """The transactions that the other set lacks."""
+        """Return the transactions that the other set lacks."""
         theirs = dict(other.intervals)
         left = ((source, _without(spans, theirs.get(source, ()))) for source, spans in self.intervals)
         return MySQLGtidSet(tuple((source, spans) for source, spans in left if spans))
@@ -119,7 +119,7 @@ class MariaDBGtidPosition:
         return cls(tuple(sorted((domain, server, sequence) for domain, server, sequence in triples)))
 
     def add_groups(self, groups: npt.NDArray[np.int64]) -> MariaDBGtidPosition:
-        """The position after these groups: lines of (domain, server, sequence), zeros for none."""
+        """Return the position after these groups: rows of (domain, server, sequence), zeros for none."""
         present = groups[groups[:, 2] != 0]
         last = {domain: (server, sequence) for domain, server, sequence in self.domains}
         for domain in np.unique(present[:, 0]).tolist():
@@ -128,14 +128,14 @@ class MariaDBGtidPosition:
         return MariaDBGtidPosition(tuple(sorted((domain, *rest) for domain, rest in last.items())))
 
     def holds(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Which of these groups are not after the position in their domain: lines as in `add_groups`."""
+        """Return which of these groups are not after the position in their domain: rows as in `add_groups`."""
         held = np.zeros(len(groups), dtype=np.bool_)
         for domain, _, sequence in self.domains:
             held |= (groups[:, 0] == domain) & (groups[:, 2] != 0) & (groups[:, 2] <= sequence)
         return held
 
     def minus(self, other: MariaDBGtidPosition) -> MariaDBGtidPosition:
-        """What lies after the other position, domain by domain."""
+        """Return the part after the other position, domain by domain."""
         theirs: dict[int, int] = {}
         for domain, _, sequence in other.domains:
             theirs[domain] = max(sequence, theirs.get(domain, 0))
@@ -156,30 +156,30 @@ _TAGS: Final[list[str]] = [""]
 
 
 def tag_number(tag: str) -> int:
-    """The number that stands for a tag in lines of groups; 0 for none."""
+    """Return the number that stands for a tag in rows of groups; 0 for none."""
     if tag not in _TAGS:
         _TAGS.append(tag)
     return _TAGS.index(tag)
 
 
 def source_name(high: int, low: int, tag: int) -> str:
-    """The source of a group: its UUID in two signed halves, with the tag if there is one."""
+    """Return the source of a group: its UUID in two signed halves, with the tag if there is one."""
     name = str(uuid.UUID(int=(high & (1 << 64) - 1) << 64 | low & (1 << 64) - 1))
     return f"{name}:{_TAGS[tag]}" if tag else name
 
 
 def _with_tags(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Lines of four numbers, whether or not they came with tags."""
+    """Return rows of four numbers, with or without tags in the input."""
     return groups if groups.shape[1] == 4 else np.column_stack((groups, np.zeros(len(groups), dtype=np.int64)))
 
 
 def read_gtid_set(text: str) -> GtidSet:
-    """A set as we wrote it: only MySQL's have colons."""
+    """Parse a set that Headrace wrote: only MySQL's sets have colons."""
     return parse_gtid_set(text, mariadb=":" not in text)
 
 
 def missing_from(text: str, known: str, *, mariadb: bool) -> str:
-    """The transactions of one set that are not in another, as text; empty if there are none."""
+    """Return the transactions of one set that are not in another, as text; empty if there are none."""
     if mariadb:
         return str(MariaDBGtidPosition.parse(text).minus(MariaDBGtidPosition.parse(known)))
     return str(MySQLGtidSet.parse(text).minus(MySQLGtidSet.parse(known)))
@@ -190,7 +190,7 @@ def _signed(word: int) -> int:
 
 
 def _without(spans: _Intervals, others: _Intervals) -> _Intervals:
-    """What is left of disjoint ordered intervals when others are cut out of them."""
+    """Return disjoint ordered intervals with others cut out of them."""
     left: list[tuple[int, int]] = []
     for start, end in spans:
         at = start

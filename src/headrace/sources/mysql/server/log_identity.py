@@ -43,7 +43,7 @@ NEW_LOG: Final = (
     f"(sync_binlog = 1 prevents that); {READ_AGAIN}"
 )
 _MOST_BYTES: Final = 64 << 10
-"""Bytes that a digest covers: the beginning of a transaction that is larger."""
+"""The most bytes that a digest covers. For a larger transaction, it covers the beginning."""
 _MOST_ROW_BYTES: Final = 64
 """Servers may cut the rows of a statement into events of different sizes, but none into events smaller than this."""
 _IN_USE_AT: Final = 17
@@ -69,20 +69,20 @@ class LoggedTransaction:
     """MariaDB: number of columns and digest of the first rows; empty if they are compressed, or if there are none."""
 
     def contradicts(self, other: LoggedTransaction) -> bool:
-        """Whether the other one cannot be this transaction, although it has its GTID."""
+        """Whether the other one cannot be this transaction, although it has the same GTID."""
         if self.committed_us and other.committed_us:
             return self.committed_us != other.committed_us
         if self.second and other.second and self.second != other.second:
             return True
         width, _, digest = self.rows.partition(":")
         other_width, _, other_digest = other.rows.partition(":")
-        # A replica may have more columns; then the bytes of its rows differ rightly.
+        # A replica may have more columns. Then the bytes of its rows may differ.
         return width == other_width and digest != other_digest
 
 
 @dataclass(frozen=True, slots=True)
 class LogIdentity:
-    """What identifies the log file that a position lies in, up to the position."""
+    """Identifies the log file of a position, up to the position."""
 
     created: int
     """Seconds since 1970 in the header of the file's format description event."""
@@ -105,7 +105,7 @@ class LogIdentity:
 
 
 class IdentifiedFile(Protocol):
-    """A log file, or a mirror of one."""
+    """A log file, or a relay's copy of one."""
 
     @property
     def path(self) -> Path: ...
@@ -123,11 +123,11 @@ class IdentifiedFile(Protocol):
 def identify(
     file: IdentifiedFile, groups: npt.NDArray[np.int64], offset: int, before: LogIdentity | None, last: LoggedTransaction | None
 ) -> LogIdentity | None:
-    """The identity at an offset of a file, after these groups of it.
+    """Return the identity at an offset of a file, after these groups of it.
 
     `before`: the identity at an earlier position of the same file, if there is one. `last`: the transaction before these groups.
     """
-    # The scanner's kernels are loaded where there are groups: addresses need this module, too.
+    # Imported only if there are groups: addresses use this module, and the scanner's kernels load slowly.
     from headrace.sources.mysql.kernels import scan
 
     ends = np.flatnonzero(groups[:, scan.KIND] != scan.FILE_END)
@@ -138,7 +138,7 @@ def identify(
     elif file.start == len(MAGIC):
         start, end = len(MAGIC), offset
     else:
-        # The bytes before the position are not at hand; the creation time of the file still tells two logs apart.
+        # The bytes before the position are not available. The creation time of the file still distinguishes two logs.
         start = end = offset
     if not file.created:
         return None
@@ -147,20 +147,20 @@ def identify(
 
 
 def digest_of(data: bytes, start: int) -> str:
-    """The digest of log bytes that lie at `start` of their file."""
+    """Return the digest of log bytes that lie at `start` of their file."""
     if start == len(MAGIC) and len(data) > _IN_USE_AT:
-        # A server marks the file that it writes in the header of its first event, and removes the mark later.
+        # A server sets an in-use flag in the first event of the file that it writes, and clears it later.
         data = data[:_IN_USE_AT] + bytes([data[_IN_USE_AT] & 0xFE]) + data[_IN_USE_AT + 1 :]
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def created_at(event: bytes) -> int:
-    """The creation time of a file from its format description event."""
+    """Return the creation time of a file from its format description event."""
     return int.from_bytes(event[:4], "little")
 
 
 def describe_transaction(file: IdentifiedFile, group: npt.NDArray[np.int64], gtid: str) -> LoggedTransaction:
-    """The transaction of a group of a log file."""
+    """Return the transaction of a group of a log file."""
     from headrace.sources.mysql.kernels import scan
 
     start, end = group[[scan.START, scan.END]].tolist()
@@ -180,7 +180,7 @@ def describe_transaction(file: IdentifiedFile, group: npt.NDArray[np.int64], gti
 
 
 def head_size(data: bytes) -> int:
-    """How many bytes of the beginning of a file, without its magic number, are events of the file itself."""
+    """Return the size of the events at the beginning of a file that describe the file itself, without the magic number."""
     size = 0
     for event in _events(data):
         if event[4] not in _HEAD_EVENTS:
@@ -190,7 +190,7 @@ def head_size(data: bytes) -> int:
 
 
 def _original_commit(body: bytes) -> int:
-    """The original commit time in a GTID event; 0 if the server is too old to log it."""
+    """Return the original commit time in a GTID event; 0 if the server is too old to log it."""
     if len(body) < 49:
         return 0
     immediate = int.from_bytes(body[42:49], "little")
@@ -200,13 +200,13 @@ def _original_commit(body: bytes) -> int:
 
 
 def _first_rows(body: bytes) -> str:
-    """Number of columns and digest of the first rows in what follows the table's number and flags in a row event."""
+    """Return the number of columns and the digest of the first rows, from the part of a row event after table id and flags."""
     width = body[0] if body and body[0] < 251 else int.from_bytes(body[1:3], "little")
     return f"{width}:{hashlib.blake2b(body[:_MOST_ROW_BYTES], digest_size=8).hexdigest()}"
 
 
 def _events(data: bytes) -> Iterator[bytes]:
-    """The whole events at the beginning of log bytes."""
+    """Yield the whole events at the beginning of log bytes."""
     at = 0
     while at + HEADER_SIZE <= len(data):
         size = int.from_bytes(data[at + 9 : at + 13], "little")

@@ -1,4 +1,4 @@
-"""A place in a server's binary log: Spark's offset, and what versions are made of."""
+"""A position in a server's binary log. It is Spark's offset, and versions are derived from it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ UNKNOWN_GTID: Final = "unknown"
 
 
 def file_number(name: str) -> int:
-    """The number in a log file's name, `binlog.000042` -> 42."""
+    """Return the number in a log file's name, `binlog.000042` -> 42."""
     digits = name.rpartition(".")[2]
     if not digits.isdigit():
         raise DefiniteError(f"binary log file {name!r} has no number in its name")
@@ -24,7 +24,7 @@ def file_number(name: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The first half of an XA transaction, whose rows count when its XA COMMIT comes: bytes [start, end) of `file`."""
+    """The prepared half of an XA transaction: bytes [start, end) of `file`. Its rows count when the XA COMMIT comes."""
 
     xid: str
     """As XA statements write it: `X'67',X'62',1`."""
@@ -32,12 +32,12 @@ class Prepared:
     start: int
     end: int
     growth: int
-    """By how many bytes it grows when its compressed events are written out."""
+    """The number of bytes by which it grows when its compressed events are decompressed."""
     checksum: bool
 
     @property
     def size(self) -> int:
-        """How many addresses its rows take."""
+        """The number of addresses that its rows take."""
         return self.end - self.start + self.growth
 
 
@@ -51,23 +51,24 @@ class BinlogPosition:
     gtid: str = ""
     epoch: int = 0
     ahead: bool = False
-    """Whether `gtid` may hold transactions that lie after this place: they are passed over when the log is read on from here."""
+    """Whether `gtid` may hold transactions after this position. They are skipped when the log is read from here."""
     shift: int = 0
-    """How much longer this file is up to here when its compressed events are written out, from where reading started."""
+    """The growth of this file's compressed events up to here, from the start of reading (see `event_expander`)."""
     prepared: tuple[Prepared, ...] = ()
-    """XA transactions that are prepared here and neither committed nor rolled back, in the order of the log."""
+    """XA transactions that are prepared at this position and neither committed nor rolled back, in log order."""
     identity: LogIdentity | None = None
-    """Identifies the log that the position lies in; None if version 0.9 saved the position, or if it only marks a moment."""
+    """Identifies the log of this position; None if version 0.9 saved the position, or if it only marks a point in time."""
 
     @property
     def version(self) -> int:
-        """The version of what was read when the log stood here: below that of every later event."""
+        """The version of rows that were read when the log ended here. It is below the version of every later event."""
         return pack_version(self.epoch, file_number(self.file), self.offset + self.shift)
 
     def behind(self, other: BinlogPosition | None) -> BinlogPosition:
-        """This place, with a version above all of what was read up to `other`, an earlier place, and still below every later event's.
+        """Return this position with a version above everything that was read up to `other`, and below every later event.
 
-        Addresses only move away from offsets along a file: what lies behind `other` is moved at least as far as `other` itself.
+        `other` is an earlier position. The distance between addresses and offsets only grows along a file, so everything after `other` is
+        shifted at least as far as `other` itself.
         """
         if other is None or (other.epoch, other.file) != (self.epoch, self.file) or other > self:
             return self

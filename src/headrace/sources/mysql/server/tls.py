@@ -1,4 +1,4 @@
-"""Encrypted connections to MySQL and MariaDB: what the driver is told, and what a failure means."""
+"""TLS options of the driver for MySQL and MariaDB, and translation of TLS failures."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _CERT_HINT: Final = "check cert= and key=, that the server trusts their issuer (
 
 
 def default_tls(host: str) -> Tls:
-    """Without settings: nothing leaves the machine on loopback and sockets (an empty host), elsewhere encrypted if the server can."""
+    """Return the default: no encryption on loopback and sockets (an empty host), elsewhere encrypted if the server can."""
     return Tls(TlsMode.DISABLED if not host or is_loopback(host) else TlsMode.PREFERRED)
 
 
 def driver_options(tls: Tls) -> dict[str, Any]:
-    """What the driver is told."""
+    """Return the driver's TLS options."""
     if tls.mode is TlsMode.DISABLED:
         return {"ssl_disabled": True}
     context = tls.context()
@@ -30,7 +30,7 @@ def driver_options(tls: Tls) -> dict[str, Any]:
 
 
 def tls_failure(error: pymysql.err.MySQLError, tls: Tls, host: str, place: str) -> HeadraceError | None:
-    """What went wrong with the encryption, if that is what went wrong."""
+    """Return the error for a TLS failure; None if the error has another cause."""
     cause = getattr(error, "original_exception", None) or error.__context__
     if error.args and error.args[0] == _NO_TLS:
         return DefiniteError(
@@ -42,7 +42,7 @@ def tls_failure(error: pymysql.err.MySQLError, tls: Tls, host: str, place: str) 
             place=place,
             hint=certificate_remedy(cause.verify_message, host),
         )
-    # A peer that went away in the middle is no verdict on certificates, though MySQL goes away when it does not like ours.
+    # A closed connection is no certificate error, although MySQL closes it when it rejects the client's certificate.
     if isinstance(cause, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
         return TransientError(
             f"the source ended the encrypted connection: {cause}", place=place, hint=_CERT_HINT if tls.cert else _AWAY_HINT
