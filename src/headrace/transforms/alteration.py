@@ -13,10 +13,10 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration, Effect, Fate, Filled, Kept, Untold
 from headrace.model.schema import Column, Kind
+from headrace.transforms.column_types import INTEGER_KINDS
 from headrace.transforms.options import Mask, MaskKind
 from headrace.transforms.table_shape import Output, Shape, place_of
 
-_INTEGERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint")))
 _CONSTANT: Final = frozenset({MaskKind.EMPTY, MaskKind.TEXT})
 
 
@@ -105,7 +105,7 @@ def _is_steady(told: Alteration, fate: Fate, name: str) -> bool:
 
 def _is_alike(one: Column, other: Column) -> bool:
     """Whether a value is spelled alike in both columns."""
-    if one.kind in _INTEGERS and other.kind in _INTEGERS:
+    if one.kind in INTEGER_KINDS and other.kind in INTEGER_KINDS:
         return True
     return (one.kind, one.scale) == (other.kind, other.scale) and (one.kind is Kind.DECIMAL or one.precision == other.precision)
 

@@ -7,7 +7,7 @@ in another form, which holds it exactly, or is refused; so is a result that no c
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import pyarrow as pa
 
@@ -15,6 +15,9 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
 from headrace.model.text_values import spell_addresses, spell_uuids
 
+INTEGER_KINDS: Final = frozenset(
+    {Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64},
+)
 _MOST_DIGITS: Final = 38
 _INTEGERS: Final = {
     "TINYINT": (Kind.INT8, "tinyint"),
@@ -54,7 +57,14 @@ def engine_type(column: Column) -> pa.DataType:
             return pa.duration("us")
         case Kind.UUID | Kind.INET4 | Kind.ENUM | Kind.SET:
             return pa.string()
-    return column.arrow_type
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64 | Kind.YEAR | Kind.BIT:
+            return column.arrow_type
+        case Kind.FLOAT32 | Kind.FLOAT64 | Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP:
+            return column.arrow_type
+        case Kind.STRING | Kind.BYTES | Kind.JSON | Kind.GEOMETRY | Kind.VECTOR:
+            return column.arrow_type
+        case unknown:
+            assert_never(unknown)
 
 
 def to_engine(column: Column) -> Callable[[Any], Any]:

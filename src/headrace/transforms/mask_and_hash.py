@@ -7,7 +7,7 @@ bytes), with the salt before it; so it is the same whatever the column is stored
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +16,12 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
 from headrace.model.text_values import spelling
-from headrace.transforms.column_types import UTF8
+from headrace.transforms.column_types import INTEGER_KINDS, UTF8
 from headrace.transforms.options import Hash, Mask, MaskKind
 
 _TEXTS: Final = frozenset({Kind.STRING, Kind.ENUM, Kind.SET})
 _RAW: Final = frozenset({Kind.BYTES, Kind.GEOMETRY, Kind.INET6})
-_NUMBERS: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint", "float")))
+_NUMBERS: Final = INTEGER_KINDS | {Kind.FLOAT32, Kind.FLOAT64}
 _STAR: Final = pa.scalar("*")
 _EMAIL: Final = r"(?s)^(?P<first>.).*@(?P<domain>[^@]*)$"
 _WIDTHS: Final = {Hash.SHA256: 64, Hash.MD5: 32}
@@ -37,9 +37,14 @@ def masked_column(column: Column, mask: Mask) -> Column:
             if column.kind not in _NUMBERS | {Kind.STRING, Kind.BYTES, Kind.DECIMAL}:
                 raise DefiniteError(f"there is no empty value of {column.source_type or column.kind}", hint="mask it with null")
             return plain
-    if column.kind in _RAW | {Kind.VECTOR, Kind.JSON}:
-        raise DefiniteError(f"{column.source_type or column.kind} is no text", hint="mask it with null, or hash it")
-    return plain if column.kind is Kind.STRING else Column(column.name, Kind.STRING, column.nullable, source_type="varchar", charset=UTF8)
+        case MaskKind.TEXT | MaskKind.FIRST | MaskKind.LAST | MaskKind.EMAIL:
+            if column.kind in _RAW | {Kind.VECTOR, Kind.JSON}:
+                raise DefiniteError(f"{column.source_type or column.kind} is no text", hint="mask it with null, or hash it")
+            if column.kind is Kind.STRING:
+                return plain
+            return Column(column.name, Kind.STRING, column.nullable, source_type="varchar", charset=UTF8)
+        case unknown:
+            assert_never(unknown)
 
 
 def masked(column: Column, mask: Mask, array: Any) -> Any:
@@ -51,8 +56,12 @@ def masked(column: Column, mask: Mask, array: Any) -> Any:
             return _constant(array, _empty(column))
         case MaskKind.TEXT:
             return _constant(array, pa.scalar(mask.text, pa.string()))
-    text = _spelled(column, array)
-    return _email(text) if mask.kind is MaskKind.EMAIL else _partly(text, mask)
+        case MaskKind.EMAIL:
+            return _email(_spelled(column, array))
+        case MaskKind.FIRST | MaskKind.LAST:
+            return _partly(_spelled(column, array), mask)
+        case unknown:
+            assert_never(unknown)
 
 
 def hashed_column(column: Column, how: Hash) -> Column:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -314,6 +314,8 @@ class _Build:
                 self._branches(len(writer.branches), lambda number: self._skip(writer.branches[number]))
             case Kind.ARRAY | Kind.MAP:
                 self._loop(writer, -1, lambda: self._skip_entry(writer))
+            case unknown:
+                assert_never(unknown)
 
     def _skip_entry(self, writer: AvroType) -> None:
         if writer.kind is Kind.MAP:

@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -25,9 +25,6 @@ from headrace.model.text_values import fixed_bytes, spelling
 Recode = Callable[[Any], Any]
 INTEGERS, LONGS, STRINGS, BYTES = "integers", "longs", "strings", "bytes"
 WIRE_TYPES: Final = {INTEGERS: pa.int32(), LONGS: pa.int64(), STRINGS: pa.string(), BYTES: pa.binary()}
-_SMALL: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.UINT8, Kind.UINT16, Kind.YEAR})
-_LARGE: Final = frozenset({Kind.INT64, Kind.UINT32})
-_RAW: Final = frozenset({Kind.BYTES, Kind.GEOMETRY, Kind.VECTOR, Kind.BIT})
 _INSTANTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _TEXTS: Final = re.compile(r"(tiny|medium|long)?text\b", re.IGNORECASE)
 _UNSIGNED_DIGITS: Final = 20
@@ -45,15 +42,24 @@ class Mapping:
 
 
 def map_of(column: Column, mapping: Mapping) -> str:
-    """The map of a generic message in which the column is."""
-    kind = column.kind
-    if kind in _SMALL:
-        return INTEGERS
-    if kind in _LARGE or (kind is Kind.UINT64 and mapping.unsigned_as_long):
-        return LONGS
-    if kind in _RAW or (kind is Kind.STRING and mapping.text_as_bytes and _TEXTS.match(column.source_type)):
-        return BYTES
-    return STRINGS
+    """Return the name of the map in which a generic message holds the column."""
+    match column.kind:
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.UINT8 | Kind.UINT16 | Kind.YEAR:
+            return INTEGERS
+        case Kind.INT64 | Kind.UINT32:
+            return LONGS
+        case Kind.UINT64:
+            return LONGS if mapping.unsigned_as_long else STRINGS
+        case Kind.BYTES | Kind.GEOMETRY | Kind.VECTOR | Kind.BIT:
+            return BYTES
+        case Kind.STRING:
+            return BYTES if mapping.text_as_bytes and _TEXTS.match(column.source_type) else STRINGS
+        case Kind.FLOAT32 | Kind.FLOAT64 | Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            return STRINGS
+        case Kind.ENUM | Kind.SET | Kind.JSON | Kind.UUID | Kind.INET4 | Kind.INET6:
+            return STRINGS
+        case unknown:
+            assert_never(unknown)
 
 
 def to_map(column: Column, array: pa.Array, name: str) -> pa.Array:
@@ -79,17 +85,18 @@ def from_map(column: Column, array: pa.Array, name: str) -> pa.Array:
 
 
 def avro_type(column: Column, mapping: Mapping) -> str | dict[str, Any]:
-    """The Avro type of the column's field in a specific message."""
-    kind = column.kind
-    if kind in _SMALL:
-        return "int"
-    if kind in _LARGE or (kind is Kind.UINT64 and mapping.unsigned_as_long):
-        return "long"
-    if kind in _RAW:
-        return "bytes"
-    match kind:
+    """Return the Avro type of the column's field in a specific message."""
+    match column.kind:
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.UINT8 | Kind.UINT16 | Kind.YEAR:
+            return "int"
+        case Kind.INT64 | Kind.UINT32:
+            return "long"
+        case Kind.UINT64 if mapping.unsigned_as_long:
+            return "long"
         case Kind.UINT64:
             return {"type": "bytes", "logicalType": "decimal", "precision": _UNSIGNED_DIGITS, "scale": 0}
+        case Kind.BYTES | Kind.GEOMETRY | Kind.VECTOR | Kind.BIT:
+            return "bytes"
         case Kind.DECIMAL:
             return {"type": "bytes", "logicalType": "decimal", "precision": column.precision, "scale": column.scale}
         case Kind.FLOAT32:
@@ -103,32 +110,41 @@ def avro_type(column: Column, mapping: Mapping) -> str | dict[str, Any]:
         case Kind.TIMESTAMP:
             return {"type": "long", "logicalType": "timestamp-micros"}
         case Kind.TIME:
-            # Microseconds; no `time-micros`, which is a time of day: MySQL's times go from -838:59:59 to 838:59:59.
+            # Microseconds; not `time-micros`, which is a time of day: MySQL's times go from -838:59:59 to 838:59:59.
             return "long"
         case Kind.UUID:
             return {"type": "string", "logicalType": "uuid"}
-    return "string"
+        case Kind.STRING | Kind.ENUM | Kind.SET | Kind.JSON | Kind.INET4 | Kind.INET6:
+            return "string"
+        case unknown:
+            assert_never(unknown)
 
 
 def to_field(column: Column, array: pa.Array, mapping: Mapping) -> pa.Array:
-    """The column's values as they stand in its field, in Arrow's type for the Avro type."""
-    kind = column.kind
-    if kind in _SMALL:
-        return array.cast(pa.int32())
-    if kind in _LARGE or (kind is Kind.UINT64 and mapping.unsigned_as_long):
-        return _long(column, array)
-    if kind in _RAW:
-        return _raw(column, array)
-    match kind:
+    """Return the column's values as its field holds them, in Arrow's type for the Avro type."""
+    match column.kind:
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.UINT8 | Kind.UINT16 | Kind.YEAR:
+            return array.cast(pa.int32())
+        case Kind.INT64 | Kind.UINT32:
+            return _long(column, array)
+        case Kind.UINT64 if mapping.unsigned_as_long:
+            return _long(column, array)
         case Kind.UINT64:
             return decimal_bytes(array.cast(pa.decimal128(_UNSIGNED_DIGITS, 0)))
+        case Kind.BYTES | Kind.GEOMETRY | Kind.VECTOR | Kind.BIT:
+            return _raw(column, array)
         case Kind.DECIMAL:
             return decimal_bytes(array)
         case Kind.FLOAT32 | Kind.FLOAT64:
             return array
         case Kind.DATE:
             return array.view(pa.int32())
-    return array.view(pa.int64()) if kind in _INSTANTS else _text(column, array)
+        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+            return array.view(pa.int64())
+        case Kind.STRING | Kind.ENUM | Kind.SET | Kind.JSON | Kind.UUID | Kind.INET4 | Kind.INET6:
+            return _text(column, array)
+        case unknown:
+            assert_never(unknown)
 
 
 def from_field(column: Column, array: pa.Array) -> pa.Array:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
@@ -140,12 +140,16 @@ def _form(column: Column, choices: DebeziumChoices) -> tuple[str, str, Mapping[s
             return "array", "io.debezium.data.FloatVector", {}
         case Kind.DATE | Kind.DATETIME | Kind.TIME:
             return (*_moment(column, choices.times), {})
-    word, semantic = _PLAIN[column.kind]
-    if column.kind is Kind.TIMESTAMP:
-        return word, semantic, {SOURCE_LENGTH: str(column.precision)}
-    if column.kind is Kind.UINT32 and column.source_type.lower().startswith("mediumint"):
-        word = "int32"
-    return word, semantic, {}
+        case Kind.TIMESTAMP:
+            return (*_PLAIN[column.kind], {SOURCE_LENGTH: str(column.precision)})
+        case Kind.UINT32 if column.source_type.lower().startswith("mediumint"):
+            return "int32", "", {}
+        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+            return (*_PLAIN[column.kind], {})
+        case Kind.FLOAT32 | Kind.FLOAT64 | Kind.STRING | Kind.YEAR | Kind.JSON | Kind.UUID | Kind.INET4 | Kind.INET6:
+            return (*_PLAIN[column.kind], {})
+        case unknown:
+            assert_never(unknown)
 
 
 def _moment(column: Column, mode: str) -> tuple[str, str]:
