@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, Final
 
 from headrace.cql import timeuuid
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, Operation, deleted, deleted_elements, log_table
 from headrace.cql.raw_pages import RawPage
 from headrace.cql.tables import CqlTable
@@ -29,7 +29,7 @@ CREATE TABLE shop.orders (customer int, id int, name text static, status text, a
 
 
 def orders_table() -> CqlTable:
-    (table,) = Definitions().apply_all(_SCRIPT).tables.values()
+    (table,) = CqlCatalog().apply_all(_SCRIPT).tables.values()
     return table
 
 

@@ -28,7 +28,7 @@ from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
-from headrace.transforms.block_transform import Shaper
+from headrace.transforms.block_transform import BlockTransformer
 from headrace.transforms.salts import Salts
 from testkit.pipelines.embedded_access import target_of
 
@@ -116,13 +116,13 @@ def measure_transforms(flavour: str, changes: int, console: Console) -> Transfor
 def _passage(target: Target, engine: EmbeddedServer, database: str, text: str) -> Passage:
     transforms = parse_settings(text, "bench").transforms
     schemas = {schema.name: schema for schema in capture_tables(target)}
-    shaper = Shaper(transforms, Salts())
+    shaper = BlockTransformer(transforms, Salts())
     shapes = {name: shaper.shape(schema) for name, schema in schemas.items()}
     sink = ClickHouseSink(target_of(engine, database=database), ClickHouseOptions())
     shown = [shape.schema for shape in shapes.values()]
     sink.prepare(shown)
     needs = sink.requirements(shown)
-    shaper = Shaper(transforms, Salts(), {name: need.key_columns for name, need in needs.items()})
+    shaper = BlockTransformer(transforms, Salts(), {name: need.key_columns for name, need in needs.items()})
     keys = {name: shape.moving(needs[name].key_columns) for name, shape in shapes.items()}
     catalog = TableCatalog(plan_tables(schemas, keys), lambda name: name in schemas)
     watch, read, written = Stopwatch(), 0, 0

@@ -10,7 +10,7 @@ from typing import Any
 import fastavro
 import pyarrow as pa
 
-from headrace.kafka.avro.schema import AvroType, Kind
+from headrace.kafka.avro.schema import AvroKind, AvroType
 
 _PRIMITIVES = ("boolean", "int", "long", "float", "double", "bytes", "string")
 _PROMOTED = {"int": ("long", "float", "double"), "long": ("float", "double"), "float": ("double",), "string": ("bytes",)}
@@ -75,32 +75,32 @@ class RandomAvro:
     def value(self, found: AvroType) -> Any:
         draw = self.draw
         match found.kind:
-            case Kind.NULL:
+            case AvroKind.NULL:
                 return None
-            case Kind.BOOLEAN:
+            case AvroKind.BOOLEAN:
                 return draw.random() < 0.5
-            case Kind.INT | Kind.LONG:
-                bits = 31 if found.kind is Kind.INT else 63
+            case AvroKind.INT | AvroKind.LONG:
+                bits = 31 if found.kind is AvroKind.INT else 63
                 return draw.choice((0, -1, 1, 63, -64, 64, (1 << bits) - 1, -(1 << bits), draw.randint(-(1 << bits), (1 << bits) - 1)))
-            case Kind.FLOAT:
+            case AvroKind.FLOAT:
                 return struct.unpack("<f", struct.pack("<f", draw.uniform(-1e30, 1e30)))[0]
-            case Kind.DOUBLE:
+            case AvroKind.DOUBLE:
                 return draw.choice((0.0, -0.5, 1e300, draw.uniform(-1e9, 1e9)))
-            case Kind.BYTES:
+            case AvroKind.BYTES:
                 return draw.randbytes(draw.choice((0, 1, 7, 40, 200)))
-            case Kind.STRING:
+            case AvroKind.STRING:
                 return "".join(draw.choices(_CHARACTERS, k=draw.choice((0, 1, 5, 8, 9, 33, 600))))
-            case Kind.FIXED:
+            case AvroKind.FIXED:
                 return draw.randbytes(found.size)
-            case Kind.ENUM:
+            case AvroKind.ENUM:
                 return draw.choice(found.symbols)
-            case Kind.ARRAY:
+            case AvroKind.ARRAY:
                 return [self.value(found.content) for _ in range(draw.choice((0, 1, 3)))]
-            case Kind.MAP:
+            case AvroKind.MAP:
                 return {f"k{number}é": self.value(found.content) for number in range(draw.choice((0, 1, 3)))}
-            case Kind.RECORD:
+            case AvroKind.RECORD:
                 return {one.name: self.value(one.type) for one in found.fields}
-            case Kind.UNION:
+            case AvroKind.UNION:
                 return self.value(draw.choice(found.branches))
 
     def evolved(self, tree: Any) -> Any:
@@ -145,32 +145,32 @@ def plain(found: AvroType, value: Any) -> Any:
     if value is None:
         return None
     match found.kind:
-        case Kind.RECORD:
+        case AvroKind.RECORD:
             return {one.name: plain(one.type, value[one.name]) for one in found.fields}
-        case Kind.ARRAY:
+        case AvroKind.ARRAY:
             return [plain(found.content, item) for item in value]
-        case Kind.MAP:
+        case AvroKind.MAP:
             return {key: plain(found.content, item) for key, item in value}
-        case Kind.UNION if len(found.values) > 1:
+        case AvroKind.UNION if len(found.values) > 1:
             there = [branch for branch in found.values if value[branch.label] is not None]
             assert len(there) <= 1, value
             return plain(there[0], value[there[0].label]) if there else None
-        case Kind.UNION:
+        case AvroKind.UNION:
             return plain(found.values[0], value)
     return value
 
 
 def narrowed(found: AvroType, value: Any) -> Any:
     """What the other library read, with floats of 32 bits: it promotes a long to a float of 64."""
-    if found.kind is Kind.FLOAT:
+    if found.kind is AvroKind.FLOAT:
         return struct.unpack("<f", struct.pack("<f", value))[0]
-    if found.kind is Kind.RECORD:
+    if found.kind is AvroKind.RECORD:
         return {one.name: narrowed(one.type, value[one.name]) for one in found.fields}
-    if found.kind is Kind.ARRAY:
+    if found.kind is AvroKind.ARRAY:
         return [narrowed(found.content, item) for item in value]
-    if found.kind is Kind.MAP:
+    if found.kind is AvroKind.MAP:
         return {key: narrowed(found.content, item) for key, item in value.items()}
-    if found.kind is Kind.UNION and len(found.values) == 1 and value is not None:
+    if found.kind is AvroKind.UNION and len(found.values) == 1 and value is not None:
         return narrowed(found.values[0], value)
     return value
 

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from headrace.cql.language.ddl import sorted_table
 from headrace.cql.language.ddl_printer import create_table, create_type, table_name, types_used
-from headrace.cql.language.lexer import Cursor
+from headrace.cql.language.lexer import CqlCursor
 from headrace.cql.language.terms import Markers, Parameters, read_term
-from headrace.cql.language.value_encoder import serialise
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.language.value_encoder import serialize
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -101,11 +101,11 @@ _SIMPLE_KEYS: Final = ["int", "text", "bigint", "uuid", "timestamp", "int", "tex
 def random_table(random: Random, name: TableName) -> CqlTable:
     """A table with all kinds of columns."""
     udt = _random_udt(random, name)
-    columns = [CqlColumn(f"p{i}", _key_type(random), Role.PARTITION) for i in range(random.choice([1, 1, 2]))]
+    columns = [CqlColumn(f"p{i}", _key_type(random), ColumnRole.PARTITION) for i in range(random.choice([1, 1, 2]))]
     clustering = random.choice([0, 1, 1, 2, 2])
-    columns += [CqlColumn(f"c{i}", _key_type(random), Role.CLUSTERING, random.random() < 0.4) for i in range(clustering)]
+    columns += [CqlColumn(f"c{i}", _key_type(random), ColumnRole.CLUSTERING, random.random() < 0.4) for i in range(clustering)]
     if clustering:
-        columns += [CqlColumn(f"s{i}", _cell_type(random, udt), Role.STATIC) for i in range(random.choice([0, 0, 1, 2]))]
+        columns += [CqlColumn(f"s{i}", _cell_type(random, udt), ColumnRole.STATIC) for i in range(random.choice([0, 0, 1, 2]))]
     columns += [CqlColumn(_column_name(random, i), _cell_type(random, udt)) for i in range(random.randint(1, 5))]
     return sorted_table(name, columns)
 
@@ -173,7 +173,7 @@ def literal(random: Random, kind: CqlType) -> str:
 
 def _distinct(kind: CqlType, literals: Sequence[str]) -> list[str]:
     """Literals of a type, each value once: {1, 2} and {2, 1} are the same."""
-    return list({serialise(kind, read_term(Cursor(text), Markers()), Parameters()): text for text in literals}.values())
+    return list({serialize(kind, read_term(CqlCursor(text), Markers()), Parameters()): text for text in literals}.values())
 
 
 # --- statements
@@ -283,7 +283,7 @@ class _Making:
         """Some columns, and the rows (static columns alone: the partitions) in which they are changed."""
         pool = self.table.static if self.table.static and self.random.random() < 0.2 else self.table.cells
         columns = self.random.sample(pool, self.random.randint(1, min(3, len(pool))))
-        return columns, self._where(rows=any(column.role is Role.REGULAR for column in columns), several=True)
+        return columns, self._where(rows=any(column.role is ColumnRole.REGULAR for column in columns), several=True)
 
     def _where(self, *, rows: bool, several: bool = False) -> _Where:
         relations = []

@@ -7,7 +7,7 @@ from typing import Any
 from headrace.cql.decode.pages import read_rows
 from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.session import CqlSession
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.quoting import quote_name
@@ -27,7 +27,7 @@ def selected(cql: CqlSession, table: CqlTable) -> list[Row]:
 
 
 def _expected(column: CqlColumn, raw: bytes | None) -> Any:
-    if raw is None and column.role is Role.CLUSTERING:
+    if raw is None and column.role is ColumnRole.CLUSTERING:
         return None
     return as_clickhouse(column.type, ordered(column.type, raw))
 

@@ -14,7 +14,7 @@ from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
 from headrace.sources.scylla.capture.storage_model import Cell
-from headrace.sources.scylla.capture.table_state import SeenRow
+from headrace.sources.scylla.capture.table_state import SelectedRow
 
 Times = tuple[int | None, ...]
 
@@ -73,12 +73,12 @@ def _numbers(column: CqlColumn, raw: bytes | None, form: str) -> Times:
     return tuple(struct.unpack(f">{form}", part)[0] if len(part) == width else None for part in elements(raw))
 
 
-def model_rows(table: CqlTable, rows: Iterable[SeenRow]) -> list[FoundRow]:
+def model_rows(table: CqlTable, rows: Iterable[SelectedRow]) -> list[FoundRow]:
     """The same by the model."""
     return sorted((_from_model(table, row) for row in rows), key=_by_key)
 
 
-def _from_model(table: CqlTable, row: SeenRow) -> FoundRow:
+def _from_model(table: CqlTable, row: SelectedRow) -> FoundRow:
     clustering = row.clustering if row.clustering is not None else (None,) * len(table.clustering)
     names = [column.name for column in table.cells if column.name in row.values]
     cells = {name: list(_cells(table.column(name), row.cells[name])) for name in names}

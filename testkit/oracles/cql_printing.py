@@ -9,9 +9,9 @@ from typing import Any
 from uuid import UUID
 
 from headrace.cql import timeuuid
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table, create_type
-from headrace.cql.language.lexer import Cursor, statements
+from headrace.cql.language.lexer import CqlCursor, statements
 from headrace.cql.log import SUFFIX, TIME, log_table
 from headrace.cql.tables import CqlTable
 from headrace.cql.types import CqlType
@@ -97,7 +97,7 @@ class ScriptedClock:
 class Session:
     """Runs examples one after the other: definitions stay, contents do not."""
 
-    known: Definitions = field(default_factory=Definitions)
+    known: CqlCatalog = field(default_factory=CqlCatalog)
 
     def run(self, example: Transcript) -> list[list[str]] | str:
         """What the example's last statement gives."""
@@ -118,8 +118,8 @@ class Session:
                 rows += capture.log(statement)
         return []
 
-    def _cleared(self, statement: str) -> Definitions:
-        cursor = Cursor(statement)
+    def _cleared(self, statement: str) -> CqlCatalog:
+        cursor = CqlCursor(statement)
         if not cursor.skip_word("create", "table"):
             return self.known
         first = cursor.name()
@@ -135,7 +135,7 @@ class Session:
         return create_log_table(self.known.tables[base], self.known.cdc[base])
 
     def _selected(self, statement: str, capture: Capture | None, rows: Sequence[LogRow]) -> list[list[str]]:
-        cursor = Cursor(statement)
+        cursor = CqlCursor(statement)
         cursor.word("select")
         wanted = [] if cursor.skip_sign("*") else [cursor.name()]
         while cursor.skip_sign(","):

@@ -20,13 +20,13 @@ from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.decode.pages import read_rows
 from headrace.cql.language.ddl_printer import create_table, create_type, table_name
 from headrace.cql.session import CqlSession
-from headrace.cql.tables import CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlTable
 from headrace.cql.types import CqlType, quoted
 from headrace.sinks.cql.execution import bound
 from headrace.sinks.cql.sink import ReplaySink
 from headrace.sinks.cql.target_tables import moved
 from headrace.sources.scylla.capture.statement_capture import Capture, log_block
-from headrace.sources.scylla.snapshot.table_probe import ask_telling
+from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from testkit.generators.cql_histories import START, History, literal, random_history
 
 _SLACK_S: Final = 120
@@ -95,7 +95,7 @@ class Replaying:
             if column.type.name == "list" and not column.type.is_atomic:
                 continue  # on Apache Cassandra the replayed one has no tombstones of its own
             value = literal(random, column.type)
-            scope = keys if column.role is Role.REGULAR else {key[: len(table.partition_key)] for key in keys}
+            scope = keys if column.role is ColumnRole.REGULAR else {key[: len(table.partition_key)] for key in keys}
             sign = f"{quoted(column.name)} + " if not column.type.is_atomic and column.type.name != "udt" else ""
             text = f"UPDATE TABLE USING TIMESTAMP {middle} SET {quoted(column.name)} = {sign}{value}"
             self._both(table, text, scope)
@@ -124,7 +124,7 @@ class Replaying:
     def _shown(self, table: CqlTable) -> pa.Table:
         keys = [quoted(column.name) for column in (*table.partition_key, *table.clustering)]
         cells = [quoted(column.name) for column in table.cells]
-        told = ask_telling(self.session, table).columns
+        told = probe_write_times(self.session, table).columns
         timed = [quoted(column.name) for column in table.cells if column.name in told]
         wanted = [*keys, *cells, *(form.format(name) for name in timed for form in ("WRITETIME({})", "TTL({})"))]
         names = [*keys, *cells, *(form.format(name) for name in timed for form in ("writetime({})", "ttl({})"))]

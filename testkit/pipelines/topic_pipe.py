@@ -29,7 +29,7 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.views import current_rows_from
-from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.spark.kafka.record_stream import RecordTask
 from testkit.pipelines.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 from testkit.recordings.debezium_recordings import KafkaRecord, as_batches
@@ -42,7 +42,7 @@ class LocalTopicPipe:
         self,
         state: Path,
         sink: ClickHouseSink,
-        choices: DebeziumChoices | None = None,
+        choices: DebeziumOptions | None = None,
         *,
         policy: SchemaPolicy | None = None,
         schema_records: Sequence[bytes] | None = None,
@@ -60,7 +60,7 @@ class LocalTopicPipe:
             projection=Projection(exclude=exclude_columns),
             choices=settings or {},
         )
-        topics = TopicSettings("unused", choices=choices or DebeziumChoices())
+        topics = TopicSettings("unused", choices=choices or DebeziumOptions())
         self._pipe = DebeziumPipe(KafkaAddress("127.0.0.1:1"), topics, sink, f"test:{sink.target.database}", chosen, LogView())
         self._directory = StateDirectory(state).acquire() if owner else StateDirectory(state)
         self._schema_records = schema_records

@@ -14,11 +14,11 @@ from typing import Any
 
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName
-from headrace.sources.debezium.events.event_versions import Tail
-from headrace.sources.debezium.events.records import Decoded, Records, Refused
+from headrace.sources.debezium.events.event_versions import LogTail
+from headrace.sources.debezium.events.records import DecodedRecords, Records, RejectedRecord
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.sources.debezium.types.schema_widening import grow
+from headrace.sources.debezium.types.schema_widening import widen_schema
 
 _MOST_ROUNDS = 12
 _TAKES_AWAY = (Op.DELETE, Op.BEFORE)
@@ -34,23 +34,23 @@ class Replay:
     reader: DebeziumReader
     keys: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
     """The sort keys of tables that are not sorted by their primary key."""
-    refused: list[Refused] = field(default_factory=list)
+    refused: list[RejectedRecord] = field(default_factory=list)
     ignored: dict[str, int] = field(default_factory=dict)
     changes: int = 0
-    tails: dict[tuple[str, int], Tail] = field(default_factory=dict)
+    tails: dict[tuple[str, int], LogTail] = field(default_factory=dict)
     images: dict[TableName, dict[Key, tuple[int, bool, Row]]] = field(default_factory=dict)
     """By table and sort key: the highest version, whether a row is there, and its values."""
     counted: dict[TableName, dict[tuple[Key, int], int]] = field(default_factory=dict)
     """Tables without a key: how often each row is there, by row and occurrence."""
 
-    def feed(self, records: Records) -> Decoded:
+    def feed(self, records: Records) -> DecodedRecords:
         """One batch: read again until the tables are as its events need them, then written."""
         for _ in range(_MOST_ROUNDS):
             decoded = replace(self.reader, tails=self.tails).read(records)
             tables = dict(self.reader.tables)
             for found in decoded.found:
                 known = tables.get(found.schema.name)
-                schema = found.schema if known is None else grow(known.schema, found.schema, zeroes=found.zeroes).schema
+                schema = found.schema if known is None else widen_schema(known.schema, found.schema, zeroes=found.zeroes).schema
                 order = None if known is None else known.order
                 tables[schema.name] = KnownTable(schema, self.keys.get(schema.name, schema.row_key), order)
             emptied = dict(self.reader.emptied)
@@ -91,7 +91,7 @@ class Replay:
         found = self.images.get(table, {}).values()
         return [{name: row.get(name) for name in names} for _, there, row in found if there]
 
-    def _write(self, decoded: Decoded) -> None:
+    def _write(self, decoded: DecodedRecords) -> None:
         self.refused += decoded.refused
         for what, number in decoded.ignored.items():
             self.ignored[what] = self.ignored.get(what, 0) + number

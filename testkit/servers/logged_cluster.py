@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.lexer import statements
 from headrace.cql.options import CdcOptions
 from headrace.cql.schema_reader import list_tables
@@ -17,7 +17,7 @@ from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from testkit.servers.scylla_tables import add_generation, create_tables, make_generation
 
 
@@ -34,7 +34,7 @@ class LoggedCluster:
         self.session, self.keyspace = session, keyspace
         self.options = options or CdcOptions(enabled=True)
         self.has_own_log = is_scylla(session)
-        self.tables: Mapping[TableName, CqlTable] = Definitions().apply_all(definitions).tables
+        self.tables: Mapping[TableName, CqlTable] = CqlCatalog().apply_all(definitions).tables
         for statement in statements(definitions):
             made = statement.rstrip(";")
             if self.has_own_log and made.split()[1].lower() == "table":
@@ -47,10 +47,10 @@ class LoggedCluster:
             self._captured = capture(session, self.tables, generations=keyspace, options=self.options)
 
     @property
-    def choices(self) -> ScyllaChoices:
+    def choices(self) -> ScyllaOptions:
         """How its log is read: soon."""
         where = {} if self.has_own_log else {"generations": self.keyspace, "tablets": self.keyspace}
-        return ScyllaChoices(confidence=1.0, window=0.5, **where)
+        return ScyllaOptions(confidence=1.0, window=0.5, **where)
 
     @property
     def settings(self) -> list[str]:

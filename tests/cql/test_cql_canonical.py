@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cql.decode.arrow_arrays import to_arrow
-from headrace.cql.decode.canonical_bytes import canonical, shown
+from headrace.cql.decode.canonical_bytes import canonical, to_python
 from headrace.cql.language.value_encoder import encode
 from headrace.cql.types import CqlType, parse_type
 from testkit.generators.cql_values import cql_types, cql_values, serialised, witnessed
@@ -33,9 +33,9 @@ def test_values_are_equal_just_where_their_bytes_are(drawn: tuple[CqlType, list[
         assert alone == [other]
         # (Sets and maps are not in their own order here, and what is empty is nothing.)
         if kind.name not in {"set", "map", "list", "vector", "tuple", "udt", "duration"}:
-            assert encode(kind, shown(kind, other)) == one
+            assert encode(kind, to_python(kind, other)) == one
         else:
-            shown(kind, other)
+            to_python(kind, other)
 
 
 def _once(kind: CqlType, value: Any) -> Any:
@@ -74,7 +74,7 @@ def _plain(kind: CqlType, value: Any) -> Any:
 
 def _one(text: str, array: pa.Array) -> list[object]:
     kind = parse_type(text)
-    return [shown(kind, raw) for raw in canonical(kind, array).to_pylist()]
+    return [to_python(kind, raw) for raw in canonical(kind, array).to_pylist()]
 
 
 def test_sets_and_maps_have_no_order_and_lists_have() -> None:

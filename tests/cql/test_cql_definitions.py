@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from headrace.cli import main
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table, create_table, create_type, types_used
-from headrace.cql.language.lexer import Kind, statements, tokens
+from headrace.cql.language.lexer import TokenKind, statements, tokens
 from headrace.cql.log import log_table
 from headrace.cql.options import CdcOptions
-from headrace.cql.tables import Role
+from headrace.cql.tables import ColumnRole
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 
@@ -36,11 +36,11 @@ CREATE TABLE plain (k int PRIMARY KEY, v int);
 
 
 @pytest.fixture(scope="module")
-def known() -> Definitions:
-    return Definitions().apply_all(SCRIPT)
+def known() -> CqlCatalog:
+    return CqlCatalog().apply_all(SCRIPT)
 
 
-def test_a_script_of_definitions_is_read(known: Definitions) -> None:
+def test_a_script_of_definitions_is_read(known: CqlCatalog) -> None:
     orders = known.named('shop."Orders"')
     assert [column.name for column in orders.partition_key] == ["region", "customer"]
     assert [(column.name, column.descending) for column in orders.clustering] == [("at", True), ("Line", False)]
@@ -55,15 +55,15 @@ def test_a_script_of_definitions_is_read(known: Definitions) -> None:
     assert not known.cdc[TableName("shop", "plain")].enabled
 
 
-def test_definitions_survive_printing(known: Definitions) -> None:
+def test_definitions_survive_printing(known: CqlCatalog) -> None:
     """What is printed reads as the same: tables, types, options."""
     types = "\n".join(create_type(kind) for kind in types_used(known.tables.values()))
     tables = "\n".join(create_table(table, known.cdc[name]) for name, table in known.tables.items())
-    again = Definitions().apply_all(types + "\n" + tables)
+    again = CqlCatalog().apply_all(types + "\n" + tables)
     assert (dict(again.tables), dict(again.types), dict(again.cdc)) == (dict(known.tables), dict(known.types), dict(known.cdc))
 
 
-def test_tables_and_types_are_altered(known: Definitions) -> None:
+def test_tables_and_types_are_altered(known: CqlCatalog) -> None:
     changed = known.apply_all("""
         ALTER TABLE shop.plain ADD a int, b map<int, text>;
         ALTER TABLE plain ADD (s text STATIC, c int);
@@ -76,9 +76,9 @@ def test_tables_and_types_are_altered(known: Definitions) -> None:
     """)
     plain = changed.named("plain")
     assert [(column.name, str(column.type), column.role) for column in plain.columns] == [
-        ("key", "int", Role.PARTITION),
-        ("s", "text", Role.STATIC),
-        ("b", "map<int, text>", Role.REGULAR),
+        ("key", "int", ColumnRole.PARTITION),
+        ("s", "text", ColumnRole.STATIC),
+        ("b", "map<int, text>", ColumnRole.REGULAR),
     ]
     assert changed.cdc[plain.name] == CdcOptions(enabled=True, delta="keys")
     inner = changed.named('"Orders"').column("boxed").type.args[0]
@@ -108,7 +108,7 @@ def test_tables_and_types_are_altered(known: Definitions) -> None:
 )
 def test_what_is_wrong_is_said(statement: str, said: str) -> None:
     with pytest.raises(DefiniteError, match=said):
-        Definitions().apply_all(statement)
+        CqlCatalog().apply_all(statement)
 
 
 def test_statements_end_at_their_semicolons() -> None:
@@ -120,25 +120,25 @@ def test_tokens_are_told_apart() -> None:
     text = "a \"B\"\"\" 'it''s' $$it's$$ 1 2.5 1e3 0xAF 12h30m P1Y2MT3S P2W 550e8400-e29b-41d4-a716-446655440000 ? p1 {1:a}"
     found = [(token.kind, token.text) for token in tokens(text)]
     assert found[:14] == [
-        (Kind.NAME, "a"),
-        (Kind.QUOTED, 'B"'),
-        (Kind.STRING, "it's"),
-        (Kind.STRING, "it's"),
-        (Kind.INTEGER, "1"),
-        (Kind.FLOAT, "2.5"),
-        (Kind.FLOAT, "1e3"),
-        (Kind.BLOB, "0xAF"),
-        (Kind.DURATION, "12h30m"),
-        (Kind.DURATION, "P1Y2MT3S"),
-        (Kind.DURATION, "P2W"),
-        (Kind.UUID, "550e8400-e29b-41d4-a716-446655440000"),
-        (Kind.BIND, "?"),
-        (Kind.NAME, "p1"),
+        (TokenKind.NAME, "a"),
+        (TokenKind.QUOTED, 'B"'),
+        (TokenKind.STRING, "it's"),
+        (TokenKind.STRING, "it's"),
+        (TokenKind.INTEGER, "1"),
+        (TokenKind.FLOAT, "2.5"),
+        (TokenKind.FLOAT, "1e3"),
+        (TokenKind.BLOB, "0xAF"),
+        (TokenKind.DURATION, "12h30m"),
+        (TokenKind.DURATION, "P1Y2MT3S"),
+        (TokenKind.DURATION, "P2W"),
+        (TokenKind.UUID, "550e8400-e29b-41d4-a716-446655440000"),
+        (TokenKind.BIND, "?"),
+        (TokenKind.NAME, "p1"),
     ]
     assert [token.text for token in tokens("{1:a}")] == ["{", "1", ":", "a", "}", ""]
 
 
-def test_a_log_table_has_all_columns_and_options(known: Definitions) -> None:
+def test_a_log_table_has_all_columns_and_options(known: CqlCatalog) -> None:
     orders = known.named('"Orders"')
     log = {column.name: str(column.type) for column in log_table(orders).columns}
     assert list(log)[:3] == ["cdc$stream_id", "cdc$time", "cdc$batch_seq_no"]

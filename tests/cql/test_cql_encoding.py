@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headrace.cql.decode.value_order import order_key
-from headrace.cql.language.lexer import Cursor
-from headrace.cql.language.terms import Markers, Parameters, Serialised, read_term
-from headrace.cql.language.value_encoder import encode, serialise
+from headrace.cql.language.lexer import CqlCursor
+from headrace.cql.language.terms import Markers, Parameters, SerializedValue, read_term
+from headrace.cql.language.value_encoder import encode, serialize
 from headrace.cql.types import CqlType, parse_type
 from headrace.errors import DefiniteError
 from testkit.generators.cql_values import cql_types, cql_values, serialised, witnessed
@@ -36,7 +36,7 @@ def test_values_are_serialised_as_the_driver_does(made: tuple[CqlType, object]) 
 def literal(kind: str, text: str, *parameters: object) -> object:
     """What the driver reads of a literal."""
     found = parse_type(kind, {"ut": UDT})
-    return witnessed(found, serialise(found, read_term(Cursor(text), Markers()), Parameters(parameters)))
+    return witnessed(found, serialize(found, read_term(CqlCursor(text), Markers()), Parameters(parameters)))
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_literals_mean_what_the_driver_reads(kind: str, text: str, value: object
 
 
 def test_parameters_stand_anywhere_in_a_literal() -> None:
-    assert literal("frozen<map<text, int>>", "{?: 1, 'a': ?}", "b", Serialised(b"\0\0\0\2")) == [("a", 2), ("b", 1)]
+    assert literal("frozen<map<text, int>>", "{?: 1, 'a': ?}", "b", SerializedValue(b"\0\0\0\2")) == [("a", 2), ("b", 1)]
     assert literal("frozen<ut>", "?", {"a": 1}) == {"a": 1, "b c": None}
     assert literal("duration", "?", Duration(1, 2, 3)) == {"months": 1, "days": 2, "nanoseconds": 3}
     assert literal("decimal", "?", Decimal("1.5")) == "1.5"
@@ -142,5 +142,5 @@ def test_what_does_not_fit_is_refused(kind: str, text: str, said: str) -> None:
 )
 def test_serialised_values_are_ordered_as_servers_do(kind: str, ordered: list[str]) -> None:
     found = parse_type(kind)
-    raw = [serialise(found, read_term(Cursor(text), Markers()), Parameters()) or b"" for text in ordered]
+    raw = [serialize(found, read_term(CqlCursor(text), Markers()), Parameters()) or b"" for text in ordered]
     assert sorted(raw[1::2] + raw[::2], key=order_key(found)) == raw

@@ -11,7 +11,7 @@ from cassandra.connection import ConnectionShutdown, ProtocolError
 from cassandra.protocol import OverloadedErrorMessage, SyntaxException
 
 from headrace.cql.address import parse_cql_url
-from headrace.cql.errors import as_ours, server_errors
+from headrace.cql.errors import server_errors, translate_error
 from headrace.errors import DefiniteError, TransientError
 
 ADDRESS = parse_cql_url("scylla://ann:hidden@far:9042/ks?tls=required")
@@ -40,7 +40,7 @@ def _nobody(*errors: Exception) -> NoHostAvailable:
     ids=lambda error: type(error).__name__,
 )
 def test_what_may_pass(error: Exception) -> None:
-    found = as_ours(error, ADDRESS, "SELECT 1")
+    found = translate_error(error, ADDRESS, "SELECT 1")
     assert isinstance(found, TransientError)
     assert found.hint
     assert "hidden" not in str(found)
@@ -66,7 +66,7 @@ def test_what_may_pass(error: Exception) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_what_does_not(error: Exception) -> None:
-    found = as_ours(error, ADDRESS)
+    found = translate_error(error, ADDRESS)
     assert isinstance(found, DefiniteError)
     assert found.hint
     assert str(ADDRESS) in found.place

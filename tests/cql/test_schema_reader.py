@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table
 from headrace.cql.options import CdcOptions
 from headrace.cql.schema_reader import (
@@ -24,7 +24,7 @@ from headrace.cql.schema_reader import (
 from headrace.cql.session import CqlSession
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from testkit.servers.scylla_tables import (
     add_generation,
@@ -50,7 +50,7 @@ def test_definitions_are_those_of_the_statements(cql: CqlSession, keyspace: str)
         ) WITH CLUSTERING ORDER BY (d DESC, "C" ASC);
         CREATE TABLE {keyspace}.plain (k int PRIMARY KEY, n duration);
     """
-    known = Definitions()
+    known = CqlCatalog()
     for statement in filter(None, (part.strip() for part in statements.split(";"))):
         known = known.apply(statement)
         cql.execute(statement.replace("<zip>", f"<{keyspace}.zip>"))
@@ -99,7 +99,7 @@ def test_generations_of_vnodes_and_of_tablets(cql: CqlSession, keyspace: str) ->
     table, other = TableName(keyspace, "t"), TableName(keyspace, "u")
     old = add_tablet_generation(cql, keyspace, other, make_generation(now - 100, ranges=2))
     new = add_tablet_generation(cql, keyspace, other, make_generation(now, ranges=4), before=old)
-    catalog = ServerCatalog(cql, ScyllaChoices(generations=keyspace, tablets=keyspace, confidence=0))
+    catalog = ServerCatalog(cql, ScyllaOptions(generations=keyspace, tablets=keyspace, confidence=0))
     assert catalog.generations(table) == [first.time, second.time]
     assert catalog.streams(table, first.time) == tuple(streams for _, streams in first.ranges)
     assert catalog.generations(other) == [old.time, new.time]

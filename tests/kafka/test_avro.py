@@ -11,9 +11,9 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import Decoder
-from headrace.kafka.avro.encoder import Encoder, MapOf
+from headrace.kafka.avro.encoder import Encoder, MapColumns
 from headrace.kafka.avro.resolution import problems
-from headrace.kafka.avro.schema import AvroSchema, Kind, parse_schema, schema_of, tree_of
+from headrace.kafka.avro.schema import AvroKind, AvroSchema, parse_schema, schema_of, tree_of
 from testkit.generators.avro_random import fields_of, read_with_fastavro, write_with_fastavro
 
 GUID = {"type": "fixed", "name": "Guid", "size": 16}
@@ -69,7 +69,7 @@ def test_a_schema_written_out_again_is_the_same() -> None:
 def test_logical_types_are_named_only() -> None:
     tree = {"type": "bytes", "logicalType": "decimal", "precision": 4, "scale": 2, "connect.name": "org.apache.kafka.connect.data.Decimal"}
     found = schema_of(tree).root
-    assert (found.kind, found.logical) == (Kind.BYTES, "decimal")
+    assert (found.kind, found.logical) == (AvroKind.BYTES, "decimal")
     assert found.properties == {"precision": 4, "scale": 2, "connect.name": "org.apache.kafka.connect.data.Decimal"}
 
 
@@ -244,9 +244,9 @@ def test_maps_of_columns() -> None:
     columns = {
         "database": pa.scalar("shop"),
         "txid": pa.array([bytes(16), None, b"0123456789abcdef"], pa.binary(16)),
-        "integers": MapOf({"id": pa.array([1, 2, 3], pa.int32()), "qty": pa.array([None, -5, None], pa.int16())}),
-        "strings": MapOf({"name": pa.array(["é", None, None]).dictionary_encode()}),
-        "longs": MapOf(
+        "integers": MapColumns({"id": pa.array([1, 2, 3], pa.int32()), "qty": pa.array([None, -5, None], pa.int16())}),
+        "strings": MapColumns({"name": pa.array(["é", None, None]).dictionary_encode()}),
+        "longs": MapColumns(
             {"total": pa.array([1 << 40, None, 7]), "other": pa.array([1, 2, 3])},
             {"other": pa.array([True, False, False])},
         ),
@@ -286,7 +286,7 @@ def test_columns_that_do_not_fit() -> None:
         ({"a": pa.array([1, 2])}, "neither a column nor a default"),
         ({"a": pa.array([1, 2]), "e": letters, "x": letters}, "no field"),
         ({"a": pa.array([1]), "e": letters}, "different lengths"),
-        ({"a": MapOf({}), "e": letters}, "no map"),
+        ({"a": MapColumns({}), "e": letters}, "no map"),
     ]
     for columns, reason in cases:
         with pytest.raises(DefiniteError, match=reason):

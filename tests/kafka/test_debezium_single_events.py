@@ -9,7 +9,7 @@ import pytest
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
 from headrace.kafka.consumers.debezium_events import EventReader
 from headrace.kafka.consumers.row_changes import What
-from headrace.kafka.schema_repository import Registered
+from headrace.kafka.schema_repository import RegisteredSchema
 from testkit.recordings.debezium_recordings import GOLDEN, load_records, load_truth, recording_names
 
 
@@ -26,7 +26,7 @@ class Recorded:
     def register(self, subject: str, schema: AvroSchema) -> int:
         raise NotImplementedError
 
-    def latest(self, subject: str) -> Registered | None:
+    def latest(self, subject: str) -> RegisteredSchema | None:
         raise NotImplementedError
 
     def check(self, subject: str, schema: AvroSchema) -> tuple[str, ...]:

@@ -74,7 +74,7 @@ def test_an_answer_within_the_limits_is_taken() -> None:
 
 def test_references_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each schema refers to two more: within 20 levels, a million requests."""
-    monkeypatch.setattr(registry_http, "_MOST_REFERENCES", 50)
+    monkeypatch.setattr(registry_http, "_MAX_REFERENCES", 50)
     asked: list[bytes] = []
 
     def more(client: Client) -> None:

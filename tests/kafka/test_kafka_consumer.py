@@ -25,11 +25,11 @@ from headrace.errors import DefiniteError
 from headrace.kafka import RowChange, What
 from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.avro.schema import parse_schema
-from headrace.kafka.consumers.consumer import Reading
+from headrace.kafka.consumers.consumer import Subscription
 from headrace.kafka.consumers.message_source import TopicConsumer
 from headrace.kafka.consumers.tail import tail
 from headrace.kafka.mypipe.table_schemas import columns_schema, specific_schema
-from headrace.kafka.mypipe.values import Mapping
+from headrace.kafka.mypipe.values import ValueMapping
 from headrace.kafka.mypipe.wire_format import (
     COLUMNS_HEADER,
     COMMITTED_HEADER,
@@ -127,7 +127,7 @@ def test_callbacks_get_mypipes_generic_messages_of_both_shapes(broker: PrivateBr
 def test_blocks_have_the_types_that_the_repository_tells(broker: PrivateBroker, tmp_path: Path) -> None:
     """Generic and specific messages of one table, with the columns' types from a folder of schemas."""
     repository = open_repository(str(tmp_path / "schemas"))
-    mapping = Mapping()
+    mapping = ValueMapping()
     ids = {one: repository.register(generic_subject(one), parse_schema(json.dumps(generic_schema(one)))) for one in Mutation}
     columns = repository.register("shop_orders_columns", parse_schema(json.dumps(columns_schema(TABLE))))
     described = (COLUMNS_HEADER, columns.to_bytes(2, "big"))
@@ -473,14 +473,14 @@ def test_tail_prints_every_message_of_either_kind_and_follows_until_it_is_stoppe
 
 def test_tail_says_what_is_wrong_with_its_arguments(broker: PrivateBroker) -> None:
     topic = broker.create_topic()
-    reading = Reading(broker.url(topic), start="soon")
+    reading = Subscription(broker.url(topic), start="soon")
     with pytest.raises(DefiniteError, match="no place to start"):
         next(tail(reading, once=True))
     with pytest.raises(DefiniteError, match="its next one is 0"):
-        next(tail(Reading(broker.url(topic), start="5"), once=True))
+        next(tail(Subscription(broker.url(topic), start="5"), once=True))
     with pytest.raises(DefiniteError, match="no topic is named"):
-        next(tail(Reading(broker.url("")), once=True))
-    assert not list(tail(Reading(broker.url(topic)), once=True))
+        next(tail(Subscription(broker.url("")), once=True))
+    assert not list(tail(Subscription(broker.url(topic)), once=True))
 
 
 def test_the_example_of_the_document(broker: PrivateBroker) -> None:

@@ -11,13 +11,13 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.kafka.mypipe.table_schemas import columns_schema, field_names, specific_schema, told_columns, told_record
-from headrace.kafka.mypipe.values import WIRE_TYPES, Mapping, avro_type, decimal_bytes, from_field, from_map, map_of, to_field, to_map
+from headrace.kafka.mypipe.table_schemas import columns_schema, field_names, read_described_columns, read_described_record, specific_schema
+from headrace.kafka.mypipe.values import WIRE_TYPES, ValueMapping, avro_type, decimal_bytes, from_field, from_map, map_of, to_field, to_map
 from headrace.kafka.mypipe.wire_format import Mutation, generic_schema, head, position_bytes, read_heads, read_position, transaction_guids
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from testkit.generators.kind_values import COLUMNS, VALUES, array_of, plain_of, table_of_all
 
-MAPPINGS = [Mapping(), Mapping(text_as_bytes=False)]
+MAPPINGS = [ValueMapping(), ValueMapping(text_as_bytes=False)]
 _WIDE = Context(prec=100)
 TEXT = Column("body", Kind.STRING, source_type="mediumtext")
 
@@ -30,7 +30,7 @@ def sliced(column: Column) -> list[pa.Array]:
 
 @pytest.mark.parametrize("mapping", MAPPINGS, ids=str)
 @pytest.mark.parametrize("column", [*COLUMNS, TEXT], ids=lambda column: column.name)
-def test_values_come_back_from_maps_and_fields(column: Column, mapping: Mapping) -> None:
+def test_values_come_back_from_maps_and_fields(column: Column, mapping: ValueMapping) -> None:
     for array in sliced(column):
         name = map_of(column, mapping)
         wire = to_map(column, array, name)
@@ -45,7 +45,7 @@ def test_values_come_back_from_maps_and_fields(column: Column, mapping: Mapping)
 
 
 def test_which_map_holds_which_kind() -> None:
-    found = {kind.value: map_of(column, Mapping()) for kind, column in zip(Kind, COLUMNS, strict=True)}
+    found = {kind.value: map_of(column, ValueMapping()) for kind, column in zip(Kind, COLUMNS, strict=True)}
     assert found == {
         **dict.fromkeys(("int8", "int16", "int32", "uint8", "uint16", "year"), "integers"),
         **dict.fromkeys(("int64", "uint32"), "longs"),
@@ -53,12 +53,12 @@ def test_which_map_holds_which_kind() -> None:
         **dict.fromkeys(("uint64", "float32", "float64", "decimal", "string", "date", "datetime", "timestamp", "time"), "strings"),
         **dict.fromkeys(("enum", "set", "json", "uuid", "inet4", "inet6"), "strings"),
     }
-    assert map_of(TEXT, Mapping()) == "bytes"
-    assert map_of(TEXT, Mapping(text_as_bytes=False)) == "strings"
+    assert map_of(TEXT, ValueMapping()) == "bytes"
+    assert map_of(TEXT, ValueMapping(text_as_bytes=False)) == "strings"
 
 
 def test_unsigned_numbers_as_longs_halt_beyond_them() -> None:
-    column, mapping = Column("n", Kind.UINT64), Mapping(unsigned_as_long=True)
+    column, mapping = Column("n", Kind.UINT64), ValueMapping(unsigned_as_long=True)
     assert (map_of(column, mapping), avro_type(column, mapping)) == ("longs", "long")
     fits = pa.array([0, None, 2**63 - 1], pa.uint64())
     assert from_map(column, to_map(column, fits, "longs"), "longs").equals(fits)
@@ -131,12 +131,12 @@ def test_a_transaction_has_one_guid() -> None:
 @pytest.mark.parametrize("mutation", Mutation)
 def test_the_schemas_are_avro_and_tell_the_table(mutation: Mutation) -> None:
     schema, _ = table_of_all(0)
-    raw = json.loads(json.dumps(specific_schema(schema, mutation, Mapping())))
+    raw = json.loads(json.dumps(specific_schema(schema, mutation, ValueMapping())))
     fastavro.parse_schema(raw)
-    assert told_record(raw, mutation).schema(schema.name) == schema
+    assert read_described_record(raw, mutation).schema(schema.name) == schema
     described = json.loads(json.dumps(columns_schema(schema)))
     fastavro.parse_schema(described)
-    assert told_columns(described).schema(schema.name) == schema
+    assert read_described_columns(described).schema(schema.name) == schema
     fastavro.parse_schema(generic_schema(mutation))
 
 
@@ -162,10 +162,10 @@ def test_columns_that_avro_cannot_name_get_fields_of_their_own() -> None:
     columns = tuple(Column(name, Kind.INT32) for name in names)
     assert field_names(columns) == ("database_", "txid_", "a_b", "a_b_", "a_b__", "_n_", "_1st", "plain")
     schema = TableSchema(TableName("my db", "t-1"), columns, ())
-    raw = specific_schema(schema, Mutation.UPDATE, Mapping())
+    raw = specific_schema(schema, Mutation.UPDATE, ValueMapping())
     fastavro.parse_schema(json.loads(json.dumps(raw)))
     assert raw["name"] == "my_db_t_1_update"
-    assert [column.name for column in told_record(raw, Mutation.UPDATE).columns] == names
+    assert [column.name for column in read_described_record(raw, Mutation.UPDATE).columns] == names
 
 
 def test_a_schema_by_hand_tells_the_table_by_its_types() -> None:
@@ -182,7 +182,7 @@ def test_a_schema_by_hand_tells_the_table_by_its_types() -> None:
             {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
         ],
     }
-    told = told_record(raw, Mutation.INSERT)
+    told = read_described_record(raw, Mutation.INSERT)
     assert [(column.name, column.kind) for column in told.columns] == [
         ("id", Kind.INT32),
         ("username", Kind.STRING),

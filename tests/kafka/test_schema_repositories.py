@@ -16,10 +16,10 @@ from confluent_kafka.schema_registry import Schema, SchemaReference, SchemaRegis
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.avro.schema import AvroSchema, parse_schema, schema_of
-from headrace.kafka.registry import MemoryRepository, open_repository, secret_in
+from headrace.kafka.registry import MemoryRepository, open_repository, secret_name_in
 from headrace.kafka.registry_files import DirectoryRepository, subject_of
 from headrace.kafka.registry_http import HttpRepository, client_settings
-from headrace.kafka.schema_repository import Compatibility, SchemaRepository, conflicts
+from headrace.kafka.schema_repository import Compatibility, SchemaRepository, find_conflicts
 from headrace.settings.settings_file import parse_set_flag
 from testkit.servers.schema_registry import PrivateRegistry
 
@@ -203,7 +203,7 @@ def test_the_address_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_setting_holds_no_secret(address: str, secret: str | None) -> None:
-    assert secret_in(address) == secret
+    assert secret_name_in(address) == secret
     if secret is None:
         assert parse_set_flag(f"debezium.registry={address}").debezium.registry == address
     else:
@@ -265,11 +265,11 @@ def test_compatibility_levels() -> None:
     }
     for level, outcome in expected.items():
         pairs = ((narrow, wide), (wide, narrow), (wide, added), (wide, must))
-        assert tuple(conflicts(level, new, [old]) == () for old, new in pairs) == outcome, level
+        assert tuple(find_conflicts(level, new, [old]) == () for old, new in pairs) == outcome, level
     # By the last one alone it would do.
     history = [must, wide]
-    assert conflicts(Compatibility.BACKWARD, added, history) == ()
+    assert find_conflicts(Compatibility.BACKWARD, added, history) == ()
     dropped = record({"name": "id", "type": "long"}, {"name": "must", "type": "int", "default": 1})
-    assert conflicts(Compatibility.BACKWARD, dropped, history) == ()
-    assert conflicts(Compatibility.BACKWARD_TRANSITIVE, dropped, history) != ()
+    assert find_conflicts(Compatibility.BACKWARD, dropped, history) == ()
+    assert find_conflicts(Compatibility.BACKWARD_TRANSITIVE, dropped, history) != ()
     assert parse_schema(narrow.text).root.fields[0].type.kind == "int"

@@ -25,7 +25,7 @@ from headrace.settings.toml_writer import to_toml
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, Deletes, MissingColumns, TableOptions, TargetEngine
 from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
 from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
-from headrace.sources.debezium.events.options import Versions
+from headrace.sources.debezium.events.options import VersionSource
 
 ORDERS, EVENTS = TableName("shop", "orders"), TableName("shop", "events")
 DOCS = Path(__file__).parents[2] / "docs" / "clickhouse.md"
@@ -200,7 +200,7 @@ def test_sections_about_kafka() -> None:
     text = '[kafka]\nformat = "specific"\npartitions = 6\nproperties = { linger.ms = 20 }\n[debezium]\nversions = "offset"\nepoch = 2\n'
     chosen = parse_settings(text.replace("linger.ms", '"linger.ms"'), "f")
     expected = KafkaOptions(format=MessageFormat.SPECIFIC, partitions=6, properties=(("linger.ms", "20"),))
-    assert (chosen.kafka, chosen.debezium.epoch, chosen.debezium.versions) == (expected, 2, Versions.OFFSET)
+    assert (chosen.kafka, chosen.debezium.epoch, chosen.debezium.versions) == (expected, 2, VersionSource.OFFSET)
     assert parse_settings(to_toml(chosen.plain), "f") == chosen
     assert parse_set_flag("kafka.format=debezium").over(chosen).kafka.format is MessageFormat.DEBEZIUM
     with pytest.raises(DefiniteError, match="format must be one of") as caught:

@@ -18,13 +18,13 @@ from headrace.model.alter_effects import Alteration, Fate, Filled, Kept, Shorten
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_settings
-from headrace.transforms.alteration import reread_reason, shaped_alteration
-from headrace.transforms.block_transform import Shaper, filtered
+from headrace.transforms.alteration import reread_reason, transform_alteration
+from headrace.transforms.block_transform import BlockTransformer, filtered
 from headrace.transforms.expressions import parse
-from headrace.transforms.name_checks import misfits
-from headrace.transforms.options import TransformChoices, Transforms
+from headrace.transforms.name_checks import find_name_conflicts
+from headrace.transforms.options import TransformOptions, Transforms
 from headrace.transforms.salts import Salts
-from headrace.transforms.table_shape import shape_of
+from headrace.transforms.transform_plan import plan_transform
 
 NAME = TableName("shop", "people")
 PEOPLE = TableSchema(
@@ -45,15 +45,15 @@ PEOPLE = TableSchema(
 )
 
 
-def chosen(**fields: Any) -> TransformChoices:
+def chosen(**fields: Any) -> TransformOptions:
     pairs = {name: tuple(value.items()) if isinstance(value, dict) else value for name, value in fields.items()}
-    return TransformChoices(**pairs)
+    return TransformOptions(**pairs)
 
 
-def shaper(choices: TransformChoices, moving: tuple[str, ...] = ("id",), salt: str = "", *, whole: bool = True) -> Shaper:
-    fields = tuple((name, getattr(choices, name)) for name in TransformChoices.__slots__ if getattr(choices, name))
-    made = Shaper(Transforms((("shop.*", fields),)), Salts({"env:SALT": salt.encode()}), {NAME: moving}, whole)
-    carried: Shaper = pickle.loads(pickle.dumps(made))
+def shaper(choices: TransformOptions, moving: tuple[str, ...] = ("id",), salt: str = "", *, whole: bool = True) -> BlockTransformer:
+    fields = tuple((name, getattr(choices, name)) for name in TransformOptions.__slots__ if getattr(choices, name))
+    made = BlockTransformer(Transforms((("shop.*", fields),)), Salts({"env:SALT": salt.encode()}), {NAME: moving}, whole)
+    carried: BlockTransformer = pickle.loads(pickle.dumps(made))
     return carried
 
 
@@ -117,7 +117,7 @@ def test_what_may_not_be_in_an_expression(text: str, said: str) -> None:
 def test_the_clock_by_another_name_is_no_column() -> None:
     for text in ("current_timestamp > seen", "current_date = seen", "localtimestamp = seen"):
         with pytest.raises(DefiniteError, match="no such column"):
-            shape_of(chosen(filter=text), PEOPLE)
+            plan_transform(chosen(filter=text), PEOPLE)
 
 
 def test_which_columns_an_expression_names() -> None:
@@ -140,7 +140,7 @@ def test_a_table_through_all_of_it() -> None:
         mask={"worked": "null"},
         hash={"id": "sha256", "email": "number"},
     )
-    shape = shape_of(choices, PEOPLE)
+    shape = plan_transform(choices, PEOPLE)
     made = {column.name: column for column in shape.schema.columns}
     assert list(made) == ["id", "email", "state", "total", "seen", "worked", "large", "key", "day", "label", "rich"]
     assert (made["id"].kind, made["id"].nullable, made["id"].auto_increment) == (Kind.STRING, False, False)
@@ -157,11 +157,11 @@ def test_a_table_through_all_of_it() -> None:
 
 
 def test_a_table_without_transforms_passes_as_it_is() -> None:
-    shape = shape_of(TransformChoices(), PEOPLE)
+    shape = plan_transform(TransformOptions(), PEOPLE)
     assert shape.is_plain
     assert shape.schema is PEOPLE
     block = people([{}])
-    assert shaper(TransformChoices())(block) is block
+    assert shaper(TransformOptions())(block) is block
 
 
 @pytest.mark.parametrize(
@@ -188,9 +188,9 @@ def test_a_table_without_transforms_passes_as_it_is() -> None:
         (chosen(mask={"key": "empty"}), "no empty value", "null"),
     ],
 )
-def test_what_does_not_fit_a_table(choices: TransformChoices, said: str, hint: str) -> None:
+def test_what_does_not_fit_a_table(choices: TransformOptions, said: str, hint: str) -> None:
     with pytest.raises(DefiniteError, match=said) as caught:
-        shape_of(choices, PEOPLE)
+        plan_transform(choices, PEOPLE)
     assert "shop.people" in caught.value.place
     assert any(one in caught.value.hint for one in hint.split("|")), caught.value.hint
 
@@ -198,13 +198,13 @@ def test_what_does_not_fit_a_table(choices: TransformChoices, said: str, hint: s
 def test_a_key_that_is_only_an_index_stays_too() -> None:
     keyless = replace(PEOPLE, primary_key=(), indexes=(Index("one", ("big",), unique=True),))
     with pytest.raises(DefiniteError, match="column big"):
-        shape_of(chosen(mask={"big": "empty"}), keyless)
-    assert shape_of(chosen(rename={"big": "large"}), keyless).schema.row_key == ("large",)
+        plan_transform(chosen(mask={"big": "empty"}), keyless)
+    assert plan_transform(chosen(rename={"big": "large"}), keyless).schema.row_key == ("large",)
 
 
 def test_names_that_are_about_nothing() -> None:
     fields = (("mask", (("e_mail", "email"), ("email", "email"))), ("drop", ("secret_*",)))
-    found = misfits(Transforms((("shop.people", fields), ("shop.persons", ()), ("crm.*", ()))), [PEOPLE])
+    found = find_name_conflicts(Transforms((("shop.people", fields), ("shop.persons", ()), ("crm.*", ()))), [PEOPLE])
     assert [(one.message, one.hint, one.is_sure) for one in found] == [
         ("drop names secret_*, and shop.people has no such column", found[0].hint, False),
         ("mask names e_mail, and shop.people has no such column", "did you mean email?", True),
@@ -347,8 +347,8 @@ def altered(after: TableSchema, fates: dict[str, tuple[str | None, Any]] | None 
     return Alteration(PEOPLE, after, made)
 
 
-def seen(choices: TransformChoices, told: Alteration) -> dict[str, Fate]:
-    found = shaped_alteration(told, shape_of(choices, told.before), shape_of(choices, told.after))
+def seen(choices: TransformOptions, told: Alteration) -> dict[str, Fate]:
+    found = transform_alteration(told, plan_transform(choices, told.before), plan_transform(choices, told.after))
     return {fate.column.name: fate for fate in found.fates}
 
 
@@ -395,7 +395,7 @@ def test_an_alteration_that_may_move_rows_across_the_filter() -> None:
     choices = chosen(filter="email LIKE 'a%'")
 
     def reason(told: Alteration) -> str:
-        return reread_reason(told, shape_of(choices, told.before), shape_of(choices, told.after))
+        return reread_reason(told, plan_transform(choices, told.before), plan_transform(choices, told.after))
 
     assert reason(altered(with_column("total", replace(PEOPLE.column("total"), scale=3)))) == ""
     longer = with_column("email", replace(PEOPLE.column("email"), source_type="varchar(400)"))

@@ -20,11 +20,11 @@ from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.scylla.position import LogPosition, Place
+from headrace.sources.scylla.position import LogPosition, StreamPosition
 from headrace.sources.scylla.snapshot.base_rows import RowQuery
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk, server_time
-from headrace.sources.scylla.snapshot.table_probe import ask_telling
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.snapshot.reader import TokenChunk, read_chunk, server_time
+from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.scylla.verifier import standing_of, verify_logged
@@ -72,7 +72,9 @@ def _fill(cql: CqlSession, keyspace: str) -> None:
 def _copy(cql: CqlSession, sink: CellSink, table: CqlTable) -> None:
     sink.prepare([table])
     writer = sink.writer()
-    for block in read_chunk(cql, RowQuery(table, ask_telling(cql, table)), Chunk(table.name, WHOLE), ScyllaChoices(confidence=0)):
+    for block in read_chunk(
+        cql, RowQuery(table, probe_write_times(cql, table)), TokenChunk(table.name, WHOLE), ScyllaOptions(confidence=0)
+    ):
         writer.write(block)
     writer.close()
 
@@ -134,7 +136,7 @@ def test_rows_of_a_pipe_that_is_behind_are_not_called_different(cql: CqlSession,
 
 
 def test_where_a_pipe_stands_is_the_moment_it_told() -> None:
-    position = LogPosition({TableName("ks", "t"): Place(0, 1_790_000_000_123_456)})
+    position = LogPosition({TableName("ks", "t"): StreamPosition(0, 1_790_000_000_123_456)})
     told = Progress("pipe", "scylla://h", str(position), 0, 0, 0, 0, 0, 0, incomplete=("ks.t",))
     assert standing_of(told) == Standing(1_790_000_000_123_000, is_running=False, incomplete=frozenset({"ks.t"}))
     assert standing_of(Progress("pipe", "scylla://h", str(LogPosition()), 0, 0, 0, 0, 0, 0)).position == 0

@@ -15,9 +15,9 @@ from typing import Final
 from headrace.model.schema import ZeroDates
 from headrace.settings.dataclass_fields import Field, Size, setting_fields
 from headrace.settings.pipe_settings import SnapshotMode
-from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
 _FLUSH_BYTES: Final = Size(BatchLimits().flush_bytes)
 _FLUSH_S: Final = BatchLimits().flush_seconds
@@ -204,8 +204,8 @@ class PipeKeys:
 TOPIC_TABLES: Final = {"topic_tables": "topics", "topic_table_patterns": "topic_patterns"}
 """Keys of topic sources, with their names under `[debezium]`; those names have another meaning here."""
 _DEBEZIUM_FIELDS: Final[dict[str, Field]] = {
-    **{name: one for name, one in setting_fields(DebeziumChoices).items() if name not in TOPIC_TABLES.values()},
-    **{ours: setting_fields(DebeziumChoices)[theirs] for ours, theirs in TOPIC_TABLES.items()},
+    **{name: one for name, one in setting_fields(DebeziumOptions).items() if name not in TOPIC_TABLES.values()},
+    **{ours: setting_fields(DebeziumOptions)[theirs] for ours, theirs in TOPIC_TABLES.items()},
 }
 SOURCE_KEYS: Final[Mapping[SourceKind, tuple[type, ...]]] = {
     SourceKind.MYSQL: (SourceKeys, ColumnKeys, StartKeys, SnapshotKeys, BinlogKeys, RelayKeys),
@@ -215,7 +215,7 @@ SOURCE_KEYS: Final[Mapping[SourceKind, tuple[type, ...]]] = {
 }
 SOURCE_OPTIONS: Final[Mapping[SourceKind, tuple[str, Mapping[str, Field]]]] = {
     SourceKind.TOPICS: ("debezium", _DEBEZIUM_FIELDS),
-    SourceKind.SCYLLA: ("scylla", setting_fields(ScyllaChoices)),
+    SourceKind.SCYLLA: ("scylla", setting_fields(ScyllaOptions)),
 }
 """For kinds of sources with options: the section that stores them, and their keys in this file."""
 

@@ -25,7 +25,7 @@ from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
 from headrace.sinks.url_schemes import STDOUT
 from headrace.sources.debezium.events.options import FIXED as DEBEZIUM_FIXED
 from headrace.sources.scylla.snapshot.options import FIXED as SCYLLA_FIXED
-from headrace.transforms.options import TransformChoices
+from headrace.transforms.options import TransformOptions
 
 _KINDS: Final = {
     SourceKind.MYSQL: ("a MySQL or MariaDB server", "^(mysql|mariadb)://"),
@@ -82,7 +82,7 @@ def list_sections() -> tuple[Section, ...]:
         Section("sinks.NAME", "a class of your own", PRODUCER_FIELDS, frozenset()),
         Section("pipes.NAME", "", setting_fields(PipeKeys), frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
         Section('pipes.NAME.tables."GLOB"', "ClickHouse", setting_fields(TableOptions), CHANGEABLE),
-        Section('pipes.NAME.tables."GLOB"', "every sink", setting_fields(TransformChoices), frozenset()),
+        Section('pipes.NAME.tables."GLOB"', "every sink", setting_fields(TransformOptions), frozenset()),
     )
 
 

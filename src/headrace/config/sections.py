@@ -70,7 +70,7 @@ from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.producer_sink import CLASS as PRODUCER_SCHEME
 from headrace.sinks.producer_sink import is_producer, parse_producer
 from headrace.sinks.url_schemes import STDOUT, is_stdout
-from headrace.transforms.options import TransformChoices
+from headrace.transforms.options import TransformOptions
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
 
@@ -245,7 +245,7 @@ def read_table_settings(document: Document, pipe: PipeSection, sink: SinkSection
         with problems.collect():
             own = require_table(document, path, raw)
             of_sink = setting_fields(TableOptions) if sink.section == SINK else {}
-            known = {**setting_fields(TransformChoices), **of_sink}
+            known = {**setting_fields(TransformOptions), **of_sink}
             for key, value in own.items():
                 with problems.collect():
                     if key not in known:

@@ -23,7 +23,7 @@ from headrace.settings.settings_file import SINK, UserSettings
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.tables.target_names import target_name
 from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
-from headrace.sources.debezium.events.topic_tables import Naming
+from headrace.sources.debezium.events.topic_tables import TableNaming
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +117,7 @@ def _source_globs(spec: PipeSpec) -> Iterable[str]:
     include, choices = spec.settings.selection.include, spec.chosen.debezium
     if not is_kafka(spec.source) or include != ("*.*",):
         return include
-    if spec.topics.pattern or choices.topic_patterns or choices.naming is not Naming.TOPIC:
+    if spec.topics.pattern or choices.topic_patterns or choices.naming is not TableNaming.TOPIC:
         return (f"{choices.database or '*'}.*",)
     named = [name for name in parse_kafka_url(spec.source).topic.split(",") if name]
     mapped = dict(choices.topics)

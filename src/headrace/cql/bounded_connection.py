@@ -42,7 +42,7 @@ def violation(what: str) -> ProtocolError:
     return ProtocolError(f"{BROKEN}: {what}")
 
 
-class BoundedConnection(Cluster.connection_class):  # type: ignore[misc]
+class BoundedCqlConnection(Cluster.connection_class):  # type: ignore[misc]
     """A connection to a server that is not trusted."""
 
     def _connect_socket(self) -> None:
@@ -115,11 +115,11 @@ def _checked(decode: Callable[..., Any]) -> Callable[..., Any]:
     return decoded
 
 
-class _Quiet(logging.Filter):
+class _DecodeErrorFilter(logging.Filter):
     """Leaves out the driver's own report of an answer that it cannot decode, with all of its bytes: the error is raised as well."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("Error decoding response from Cassandra")
 
 
-logging.getLogger("cassandra.connection").addFilter(_Quiet())
+logging.getLogger("cassandra.connection").addFilter(_DecodeErrorFilter())

@@ -44,64 +44,68 @@ def server_errors(address: CqlAddress, about: str = "") -> Iterator[None]:
     try:
         yield
     except DRIVER_ERRORS as error:
-        raise as_ours(error, address, about) from error
+        raise translate_error(error, address, about) from error
 
 
-def as_ours(error: BaseException, address: CqlAddress, about: str = "") -> HeadraceError:
+def translate_error(error: BaseException, address: CqlAddress, about: str = "") -> HeadraceError:
     """An error of the driver's as one of ours."""
     place = f"{address} {about}".rstrip()
     if isinstance(error, HeadraceError):
         return error
     if isinstance(error, NoHostAvailable):
-        return _nobody(error, address, place)
+        return _no_host_error(error, address, place)
     if BROKEN in str(error):
         broken = BROKEN + str(error).partition(BROKEN)[2][:400]
         return DefiniteError(broken, place=place, hint=_other_port(address))
     if isinstance(error, AuthenticationFailed):
-        return _refused(error, address, place)
+        return _auth_error(error, address, place)
     if isinstance(error, Unauthorized):
-        return DefiniteError(f"the account may not do this: {_said(error)}", place=place, hint="GRANT it what the message names")
+        return DefiniteError(f"the account may not do this: {_error_text(error)}", place=place, hint="GRANT it what the message names")
     if isinstance(error, RateLimitReached):
-        return TransientError(f"the cluster limits how much is asked of it: {_said(error)}", place=place, hint=_BUSY)
+        return TransientError(f"the cluster limits how much is asked of it: {_error_text(error)}", place=place, hint=_BUSY)
     if isinstance(error, AlreadyExists | InvalidRequest | SyntaxException | RequestValidationException):
-        return DefiniteError(f"the server refuses: {_said(error)}", place=place, hint="check the keyspace, the table and their columns")
+        return DefiniteError(
+            f"the server refuses: {_error_text(error)}", place=place, hint="check the keyspace, the table and their columns"
+        )
     if isinstance(error, Unavailable):
         missing = f"{error.alive_replicas} of {error.required_replicas} replicas that the consistency demands are alive"
         return TransientError(f"too few replicas: {missing}", place=place, hint=_BUSY + ", or choose another consistency=")
     if isinstance(error, ReadTimeout | WriteTimeout | OperationTimedOut):
-        return TransientError(f"the cluster took too long: {_said(error)}", place=place, hint=_BUSY + ", or raise read-timeout=")
+        return TransientError(f"the cluster took too long: {_error_text(error)}", place=place, hint=_BUSY + ", or raise read-timeout=")
     if isinstance(error, OSError) and (found := _tls_failure(error, place)) is not None:
         return found
     if isinstance(error, UnresolvableContactPoints):
         return TransientError("no host of the address can be found by its name", place=place, hint="check the names in the address")
     if isinstance(error, ProtocolError):
-        return DefiniteError(f"the server and we do not understand each other: {_said(error)}", place=place, hint=_other_port(address))
+        return DefiniteError(
+            f"the server and we do not understand each other: {_error_text(error)}", place=place, hint=_other_port(address)
+        )
     if isinstance(error, RequestExecutionException | ErrorMessage):
-        return TransientError(f"the cluster could not do it: {_said(error)}", place=place, hint=_BUSY)
+        return TransientError(f"the cluster could not do it: {_error_text(error)}", place=place, hint=_BUSY)
     if isinstance(error, DriverException):
-        return DefiniteError(f"the driver cannot do it: {_said(error)}", place=place, hint="this should not happen; please report it")
-    return TransientError(f"the server cannot be reached: {_said(error)}", place=place, hint="check that it runs and can be reached")
+        return DefiniteError(f"the driver cannot do it: {_error_text(error)}", place=place, hint="this should not happen; please report it")
+    return TransientError(f"the server cannot be reached: {_error_text(error)}", place=place, hint="check that it runs and can be reached")
 
 
-def _nobody(error: NoHostAvailable, address: CqlAddress, place: str) -> HeadraceError:
+def _no_host_error(error: NoHostAvailable, address: CqlAddress, place: str) -> HeadraceError:
     """No host would do: what the most telling of them said."""
     told = list(error.errors.values()) if isinstance(error.errors, dict) else []
-    ours = [as_ours(one, address) for one in told]
+    ours = [translate_error(one, address) for one in told]
     definite = next((one for one in ours if isinstance(one, DefiniteError)), None)
     if definite is not None:
         return definite
-    why = "; ".join(dict.fromkeys(_said(one) for one in told)) or _said(error)
+    why = "; ".join(dict.fromkeys(_error_text(one) for one in told)) or _error_text(error)
     message = f"no host of the cluster can be reached: {why}"
-    return TransientError(message, place=place, hint=f"check that it runs and can be reached{_perhaps_tls(address)}")
+    return TransientError(message, place=place, hint=f"check that it runs and can be reached{_possible_tls_mismatch(address)}")
 
 
-def _refused(error: AuthenticationFailed, address: CqlAddress, place: str) -> DefiniteError:
+def _auth_error(error: AuthenticationFailed, address: CqlAddress, place: str) -> DefiniteError:
     variable = password_variable(f"{address.scheme}://")
     if not address.user:
         hint = f"write {address.scheme}://user:password@host/keyspace, or give the password in {variable}"
         return DefiniteError("the server demands an account", place=place, hint=hint)
     return DefiniteError(
-        f"access is denied to {address.user!r}: {_said(error)}",
+        f"access is denied to {address.user!r}: {_error_text(error)}",
         place=place,
         hint=f"check the account and its password (in the address or {variable})",
     )
@@ -124,15 +128,15 @@ def _tls_failure(error: OSError, place: str) -> HeadraceError | None:
     )
 
 
-def _perhaps_tls(address: CqlAddress) -> str:
+def _possible_tls_mismatch(address: CqlAddress) -> str:
     return "; if it demands encryption, write tls=verify-identity" if address.tls.mode is TlsMode.DISABLED else ""
 
 
 def _other_port(address: CqlAddress) -> str:
-    return f"check that a CQL server with protocol 4 listens on this port{_perhaps_tls(address)}"
+    return f"check that a CQL server with protocol 4 listens on this port{_possible_tls_mismatch(address)}"
 
 
-def _said(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     """The server's own words, without the driver's decoration."""
     text = str(getattr(error, "summary_msg", lambda: "")() or error)
     if 'message="' in text:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import IntEnum
 from typing import Final
 
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -70,9 +70,9 @@ def log_table(base: CqlTable) -> CqlTable:
             hint="leave the table out",
         )
     head = [
-        CqlColumn(STREAM, CqlType("blob"), Role.PARTITION),
-        CqlColumn(TIME, CqlType("timeuuid"), Role.CLUSTERING),
-        CqlColumn(SEQUENCE, CqlType("int"), Role.CLUSTERING),
+        CqlColumn(STREAM, CqlType("blob"), ColumnRole.PARTITION),
+        CqlColumn(TIME, CqlType("timeuuid"), ColumnRole.CLUSTERING),
+        CqlColumn(SEQUENCE, CqlType("int"), ColumnRole.CLUSTERING),
     ]
     rest = [
         *_plain(((OPERATION, "tinyint"), (TTL, "bigint"), (END, "boolean"))),

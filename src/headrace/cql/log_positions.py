@@ -16,7 +16,7 @@ _FORM: Final = re.compile(r"log of (?P<table>\S+), stream 0x(?P<stream>[0-9a-f]{
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlace:
+class BatchPosition:
     """A batch in the log of a table."""
 
     table: str

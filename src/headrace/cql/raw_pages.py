@@ -54,13 +54,13 @@ class _RawResult(ResultMessage):  # type: ignore[misc]
         self.parsed_rows = RawPage(self.column_names, f.getvalue(), f.tell(), count, again)
 
 
-class RawHandler(_ProtocolHandler):  # type: ignore[misc]
+class RawPageHandler(_ProtocolHandler):  # type: ignore[misc]
     """A session's protocol handler: answers with rows carry `RawPage`s."""
 
     message_types_by_opcode = {**_ProtocolHandler.message_types_by_opcode, ResultMessage.opcode: _RawResult}  # noqa: RUF012 (the driver's own form)
 
 
-class Whole:
+class WholeResult:
     """What keeps the driver from iterating over a page."""
 
     __slots__ = ("page",)
@@ -69,6 +69,6 @@ class Whole:
         self.page = page
 
 
-def whole_page(_names: Sequence[str], rows: RawPage) -> Whole:
+def read_whole_page(_names: Sequence[str], rows: RawPage) -> WholeResult:
     """A row factory that makes nothing of rows."""
-    return Whole(rows)
+    return WholeResult(rows)

@@ -18,17 +18,22 @@ from cassandra import InvalidRequest
 from headrace.cql.log import SUFFIX
 from headrace.cql.options import CdcOptions
 from headrace.cql.session import CqlSession
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, parse_type
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 
-_ROLES: Final = {"partition_key": Role.PARTITION, "clustering": Role.CLUSTERING, "static": Role.STATIC, "regular": Role.REGULAR}
+_ROLES: Final = {
+    "partition_key": ColumnRole.PARTITION,
+    "clustering": ColumnRole.CLUSTERING,
+    "static": ColumnRole.STATIC,
+    "regular": ColumnRole.REGULAR,
+}
 _ORDER: Final = tuple(_ROLES.values())
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class TableDescription:
     """A table as it is now."""
 
     table: CqlTable
@@ -64,9 +69,9 @@ def describe(session: CqlSession, name: TableName) -> CqlTable:
     return describe_all(session, [name])[name].table
 
 
-def describe_all(session: CqlSession, names: Iterable[TableName]) -> dict[TableName, Described]:
+def describe_all(session: CqlSession, names: Iterable[TableName]) -> dict[TableName, TableDescription]:
     """The definitions of tables; an error names the first that is not there."""
-    found: dict[TableName, Described] = {}
+    found: dict[TableName, TableDescription] = {}
     wanted: dict[str, list[TableName]] = {}
     for name in names:
         wanted.setdefault(name.database, []).append(name)
@@ -98,12 +103,12 @@ class _Keyspace:
         raw = {row.type_name: row for row in _of_keyspace(session, "type_name, field_names, field_types", "types", keyspace)}
         return cls(ids, columns, _Types(keyspace, raw).all())
 
-    def describe(self, session: CqlSession, name: TableName) -> Described:
+    def describe(self, session: CqlSession, name: TableName) -> TableDescription:
         if name.table not in self.ids:
             raise _missing(session, name)
         rows = self.columns.get(name.table, [])
         ordered = sorted(rows, key=lambda row: (_ORDER.index(_ROLES[row.kind]), row.position, row.column_name))
-        return Described(CqlTable(name, tuple(_column(row, self.types) for row in ordered)), self.ids[name.table])
+        return TableDescription(CqlTable(name, tuple(_column(row, self.types) for row in ordered)), self.ids[name.table])
 
 
 class _Types:

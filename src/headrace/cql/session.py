@@ -23,9 +23,9 @@ from cassandra.policies import DCAwareRoundRobinPolicy, TokenAwarePolicy
 from cassandra.query import PreparedStatement, SimpleStatement
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.bounded_connection import RESULT_BYTES, BoundedConnection, violation, violations
+from headrace.cql.bounded_connection import RESULT_BYTES, BoundedCqlConnection, violation, violations
 from headrace.cql.errors import server_errors
-from headrace.cql.raw_pages import RawHandler, whole_page
+from headrace.cql.raw_pages import RawPageHandler, read_whole_page
 from headrace.errors import DefiniteError
 
 log = logging.getLogger("headrace")
@@ -100,7 +100,7 @@ def connect(address: CqlAddress) -> CqlSession:
     except BaseException:
         cluster.shutdown()
         raise
-    driver.client_protocol_handler = RawHandler
+    driver.client_protocol_handler = RawPageHandler
     return CqlSession(address, driver)
 
 
@@ -150,14 +150,14 @@ def _cluster(address: CqlAddress) -> Cluster:
         contact_points=list(address.hosts),
         port=address.hosts[-1][1],
         protocol_version=PROTOCOL,
-        connection_class=BoundedConnection,
+        connection_class=BoundedCqlConnection,
         auth_provider=account,
         ssl_context=address.tls.context(),
         connect_timeout=address.connect_timeout_s,
         control_connection_timeout=address.connect_timeout_s,
         execution_profiles={
             EXEC_PROFILE_DEFAULT: ExecutionProfile(**common),
-            RAW: ExecutionProfile(**common, row_factory=whole_page),
+            RAW: ExecutionProfile(**common, row_factory=read_whole_page),
         },
     )
 

@@ -11,7 +11,7 @@ from headrace.cql.types import CqlType
 from headrace.model.schema import TableName
 
 
-class Role(StrEnum):
+class ColumnRole(StrEnum):
     """What a column is to its table's rows."""
 
     PARTITION = "partition"
@@ -24,7 +24,7 @@ class Role(StrEnum):
 class CqlColumn:
     name: str
     type: CqlType
-    role: Role = Role.REGULAR
+    role: ColumnRole = ColumnRole.REGULAR
     descending: bool = False
     """A clustering column's order."""
 
@@ -37,24 +37,24 @@ class CqlTable:
     """`database` is the keyspace."""
     columns: tuple[CqlColumn, ...]
 
-    def _of(self, role: Role) -> tuple[CqlColumn, ...]:
+    def _of(self, role: ColumnRole) -> tuple[CqlColumn, ...]:
         return tuple(column for column in self.columns if column.role is role)
 
     @property
     def partition_key(self) -> tuple[CqlColumn, ...]:
-        return self._of(Role.PARTITION)
+        return self._of(ColumnRole.PARTITION)
 
     @property
     def clustering(self) -> tuple[CqlColumn, ...]:
-        return self._of(Role.CLUSTERING)
+        return self._of(ColumnRole.CLUSTERING)
 
     @property
     def static(self) -> tuple[CqlColumn, ...]:
-        return self._of(Role.STATIC)
+        return self._of(ColumnRole.STATIC)
 
     @property
     def regular(self) -> tuple[CqlColumn, ...]:
-        return self._of(Role.REGULAR)
+        return self._of(ColumnRole.REGULAR)
 
     @property
     def cells(self) -> tuple[CqlColumn, ...]:
@@ -70,5 +70,5 @@ class CqlTable:
 
     @classmethod
     def from_json(cls, raw: Mapping[str, Any]) -> CqlTable:
-        columns = (CqlColumn(c["name"], CqlType.from_json(c["type"]), Role(c["role"]), c["descending"]) for c in raw["columns"])
+        columns = (CqlColumn(c["name"], CqlType.from_json(c["type"]), ColumnRole(c["role"]), c["descending"]) for c in raw["columns"])
         return cls(TableName(raw["keyspace"], raw["table"]), tuple(columns))

@@ -29,7 +29,7 @@ _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 
 @dataclass(frozen=True, slots=True)
-class Columns:
+class MessageColumns:
     """Records as they are in the topic."""
 
     offset: pa.Int64Array
@@ -42,7 +42,7 @@ class Columns:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GatheredCounts:
     """What a batch was."""
 
     records: int
@@ -52,7 +52,7 @@ class Seen:
     has_errors: bool
 
 
-class Gathering:
+class MessageGatherer:
     """Grows by batches."""
 
     def __init__(self, most: int) -> None:
@@ -75,7 +75,7 @@ class Gathering:
         """Of values, so far."""
         return int(self._value_ends[self.rows])
 
-    def add(self, messages: Numbers, end: int) -> Seen:
+    def add(self, messages: Numbers, end: int) -> GatheredCounts:
         """Copy what is a record before the offset `end`; there must be room for as many records as there are messages."""
         totals = np.zeros(TOTALS, np.int64)
         totals[LAST] = -1
@@ -87,7 +87,7 @@ class Gathering:
             into = (self._offset, self._stamp, self._values, self._value_ends, self._has_value, self._keys, self._key_ends, self._has_key)
             self.rows = gather(messages, len(messages), end, self._functions, self.rows, *into)
             self._headers.append((rows, self._lists(messages, end, totals) if totals[HEADERS] else None))
-        return Seen(rows, int(totals[LAST]) if totals[LAST] >= 0 else None, bool(totals[ERRORS]))
+        return GatheredCounts(rows, int(totals[LAST]) if totals[LAST] >= 0 else None, bool(totals[ERRORS]))
 
     def _lists(self, messages: Numbers, end: int, totals: Numbers) -> pa.ListArray:
         rows, count = int(totals[ROWS]), int(totals[HEADERS])
@@ -101,10 +101,10 @@ class Gathering:
         pairs = pa.StructArray.from_arrays([name, value], fields=list(_HEADER))
         return pa.ListArray.from_arrays(pa.array(list_ends), pairs, mask=missing)
 
-    def columns(self) -> Columns:
+    def columns(self) -> MessageColumns:
         """All that was added; then there is nothing any more."""
         rows = self.rows
-        found = Columns(
+        found = MessageColumns(
             pa.array(self._offset[:rows]),
             _binary(rows, self._has_key, self._key_ends, self._keys),
             _binary(rows, self._has_value, self._value_ends, self._values),

@@ -10,7 +10,14 @@ from urllib.parse import parse_qsl
 from headrace.errors import DefiniteError
 from headrace.kafka.address import is_secret
 from headrace.kafka.avro.schema import AvroSchema
-from headrace.kafka.schema_repository import Compatibility, Registered, SchemaRepository, conflicts, plain_text, refusal
+from headrace.kafka.schema_repository import (
+    Compatibility,
+    RegisteredSchema,
+    SchemaRepository,
+    canonical_json,
+    find_conflicts,
+    incompatible_schema_error,
+)
 
 MEMORY: Final = "memory"
 _FORM: Final = "write http://host:8081 for a registry, a path for a directory of .avsc files, or memory"
@@ -23,7 +30,7 @@ def open_repository(address: str) -> SchemaRepository:
 
         return HttpRepository(address)
     if address.removesuffix(":") == MEMORY:
-        return _this_process()
+        return _process_repository()
     if not address or "://" in address:
         raise DefiniteError(f"{address!r} is no address of a schema repository", hint=_FORM)
     from headrace.kafka.registry_files import DirectoryRepository
@@ -31,7 +38,7 @@ def open_repository(address: str) -> SchemaRepository:
     return DirectoryRepository(Path(address))
 
 
-def secret_in(address: str) -> str | None:
+def secret_name_in(address: str) -> str | None:
     """What in a registry's address is a secret, by its name; nothing of it may be kept or shown."""
     place, _, query = address.partition("?")
     if not place.startswith(("http://", "https://")):
@@ -51,13 +58,13 @@ class MemoryRepository:
         self._subjects: dict[str, list[int]] = {}
 
     def register(self, subject: str, schema: AvroSchema) -> int:
-        text = plain_text(schema)
+        text = canonical_json(schema)
         ids = self._subjects.get(subject, [])
         if self._ids.get(text) in ids:
             return self._ids[text]
         found = self.check(subject, schema)
         if found:
-            raise refusal(subject, found)
+            raise incompatible_schema_error(subject, found)
         number = self._ids.setdefault(text, len(self._ids) + 1)
         self._schemas.setdefault(number, schema)
         self._subjects.setdefault(subject, []).append(number)
@@ -68,14 +75,14 @@ class MemoryRepository:
             raise DefiniteError(f"there is no schema with the id {number} in this process's memory", hint="use a registry or a directory")
         return self._schemas[number]
 
-    def latest(self, subject: str) -> Registered | None:
+    def latest(self, subject: str) -> RegisteredSchema | None:
         ids = self._subjects.get(subject)
-        return Registered(subject, ids[-1], len(ids), self._schemas[ids[-1]]) if ids else None
+        return RegisteredSchema(subject, ids[-1], len(ids), self._schemas[ids[-1]]) if ids else None
 
     def check(self, subject: str, schema: AvroSchema) -> tuple[str, ...]:
-        return conflicts(self._level, schema, [self._schemas[number] for number in self._subjects.get(subject, [])])
+        return find_conflicts(self._level, schema, [self._schemas[number] for number in self._subjects.get(subject, [])])
 
 
 @functools.cache
-def _this_process() -> MemoryRepository:
+def _process_repository() -> MemoryRepository:
     return MemoryRepository()

@@ -18,7 +18,7 @@ from urllib.parse import quote, unquote
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
-from headrace.kafka.schema_repository import Compatibility, Registered, conflicts, plain_text, refusal
+from headrace.kafka.schema_repository import Compatibility, RegisteredSchema, canonical_json, find_conflicts, incompatible_schema_error
 
 _FILE: Final = re.compile(r"(\d+)\.(\d+)\.avsc")
 
@@ -33,14 +33,14 @@ class DirectoryRepository:
 
     def register(self, subject: str, schema: AvroSchema) -> int:
         with self._locked():
-            known = self._of(subject)
-            text = plain_text(schema)
+            known = self._schemas_of(subject)
+            text = canonical_json(schema)
             for one in known:
-                if plain_text(one.schema) == text:
+                if canonical_json(one.schema) == text:
                     return one.id
-            found = conflicts(self._level, schema, [one.schema for one in known])
+            found = find_conflicts(self._level, schema, [one.schema for one in known])
             if found:
-                raise refusal(subject, found)
+                raise incompatible_schema_error(subject, found)
             number = self._id_of(text)
             self._write(subject, known[-1].version + 1 if known else 1, number, schema)
             return number
@@ -56,16 +56,16 @@ class DirectoryRepository:
             self._schemas[number] = _read(path)
         return self._schemas[number]
 
-    def latest(self, subject: str) -> Registered | None:
-        return next(reversed(self._of(subject)), None)
+    def latest(self, subject: str) -> RegisteredSchema | None:
+        return next(reversed(self._schemas_of(subject)), None)
 
     def check(self, subject: str, schema: AvroSchema) -> tuple[str, ...]:
-        return conflicts(self._level, schema, [one.schema for one in self._of(subject)])
+        return find_conflicts(self._level, schema, [one.schema for one in self._schemas_of(subject)])
 
-    def _of(self, subject: str) -> list[Registered]:
+    def _schemas_of(self, subject: str) -> list[RegisteredSchema]:
         """A subject's schemas, oldest first."""
         return sorted(
-            (Registered(subject, number, version, self.by_id(number)) for _, version, number in self._files(_folder_name(subject))),
+            (RegisteredSchema(subject, number, version, self.by_id(number)) for _, version, number in self._files(_folder_name(subject))),
             key=lambda one: one.version,
         )
 
@@ -84,7 +84,7 @@ class DirectoryRepository:
         for path, _, number in self._files():
             if number not in self._schemas:
                 self._schemas[number] = _read(path)
-            if plain_text(self._schemas[number]) == text:
+            if canonical_json(self._schemas[number]) == text:
                 return number
             most = max(most, number)
         return most + 1
@@ -92,14 +92,14 @@ class DirectoryRepository:
     def _write(self, subject: str, version: int, number: int, schema: AvroSchema) -> None:
         folder = self._directory / _folder_name(subject)
         folder.mkdir(exist_ok=True)
-        beside = folder / f".{secrets.token_hex(8)}"
-        with beside.open("w", encoding="utf-8") as file:
+        temporary = folder / f".{secrets.token_hex(8)}"
+        with temporary.open("w", encoding="utf-8") as file:
             file.write(schema.text)
             file.flush()
             os.fsync(file.fileno())
-        beside.rename(folder / f"{version}.{number}.avsc")
+        temporary.rename(folder / f"{version}.{number}.avsc")
         for place in (folder, self._directory):
-            _sync(place)
+            _sync_directory(place)
         self._schemas[number] = schema
 
     @contextmanager
@@ -136,7 +136,7 @@ def subject_of(folder: str) -> str:
     return unquote(folder)
 
 
-def _sync(folder: Path) -> None:
+def _sync_directory(folder: Path) -> None:
     """Have the directory's names on disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:

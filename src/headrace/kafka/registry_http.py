@@ -22,7 +22,7 @@ from confluent_kafka.schema_registry.error import OAuthTokenError, SchemaRegistr
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
-from headrace.kafka.schema_repository import PASSWORD_VARIABLE, PROPERTIES_VARIABLE, Registered, refusal
+from headrace.kafka.schema_repository import PASSWORD_VARIABLE, PROPERTIES_VARIABLE, RegisteredSchema, incompatible_schema_error
 from headrace.retry import retrying
 
 _AVRO: Final = "AVRO"
@@ -32,14 +32,14 @@ _TIMEOUT_S: Final = 20.0
 _TIMEOUTS: Final = 3
 """An answer may take as many timeouts, however often a byte of it comes."""
 _ANSWER_BYTES: Final = 16 << 20
-_MOST_REFERENCES: Final = 1000
-_MOST_SAID: Final = 2000
+_MAX_REFERENCES: Final = 1000
+_MAX_ERROR_CHARACTERS: Final = 2000
 """Characters of an error's text."""
 _NUMBERS: Final = ("timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms")
-_PASSING: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
-_NOT_FOUND, _CONFLICT, _REFUSED = 404, 409, 422
+_TRANSIENT: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
+_NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 404, 409, 422
 _FORM: Final = "write http://user:password@host:8081/path?property=value"
-_STRANGER: Final = "see whether a schema registry listens at this address"
+_CHECK_ADDRESS: Final = "see whether a schema registry listens at this address"
 _NEXT_ADDRESS: Final = re.compile(r",(?=https?://)")
 
 T = TypeVar("T")
@@ -65,7 +65,7 @@ class HttpRepository:
             raise DefiniteError(f"the schema registry's address does not do: {error}", place=self._shown, hint=_FORM) from error
         session = self._client._rest_client.session
         session.headers["accept-encoding"] = "identity"
-        session.event_hooks = {"response": [_Bounds(self._shown)]}
+        session.event_hooks = {"response": [_ResponseLimits(self._shown)]}
         # Whoever forgets to close leaves no connection behind.
         self.close = weakref.finalize(self, self._client.close)
 
@@ -76,40 +76,40 @@ class HttpRepository:
         key = subject, schema.text
         if key not in self._ids:
             try:
-                self._ids[key] = self._ask(lambda: int(self._client.register_schema(subject, _sent(schema))), subject)
-            except _Refused as error:
+                self._ids[key] = self._call(lambda: int(self._client.register_schema(subject, _to_client_schema(schema))), subject)
+            except _RegistryError as error:
                 if error.status == _CONFLICT:
-                    raise refusal(subject, (error.message,)) from error
+                    raise incompatible_schema_error(subject, (error.message,)) from error
                 raise
         return self._ids[key]
 
     def by_id(self, number: int) -> AvroSchema:
         if number not in self._schemas:
-            found = self._ask(lambda: self._client.get_schema(number), f"schema id {number}")
+            found = self._call(lambda: self._client.get_schema(number), f"schema id {number}")
             self._schemas[number] = self._parsed(found, f"schema id {number}")
         return self._schemas[number]
 
-    def latest(self, subject: str) -> Registered | None:
+    def latest(self, subject: str) -> RegisteredSchema | None:
         def ask() -> Any:
             # The client remembers the latest one for ever, if it is let.
             self._client.clear_latest_caches()  # type: ignore[no-untyped-call]
             return self._client.get_latest_version(subject)
 
         try:
-            found = self._ask(ask, subject)
-        except _Refused as error:
+            found = self._call(ask, subject)
+        except _RegistryError as error:
             if error.status == _NOT_FOUND:
                 return None
             raise
-        return Registered(subject, int(found.schema_id), int(found.version), self._parsed(found.schema, subject))
+        return RegisteredSchema(subject, int(found.schema_id), int(found.version), self._parsed(found.schema, subject))
 
     def check(self, subject: str, schema: AvroSchema) -> tuple[str, ...]:
         try:
-            fine = self._ask(lambda: self._client.test_compatibility(subject, _sent(schema), verbose=True), subject)
-        except _Refused as error:
+            fine = self._call(lambda: self._client.test_compatibility(subject, _to_client_schema(schema), verbose=True), subject)
+        except _RegistryError as error:
             if error.status == _NOT_FOUND:
                 return ()
-            if error.status == _REFUSED:
+            if error.status == _UNPROCESSABLE:
                 return (error.message,)
             raise
         return () if fine else (f"the registry says that it is not compatible with the last one of {subject}",)
@@ -118,14 +118,14 @@ class HttpRepository:
         """A schema of the registry's, with those that it refers to."""
         if found.schema_type not in (None, _AVRO):
             raise DefiniteError(f"the schema is of type {found.schema_type}, not Avro", place=f"{place} in {self._shown}")
-        return parse_schema(self._text(found, place), strict=False, references=self._referred(found, place, 0, {}))
+        return parse_schema(self._text(found, place), strict=False, references=self._referenced_texts(found, place, 0, {}))
 
     def _text(self, found: Any, place: str) -> str:
         if not isinstance(found.schema_str, str) or not found.schema_str:
-            raise DefiniteError("the registry gave no schema", place=f"{place} in {self._shown}", hint=_STRANGER)
+            raise DefiniteError("the registry gave no schema", place=f"{place} in {self._shown}", hint=_CHECK_ADDRESS)
         return found.schema_str
 
-    def _referred(self, found: Any, place: str, depth: int, known: dict[tuple[str, int], tuple[str, ...]]) -> tuple[str, ...]:
+    def _referenced_texts(self, found: Any, place: str, depth: int, known: dict[tuple[str, int], tuple[str, ...]]) -> tuple[str, ...]:
         """The texts of the schemas that a schema refers to, those that others need first; `known` are those that were asked for."""
         if depth > 20:
             raise DefiniteError("schemas refer to each other in a circle", place=f"{place} in {self._shown}")
@@ -133,26 +133,26 @@ class HttpRepository:
         for reference in found.references or ():
             key = reference.subject, reference.version
             if key not in known:
-                other = self._ask(lambda one=reference: self._client.get_version(one.subject, one.version), reference.subject).schema  # type: ignore[misc]
-                known[key] = *self._referred(other, place, depth + 1, known), self._text(other, place)
-                if len(known) > _MOST_REFERENCES or sum(len(one[-1]) for one in known.values()) > _ANSWER_BYTES:
+                other = self._call(lambda one=reference: self._client.get_version(one.subject, one.version), reference.subject).schema  # type: ignore[misc]
+                known[key] = *self._referenced_texts(other, place, depth + 1, known), self._text(other, place)
+                if len(known) > _MAX_REFERENCES or sum(len(one[-1]) for one in known.values()) > _ANSWER_BYTES:
                     raise DefiniteError(
-                        f"the schema refers to more than {_MOST_REFERENCES:,} others or {_ANSWER_BYTES:,} characters of them",
+                        f"the schema refers to more than {_MAX_REFERENCES:,} others or {_ANSWER_BYTES:,} characters of them",
                         place=f"{place} in {self._shown}",
-                        hint=_STRANGER,
+                        hint=_CHECK_ADDRESS,
                     )
             texts += known[key]
         return tuple(dict.fromkeys(texts))
 
-    def _ask(self, call: Callable[[], T], what: str) -> T:
+    def _call(self, call: Callable[[], T], what: str) -> T:
         def once() -> T:
             try:
                 with self._lock:
-                    return self._in_time(call)
+                    return self._call_with_timeout(call)
             except SchemaRegistryError as error:
                 raise self._failure(error, what) from error
             except (httpx.TransportError, OAuthTokenError) as error:
-                if _is_certificate(error):
+                if _is_certificate_error(error):
                     raise DefiniteError(
                         f"the schema registry's certificate is not trusted: {error}", place=self._shown, hint="give ssl.ca.location"
                     ) from error
@@ -163,7 +163,7 @@ class HttpRepository:
 
         return retrying(once, deadline_s=self._deadline_s)
 
-    def _in_time(self, call: Callable[[], T]) -> T:
+    def _call_with_timeout(self, call: Callable[[], T]) -> T:
         """Call in a thread, which is given up if the answer takes too long: a timeout of the client's is one of a single byte."""
         ended: queue.SimpleQueue[T | BaseException] = queue.SimpleQueue()
 
@@ -182,16 +182,16 @@ class HttpRepository:
             self.close()
             self._connect()
             raise TransientError(
-                f"the schema registry did not finish its answer within {limit_s:.0f} s", place=self._shown, hint=_STRANGER
+                f"the schema registry did not finish its answer within {limit_s:.0f} s", place=self._shown, hint=_CHECK_ADDRESS
             ) from None
         if isinstance(found, BaseException):
             raise found
         return found
 
     def _failure(self, error: SchemaRegistryError, what: str) -> Exception:
-        status, said = error.http_status_code, str(error.error_message or "").strip()[:_MOST_SAID]
+        status, said = error.http_status_code, str(error.error_message or "").strip()[:_MAX_ERROR_CHARACTERS]
         place = f"{what} in {self._shown}"
-        if status in _PASSING:
+        if status in _TRANSIENT:
             return TransientError(f"the schema registry cannot answer now: {said} (HTTP {status})", place=place)
         if status in (401, 403):
             return DefiniteError(
@@ -200,10 +200,10 @@ class HttpRepository:
                 hint=f"give user and password in its address, or the password in {PASSWORD_VARIABLE}",
             )
         hint = "register the schema, or give the registry that the messages were written with" if status == _NOT_FOUND else ""
-        return _Refused(said or f"HTTP {status}", status, place=place, hint=hint)
+        return _RegistryError(said or f"HTTP {status}", status, place=place, hint=hint)
 
 
-class _Bounds:
+class _ResponseLimits:
     """Puts limits to the body of each answer, before it is read."""
 
     def __init__(self, shown: str) -> None:
@@ -212,7 +212,7 @@ class _Bounds:
     def __call__(self, response: httpx.Response) -> None:
         coding = response.headers.get("content-encoding", "identity")
         if coding.lower() != "identity":
-            raise DefiniteError(f"the schema registry's answer is compressed ({coding!r}), unasked", place=self._shown, hint=_STRANGER)
+            raise DefiniteError(f"the schema registry's answer is compressed ({coding!r}), unasked", place=self._shown, hint=_CHECK_ADDRESS)
         assert isinstance(response.stream, httpx.SyncByteStream)
         response.stream = _BoundedBody(response.stream, self._shown)
 
@@ -227,7 +227,7 @@ class _BoundedBody(httpx.SyncByteStream):
             size += len(piece)
             if size > _ANSWER_BYTES:
                 raise DefiniteError(
-                    f"the schema registry's answer has more than {_ANSWER_BYTES:,} bytes", place=self._shown, hint=_STRANGER
+                    f"the schema registry's answer has more than {_ANSWER_BYTES:,} bytes", place=self._shown, hint=_CHECK_ADDRESS
                 )
             yield piece
 
@@ -235,7 +235,7 @@ class _BoundedBody(httpx.SyncByteStream):
         self._body.close()
 
 
-class _Refused(DefiniteError):
+class _RegistryError(DefiniteError):
     """An answer that is no, by its status."""
 
     def __init__(self, message: str, status: int = 0, *, place: str = "", hint: str = "") -> None:
@@ -276,9 +276,9 @@ def _split(address: str) -> SplitResult:
     return found
 
 
-def _sent(schema: AvroSchema) -> Schema:
+def _to_client_schema(schema: AvroSchema) -> Schema:
     return Schema(schema.text, _AVRO)
 
 
-def _is_certificate(error: Exception) -> bool:
+def _is_certificate_error(error: Exception) -> bool:
     return "CERTIFICATE_VERIFY_FAILED" in str(error)

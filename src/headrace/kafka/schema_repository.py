@@ -37,7 +37,7 @@ class Compatibility(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Registered:
+class RegisteredSchema:
     """A schema of a subject."""
 
     subject: str
@@ -56,19 +56,19 @@ class SchemaRepository(Protocol):
     def by_id(self, number: int) -> AvroSchema:
         """The schema with this id; a `DefiniteError` if there is none."""
 
-    def latest(self, subject: str) -> Registered | None:
+    def latest(self, subject: str) -> RegisteredSchema | None:
         """The subject's newest schema, as of now; None if it has none."""
 
     def check(self, subject: str, schema: AvroSchema) -> tuple[str, ...]:
         """Why the subject would not allow the schema; nothing if it would."""
 
 
-def plain_text(schema: AvroSchema) -> str:
+def canonical_json(schema: AvroSchema) -> str:
     """A schema's JSON in one form: schemas that say the same have the same, however they were written down."""
     return json.dumps(json.loads(schema.text), sort_keys=True, separators=(",", ":"))
 
 
-def conflicts(level: Compatibility, schema: AvroSchema, before: Sequence[AvroSchema]) -> tuple[str, ...]:
+def find_conflicts(level: Compatibility, schema: AvroSchema, before: Sequence[AvroSchema]) -> tuple[str, ...]:
     """Why a schema must not follow those before it, oldest first."""
     if level is Compatibility.NONE or not before:
         return ()
@@ -82,7 +82,7 @@ def conflicts(level: Compatibility, schema: AvroSchema, before: Sequence[AvroSch
     return tuple(dict.fromkeys(found))
 
 
-def refusal(subject: str, found: Sequence[str]) -> DefiniteError:
+def incompatible_schema_error(subject: str, found: Sequence[str]) -> DefiniteError:
     """The error for a schema that a subject does not allow."""
     return DefiniteError(
         f"the schema cannot follow the last one of {subject}: {'; '.join(found)}",

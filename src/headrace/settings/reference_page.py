@@ -14,7 +14,7 @@ from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptio
 from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
 from headrace.sources.debezium.events.options import FIXED as DEBEZIUM_FIXED
 from headrace.sources.scylla.snapshot.options import FIXED as SCYLLA_FIXED
-from headrace.transforms.options import TransformChoices
+from headrace.transforms.options import TransformOptions
 
 TABLES_PAGE: Final = "clickhouse"
 _OF_TRANSFORMS: Final = f'{TRANSFORMS}."GLOB"'
@@ -39,7 +39,7 @@ class Row(NamedTuple):
 def setting_rows() -> Iterator[Row]:
     """All settings, section by section."""
     yield from _table_rows()
-    yield from (row(_OF_TRANSFORMS, one, False) for one in setting_fields(TransformChoices).values())
+    yield from (row(_OF_TRANSFORMS, one, False) for one in setting_fields(TransformOptions).values())
     for section, choices in PLAIN_SECTIONS.items():
         later = KAFKA_CHANGEABLE if section == KAFKA else setting_fields(choices).keys() - DEBEZIUM_FIXED - SCYLLA_FIXED
         yield from (row(section, one, one.name in later) for one in setting_fields(choices).values())

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import is_secret
-from headrace.kafka.registry import secret_in
+from headrace.kafka.registry import secret_name_in
 from headrace.kafka.schema_repository import PASSWORD_VARIABLE, PROPERTIES_VARIABLE
 from headrace.settings.dataclass_fields import Field, InvalidValue, closest_match, parse_value, setting_fields, to_plain
 from headrace.settings.foreign_names import REPLACEMENTS
@@ -24,9 +24,9 @@ from headrace.settings.toml_lines import find_key_lines, nearest_line, parse_key
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Fields, TableOptions
 from headrace.sinks.cql.options import ReplayOptions
 from headrace.sinks.kafka.messages.options import KafkaOptions
-from headrace.sources.debezium.events.options import DebeziumChoices
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.transforms.options import TransformChoices, Transforms, check_salt, read_hash, read_mask
+from headrace.sources.debezium.events.options import DebeziumOptions
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.transforms.options import TransformOptions, Transforms, check_salt, read_hash, read_mask
 
 PlainSettings: TypeAlias = dict[str, Any]
 """Sections, keys and values: only texts, numbers, lists and tables."""
@@ -37,12 +37,12 @@ REPLAY: Final = "replay"
 TRANSFORMS: Final = "transforms"
 PRODUCER: Final = "producer"
 """Settings of a custom producer; only its class knows their names."""
-PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaOptions, DEBEZIUM: DebeziumChoices, SCYLLA: ScyllaChoices, REPLAY: ReplayOptions}
+PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaOptions, DEBEZIUM: DebeziumOptions, SCYLLA: ScyllaOptions, REPLAY: ReplayOptions}
 """Sections whose keys are the fields of one class."""
 SECTIONS: Final = (SINK, SCHEMA_CHANGES, TRANSFORMS, PRODUCER, *PLAIN_SECTIONS)
 _SINK_FIELDS: Final = {name: one for name, one in setting_fields(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
 _TABLE_FIELDS: Final = setting_fields(TableOptions)
-_TRANSFORM_FIELDS: Final = setting_fields(TransformChoices)
+_TRANSFORM_FIELDS: Final = setting_fields(TransformOptions)
 _SORT_KEY_KEYWORDS: Final = ("primary", "materialize")
 
 
@@ -65,12 +65,12 @@ class UserSettings:
         return KafkaOptions(**self._of(KAFKA))
 
     @property
-    def debezium(self) -> DebeziumChoices:
-        return DebeziumChoices(**self._of(DEBEZIUM))
+    def debezium(self) -> DebeziumOptions:
+        return DebeziumOptions(**self._of(DEBEZIUM))
 
     @property
-    def scylla(self) -> ScyllaChoices:
-        return ScyllaChoices(**self._of(SCYLLA))
+    def scylla(self) -> ScyllaOptions:
+        return ScyllaOptions(**self._of(SCYLLA))
 
     @property
     def replay(self) -> ReplayOptions:
@@ -241,7 +241,7 @@ def _check_no_secret(valid: PlainSettings, place: Callable[[str], str]) -> None:
         secret = next((key for key in value if is_secret(key)), None) if isinstance(value, dict) else None
         if secret is not None:
             raise DefiniteError(f"{secret} is a secret, and settings are kept", place=place(name), hint="give it in the address")
-        shown = secret_in(value) if isinstance(value, str) else None
+        shown = secret_name_in(value) if isinstance(value, str) else None
         if shown is not None:
             raise DefiniteError(
                 f"the address holds {shown}, and settings are kept",

@@ -15,12 +15,12 @@ from headrace.model.alter_effects import Alteration, Effect, Fate, Filled, Kept,
 from headrace.model.schema import Column, Kind
 from headrace.transforms.column_types import INTEGER_KINDS
 from headrace.transforms.options import Mask, MaskKind
-from headrace.transforms.table_shape import Output, Shape, place_of
+from headrace.transforms.transform_plan import OutputColumn, TransformPlan, error_location
 
 _CONSTANT: Final = frozenset({MaskKind.EMPTY, MaskKind.TEXT})
 
 
-def shaped_alteration(told: Alteration, before: Shape, after: Shape) -> Alteration:
+def transform_alteration(told: Alteration, before: TransformPlan, after: TransformPlan) -> Alteration:
     """The alteration of what the sink holds."""
     fates = {fate.column.name: fate for fate in told.fates}
     _check_renamed(told, before, after)
@@ -28,16 +28,16 @@ def shaped_alteration(told: Alteration, before: Shape, after: Shape) -> Alterati
     return replace(told, before=before.schema, after=after.schema, fates=made)
 
 
-def reread_reason(told: Alteration, before: Shape, after: Shape) -> str:
+def reread_reason(told: Alteration, before: TransformPlan, after: TransformPlan) -> str:
     """Why other rows may pass the filter than before; empty if the same do."""
     fates = {fate.column.name: fate for fate in told.fates}
     for name in after.filter_inputs:
-        if not _is_steady(told, fates[name], name):
+        if not _is_unchanged(told, fates[name], name):
             return f"column {name}, which decides what passes the filter, was altered"
     return "" if before.filter == after.filter else "another filter holds for it"
 
 
-def _check_renamed(told: Alteration, before: Shape, after: Shape) -> None:
+def _check_renamed(told: Alteration, before: TransformPlan, after: TransformPlan) -> None:
     """A column under another name must be treated as it was under the old one."""
     was, now = _by_source(before), _by_source(after)
     carried_before, carried = ({column.name for column in shape.source.columns} for shape in (before, after))
@@ -49,45 +49,45 @@ def _check_renamed(told: Alteration, before: Shape, after: Shape) -> None:
         if (one.how if one is not None else None) != (other.how if other is not None else None):
             raise DefiniteError(
                 f"column {origin} of {told.before.name} is called {name} now, and the transforms treat the two names differently",
-                place=place_of(told.before.name, f"column {name}"),
+                place=error_location(told.before.name, f"column {name}"),
                 hint=f"name {name} in the transforms as {origin} was",
             )
 
 
-def _by_source(shape: Shape) -> dict[str, Output]:
+def _by_source(shape: TransformPlan) -> dict[str, OutputColumn]:
     return {output.source: output for output in shape.outputs if output.source}
 
 
-def _fate(told: Alteration, fates: dict[str, Fate], output: Output, before: Shape) -> Fate:
+def _fate(told: Alteration, fates: dict[str, Fate], output: OutputColumn, before: TransformPlan) -> Fate:
     if output.expression:
         return _computed_fate(told, fates, output, before)
     fate = fates[output.source]
     if fate.origin is None:
-        return Fate(output.column, None, fate.effect if output.is_plain else _treated_filling(output, fate.effect))
+        return Fate(output.column, None, fate.effect if output.is_plain else _masked_fill_value(output, fate.effect))
     was = _by_source(before).get(fate.origin)
     if was is None:
         return Fate(output.column, None, Untold("its values were not carried before"))
-    effect = fate.effect if output.is_plain else _treated_effect(told, fate, output)
+    effect = fate.effect if output.is_plain else _masked_effect(told, fate, output)
     return Fate(output.column, was.column.name, effect)
 
 
-def _computed_fate(told: Alteration, fates: dict[str, Fate], output: Output, before: Shape) -> Fate:
+def _computed_fate(told: Alteration, fates: dict[str, Fate], output: OutputColumn, before: TransformPlan) -> Fate:
     was = next((one for one in before.outputs if one.column.name == output.column.name), None)
     if was is None:
         return Fate(output.column, None, Untold("it was not computed before"))
-    steady = all(_is_steady(told, fates[name], name) for name in output.inputs)
-    same = was.how == output.how and _material(was.column) == _material(output.column)
+    steady = all(_is_unchanged(told, fates[name], name) for name in output.inputs)
+    same = was.how == output.how and _stored_type(was.column) == _stored_type(output.column)
     return Fate(output.column, was.column.name, Kept() if steady and same else Untold("it is computed from columns that were altered"))
 
 
-def _treated_filling(output: Output, effect: Effect) -> Effect:
+def _masked_fill_value(output: OutputColumn, effect: Effect) -> Effect:
     """What a new column that is masked or hashed holds: NULL stays NULL, of other values only the source knows."""
     filled_with_null = isinstance(effect, Filled) and effect.value is None
     hidden = isinstance(output.treatment, Mask) and output.treatment.kind is MaskKind.NULL
     return Filled(None) if filled_with_null or hidden else Untold("it is masked or hashed, and new")
 
 
-def _treated_effect(told: Alteration, fate: Fate, output: Output) -> Effect:
+def _masked_effect(told: Alteration, fate: Fate, output: OutputColumn) -> Effect:
     assert fate.origin is not None
     mask = output.treatment if isinstance(output.treatment, Mask) else None
     if mask is not None and mask.kind is MaskKind.NULL:
@@ -98,7 +98,7 @@ def _treated_effect(told: Alteration, fate: Fate, output: Output) -> Effect:
     return Untold("it is masked or hashed, and its values were altered")
 
 
-def _is_steady(told: Alteration, fate: Fate, name: str) -> bool:
+def _is_unchanged(told: Alteration, fate: Fate, name: str) -> bool:
     """Whether a column is the same as before, with the same values, for every expression over it."""
     return fate.origin == name and isinstance(fate.effect, Kept) and _is_alike(told.before.column(name), fate.column)
 
@@ -110,5 +110,5 @@ def _is_alike(one: Column, other: Column) -> bool:
     return (one.kind, one.scale) == (other.kind, other.scale) and (one.kind is Kind.DECIMAL or one.precision == other.precision)
 
 
-def _material(column: Column) -> tuple[object, ...]:
+def _stored_type(column: Column) -> tuple[object, ...]:
     return column.kind, column.nullable, column.precision, column.scale, column.members

@@ -19,17 +19,17 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableName, TableSchema
-from headrace.transforms.evaluation import Evaluation
+from headrace.transforms.evaluation import PlanEvaluator
 from headrace.transforms.options import Transforms
 from headrace.transforms.salts import Salts
-from headrace.transforms.table_shape import Shape, shape_of
+from headrace.transforms.transform_plan import TransformPlan, plan_transform
 
 Rows = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class Shaper:
+class BlockTransformer:
     """What becomes of blocks before they are written. Picklable."""
 
     transforms: Transforms
@@ -40,9 +40,9 @@ class Shaper:
     """Whether an update comes with its before image whenever a column changed that the filter is about, and deletions with whole rows. Else
     what may be in the sink is deleted there, which does no harm where it is not."""
 
-    def shape(self, schema: TableSchema) -> Shape:
+    def shape(self, schema: TableSchema) -> TransformPlan:
         """What becomes of a table."""
-        return shape_of(self.transforms.of(schema.name), schema)
+        return plan_transform(self.transforms.of(schema.name), schema)
 
     def __call__(self, block: ChangeBlock) -> ChangeBlock:
         """The block as the sink gets it; without images, if it gets none of them."""
@@ -53,7 +53,7 @@ class Shaper:
         shape = self.shape(block.schema)
         if shape.is_plain:
             return block, None
-        evaluation, op = Evaluation(shape, self.salts), np.asarray(block.op)
+        evaluation, op = PlanEvaluator(shape, self.salts), np.asarray(block.op)
         kept = np.ones(block.rows, dtype=bool)
         if shape.filter:
             kept, op = filtered(op, evaluation.passing(block), whole=self.whole)
@@ -80,7 +80,7 @@ class Shaper:
         shape = self.shape(schema)
         if shape.is_plain:
             return rows
-        evaluation = Evaluation(shape, self.salts)
+        evaluation = PlanEvaluator(shape, self.salts)
         batches = []
         for batch in rows.combine_chunks().to_batches():
             count = batch.num_rows

@@ -98,7 +98,7 @@ def types_of(expressions: Sequence[str], columns: pa.Schema) -> list[tuple[str, 
         relation = _select(expressions, columns.empty_table(), [])
         return [(str(kind), field.type) for kind, field in zip(relation.types, relation.to_arrow_table().schema, strict=True)]
     except duckdb.Error as error:
-        raise EvaluationError(_said(error)) from error
+        raise EvaluationError(_error_text(error)) from error
     finally:
         connection().unregister(ROWS)
 
@@ -110,7 +110,7 @@ def evaluate(expressions: Sequence[str], columns: pa.Table, parameters: Sequence
     try:
         found = _select(expressions, columns, parameters).to_arrow_table()
     except duckdb.Error as error:
-        raise EvaluationError(_said(error)) from error
+        raise EvaluationError(_error_text(error)) from error
     finally:
         connection().unregister(ROWS)
     assert found.num_rows == columns.num_rows, "an expression has one value for each row"
@@ -125,7 +125,7 @@ def _select(expressions: Sequence[str], columns: pa.Table, parameters: Sequence[
     return connection().sql(f"SELECT {listed} FROM {ROWS}", params=list(parameters) or None)
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """The first line of what the engine says, without its own kind of error."""
     line = str(error).strip().splitlines()[0]
     return line.split(": ", 1)[1] if ": " in line else line

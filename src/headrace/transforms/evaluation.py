@@ -24,16 +24,16 @@ from headrace.transforms.column_types import from_engine, to_engine
 from headrace.transforms.mask_and_hash import hash_expression, hash_input, hashed, masked, salt_for
 from headrace.transforms.options import Hash, Mask
 from headrace.transforms.salts import Salts
-from headrace.transforms.table_shape import NO_COLUMN, Output, Shape, place_of
+from headrace.transforms.transform_plan import NO_COLUMN, OutputColumn, TransformPlan, error_location
 
 _TRY: Final = "correct the row in the source, or let the expression give NULL for such values: TRY_CAST(x AS type), TRY(expression)"
 
 
 @dataclass(frozen=True, slots=True)
-class Evaluation:
+class PlanEvaluator:
     """One table's shape, at work."""
 
-    shape: Shape
+    shape: TransformPlan
     salts: Salts
 
     def passing(self, block: ChangeBlock) -> npt.NDArray[np.bool_]:
@@ -53,13 +53,13 @@ class Evaluation:
                 raise self._failed(block, output, int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))), "it is NULL", "")
         return pa.RecordBatch.from_arrays(arrays, schema=self.shape.schema.arrow_schema)
 
-    def _plain(self, block: ChangeBlock, output: Output) -> Any:
+    def _plain(self, block: ChangeBlock, output: OutputColumn) -> Any:
         array = block.images.column(output.source)
         if isinstance(output.treatment, Mask):
             return masked(self.shape.source.column(output.source), output.treatment, array)
         return array
 
-    def _engaged(self, block: ChangeBlock, outputs: Sequence[Output]) -> list[Any]:
+    def _engaged(self, block: ChangeBlock, outputs: Sequence[OutputColumn]) -> list[Any]:
         """The columns that the engine makes, all at once."""
         inputs = tuple(dict.fromkeys(name for output in outputs if output.expression for name in output.inputs))
         columns = self._columns(block.images, inputs)
@@ -114,9 +114,9 @@ class Evaluation:
             said = _failure(text, columns.slice(start, count)) or said
             output = next((one for one in self.shape.outputs if f"computed.{one.column.name}" == name), None)
             return self._failed(block, output, start, said, text if output is not None else self.shape.filter)
-        return DefiniteError("the transforms fail", place=place_of(self.shape.source.name, ", ".join(names)), hint="please report it")
+        return DefiniteError("the transforms fail", place=error_location(self.shape.source.name, ", ".join(names)), hint="please report it")
 
-    def _failed(self, block: ChangeBlock, output: Output | None, row: int, said: str, text: str) -> DefiniteError:
+    def _failed(self, block: ChangeBlock, output: OutputColumn | None, row: int, said: str, text: str) -> DefiniteError:
         name, shape = ("filter" if output is None else f"computed.{output.column.name}"), self.shape
         inputs = shape.filter_inputs if output is None else output.inputs
         shown = {one.source for one in shape.outputs if one.is_plain}
@@ -127,7 +127,11 @@ class Evaluation:
         _, file, offset = unpack_version(version)
         where = f"log file {file}, offset {offset}"
         key = _key_text(block, row) if shown.issuperset(shape.source.row_key) else ""
-        place = f"{place_of(shape.source.name, name)}, row {key}, {where}" if key else f"{place_of(shape.source.name, name)}, {where}"
+        place = (
+            f"{error_location(shape.source.name, name)}, row {key}, {where}"
+            if key
+            else f"{error_location(shape.source.name, name)}, {where}"
+        )
         # Rows of a snapshot share their place.
         event = "" if block.op[row].as_py() == Op.SNAPSHOT else row_place(version)
         return DefiniteError(f"{text or (output.expression if output else '')}: {said}", place=place, hint=_TRY, event=event)

@@ -20,7 +20,7 @@ Node = dict[str, Any]
 _CLASSES: Final = frozenset(
     {"COLUMN_REF", "FUNCTION", "CAST", "CASE", "COMPARISON", "CONJUNCTION", "BETWEEN", "OPERATOR", "COLLATE", "CONSTANT", "LAMBDA", "TYPE"}
 )
-_REFUSED: Final = {
+_FORBIDDEN: Final = {
     "SUBQUERY": "a subquery: an expression sees one row",
     "WINDOW": "a window function: an expression sees one row",
     "STAR": "a star: columns are named one by one",
@@ -93,7 +93,7 @@ def _names(node: Any, bound: frozenset[str]) -> Iterator[str]:
         return
     kind = node.get("class")
     if kind is not None and kind not in _CLASSES:
-        raise DefiniteError(f"it holds {_REFUSED.get(kind, kind.lower().replace('_', ' '))}", hint=_HINT)
+        raise DefiniteError(f"it holds {_FORBIDDEN.get(kind, kind.lower().replace('_', ' '))}", hint=_HINT)
     if kind == "COLUMN_REF":
         yield from _column(node, bound)
         return

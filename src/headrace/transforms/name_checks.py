@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableSchema
 from headrace.transforms.duckdb_engine import nearest
-from headrace.transforms.options import TransformChoices, Transforms
-from headrace.transforms.table_shape import place_of, unmatched_columns
+from headrace.transforms.options import TransformOptions, Transforms
+from headrace.transforms.transform_plan import error_location, unmatched_columns
 
 
 @dataclass(frozen=True, slots=True)
-class Misfit:
+class NameConflict:
     """A choice about nothing that is there."""
 
     message: str
@@ -28,7 +28,7 @@ class Misfit:
         return DefiniteError(self.message, place=self.place, hint=self.hint)
 
 
-def misfits(transforms: Transforms, schemas: Iterable[TableSchema]) -> list[Misfit]:
+def find_name_conflicts(transforms: Transforms, schemas: Iterable[TableSchema]) -> list[NameConflict]:
     """The choices that are about no table, or about no column of their tables."""
     known, found = list(schemas), []
     for table, own in transforms.tables:
@@ -36,47 +36,47 @@ def misfits(transforms: Transforms, schemas: Iterable[TableSchema]) -> list[Misf
         if not mine:
             near = nearest(table, [str(schema.name) for schema in known])
             hint = f"did you mean {near}?" if near else "check the name, and which tables are chosen"
-            found.append(Misfit(f"no chosen table matches {table}", f'transforms."{table}"', hint, not glob.has_magic(table)))
+            found.append(NameConflict(f"no chosen table matches {table}", f'transforms."{table}"', hint, not glob.has_magic(table)))
             continue
-        choices = TransformChoices(**dict(own))
-        lacking = [set(unmatched_columns(choices, schema)) for schema in mine]
+        options = TransformOptions(**dict(own))
+        lacking = [set(unmatched_columns(options, schema)) for schema in mine]
         columns = {column.name for schema in mine for column in schema.columns}
         for field, name in sorted(set.intersection(*lacking)):
             near = nearest(name, columns)
             hint = f"did you mean {near}?" if near else f"its columns: {', '.join(sorted(columns))}"
             what = f"{mine[0].name} has" if len(mine) == 1 else f"the tables of {table} have"
             place = f'transforms."{table}".{field}'
-            found.append(Misfit(f"{field} names {name}, and {what} no such column", place, hint, not glob.has_magic(name)))
+            found.append(NameConflict(f"{field} names {name}, and {what} no such column", place, hint, not glob.has_magic(name)))
     return found
 
 
 def check_new_table(transforms: Transforms, schema: TableSchema) -> None:
     """Raise `DefiniteError` if what was chosen for exactly this table is about columns that it does not have."""
     own = Transforms(tuple((table, fields) for table, fields in transforms.tables if table == str(schema.name)))
-    sure = [one for one in misfits(own, [schema]) if one.is_sure]
+    sure = [one for one in find_name_conflicts(own, [schema]) if one.is_sure]
     if sure:
         raise sure[0].error()
 
 
-def check_read_again(choices: TransformChoices, before: TableSchema, now: TableSchema) -> None:
+def check_snapshot_replay(options: TransformOptions, before: TableSchema, now: TableSchema) -> None:
     """Raise `DefiniteError` if a hidden column is gone and one came that nobody spoke of: it may be the same, and would be shown."""
     known = {column.name for column in before.columns}
-    gone = [column.name for column in before.columns if _is_hidden(choices, column.name) and column.name not in _names(now)]
-    named = {name for name, _ in choices.rename}
-    came = [name for name in _names(now) if name not in known | named and not _is_hidden(choices, name)]
+    gone = [column.name for column in before.columns if _is_hidden(options, column.name) and column.name not in _names(now)]
+    named = {name for name, _ in options.rename}
+    came = [name for name in _names(now) if name not in known | named and not _is_hidden(options, name)]
     if gone and came:
         old, new = ", ".join(gone), ", ".join(came)
         raise DefiniteError(
             f"table {now.name} is to be read again, and is another one: {old}, which its transforms hide, is gone, and {new} came; if that "
             "is the same under another name, it would be shown",
-            place=place_of(now.name, f"column {gone[0]}"),
+            place=error_location(now.name, f"column {gone[0]}"),
             hint=f'name {came[0]} in the transforms as {gone[0]} was; if it may be shown, say so: rename = {{ {came[0]} = "{came[0]}" }}',
         )
 
 
-def _is_hidden(choices: TransformChoices, name: str) -> bool:
-    treated = {one for one, _ in (*choices.mask, *choices.hash, *choices.computed)}
-    return name in treated or any(fnmatch.fnmatchcase(name, one) for one in choices.drop)
+def _is_hidden(options: TransformOptions, name: str) -> bool:
+    treated = {one for one, _ in (*options.mask, *options.hash, *options.computed)}
+    return name in treated or any(fnmatch.fnmatchcase(name, one) for one in options.drop)
 
 
 def _names(schema: TableSchema) -> list[str]:

@@ -17,11 +17,11 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 
 Fields: TypeAlias = tuple[tuple[str, Any], ...]
-"""Fields of `TransformChoices` and their values."""
+"""Fields of `TransformOptions` and their values."""
 
 
 @dataclass(frozen=True, slots=True)
-class TransformChoices:
+class TransformOptions:
     """What is done to one table's rows. What stands under a field is its documentation for users."""
 
     filter: str = ""
@@ -47,7 +47,7 @@ class TransformChoices:
         """Whether rows pass as they are."""
         return not (self.filter or self.computed or self.rename or self.drop or self.mask or self.hash)
 
-    def makes_the_same(self, other: TransformChoices) -> bool:
+    def makes_the_same(self, other: TransformOptions) -> bool:
         """Whether both make the same of a row: in which order columns are named, and where the salt is kept, does not matter."""
         mine, others = ((one.filter, *map(frozenset, (one.computed, one.rename, one.drop, one.mask, one.hash))) for one in (self, other))
         return mine == others
@@ -121,13 +121,13 @@ class Transforms:
     tables: tuple[tuple[str, Fields], ...] = ()
     """A glob over `database.table` of the source, and what is chosen for the tables that it matches."""
 
-    def of(self, name: TableName) -> TransformChoices:
+    def of(self, name: TableName) -> TransformOptions:
         """What was chosen for a table."""
         chosen: dict[str, Any] = {}
         for glob, own in self.tables:
             if fnmatch.fnmatchcase(str(name), glob):
-                chosen.update({field: _laid_over(chosen.get(field), value) for field, value in own})
-        return replace(TransformChoices(), **chosen)
+                chosen.update({field: _merged(chosen.get(field), value) for field, value in own})
+        return replace(TransformOptions(), **chosen)
 
     def unmatched(self, names: Iterable[TableName]) -> tuple[str, ...]:
         """The globs that match none of these tables."""
@@ -150,7 +150,7 @@ class Transforms:
         return tuple(dict.fromkeys(value for _, own in self.tables for field, value in own if field == "hash_salt" and value))
 
 
-def _laid_over(below: Any, above: Any) -> Any:
+def _merged(below: Any, above: Any) -> Any:
     if not isinstance(below, tuple) or not isinstance(above, tuple):
         return above
     if all(isinstance(one, tuple) for one in (*below, *above)):

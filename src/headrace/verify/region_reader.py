@@ -21,7 +21,7 @@ from headrace.retry import retrying
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.snapshot.row_digests import in_buckets, read_buckets, read_digest
-from headrace.transforms.block_transform import Shaper
+from headrace.transforms.block_transform import BlockTransformer
 from headrace.verify.regions import Region
 from headrace.verify.row_compare import Comparison, compare, different_keys
 from headrace.verify.source_rows import beginning, read_rows, source_condition
@@ -56,7 +56,7 @@ class Sides:
     sink: ClickHouseSink
     zero_dates: ZeroDates = ZeroDates.HALT
     """What the pipe makes of dates that no calendar has."""
-    shaper: Shaper | None = None
+    shaper: BlockTransformer | None = None
     """What the pipe makes of rows, if it transforms any."""
 
     @property

@@ -13,7 +13,7 @@ from headrace.model.schema import TableSchema, ZeroDates
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.snapshot.key_conditions import key_condition
 from headrace.sources.mysql.snapshot.table_scan import scan_table
-from headrace.transforms.block_transform import Shaper
+from headrace.transforms.block_transform import BlockTransformer
 from headrace.verify.table_spec import TableComparison
 
 
@@ -24,7 +24,7 @@ def read_rows(
     shown: TableSchema,
     where: str,
     zero_dates: ZeroDates,
-    shaper: Shaper | None,
+    shaper: BlockTransformer | None,
 ) -> pa.Table:
     """The rows of a condition in the source's SQL, with the columns of `shown`."""
     if table.source is None or shaper is None:

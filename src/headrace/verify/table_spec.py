@@ -8,7 +8,7 @@ from functools import cached_property
 
 from headrace.model.schema import DATES, TableSchema, ZeroDates
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.transforms.table_shape import Shape
+from headrace.transforms.transform_plan import TransformPlan
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class TableComparison:
 
 
 def describe(
-    schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT, shape: Shape | None = None
+    schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT, shape: TransformPlan | None = None
 ) -> TableComparison:
     """How a table can be compared, by the table that is in the sink. `shape`: how its rows come about, if they are transformed."""
     layout, digests = sink.target_table(schema), sink.digests()

@@ -29,10 +29,10 @@ from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
-from headrace.transforms.block_transform import Shaper
+from headrace.transforms.block_transform import BlockTransformer
 from headrace.transforms.options import Transforms
 from headrace.transforms.salts import read_salts
-from headrace.transforms.table_shape import Shape, shape_of
+from headrace.transforms.transform_plan import TransformPlan, plan_transform
 from headrace.verify.recheck import Rechecker, RecheckResult
 from headrace.verify.region_reader import Findings, RegionReader, Sides
 from headrace.verify.region_tasks import Answer, RegionTask, SparkTaskRunner, TaskKind, TaskRunner, ThreadTaskRunner
@@ -79,9 +79,9 @@ class VerifyOptions:
     transforms: Transforms = field(default_factory=Transforms)
     """What the pipe makes of rows."""
 
-    def shape(self, schema: TableSchema) -> Shape:
+    def shape(self, schema: TableSchema) -> TransformPlan:
         """A source's table as the sink gets to see it, and how that comes about."""
-        return shape_of(self.transforms.of(schema.name), self.projection.project(schema.with_zero_dates(self.zero_dates)))
+        return plan_transform(self.transforms.of(schema.name), self.projection.project(schema.with_zero_dates(self.zero_dates)))
 
 
 def verify_tables(
@@ -100,7 +100,7 @@ def verify_tables(
     if not shapes:
         raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
     transformed = any(not shape.is_plain for shape in shapes)
-    shaper = Shaper(chosen.transforms, read_salts(chosen.transforms)) if transformed else None
+    shaper = BlockTransformer(chosen.transforms, read_salts(chosen.transforms)) if transformed else None
     yield from _Verification(Sides(address, sink, chosen.zero_dates, shaper), chosen, watermark, view or LineView()).run(shapes)
 
 
@@ -113,9 +113,9 @@ class _Verification:
         self._source_end: BinlogPosition | None = None
         self._started = time.monotonic()
 
-    def run(self, shapes: Sequence[Shape]) -> Iterator[TableResult]:
+    def run(self, shapes: Sequence[TransformPlan]) -> Iterator[TableResult]:
         self._await_pipe()
-        present: list[Shape] = []
+        present: list[TransformPlan] = []
         for shape in shapes:
             missing = self._unready(shape)
             if missing is None:
@@ -155,7 +155,7 @@ class _Verification:
         standing = self._watermark.ask()
         return stands_at(standing, str(standing.position))
 
-    def _unready(self, shape: Shape) -> TableResult | None:
+    def _unready(self, shape: TransformPlan) -> TableResult | None:
         """The result for a table that cannot be compared: it is not in the sink, or its rows are still being read."""
         schema = shape.schema
         behind = self._standing is not None and not has_reached(self._standing, self._source_end or self._standing.position)

@@ -21,7 +21,7 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.runtime.checkpoint import initial_offset
 from headrace.runtime.error_transport import decode_error, encode_error
 from headrace.settings.schema_policy import SchemaPolicy
-from headrace.sources.debezium.events.event_versions import Order, Rule, Tail
+from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning, VersionRule
 from headrace.sources.debezium.offset_range_reader import OffsetRange, reading_error
 from headrace.spark.kafka.record_reports import IGNORED
 from headrace.spark.kafka.record_stream import (
@@ -117,16 +117,16 @@ def test_errors_of_sparks_source() -> None:
 
 def test_a_batch_that_is_read_again_begins_with_what_was_known_before(tmp_path: Path) -> None:
     notes = DebeziumPipeNotes.load(StateDirectory(tmp_path))
-    assert notes.note_orders({TableName("a", "b"): Order(Rule.LSN)})
-    assert not notes.note_orders({TableName("a", "b"): Order(Rule.OFFSET)})
-    notes.note_batch(0, {("t", 0): Tail("binlog", 1)})
-    notes.note_batch(1, {("t", 0): Tail("binlog", 2)})
+    assert notes.note_orders({TableName("a", "b"): TableVersioning(VersionRule.LSN)})
+    assert not notes.note_orders({TableName("a", "b"): TableVersioning(VersionRule.OFFSET)})
+    notes.note_batch(0, {("t", 0): LogTail("binlog", 1)})
+    notes.note_batch(1, {("t", 0): LogTail("binlog", 2)})
     again = DebeziumPipeNotes.load(StateDirectory(tmp_path))
-    assert again.orders == {TableName("a", "b"): Order(Rule.LSN)}
-    assert again.tails_for(1) == {("t", 0): Tail("binlog", 1)}
-    assert again.tails_for(2) == {("t", 0): Tail("binlog", 2)}
-    again.note_batch(1, {("t", 0): Tail("binlog", 2)})
-    assert again.tails_for(1) == {("t", 0): Tail("binlog", 1)}
+    assert again.orders == {TableName("a", "b"): TableVersioning(VersionRule.LSN)}
+    assert again.tails_for(1) == {("t", 0): LogTail("binlog", 1)}
+    assert again.tails_for(2) == {("t", 0): LogTail("binlog", 2)}
+    again.note_batch(1, {("t", 0): LogTail("binlog", 2)})
+    assert again.tails_for(1) == {("t", 0): LogTail("binlog", 1)}
 
 
 def test_what_needs_the_source_is_refused() -> None:

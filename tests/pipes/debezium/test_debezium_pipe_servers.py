@@ -24,7 +24,7 @@ from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium.events.options import DebeziumChoices, OnMalformed, Unavailable
+from headrace.sources.debezium.events.options import DebeziumOptions, MalformedPolicy, UnavailablePolicy
 from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.topic_pipe import LocalTopicPipe
 from testkit.recordings.debezium_recordings import KafkaRecord, load_records, load_truth
@@ -51,7 +51,7 @@ def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
 def open_pipe(sink: ClickHouseSink, tmp_path: Path) -> Open:
     """Opens the pipe of the test's one state directory, as often as it likes."""
 
-    def opened(choices: DebeziumChoices | None = None, **more: Any) -> LocalTopicPipe:
+    def opened(choices: DebeziumOptions | None = None, **more: Any) -> LocalTopicPipe:
         return LocalTopicPipe(tmp_path / f"state_{sink.target.database}", more.pop("sink", sink), choices, **more)
 
     return opened
@@ -188,7 +188,7 @@ def test_an_unchanged_value_of_a_row_that_is_not_there_halts(open_pipe: Open, si
     with pytest.raises(DefiniteError, match="no row to take it from: id=1"):
         open_pipe().run([unchanged])
     with pytest.raises(DefiniteError, match="big"):
-        open_pipe(DebeziumChoices(unavailable=Unavailable.HALT)).run([unchanged])
+        open_pipe(DebeziumOptions(unavailable=UnavailablePolicy.HALT)).run([unchanged])
     assert sink.reader().query(f"SELECT count() FROM `{sink.target.database}`.toasted")[1] == [[0]]
 
 
@@ -198,7 +198,7 @@ def test_a_record_that_is_none_halts_or_is_kept_once(open_pipe: Open, sink: Clic
     with pytest.raises(DefiniteError, match="cannot be read") as halted:
         open_pipe().run([*records, bad])
     assert halted.value.place == f"{bad.topic}[0]@100"
-    kept = DebeziumChoices(on_malformed=OnMalformed.DEAD_LETTER)
+    kept = DebeziumOptions(on_malformed=MalformedPolicy.DEAD_LETTER)
     open_pipe(kept).run([*records, bad], commit=False)
     pipe = open_pipe(kept)
     pipe.run([*records, bad])
@@ -213,7 +213,7 @@ def test_a_record_that_is_none_does_not_fix_the_order_of_a_new_table(open_pipe: 
     """It looked like a flat row, which orders changes by their offsets; other tasks of the batch found another order."""
     records = records_of("mysql-schema", "sbtest1")
     bad = replace(records[-1], offset=9000, value=b"\xff no JSON")
-    pipe = open_pipe(DebeziumChoices(on_malformed=OnMalformed.DEAD_LETTER))
+    pipe = open_pipe(DebeziumOptions(on_malformed=MalformedPolicy.DEAD_LETTER))
     pipe.run([*records, bad])
     assert_true(pipe, tables=("sbtest1",))
 

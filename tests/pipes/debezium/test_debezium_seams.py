@@ -26,9 +26,9 @@ from headrace.pipes.debezium.type_lookup import Descriptions, read_topic
 from headrace.settings.settings_file import parse_settings
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium.events.options import DebeziumChoices, SecondSnapshot, Unavailable, Versions
-from headrace.sources.debezium.events.records import Found
-from headrace.sources.debezium.events.topic_tables import Naming
+from headrace.sources.debezium.events.options import DebeziumOptions, SecondSnapshot, UnavailablePolicy, VersionSource
+from headrace.sources.debezium.events.records import DetectedSchema
+from headrace.sources.debezium.events.topic_tables import TableNaming
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.verify.watched_pipe import KnownPipe, find_watermark, known_pipe
 from testkit.pipelines.embedded_access import target_of
@@ -56,7 +56,7 @@ def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
 def open_pipe(sink: ClickHouseSink, tmp_path: Path) -> Open:
     """Opens the pipe of the test's one state directory, as often as it likes."""
 
-    def opened(choices: DebeziumChoices | None = None, **more: Any) -> LocalTopicPipe:
+    def opened(choices: DebeziumOptions | None = None, **more: Any) -> LocalTopicPipe:
         return LocalTopicPipe(tmp_path / f"state_{sink.target.database}", sink, choices, **more)
 
     return opened
@@ -84,8 +84,8 @@ def test_a_log_that_began_anew_within_the_first_batch_is_read_once_the_epoch_is_
     batch = [told({"id": 1, "name": name}, offset, place) for offset, (place, name) in enumerate(logs)]
     for epoch in (0, 1):
         with pytest.raises(DefiniteError, match="are now called"):
-            open_pipe(DebeziumChoices(epoch=epoch)).run(batch)
-    pipe = open_pipe(DebeziumChoices(epoch=2))
+            open_pipe(DebeziumOptions(epoch=epoch)).run(batch)
+    pipe = open_pipe(DebeziumOptions(epoch=2))
     pipe.run(batch)
     assert pipe.rows("shop.goods", "id, name") == [[1, "c"]]
 
@@ -94,7 +94,7 @@ def test_a_log_that_began_anew_within_the_first_batch_is_read_once_the_epoch_is_
 def test_a_raised_epoch_counts_where_the_log_goes_back_a_little(open_pipe: Open, place: str) -> None:
     """Which nobody but the user can tell from a connector that was started again."""
     open_pipe().run([told({"id": 1, "name": "old"}, 0, "bin.000009:500")])
-    pipe = open_pipe(DebeziumChoices(epoch=1))
+    pipe = open_pipe(DebeziumOptions(epoch=1))
     pipe.run([told({"id": 1, "name": "last of the old log"}, 1, "bin.000009:900"), told({"id": 1, "name": "new"}, 2, place)])
     pipe.run([told({"id": 1, "name": "newer"}, 3, "bin.000009:300")])
     assert pipe.rows("shop.goods", "id, name") == [[1, "newer"]]
@@ -102,7 +102,7 @@ def test_a_raised_epoch_counts_where_the_log_goes_back_a_little(open_pipe: Open,
 
 def test_an_epoch_is_only_ever_raised(open_pipe: Open) -> None:
     """Also where offsets make versions, which have no log to go back in."""
-    pipe = open_pipe(DebeziumChoices(versions=Versions.OFFSET, epoch=1))
+    pipe = open_pipe(DebeziumOptions(versions=VersionSource.OFFSET, epoch=1))
     state, now = pipe.batches.context.state, Standing("cluster", KafkaPosition(), KafkaPosition(), ())
     state.options["settings"] = {"debezium": {"versions": "offset", "epoch": 2}}
     with pytest.raises(DefiniteError, match="the epoch is 1, and was 2 before"):
@@ -110,7 +110,7 @@ def test_an_epoch_is_only_ever_raised(open_pipe: Open) -> None:
 
 
 def test_an_emptied_table_of_several_topics_halts(open_pipe: Open) -> None:
-    choices = DebeziumChoices(topics=(("eu.shop.goods", "shop.goods"), ("us.shop.goods", "shop.goods")))
+    choices = DebeziumOptions(topics=(("eu.shop.goods", "shop.goods"), ("us.shop.goods", "shop.goods")))
     pipe = open_pipe(choices)
     pipe.run(
         [told({"id": 1, "name": "eu"}, 0, "bin.000090:9", topic="eu.shop.goods"), told({"id": 2, "name": "us"}, 0, topic="us.shop.goods")]
@@ -122,7 +122,7 @@ def test_an_emptied_table_of_several_topics_halts(open_pipe: Open) -> None:
 
 def test_an_emptied_table_that_events_of_several_topics_name_halts(open_pipe: Open) -> None:
     """Whatever the topics are called."""
-    pipe = open_pipe(DebeziumChoices(naming=Naming.SOURCE))
+    pipe = open_pipe(DebeziumOptions(naming=TableNaming.SOURCE))
     pipe.run([told({"id": 1, "name": "eu"}, 0, "bin.000090:9", topic="eu"), told({"id": 2, "name": "us"}, 0, topic="us.other.name")])
     with pytest.raises(DefiniteError, match=r"several topics \(eu, us\.other\.name\)"):
         pipe.run([told({"id": 0}, 1, "bin.000091:9", op="t", topic="eu")])
@@ -154,7 +154,7 @@ def test_a_second_snapshot_of_a_table_without_a_key_halts_or_replaces_by_choice(
     assert halted.value.place == "srv.shop.goods[0]@3"
     assert "second_snapshot=replace" in halted.value.hint
     assert pipe.rows("shop.goods", "name") == [["a"], ["a"], ["b"]]
-    pipe = open_pipe(DebeziumChoices(second_snapshot=SecondSnapshot.REPLACE))
+    pipe = open_pipe(DebeziumOptions(second_snapshot=SecondSnapshot.REPLACE))
     pipe.run(AGAIN)
     # What another partition still brings from before is in the snapshot already.
     pipe.run([copied("a", 0, "bin.000001:100", MORE, 1), copied("late", 1, "bin.000001:250", partition=1)])
@@ -162,7 +162,7 @@ def test_a_second_snapshot_of_a_table_without_a_key_halts_or_replaces_by_choice(
 
 
 def test_two_snapshots_in_the_first_batch(open_pipe: Open) -> None:
-    pipe = open_pipe(DebeziumChoices(second_snapshot=SecondSnapshot.REPLACE))
+    pipe = open_pipe(DebeziumOptions(second_snapshot=SecondSnapshot.REPLACE))
     pipe.run([*BEGUN, *AGAIN])
     assert pipe.rows("shop.goods", "name") == [["a"], ["b"], ["c"]]
 
@@ -170,7 +170,7 @@ def test_two_snapshots_in_the_first_batch(open_pipe: Open) -> None:
 @pytest.mark.parametrize("choice", SecondSnapshot)
 def test_a_snapshot_that_is_begun_twice_at_one_place_halts(open_pipe: Open, choice: SecondSnapshot) -> None:
     """A connector that is killed in the middle of one, while nobody writes."""
-    pipe = open_pipe(DebeziumChoices(second_snapshot=choice))
+    pipe = open_pipe(DebeziumOptions(second_snapshot=choice))
     pipe.run(BEGUN[:2])
     with pytest.raises(DefiniteError, match="begun its snapshot twice"):
         pipe.run([copied("a", 3, "bin.000001:100", FIRST)])
@@ -184,10 +184,10 @@ def test_tombstones_apart_from_the_rows_that_tell_what_they_are_delete(open_pipe
     assert pipe.rows("shop.goods", "id") == [[2]]
 
 
-@pytest.mark.parametrize("unavailable", Unavailable)
-def test_a_value_that_was_not_logged_of_a_column_that_is_left_out_is_not_missed(open_pipe: Open, unavailable: Unavailable) -> None:
+@pytest.mark.parametrize("unavailable", UnavailablePolicy)
+def test_a_value_that_was_not_logged_of_a_column_that_is_left_out_is_not_missed(open_pipe: Open, unavailable: UnavailablePolicy) -> None:
     toasted = [one for one in load_records("postgres-schema") if one.topic.endswith(".toasted")]
-    pipe = open_pipe(DebeziumChoices(unavailable=unavailable), exclude_columns=("public.toasted.big", "public.toasted.bytes"))
+    pipe = open_pipe(DebeziumOptions(unavailable=unavailable), exclude_columns=("public.toasted.big", "public.toasted.bytes"))
     pipe.run(toasted[:1])
     pipe.run(toasted[1:2])
     assert pipe.rows("public.toasted") == [[1, 2]]
@@ -217,7 +217,7 @@ def test_the_topic_of_schema_changes_is_read_at_once_and_once(broker: PrivateBro
 
     descriptions = Descriptions(lambda _: {}, records)
     columns = (Column("id", Kind.INT64, False, source_type="int64 as it looks"),)
-    found = [Found(TableSchema(TableName("shop", name), columns, ("id",)), f"srv.shop.{name}", 0, 0) for name in ("a", "b")]
+    found = [DetectedSchema(TableSchema(TableName("shop", name), columns, ("id",)), f"srv.shop.{name}", 0, 0) for name in ("a", "b")]
     assert descriptions.refine(found) == found
     assert len(asked) == 1
 

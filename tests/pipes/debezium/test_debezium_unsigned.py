@@ -16,8 +16,8 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.debezium.type_lookup import Descriptions
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium.events.options import DebeziumChoices
-from headrace.sources.debezium.events.records import Found
+from headrace.sources.debezium.events.options import DebeziumOptions
+from headrace.sources.debezium.events.records import DetectedSchema
 from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.topic_pipe import LocalTopicPipe
 from testkit.recordings.debezium_recordings import KafkaRecord, load_records, load_schemas, load_truth
@@ -69,7 +69,7 @@ def replicated(
     recording: str, sink: ClickHouseSink, tmp_path: Path, described: list[bytes] | None = None, tables: str = ""
 ) -> LocalTopicPipe:
     registry = recorded_registry(recording, tmp_path / "registry") if recording.endswith("avro") else ""
-    pipe = LocalTopicPipe(tmp_path / "state", sink, DebeziumChoices(registry=registry), schema_records=described)
+    pipe = LocalTopicPipe(tmp_path / "state", sink, DebeziumOptions(registry=registry), schema_records=described)
     pipe.run([one for one in records_of(recording) if one.topic.endswith(tables)])
     return pipe
 
@@ -157,10 +157,10 @@ def test_integers_of_postgresql_are_signed_whatever_the_target_is(caplog: pytest
     told = TableSchema(name, (Column("n", Kind.INT64, False, source_type="int64"),), ("n",))
     unsigned = TableSchema(name, (Column("n", Kind.UINT64, False, source_type="UInt64"),), ("n",))
     descriptions = Descriptions(lambda _: {name: unsigned})
-    of_postgres = Found(told, "srv.public.t", 0, 0, unsigned=False)
+    of_postgres = DetectedSchema(told, "srv.public.t", 0, 0, unsigned=False)
     assert descriptions.refine([of_postgres]) == [of_postgres]
     assert not caplog.records
-    [of_mysql] = descriptions.refine([Found(told, "srv.public.t", 0, 0)])
+    [of_mysql] = descriptions.refine([DetectedSchema(told, "srv.public.t", 0, 0)])
     assert of_mysql.schema == unsigned
 
 

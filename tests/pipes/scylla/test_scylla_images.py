@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.options import CdcOptions
 from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
@@ -28,9 +28,9 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.log_rows import LogRow
 from headrace.sources.scylla.capture.statement_capture import Capture, log_block
 from headrace.sources.scylla.snapshot.base_rows import RowQuery
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk
-from headrace.sources.scylla.snapshot.table_probe import ask_telling
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.snapshot.reader import TokenChunk, read_chunk
+from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 from headrace.verify.row_compare import compare
 from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
@@ -93,7 +93,9 @@ def test_images_and_deletions_show_what_select_gives(cql: CqlSession, keyspace: 
     logged = [run(statement) for statement in before]
     writer = sink.writer()
     # The first half comes by a copy, and once more by the log, out of order.
-    for block in read_chunk(cql, RowQuery(table, ask_telling(cql, table)), Chunk(table.name, WHOLE), ScyllaChoices(confidence=0)):
+    for block in read_chunk(
+        cql, RowQuery(table, probe_write_times(cql, table)), TokenChunk(table.name, WHOLE), ScyllaOptions(confidence=0)
+    ):
         writer.write(block)
     assert _differences(cql, sink, table) == (32, ())
     for rows in reversed(logged):
@@ -118,7 +120,7 @@ def test_images_and_deletions_show_what_select_gives(cql: CqlSession, keyspace: 
 
 
 def test_what_images_cannot_show_is_refused(sink: PostimageSink) -> None:
-    made = Definitions("ks").apply_all(
+    made = CqlCatalog("ks").apply_all(
         "CREATE TABLE t (p int PRIMARY KEY, v int); CREATE TABLE s (p int, c int, s int static, PRIMARY KEY (p, c))"
     )
     plain, static = made.named("ks.t"), made.named("ks.s")

@@ -35,7 +35,7 @@ from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.scylla.verifier import standing_of, verify_logged
 from headrace.verify.watermark import Standing, Watermark
@@ -76,7 +76,7 @@ class Source:
         add_generation(self.session, self.keyspace, make_generation(began_ms, 2, 2))
         self.session.execute(f"CREATE TABLE {self.keyspace}.t (p int, c int, v text, PRIMARY KEY (p, c))")
         self.captured: CapturedSession = capture(self.session, [str(self.name)], self.keyspace)
-        self.choices = ScyllaChoices(
+        self.choices = ScyllaOptions(
             confidence=0.5, window=0.2, again=2, look_back=20, audit=2, generations=self.keyspace, tablets=self.keyspace
         )
 
@@ -215,7 +215,7 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
             assert told is not None
             return standing_of(told)
 
-        def verify(repair: ScyllaChoices | None) -> TableResult:
+        def verify(repair: ScyllaOptions | None) -> TableResult:
             watermark = Watermark(pipe, stand, 30)
             [found] = verify_logged(source.session, source.sink, Selection((str(source.name),)), watermark, repair=repair)
             return found

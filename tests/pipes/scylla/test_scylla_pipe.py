@@ -36,9 +36,9 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
 from headrace.sources.scylla.capture.stream_ids import Generations, from_description
-from headrace.sources.scylla.log_tables import look_at
+from headrace.sources.scylla.log_tables import check_tables_readable
 from headrace.sources.scylla.position import LogPosition
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from testkit.oracles.cell_views import selected, shown
 from testkit.pipelines.embedded_access import target_of
@@ -46,7 +46,7 @@ from testkit.pipelines.local_pipeline import without_spark
 from testkit.servers.cassandra import PrivateCassandra
 from testkit.servers.scylla_tables import add_generation, add_tablet_generation, create_tables, make_generation
 
-CHOICES = ScyllaChoices(confidence=0.5, window=0.2, streams_per_query=2)
+CHOICES = ScyllaOptions(confidence=0.5, window=0.2, streams_per_query=2)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ class Source:
     keyspace: str
     sink: CellSink
     state: Path
-    choices: ScyllaChoices = field(init=False)
+    choices: ScyllaOptions = field(init=False)
     snapshot: SnapshotMode = SnapshotMode.NONE
     include: tuple[str, ...] = ("*",)
     exclude: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ def test_alterations_generations_and_new_tables(source: Source, caplog: pytest.L
     source.run()
     assert source.assert_equal("t") == 5
     # How long a captured log's rows live is known, or a pipe that was away for longer would lose them and say nothing.
-    assert look_at(source.session, [TableName(ks, "t")], source.choices)[TableName(ks, "t")].ttl == CdcOptions().ttl > 0
+    assert check_tables_readable(source.session, [TableName(ks, "t")], source.choices)[TableName(ks, "t")].ttl == CdcOptions().ttl > 0
 
     # Columns and fields come, the streams become others.
     captured.execute(f"ALTER TABLE {ks}.t ADD w set<text>")

@@ -15,7 +15,7 @@ from headrace.pipes.scylla.sink_factory import open_log_target
 from headrace.pipes.scylla.start_position import parse_start
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import UserSettings, parse_settings
-from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaChoices
+from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaOptions
 
 
 def settings(projection: Projection | None = None) -> PipeSettings:
@@ -52,11 +52,11 @@ def test_what_may_be_chosen() -> None:
     text = '[sink]\ndatabase = "copy"\n[sink.tables."ks.t"]\ntarget = "other"\n[scylla]\nconfidence = 5\nexpired = "skip"\n'
     chosen = parse_settings(text, "f")
     check_chosen(settings(), chosen)
-    assert chosen.scylla == ScyllaChoices(confidence=5, expired=OnExpired.SKIP)
-    assert (chosen.scylla.window_us, ScyllaChoices().window_us, ScyllaChoices(window=7).window_us) == (500_000, 3_000_000, 7_000_000)
-    ScyllaChoices().check()
+    assert chosen.scylla == ScyllaOptions(confidence=5, expired=OnExpired.SKIP)
+    assert (chosen.scylla.window_us, ScyllaOptions().window_us, ScyllaOptions(window=7).window_us) == (500_000, 3_000_000, 7_000_000)
+    ScyllaOptions().check()
     with pytest.raises(DefiniteError, match="concurrency must be at least 1"):
-        ScyllaChoices(concurrency=0).check()
+        ScyllaOptions(concurrency=0).check()
 
 
 def test_places_to_start_at() -> None:

@@ -44,7 +44,7 @@ from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
-from headrace.sources.scylla.snapshot.options import Kept, ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions, StoredForm
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 from headrace.verify.row_compare import Difference, compare
 from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
@@ -58,7 +58,7 @@ from testkit.servers.scylla_tables import add_generation, create_tables, make_ge
 
 COLUMNS = "p int, c int, s text static, v text, m map<int, text>, l list<int>, PRIMARY KEY (p, c)"
 PATIENCE_S = 400.0
-CHOICES = ScyllaChoices(confidence=0.5, window=0.2, streams_per_query=2, page_rows=50)
+CHOICES = ScyllaOptions(confidence=0.5, window=0.2, streams_per_query=2, page_rows=50)
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +77,7 @@ class Pair:
     keyspace: str
     sink: CellSink
     state: Path
-    choices: ScyllaChoices = field(init=False)
+    choices: ScyllaOptions = field(init=False)
     kept: LogSink = field(init=False)
 
     def __post_init__(self) -> None:
@@ -232,7 +232,7 @@ def test_a_pipe_of_images_copies_first_and_keeps_what_it_began_with(pair: Pair) 
     captured = capture(cql, [f"{ks}.t"], ks, CdcOptions(enabled=True, postimage=True))
     for p, c in itertools.product(range(6), range(5)):
         captured.execute(f"INSERT INTO {ks}.t (p, c, v, l) VALUES ({p}, {c}, 'v', [{p}, {c}])")
-    pair.choices, pair.kept = replace(pair.choices, kept=Kept.IMAGES), PostimageSink(pair.sink.sink)
+    pair.choices, pair.kept = replace(pair.choices, kept=StoredForm.IMAGES), PostimageSink(pair.sink.sink)
     pair.pipe().run()
     assert pair.image_differences() == (30, ())
     captured.execute(f"UPDATE {ks}.t SET v = null, l = l - [1] WHERE p = 1 AND c = 1")
@@ -246,7 +246,7 @@ def test_a_pipe_of_images_copies_first_and_keeps_what_it_began_with(pair: Pair) 
     ask_for_resync(StateDirectory(pair.state), (f"{ks}.*",))
     pair.pipe().run()
     assert pair.image_differences() == (22, ())
-    pair.choices = replace(pair.choices, kept=Kept.CELLS)
+    pair.choices = replace(pair.choices, kept=StoredForm.CELLS)
     with pytest.raises(DefiniteError, match="begun with kept = images"):
         pair.pipe().run()
 
@@ -298,7 +298,7 @@ def images(pair: Pair) -> CapturedSession:
     captured = capture(cql, [f"{ks}.t"], ks, CdcOptions(enabled=True, postimage=True))
     for p, c in itertools.product(range(6), range(5)):
         captured.execute(f"INSERT INTO {ks}.t (p, c, v, w) VALUES ({p}, {c}, 'v', 1)")
-    pair.choices, pair.kept = replace(pair.choices, kept=Kept.IMAGES), PostimageSink(pair.sink.sink)
+    pair.choices, pair.kept = replace(pair.choices, kept=StoredForm.IMAGES), PostimageSink(pair.sink.sink)
     return captured
 
 

@@ -33,7 +33,7 @@ from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import capture
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from testkit.faults.state_damage import DamageTrial
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client, sink_rows, source_rows
@@ -196,7 +196,7 @@ def test_files_of_a_pipe_from_scylladb(
 ) -> None:
     without_spark(monkeypatch)
     state, cells, numbers = tmp_path / "state", CellSink(sink), count(1000)
-    choices = ScyllaChoices(confidence=0.1, window=0.2, streams_per_query=2, generations=keyspace, tablets=keyspace)
+    choices = ScyllaOptions(confidence=0.1, window=0.2, streams_per_query=2, generations=keyspace, tablets=keyspace)
     create_tables(cql, keyspace)
     add_generation(cql, keyspace, make_generation(time.time_ns() // 1_000_000, 2, 2))
     cql.execute(f"CREATE TABLE {keyspace}.t (p int PRIMARY KEY, v int)")

@@ -16,7 +16,7 @@ import pytest
 from headrace.cli import main
 from headrace.cql import timeuuid
 from headrace.cql.blocks import LogBlock
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
@@ -26,9 +26,9 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.cql import cassandra_lists, execution
 from headrace.sinks.cql.options import Dropped, Missing, ReplayOptions
-from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.snapshot.reader import TokenChunk, read_chunk
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 from testkit.generators.cql_blocks import log_block
 from testkit.generators.cql_histories import literal, random_history
@@ -48,7 +48,7 @@ def replaying(cassandra: Server, cql: CqlSession, keyspace: str) -> Replaying:
 
 
 def table_of(replaying: Replaying, definition: str) -> CqlTable:
-    (table,) = Definitions(replaying.source).apply_all(definition).tables.values()
+    (table,) = CqlCatalog(replaying.source).apply_all(definition).tables.values()
     return table
 
 
@@ -71,8 +71,8 @@ def test_rows_of_a_snapshot_and_the_log_meet(replaying: Replaying) -> None:
     for seed in (1, 2, 5, 14):
         history = random_history(seed, 30, keyspace=replaying.source)
         logged = replaying.run(history)
-        query = RowQuery(history.table, Telling.all_of(history.table))
-        copied = list(read_chunk(replaying.session, query, Chunk(history.table.name, WHOLE), ScyllaChoices(confidence=0)))
+        query = RowQuery(history.table, WriteTimeColumns.all_of(history.table))
+        copied = list(read_chunk(replaying.session, query, TokenChunk(history.table.name, WHOLE), ScyllaOptions(confidence=0)))
         replaying.replay(history.table, copied)
         replaying.compare(history.table, list_times=False)
         blocks = [*shuffled(logged, Random(seed)), *copied]

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 from cassandra.query import UNSET_VALUE
 
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.tables import CqlTable
 from headrace.sinks.cql.log_row_writes import LogRows, plan
 from testkit.generators.cql_blocks import log_block
@@ -20,7 +20,7 @@ ONE, TWO = UUID("276b8860-2fef-11eb-af55-000000000001"), UUID("276b8861-2fef-11e
 
 
 def table_of(columns: str, types: str = "") -> CqlTable:
-    found = Definitions("ks").apply_all(f"{types} CREATE TABLE t (pk int, ck int, {columns}, PRIMARY KEY (pk, ck))").tables
+    found = CqlCatalog("ks").apply_all(f"{types} CREATE TABLE t (pk int, ck int, {columns}, PRIMARY KEY (pk, ck))").tables
     return next(iter(found.values()))
 
 
@@ -77,7 +77,7 @@ def test_markers_only_where_the_log_inserts() -> None:
 
 
 def test_a_table_of_keys_alone() -> None:
-    table = next(iter(Definitions("ks").apply_all("CREATE TABLE t (pk int, ck int, PRIMARY KEY (pk, ck))").tables.values()))
+    table = next(iter(CqlCatalog("ks").apply_all("CREATE TABLE t (pk int, ck int, PRIMARY KEY (pk, ck))").tables.values()))
     assert written(table, {"op": 2}) == [(f"INSERT INTO ks.t (pk, ck) VALUES (?, ?) {USING}", (*KEY, STAMP, NO_TTL))]
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.cql.tables import CqlColumn, Role
+from headrace.cql.tables import ColumnRole, CqlColumn
 from headrace.cql.types import CqlType
 from headrace.sinks.cql.range_deletes import Bound, Deletion, deletions
 
@@ -25,7 +25,7 @@ VALUES = range(4)
 
 
 def clustering(*descending: bool) -> list[CqlColumn]:
-    return [CqlColumn(f"c{place}", CqlType("int"), Role.CLUSTERING, down) for place, down in enumerate(descending)]
+    return [CqlColumn(f"c{place}", CqlType("int"), ColumnRole.CLUSTERING, down) for place, down in enumerate(descending)]
 
 
 def covered(found: list[Deletion], columns: int) -> set[tuple[int, ...]]:

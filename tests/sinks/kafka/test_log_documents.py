@@ -12,7 +12,7 @@ import pytest
 
 from headrace.cql import timeuuid
 from headrace.cql.blocks import LogBlock, RowBlock
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.log import OPERATION
 from headrace.cql.options import CdcOptions
 from headrace.cql.tables import CqlTable
@@ -25,7 +25,7 @@ T = 1_600_000_000_000_000
 
 
 def _table(columns: str, *types: str) -> CqlTable:
-    known = Definitions()
+    known = CqlCatalog()
     for statement in (*types, f"CREATE TABLE ks.t ({columns})"):
         known = known.apply(statement)
     return known.tables[TableName("ks", "t")]

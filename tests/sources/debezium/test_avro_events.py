@@ -19,14 +19,14 @@ from headrace.kafka.registry import MemoryRepository
 from headrace.kafka.registry_files import DirectoryRepository
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.debezium.events.event_versions import Rule
-from headrace.sources.debezium.events.options import DebeziumChoices, Shape
-from headrace.sources.debezium.events.parsed_events import Events, Parsed
-from headrace.sources.debezium.events.records import Decoded, Records
+from headrace.sources.debezium.events.event_versions import VersionRule
+from headrace.sources.debezium.events.options import DebeziumOptions, EventShape
+from headrace.sources.debezium.events.parsed_events import Events, ParsedEvents
+from headrace.sources.debezium.events.records import DecodedRecords, Records
 from headrace.sources.debezium.formats.avro_events import AvroParser, repository_at
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.sources.debezium.types.schema_widening import grow
+from headrace.sources.debezium.types.schema_widening import widen_schema
 from testkit.generators.avro_random import write_with_fastavro
 from testkit.recordings.debezium_recordings import as_batches, load_records, load_schemas, load_truth
 from testkit.recordings.debezium_replay import Replay
@@ -34,7 +34,7 @@ from testkit.recordings.debezium_replay import Replay
 NAME = TableName("shop", "orders")
 
 
-def settled(batches: list[Records], choices: DebeziumChoices) -> tuple[dict[TableName, TableSchema], list[Decoded]]:
+def settled(batches: list[Records], choices: DebeziumOptions) -> tuple[dict[TableName, TableSchema], list[DecodedRecords]]:
     """The batches, read again and again until the tables are as their events say."""
     tables: dict[TableName, KnownTable] = {}
     while True:
@@ -44,10 +44,10 @@ def settled(batches: list[Records], choices: DebeziumChoices) -> tuple[dict[Tabl
         if not found:
             return {name: known.schema for name, known in tables.items()}, decoded
         for name, schema in found.items():
-            tables[name] = KnownTable(grow(tables[name].schema, schema).schema if name in tables else schema)
+            tables[name] = KnownTable(widen_schema(tables[name].schema, schema).schema if name in tables else schema)
 
 
-def changes(decoded: list[Decoded]) -> dict[str, list[tuple[int, int, int, str]]]:
+def changes(decoded: list[DecodedRecords]) -> dict[str, list[tuple[int, int, int, str]]]:
     """What came out, less what a table's emptying takes away: records of one table lie in other partitions each time."""
     emptied: dict[TableName, int] = {}
     for truncation in (truncation for one in decoded for truncation in one.truncations):
@@ -81,8 +81,8 @@ def test_avro_and_json_of_the_same_changes_are_the_same(connector: str, least: i
         [batch for batch in as_batches(load_records(f"{connector}-{form}")) if not batch.topic.endswith("public.nokey")]
         for form in ("avro", "schema")
     )
-    avro_tables, avro = settled(avro_records, DebeziumChoices(registry=registry))
-    json_tables, plain = settled(json_records, DebeziumChoices())
+    avro_tables, avro = settled(avro_records, DebeziumOptions(registry=registry))
+    json_tables, plain = settled(json_records, DebeziumOptions())
     assert [one.refused for one in avro] == [()] * len(avro)
     assert avro_tables == json_tables
     assert len(avro_tables) >= least
@@ -96,7 +96,7 @@ def test_avro_and_json_of_the_same_changes_are_the_same(connector: str, least: i
 )
 def test_recorded_avro_leads_to_what_the_server_showed(recording: str, sorts: tuple[str, ...], tmp_path: Path) -> None:
     """Partitions cut anywhere and mixed anyhow, some batches twice; the row before an update is asked for, too."""
-    choices = DebeziumChoices(registry=recorded_registry(recording, tmp_path))
+    choices = DebeziumOptions(registry=recorded_registry(recording, tmp_path))
     truth = load_truth(recording.partition("-")[0])["sbtest1"]
     batches = [batch for batch in as_batches(load_records(recording)) if batch.topic.endswith(".sbtest1")]
     name = TableName(batches[0].topic.split(".")[1], "sbtest1")
@@ -105,7 +105,7 @@ def test_recorded_avro_leads_to_what_the_server_showed(recording: str, sorts: tu
     assert replay.refused == []
     order = replay.reader.tables[name].order
     assert order is not None
-    assert order.rule is (Rule.LSN if "postgres" in recording else Rule.BINLOG)
+    assert order.rule is (VersionRule.LSN if "postgres" in recording else VersionRule.BINLOG)
     columns = [column for column, _ in truth.columns]
     shown = sorted(tuple(str(row[column]) for column in columns) for row in replay.rows(name))
     assert shown == sorted(tuple(str(value) for value in row) for row in truth.rows)
@@ -202,10 +202,10 @@ def event(op: str, before: Any, after: Any, pos: int) -> dict[str, Any]:
     return {"before": before, "after": after, "source": source, "op": op, "ts_ms": 6}
 
 
-def parse(made: Made, pairs: list[tuple[bytes | None, bytes | None]], choices: DebeziumChoices | None = None) -> Parsed:
+def parse(made: Made, pairs: list[tuple[bytes | None, bytes | None]], choices: DebeziumOptions | None = None) -> ParsedEvents:
     given = records(pairs)
     rows = np.flatnonzero(given.value.is_valid().to_numpy(zero_copy_only=False))
-    parsed = AvroParser(choices or DebeziumChoices(), made.repository).parse(given, rows, None)
+    parsed = AvroParser(choices or DebeziumOptions(), made.repository).parse(given, rows, None)
     told = [int(row) for events in parsed.events for row in events.record] + [one.record for one in parsed.refused]
     assert sorted(told) == rows.tolist() or parsed.ignored
     return parsed
@@ -216,7 +216,7 @@ def made() -> Made:
     return Made(MemoryRepository())
 
 
-def only(parsed: Parsed) -> Events:
+def only(parsed: ParsedEvents) -> Events:
     (events,) = parsed.events
     return events
 
@@ -235,7 +235,7 @@ def test_an_envelopes_images(made: Made) -> None:
     assert events.source["pos"].to_pylist() == [10, 20, 30, 40]
     assert events.source["ts_us"].to_pylist() == [5000] * 4
     assert events.source["lsn"].null_count == 4
-    asked = AvroParser(DebeziumChoices(), made.repository).parse(
+    asked = AvroParser(DebeziumOptions(), made.repository).parse(
         records([(None, made.encode(ENVELOPE, values[1]))]), np.array([0]), ("note",)
     )
     assert only(asked).before.to_pylist() == [{"note": "n"}]
@@ -316,7 +316,7 @@ def test_a_flat_topic(tmp_path: Path) -> None:
         return made.encode(KEY, {"id": number}), made.encode(FLAT, {"id": number, "note": "é", **about})
 
     pairs = [flat(1, "c", 10), flat(1, "u", 20), flat(2, "r", 30), flat(1, None, 40, "true"), (made.encode(KEY, {"id": 1}), None)]
-    tables, (decoded,) = settled([records(pairs)], DebeziumChoices(registry=str(tmp_path)))
+    tables, (decoded,) = settled([records(pairs)], DebeziumOptions(registry=str(tmp_path)))
     assert [column.name for column in tables[NAME].columns] == ["id", "note"]
     (block,) = decoded.blocks
     assert block.op.to_pylist() == [Op.INSERT, Op.UPDATE, Op.SNAPSHOT, Op.DELETE]
@@ -330,7 +330,7 @@ def test_tombstones_of_a_flat_topic_are_deletions(tmp_path: Path) -> None:
     made = Made(DirectoryRepository(tmp_path))
     bare = {"type": "record", "name": "Value", "namespace": "bare.shop.orders", "fields": ROW[:2]}
     pairs = [(made.encode(KEY, {"id": 1}), made.encode(bare, {"id": 1, "note": "x"})), (made.encode(KEY, {"id": 1}), None)]
-    choices = DebeziumChoices(registry=str(tmp_path))
+    choices = DebeziumOptions(registry=str(tmp_path))
     tables, (decoded,) = settled([records(pairs)], choices)
     (block,) = decoded.blocks
     assert block.op.to_pylist() == [Op.UPDATE, Op.DELETE]
@@ -370,10 +370,10 @@ def test_keys_in_json_beside_values_in_avro(made: Made) -> None:
 
 def test_ids_of_eight_bytes(made: Made) -> None:
     pairs = [(made.encode(KEY, {"id": 1}, id_bytes=8), made.encode(ENVELOPE, event("c", None, row(1), 10), id_bytes=8))]
-    assert only(parse(made, pairs, DebeziumChoices(schema_id_bytes=8))).image.to_pylist() == [row(1)]
+    assert only(parse(made, pairs, DebeziumOptions(schema_id_bytes=8))).image.to_pylist() == [row(1)]
     assert parse(made, pairs).refused != ()
     with pytest.raises(DefiniteError, match="4 or 8"):
-        parse(made, pairs, DebeziumChoices(schema_id_bytes=3))
+        parse(made, pairs, DebeziumOptions(schema_id_bytes=3))
 
 
 def test_ids_in_bulk() -> None:
@@ -393,6 +393,6 @@ def test_what_must_be_given() -> None:
     parsed = parse(
         flat_only,
         [(None, flat_only.encode(FLAT, dict.fromkeys(("note", *(str(one["name"]) for one in FLAT["fields"][2:]))) | {"id": 1}))],
-        DebeziumChoices(shape=Shape.ENVELOPE),
+        DebeziumOptions(shape=EventShape.ENVELOPE),
     )
     assert [one.reason for one in parsed.refused] == ["its schema cannot be used: it is no envelope of Debezium's"]

@@ -8,7 +8,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Kind, TableName
-from headrace.sources.debezium.events.fields import Field, RowFields
+from headrace.sources.debezium.events.fields import ConnectField, RowFields
 from headrace.sources.debezium.types.column_mapping import (
     SOURCE_LENGTH,
     SOURCE_SCALE,
@@ -87,8 +87,8 @@ _AVRO = {
 }
 
 
-def _plain(name: str, word: str, semantic: str = "", **parameters: str) -> Field:
-    return Field(name, word, semantic, parameters)
+def _plain(name: str, word: str, semantic: str = "", **parameters: str) -> ConnectField:
+    return ConnectField(name, word, semantic, parameters)
 
 
 def test_json_and_avro_describe_the_same_row() -> None:
@@ -182,14 +182,16 @@ def test_what_is_no_schema_is_refused(schema: Any) -> None:
     ],
 )
 def test_every_type_has_its_column(word: str, semantic: str, parameters: dict[str, str], kind: Kind, precision: int, scale: int) -> None:
-    column = column_of(Field("c", word, semantic, parameters))
+    column = column_of(ConnectField("c", word, semantic, parameters))
     assert (column.kind, column.precision, column.scale) == (kind, precision, scale)
     assert column.source_type
 
 
 def test_the_source_type_is_spelled_with_its_length() -> None:
     def spelled(**parameters: str) -> str:
-        return column_of(Field("c", "string", "", {SOURCE_TYPE: parameters["type"], SOURCE_LENGTH: parameters["length"]})).source_type
+        return column_of(
+            ConnectField("c", "string", "", {SOURCE_TYPE: parameters["type"], SOURCE_LENGTH: parameters["length"]})
+        ).source_type
 
     assert spelled(type="VARCHAR", length="64") == "varchar(64)"
     assert spelled(type="TINYINT", length="1") == "tinyint(1)"
@@ -200,7 +202,7 @@ def test_members_may_hold_commas_and_backslashes() -> None:
     assert members_of(_plain("e", "string", "io.debezium.data.Enum", allowed="a,b\\,c,d")) == ("a", "b,c", "d")
     assert members_of(_plain("e", "string", "io.debezium.data.Enum")) == ()
     # As the real connector for MySQL writes enum('a,b', 'c\'d', 'e\\f'); PostgreSQL's names are as they are.
-    mysql = Field("e", "string", "io.debezium.data.Enum", {"allowed": "a\\,b,c'd,e\\\\f", SOURCE_TYPE: "ENUM"})
+    mysql = ConnectField("e", "string", "io.debezium.data.Enum", {"allowed": "a\\,b,c'd,e\\\\f", SOURCE_TYPE: "ENUM"})
     assert members_of(mysql) == ("a,b", "c'd", "e\\f")
     assert column_of(mysql).source_type == "enum('a,b','c''d','e\\f')"
     assert members_of(_plain("e", "string", "io.debezium.data.Enum", allowed="a\\\\b,c")) == ("a\\\\b", "c")

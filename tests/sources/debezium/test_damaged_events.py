@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.sources.debezium.events.records import Decoded, Records
+from headrace.sources.debezium.events.records import DecodedRecords, Records
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from testkit.recordings.debezium_recordings import as_batches, load_records
@@ -36,7 +36,7 @@ def _damaged(text: bytes, dice: random.Random) -> bytes:
     return text[:place] + text[other : other + dice.randrange(1, 40)] + text[place:]
 
 
-def _read(reader: DebeziumReader, records: Records, text: bytes) -> Decoded | str:
+def _read(reader: DebeziumReader, records: Records, text: bytes) -> DecodedRecords | str:
     try:
         return reader.read(replace(records, value=pa.array([text], pa.binary())))
     except DefiniteError as error:

@@ -20,10 +20,10 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableName
 from headrace.model.version import pack_version
-from headrace.sources.debezium.events.event_versions import Rule
-from headrace.sources.debezium.events.options import DebeziumChoices, Shape, Versions
+from headrace.sources.debezium.events.event_versions import VersionRule
+from headrace.sources.debezium.events.options import DebeziumOptions, EventShape, VersionSource
 from headrace.sources.debezium.events.records import Records
-from headrace.sources.debezium.events.topic_tables import Naming, TopicMap
+from headrace.sources.debezium.events.topic_tables import TableNaming, TopicMap
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
@@ -90,7 +90,7 @@ def test_without_a_schema_events_say_the_same_as_with_one(connector: str) -> Non
     plain = _replayed(f"{connector}-plain", 4, reader, topic=".sbtest1")
     assert plain.images == described.images
     (order,) = {table.order.rule for table in plain.reader.tables.values() if table.order is not None}
-    assert order is (Rule.LSN if connector == "postgres" else Rule.BINLOG)
+    assert order is (VersionRule.LSN if connector == "postgres" else VersionRule.BINLOG)
 
 
 @pytest.mark.parametrize("connector", ["mysql", "postgres"])
@@ -105,7 +105,7 @@ def test_flat_rows_without_a_place_are_ordered_by_offset(variant: str) -> None:
     replay = _replayed(f"mysql-{variant}", 7, topic=".sbtest1")
     (table,) = replay.reader.tables.values()
     assert table.order is not None
-    assert (table.order.rule, table.order.topic) == (Rule.OFFSET, f"{variant}.shop.sbtest1")
+    assert (table.order.rule, table.order.topic) == (VersionRule.OFFSET, f"{variant}.shop.sbtest1")
     assert table.order.tombstones == (variant == "flattombstone")
     assert _texts([row.values() for row in replay.rows(table.schema.name)]) == _texts(list(load_truth("mysql")["sbtest1"].rows))
 
@@ -141,7 +141,7 @@ def test_other_records_are_told_apart_and_counted(connector: str) -> None:
 
 def test_events_may_name_their_tables_themselves() -> None:
     """All tables through one topic, as a router may send them."""
-    replay = Replay(DebeziumReader(DebeziumChoices(), TopicMap(naming=Naming.SOURCE)))
+    replay = Replay(DebeziumReader(DebeziumOptions(), TopicMap(naming=TableNaming.SOURCE)))
     named = Replay(DebeziumReader())
     for records in _batches("mysql-plain"):
         if records.topic.rpartition(".")[2] in ("sbtest1", "pairs", "uniques"):
@@ -175,10 +175,10 @@ def test_a_sort_key_that_deletions_do_not_say_halts() -> None:
 def test_what_is_chosen_about_versions_and_shape_is_kept_to() -> None:
     flat = [records for records in _batches("mysql-flat") if records.topic.endswith(".sbtest1")]
     with pytest.raises(DefiniteError, match="versions = source"):
-        Replay(DebeziumReader(DebeziumChoices(versions=Versions.SOURCE))).feed(flat[0])
-    replay = Replay(DebeziumReader(DebeziumChoices(shape=Shape.ENVELOPE)))
+        Replay(DebeziumReader(DebeziumOptions(versions=VersionSource.SOURCE))).feed(flat[0])
+    replay = Replay(DebeziumReader(DebeziumOptions(shape=EventShape.ENVELOPE)))
     assert {refused.reason for refused in replay.feed(flat[0]).refused} == {"it has no 'op', so it is no change event"}
-    by_offset = _replayed("mysql-schema", 12, DebeziumReader(DebeziumChoices(versions=Versions.OFFSET)), topic=".sbtest1")
+    by_offset = _replayed("mysql-schema", 12, DebeziumReader(DebeziumOptions(versions=VersionSource.OFFSET)), topic=".sbtest1")
     assert _texts([row.values() for row in by_offset.rows(TableName("shop", "sbtest1"))]) == _texts(
         list(load_truth("mysql")["sbtest1"].rows)
     )
@@ -186,7 +186,7 @@ def test_what_is_chosen_about_versions_and_shape_is_kept_to() -> None:
 
 def test_offsets_of_two_topics_are_not_compared() -> None:
     name = TableName("shop", "sbtest1")
-    replay = Replay(DebeziumReader(DebeziumChoices(versions=Versions.OFFSET), TopicMap({"other": name})))
+    replay = Replay(DebeziumReader(DebeziumOptions(versions=VersionSource.OFFSET), TopicMap({"other": name})))
     (first, *_) = [records for records in _batches("mysql-schema") if records.topic.endswith(".sbtest1")]
     replay.feed(first)
     with pytest.raises(DefiniteError, match="cannot be told older or newer"):

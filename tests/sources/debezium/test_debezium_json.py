@@ -13,25 +13,25 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headrace.sources.debezium.events.fields import Field
-from headrace.sources.debezium.formats.json_columns import Scanned, Texts, wire_array
-from headrace.sources.debezium.formats.json_program import build, shape_of
-from headrace.sources.debezium.formats.json_records import split
+from headrace.sources.debezium.events.fields import ConnectField
+from headrace.sources.debezium.formats.json_columns import ScannedRecords, TextColumn, wire_array
+from headrace.sources.debezium.formats.json_program import build_program, members_of_paths
+from headrace.sources.debezium.formats.json_records import group_records
 
 pytestmark = pytest.mark.scaled
 
 FIELDS = (
-    Field("id", "int64"),
-    Field("small", "int16"),
-    Field("text", "string"),
-    Field('odd "name\\ é', "string"),
-    Field("double", "float64"),
-    Field("flag", "boolean"),
-    Field("geo", "struct", fields=(Field("wkb", "bytes"), Field("srid", "int32"))),
-    Field("list", "array", items=Field("item", "float64")),
-    Field("map", "map"),
+    ConnectField("id", "int64"),
+    ConnectField("small", "int16"),
+    ConnectField("text", "string"),
+    ConnectField('odd "name\\ é', "string"),
+    ConnectField("double", "float64"),
+    ConnectField("flag", "boolean"),
+    ConnectField("geo", "struct", fields=(ConnectField("wkb", "bytes"), ConnectField("srid", "int32"))),
+    ConnectField("list", "array", items=ConnectField("item", "float64")),
+    ConnectField("map", "map"),
 )
-PROGRAM = build(shape_of(FIELDS))
+PROGRAM = build_program(members_of_paths(FIELDS))
 ROW = st.fixed_dictionaries(
     {},
     optional={
@@ -80,11 +80,11 @@ def escaped(character: str, dice: random.Random) -> str:
     return "\\/" if character == "/" and dice.random() < 0.5 else character
 
 
-def scanned(texts: list[bytes]) -> Scanned:
-    return Scanned(Texts.of(pa.array(texts, pa.binary())), PROGRAM)
+def scanned(texts: list[bytes]) -> ScannedRecords:
+    return ScannedRecords(TextColumn.of(pa.array(texts, pa.binary())), PROGRAM)
 
 
-def expected(row: dict[str, Any], field: Field) -> Any:
+def expected(row: dict[str, Any], field: ConnectField) -> Any:
     value = row.get(field.name)
     if value is None:
         return None
@@ -168,7 +168,7 @@ def test_damaged_texts_are_refused_exactly_when_they_are_no_json(wounds: list[tu
         same_as_parsed(found, whole)
 
 
-def same_as_parsed(found: Scanned, text: bytes) -> None:
+def same_as_parsed(found: ScannedRecords, text: bytes) -> None:
     """What was not refused says what Python reads in it, or is refused for its type."""
     document = json.loads(text)
     for field in FIELDS:
@@ -206,8 +206,8 @@ def test_schemas_are_taken_off_wherever_they_stand(one: dict[str, Any], other: d
             json.dumps(wrapped, separators=dice.choice([(",", ":"), (", ", ": ")])).encode() + dice.choice([b"", b" "]).strip(b"\n")
         )
     plain = json.dumps({"schema": "a text", "payload": 1}).encode()
-    values = Texts.of(pa.array([*texts, plain], pa.binary()))
-    parts = split(values, Texts.of(pa.array([None] * 5, pa.binary()))).parts
+    values = TextColumn.of(pa.array([*texts, plain], pa.binary()))
+    parts = group_records(values, TextColumn.of(pa.array([None] * 5, pa.binary()))).parts
     payloads: dict[int, Any] = {}
     for part in parts:
         assert (part.value is None) == (4 in part.rows)

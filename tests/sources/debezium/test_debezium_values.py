@@ -14,17 +14,17 @@ import pytest
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.text_values import spelling
-from headrace.sources.debezium.events.fields import Field, RowFields, Wire
-from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.fields import ConnectField, RowFields, WireFormat
+from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.events.parsed_events import wire_type
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.sources.debezium.schema_history_topic import follow, read_change, read_record
+from headrace.sources.debezium.schema_history_topic import apply_definitions, read_change, read_record
 from headrace.sources.debezium.types.column_mapping import column_of, field_type, table_schema
 from headrace.sources.debezium.types.connect_schema import field_of, field_of_avro, row_fields
 from headrace.sources.debezium.types.inferred_fields import expected_fields
-from headrace.sources.debezium.types.schema_widening import grow, holds
-from headrace.sources.debezium.types.values import default_text, finish
+from headrace.sources.debezium.types.schema_widening import can_hold, widen_schema
+from headrace.sources.debezium.types.values import convert_column, default_text
 from headrace.sources.mysql.ddl.ast import ColumnText
 from headrace.sources.mysql.ddl.column_definition import Setting, define_column
 from headrace.sources.mysql.ddl.column_grammar import parse_type
@@ -58,7 +58,7 @@ def _described_in(recording: str, topic: str) -> dict[TableName, TableSchema]:
     tables: dict[TableName, TableSchema] = {}
     for record in load_records(recording):
         if record.topic == topic and record.value is not None:
-            tables = follow(read_record(record.value), tables)
+            tables = apply_definitions(read_record(record.value), tables)
     return tables
 
 
@@ -77,7 +77,7 @@ def test_the_schema_topic_describes_odd_columns_as_the_server_does(connector: st
     kept = json.loads((Path(__file__).parents[2] / "golden" / "debezium" / "odd-schemas.json").read_text())[connector]
     tables: dict[TableName, TableSchema] = {}
     for change in kept["changes"]:
-        tables = follow(read_change(change), tables)
+        tables = apply_definitions(read_change(change), tables)
     captured = TableSchema.from_json(kept["captured"])
     described = tables[captured.name]
     # What Debezium does not tell: which columns are computed, and of MySQL comments.
@@ -113,9 +113,9 @@ def _place(value: dict[str, Any]) -> tuple[Any, ...]:
     return (value["op"] != "r", *where, value["op"] == "c")
 
 
-def _values(rows: list[dict[str, Any]], field: Field, column: Column, binaries: str = "bytes") -> list[Any]:
-    array = pa.array([row[field.name] for row in rows], wire_type(field, Wire.JSON))
-    found = finish(array, field, column, Wire.JSON, binaries=binaries)
+def _values(rows: list[dict[str, Any]], field: ConnectField, column: Column, binaries: str = "bytes") -> list[Any]:
+    array = pa.array([row[field.name] for row in rows], wire_type(field, WireFormat.JSON))
+    found = convert_column(array, field, column, WireFormat.JSON, binaries=binaries)
     assert found.array.type == column.arrow_type
     assert found.bad is None, found.reason(int(found.bad.argmax()))
     return _shown(found.array, column)
@@ -192,7 +192,7 @@ def test_every_mode_gives_the_values_that_the_server_shows(name: str) -> None:
         if not rows:
             continue
         if fields is None:
-            fields = expected_fields(schema, DebeziumChoices())
+            fields = expected_fields(schema, DebeziumOptions())
         if variant == "nanoseconds":
             # Nanoseconds in 64 bits end in 2262: Debezium sends null for what is later. Nothing to compare.
             late = [row for row in rows if row["d0"] is None and row["s0"] is not None]
@@ -284,14 +284,14 @@ def test_what_is_expected_of_a_table_is_what_debezium_says_of_it(connector: str)
     for table in MYSQL_TABLES:
         fields, _ = _rows(f"{connector}-schema", table)
         schema = _known(connector)[TableName("shop", table)]
-        expected = expected_fields(schema, DebeziumChoices())
+        expected = expected_fields(schema, DebeziumOptions())
         assert fields is not None
         assert {field.name: field_type(field) for field in expected.row} == {field.name: field_type(field) for field in fields.row}
         if connector == "mysql":
             assert [field.optional for field in expected.row] == [field.optional for field in fields.row]
         assert set(fields.key) == set(expected.key)
         # And so events with schemas change nothing of a table that is known from the source itself.
-        assert holds(schema, table_schema(schema.name, fields, default_text))
+        assert can_hold(schema, table_schema(schema.name, fields, default_text))
 
 
 def test_types_that_the_connector_passes_on_are_the_sources() -> None:
@@ -327,7 +327,7 @@ def test_avro_schemas_say_what_json_schemas_say(connector: str) -> None:
     assert compared >= 2
 
 
-def _described(field: Field) -> tuple[Any, ...]:
+def _described(field: ConnectField) -> tuple[Any, ...]:
     inside = tuple(_described(part) for part in (*field.fields, *filter(None, [field.items])))
     return field.name, field.type, field.semantic, dict(field.parameters), field.optional, inside
 
@@ -344,8 +344,8 @@ def test_a_table_that_evolves_takes_all_its_events_in_any_order() -> None:
     for order in (told, told[::-1]):
         known = order[0]
         for schema in order:
-            known = grow(known, schema).schema
-        assert all(holds(known, schema) for schema in told)
+            known = widen_schema(known, schema).schema
+        assert all(can_hold(known, schema) for schema in told)
         results.append({(column.name, column.kind, column.nullable) for column in known.columns})
     assert results[0] == results[1]
     assert {name for name, _, _ in results[0]} >= {name for name, _ in load_truth("mysql")["evolving"].columns}
@@ -353,7 +353,7 @@ def test_a_table_that_evolves_takes_all_its_events_in_any_order() -> None:
 
 def test_numeric_becomes_a_decimal_by_choice() -> None:
     batches = as_batches(record for record in load_records("postgres-schema") if record.topic.endswith(".kinds"))
-    reader = DebeziumReader(DebeziumChoices(numeric="decimal(60,40)"))
+    reader = DebeziumReader(DebeziumOptions(numeric="decimal(60,40)"))
     known: dict[TableName, KnownTable] = {}
     values: list[Any] = []
     for batch in batches:

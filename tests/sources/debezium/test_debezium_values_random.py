@@ -15,9 +15,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headrace.model.schema import Column, Kind
-from headrace.sources.debezium.events.fields import Field, Wire
-from headrace.sources.debezium.types.binary import Parsed, bits, from_base64, from_hex, whole_numbers
-from headrace.sources.debezium.types.values import finish
+from headrace.sources.debezium.events.fields import ConnectField, WireFormat
+from headrace.sources.debezium.types.binary import ParsedColumn, bits, from_base64, from_hex, whole_numbers
+from headrace.sources.debezium.types.values import convert_column
 
 pytestmark = pytest.mark.scaled
 
@@ -32,7 +32,7 @@ _texts = st.lists(
 )
 
 
-def _bad(found: Parsed) -> list[bool]:
+def _bad(found: ParsedColumn) -> list[bool]:
     return [False] * len(found.array) if found.bad is None else found.bad.tolist()
 
 
@@ -92,7 +92,9 @@ def test_decimals_in_text(numbers: list[Decimal | None], precision: int, scale: 
         shifted = number.scaleb(scale, _EXACT)
         return shifted == shifted.to_integral_value(context=_EXACT) and abs(shifted) < 10**column.precision
 
-    found = finish(pa.array([None if n is None else str(n) for n in numbers], pa.string()), Field("c", "string"), column, Wire.JSON)
+    found = convert_column(
+        pa.array([None if n is None else str(n) for n in numbers], pa.string()), ConnectField("c", "string"), column, WireFormat.JSON
+    )
     assert found.array.to_pylist() == [n if n is not None and fits(n) else None for n in numbers]
 
 
@@ -110,16 +112,19 @@ def test_texts_that_may_be_decimals(texts: list[str], precision: int, scale: int
         fine = shifted is not None and shifted == shifted.to_integral_value() and abs(shifted) < 10**column.precision
         return number if fine else None
 
-    found = finish(pa.array(texts, pa.string()), Field("c", "string"), column, Wire.JSON)
+    found = convert_column(pa.array(texts, pa.string()), ConnectField("c", "string"), column, WireFormat.JSON)
     assert found.array.to_pylist() == [expected(text) for text in texts]
-    mixed = finish(pa.array([*texts, "1e0", "9" * 30], pa.string()), Field("c", "string"), column, Wire.JSON)
+    mixed = convert_column(pa.array([*texts, "1e0", "9" * 30], pa.string()), ConnectField("c", "string"), column, WireFormat.JSON)
     assert mixed.array.to_pylist()[: len(texts)] == [expected(text) for text in texts]
 
 
 @given(st.lists(st.decimals(-(10**9), 10**9, places=4), min_size=1, max_size=12))
 def test_decimals_in_doubles_are_the_digits_that_the_source_had(numbers: list[Decimal]) -> None:
     column = Column("c", Kind.DECIMAL, precision=14, scale=4)
-    assert finish(pa.array([float(n) for n in numbers]), Field("c", "float64"), column, Wire.JSON).array.to_pylist() == numbers
+    assert (
+        convert_column(pa.array([float(n) for n in numbers]), ConnectField("c", "float64"), column, WireFormat.JSON).array.to_pylist()
+        == numbers
+    )
 
 
 _moments = st.datetimes(
@@ -136,7 +141,9 @@ def test_instants_in_text(moments: list[datetime | None], zulu: bool) -> None:
         return text.replace("+00:00", "Z")
 
     texts = [None if moment is None else spelled(moment) for moment in moments]
-    found = finish(pa.array(texts, pa.string()), Field("c", "string"), Column("c", Kind.TIMESTAMP, precision=6), Wire.JSON)
+    found = convert_column(
+        pa.array(texts, pa.string()), ConnectField("c", "string"), Column("c", Kind.TIMESTAMP, precision=6), WireFormat.JSON
+    )
     assert found.bad is None
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
     assert found.array.cast(pa.int64()).to_pylist() == [None if m is None else (m - epoch) // timedelta(microseconds=1) for m in moments]
@@ -145,8 +152,8 @@ def test_instants_in_text(moments: list[datetime | None], zulu: bool) -> None:
 @given(st.lists(st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), max_size=12), st.sampled_from([1, 1000, 1_000_000]))
 def test_counts_of_parts_of_seconds(counts: list[int | None], nanos: int) -> None:
     semantic = {1: "Nano", 1000: "Micro", 1_000_000: ""}[nanos]
-    field = Field("c", "int64", f"io.debezium.time.{semantic}Timestamp")
-    found = finish(pa.array(counts, pa.int64()), field, Column("c", Kind.DATETIME, precision=6), Wire.JSON)
+    field = ConnectField("c", "int64", f"io.debezium.time.{semantic}Timestamp")
+    found = convert_column(pa.array(counts, pa.int64()), field, Column("c", Kind.DATETIME, precision=6), WireFormat.JSON)
     for place, count in enumerate(counts):
         micros, rest = divmod((count or 0) * nanos, 1000)
         fine = count is not None and rest == 0 and -(2**63) <= micros < 2**63
@@ -158,11 +165,13 @@ def test_counts_of_parts_of_seconds(counts: list[int | None], nanos: int) -> Non
 def test_decimals_in_bytes_of_another_scale(numbers: list[int], sent: int, precision: int, scale: int) -> None:
     column = Column("c", Kind.DECIMAL, precision=max(precision, scale), scale=scale)
     raws = [number.to_bytes(16, "big", signed=True) for number in numbers]
-    field = Field("c", "bytes", "org.apache.kafka.connect.data.Decimal", {"scale": str(sent)})
+    field = ConnectField("c", "bytes", "org.apache.kafka.connect.data.Decimal", {"scale": str(sent)})
 
     def expected(number: int) -> Decimal | None:
         digits = Decimal(number).scaleb(scale - sent, _EXACT)
         fine = digits == digits.to_integral_value(context=_EXACT) and abs(digits) < 10**column.precision
         return Decimal(number).scaleb(-sent, _EXACT) if fine else None
 
-    assert finish(pa.array(raws, pa.binary()), field, column, Wire.AVRO).array.to_pylist() == [expected(number) for number in numbers]
+    assert convert_column(pa.array(raws, pa.binary()), field, column, WireFormat.AVRO).array.to_pylist() == [
+        expected(number) for number in numbers
+    ]

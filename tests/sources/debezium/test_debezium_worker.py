@@ -14,9 +14,9 @@ from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
-from headrace.sources.debezium.events.event_versions import Order, Rule
+from headrace.sources.debezium.events.event_versions import TableVersioning, VersionRule
 from headrace.sources.debezium.events.options import SecondSnapshot
-from headrace.sources.debezium.offset_range_reader import OffsetRange, fetch
+from headrace.sources.debezium.offset_range_reader import OffsetRange, read_offset_range
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from testkit.oracles.topics import read_topic
@@ -85,8 +85,10 @@ def test_a_killed_worker_goes_on_and_repeats_what_it_had_not_noted(
 
 def _check_second_snapshot(broker: PrivateBroker, topic: str) -> None:
     """A connector that lost its offsets reads all tables again: of one without a key, it is known by that."""
-    (records,) = fetch(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, len(read_topic(broker, topic))))
-    known = {one.schema.name: KnownTable(one.schema, order=Order(Rule.BINLOG)) for one in DebeziumReader().read(records).found}
+    (records,) = read_offset_range(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, len(read_topic(broker, topic))))
+    known = {
+        one.schema.name: KnownTable(one.schema, order=TableVersioning(VersionRule.BINLOG)) for one in DebeziumReader().read(records).found
+    }
     seen = DebeziumReader(tables=known).read(records).snapshots
     assert sorted(len(one.begins) for one in seen) == [1, 1]
     with pytest.raises(DefiniteError, match="second snapshot"):

@@ -10,14 +10,14 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.debezium.events.fields import Wire
-from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.fields import WireFormat
+from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.events.parsed_events import wire_type
-from headrace.sources.debezium.schema_history_topic import Fate, follow, read_change, read_record
+from headrace.sources.debezium.schema_history_topic import DdlOperation, apply_definitions, read_change, read_record
 from headrace.sources.debezium.types.column_mapping import AS_IT_LOOKS, column_of, field_type
 from headrace.sources.debezium.types.inferred_fields import as_seen, expected_fields, infer_fields
-from headrace.sources.debezium.types.schema_widening import holds
-from headrace.sources.debezium.types.values import finish
+from headrace.sources.debezium.types.schema_widening import can_hold
+from headrace.sources.debezium.types.values import convert_column
 
 TABLE = TableName("shop", "orders")
 
@@ -100,14 +100,14 @@ def test_tables_are_followed_through_the_topic() -> None:
             "tableChanges": [{**_change(ID, kind="ALTER")["tableChanges"][0], "id": '"shop"."sold"', "previousId": '"shop"."orders"'}],
         }
     )
-    tables = follow(first, {})
+    tables = apply_definitions(first, {})
     assert [column.name for column in tables[TABLE].columns] == ["id"]
-    tables = follow(second, tables)
+    tables = apply_definitions(second, tables)
     assert [column.name for column in tables[TABLE].columns] == ["id", "c"]
-    assert list(follow(renamed, tables)) == [TableName("shop", "sold")]
+    assert list(apply_definitions(renamed, tables)) == [TableName("shop", "sold")]
     (gone,) = read_change(_change(kind="DROP"))
-    assert (gone.fate, gone.schema) == (Fate.DROP, None)
-    assert follow([gone], tables) == {}
+    assert (gone.fate, gone.schema) == (DdlOperation.DROP, None)
+    assert apply_definitions([gone], tables) == {}
 
 
 @pytest.mark.parametrize(
@@ -149,33 +149,33 @@ SCHEMA = TableSchema(TABLE, _COLUMNS, ("id",))
     ("choices", "types"),
     [
         (
-            DebeziumChoices(),
+            DebeziumOptions(),
             "int64; int16; decimal(12,2); bytes; boolean; bits(9); int32 Date; int64 Timestamp; int64 MicroTimestamp;"
             " string ZonedTimestamp; int64 MicroTime; string Enum; struct Geometry; array FloatVector",
         ),
         (
-            DebeziumChoices(decimals="string", times="adaptive", binaries="hex"),
+            DebeziumOptions(decimals="string", times="adaptive", binaries="hex"),
             "int64; int16; string; string; boolean; bits(9); int32 Date; int64 Timestamp; int64 MicroTimestamp;"
             " string ZonedTimestamp; int32 Time; string Enum; struct Geometry; array FloatVector",
         ),
         (
-            DebeziumChoices(decimals="double", times="connect"),
+            DebeziumOptions(decimals="double", times="connect"),
             "int64; int16; float64; bytes; boolean; bits(9); int32 Date; int64 Timestamp; int64 Timestamp; string ZonedTimestamp;"
             " int32 Time; string Enum; struct Geometry; array FloatVector",
         ),
         (
-            DebeziumChoices(times="isostring"),
+            DebeziumOptions(times="isostring"),
             "int64; int16; decimal(12,2); bytes; boolean; bits(9); string IsoDate; string IsoTimestamp; string IsoTimestamp;"
             " string ZonedTimestamp; string IsoTime; string Enum; struct Geometry; array FloatVector",
         ),
         (
-            DebeziumChoices(times="nanoseconds"),
+            DebeziumOptions(times="nanoseconds"),
             "int64; int16; decimal(12,2); bytes; boolean; bits(9); int32 Date; int64 NanoTimestamp; int64 NanoTimestamp;"
             " string ZonedTimestamp; int64 NanoTime; string Enum; struct Geometry; array FloatVector",
         ),
     ],
 )
-def test_what_is_expected_of_a_known_table(choices: DebeziumChoices, types: str) -> None:
+def test_what_is_expected_of_a_known_table(choices: DebeziumOptions, types: str) -> None:
     fields = expected_fields(SCHEMA, choices)
     assert fields.key == ("id",)
     assert "; ".join(map(field_type, fields.row)) == types
@@ -189,23 +189,25 @@ def test_events_of_a_known_table_change_nothing_of_it() -> None:
     )
     for times in ("adaptive_time_microseconds", "adaptive", "connect", "isostring", "microseconds", "nanoseconds"):
         for decimals in ("precise", "string", "double"):
-            fields = expected_fields(known, DebeziumChoices(times=times, decimals=decimals))
-            assert holds(known, TableSchema(TABLE, tuple(map(column_of, fields.row)), ("id",)))
+            fields = expected_fields(known, DebeziumOptions(times=times, decimals=decimals))
+            assert can_hold(known, TableSchema(TABLE, tuple(map(column_of, fields.row)), ("id",)))
 
 
 def test_an_unknown_mode_is_refused() -> None:
     with pytest.raises(DefiniteError, match="times cannot be 'daily'"):
-        expected_fields(SCHEMA, DebeziumChoices(times="daily"))
+        expected_fields(SCHEMA, DebeziumOptions(times="daily"))
 
 
 def test_fields_are_as_json_shows_them_where_it_tells_them_apart() -> None:
     row = {"made": "2025-01-02T03:04:05Z", "at": 1735787045678901, "tiny": True, "flag": 1, "id": 5}
     shapes = {"made": {"string"}, "at": {"int64"}, "tiny": {"boolean"}, "flag": {"int64"}, "id": {"int64"}, "seen": set[str]()}
-    fields = {field.name: field for field in as_seen(expected_fields(SCHEMA, DebeziumChoices()), shapes).row}
+    fields = {field.name: field for field in as_seen(expected_fields(SCHEMA, DebeziumOptions()), shapes).row}
     expected = {"made": "string IsoTimestamp", "at": "int64 MicroTimestamp", "tiny": "boolean", "flag": "int64", "id": "int64"}
     assert {name: field_type(fields[name]) for name in expected} == expected
     values = {
-        name: finish(pa.array([row[name]], wire_type(fields[name], Wire.JSON)), fields[name], SCHEMA.column(name), Wire.JSON).array
+        name: convert_column(
+            pa.array([row[name]], wire_type(fields[name], WireFormat.JSON)), fields[name], SCHEMA.column(name), WireFormat.JSON
+        ).array
         for name in expected
     }
     assert values["made"].cast(pa.int64()).to_pylist() == [1735787045000000]
@@ -241,4 +243,4 @@ def test_what_was_taken_for_what_it_looks_like_is_expected_to_look_so_again() ->
     ]
     fields = infer_fields(rows)
     schema = TableSchema(TABLE, tuple(map(column_of, fields)), ())
-    assert expected_fields(schema, DebeziumChoices()).row == fields
+    assert expected_fields(schema, DebeziumOptions()).row == fields

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.consumers.message_source import TopicConsumer
-from headrace.sources.debezium.offset_range_reader import OffsetRange, fetch
+from headrace.sources.debezium.offset_range_reader import OffsetRange, read_offset_range
 
 _BYTES = 110 << 20
 """More than `receive.message.max.bytes`."""
@@ -38,7 +38,7 @@ def _polled(url: str) -> int:
 
 
 def _fetched(url: str) -> int:
-    [records] = fetch(parse_kafka_url(url), OffsetRange("bomb", 0, 0, 1))
+    [records] = read_offset_range(parse_kafka_url(url), OffsetRange("bomb", 0, 0, 1))
     return len(records.value[0].as_py())
 
 

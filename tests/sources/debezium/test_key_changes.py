@@ -16,7 +16,7 @@ import pytest
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.version import pack_version
-from headrace.sources.debezium.events.event_versions import Order, Rule
+from headrace.sources.debezium.events.event_versions import TableVersioning, VersionRule
 from headrace.sources.debezium.events.records import Records
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
@@ -149,7 +149,7 @@ def test_the_seeds_records_are_one_deletion_one_insertion_and_one_update(schema:
     assert told(decoded.blocks) == EXPECTED
     assert decoded.ignored == {"tombstone": 1}
     assert (decoded.refused, decoded.found, decoded.truncations) == ((), (), ())
-    assert decoded.orders == {NAME: Order(Rule.BINLOG)}
+    assert decoded.orders == {NAME: TableVersioning(VersionRule.BINLOG)}
     (block,) = decoded.blocks
     assert block.schema == schema
     assert block.images.schema == schema.arrow_schema
@@ -157,7 +157,7 @@ def test_the_seeds_records_are_one_deletion_one_insertion_and_one_update(schema:
 
 
 def test_versions_do_not_depend_on_partitions_or_batches(schema: TableSchema) -> None:
-    reader = DebeziumReader(tables={NAME: KnownTable(schema, ("id", "k"), Order(Rule.BINLOG))})
+    reader = DebeziumReader(tables={NAME: KnownTable(schema, ("id", "k"), TableVersioning(VersionRule.BINLOG))})
     for order in permutations(EVENTS):
         alone = [reader.read(records([event], described=False, partition=n)) for n, event in enumerate(order)]
         assert sorted(line for decoded in alone for line in told(decoded.blocks)) == sorted(EXPECTED)

@@ -16,9 +16,9 @@ from headrace.pipes.debezium.bad_records import handle_bad_records
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium import offset_range_reader
-from headrace.sources.debezium.events.options import DebeziumChoices, OnMalformed
+from headrace.sources.debezium.events.options import DebeziumOptions, MalformedPolicy
 from headrace.sources.debezium.events.records import Records
-from headrace.sources.debezium.offset_range_reader import AWAY, OffsetRange, fetch
+from headrace.sources.debezium.offset_range_reader import UNREACHABLE, OffsetRange, read_offset_range
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.spark.kafka.record_reports import CARRIED_BYTES, RecordTaskReport, read_refused_records
 from testkit.oracles.topics import read_topic
@@ -27,7 +27,7 @@ from testkit.servers.broker import PrivateBroker
 
 
 def _all(broker: PrivateBroker, wanted: OffsetRange) -> list[Records]:
-    return list(fetch(parse_kafka_url(broker.url()), wanted))
+    return list(read_offset_range(parse_kafka_url(broker.url()), wanted))
 
 
 def _offsets(pieces: list[Records]) -> list[int]:
@@ -69,7 +69,7 @@ def test_ranges_are_whole_and_go_on(broker: PrivateBroker, monkeypatch: pytest.M
         assert found == (told if start <= 9000 < end else {})
     assert len(_all(broker, OffsetRange(topic, 0, 0, 12_000))) == 3
     # Whoever stops in the middle does not spoil the next range.
-    pieces = fetch(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 12_000))
+    pieces = read_offset_range(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 12_000))
     next(pieces)
     pieces.close()
     assert _offsets(_all(broker, OffsetRange(topic, 0, 100, 200))) == list(range(100, 200))
@@ -109,15 +109,15 @@ def test_what_is_gone_and_who_is_away(fresh_broker: Callable[..., PrivateBroker]
     assert caught.value.place == f"{topic}[0]@5"
     monkeypatch.setattr(offset_range_reader, "_QUIET_S", 3.0)
     with pytest.raises(DefiniteError, match="does not let us in") as refused:
-        list(fetch(parse_kafka_url(broker.url().replace("secret", "wrong")), OffsetRange(topic, 0, 0, 1)))
+        list(read_offset_range(parse_kafka_url(broker.url().replace("secret", "wrong")), OffsetRange(topic, 0, 0, 1)))
     assert "wrong" not in str(refused.value)
     with pytest.raises(DefiniteError, match=r"no\.such\.property"):
-        list(fetch(parse_kafka_url(f"{broker.url()}&no.such.property=1"), OffsetRange(topic, 0, 0, 1)))
+        list(read_offset_range(parse_kafka_url(f"{broker.url()}&no.such.property=1"), OffsetRange(topic, 0, 0, 1)))
     broker.kill()
     begun = time.monotonic()
     with pytest.raises(TransientError) as away:
         _all(broker, OffsetRange(topic, 0, 0, 1))
-    assert away.value.message.startswith(AWAY)
+    assert away.value.message.startswith(UNREACHABLE)
     assert time.monotonic() - begun < 30
 
 
@@ -140,7 +140,7 @@ def test_records_that_cannot_be_read_are_kept_whole_however_large(broker: Privat
     bad = [b"{%d " % number + b"x" * (600 << 10) for number in range(4)]
     broker.produce(topic, [{"key": b"k", "value": value, "headers": [("h", b"1")]} for value in bad])
     done = RecordTaskReport()
-    for records in fetch(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 4)):
+    for records in read_offset_range(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 4)):
         done.add(records, DebeziumReader().read(records))
     reports = done.reports()
     assert sum(len(report.detail) for report in reports) < 2 * CARRIED_BYTES
@@ -148,7 +148,7 @@ def test_records_that_cannot_be_read_are_kept_whole_however_large(broker: Privat
     assert [(one.offset, one.is_whole) for one in refused] == [(0, True), (1, False), (2, False), (3, False)]
 
     def keep(where: str) -> None:
-        choices = DebeziumChoices(on_malformed=OnMalformed.TOPIC, dead_letter_topic=where)
+        choices = DebeziumOptions(on_malformed=MalformedPolicy.TOPIC, dead_letter_topic=where)
         handle_bad_records(
             refused, choices, ClickHouseSink(ClickHouseTarget("127.0.0.1", 1)).own_tables(), parse_kafka_url(broker.url()), "pipe"
         )

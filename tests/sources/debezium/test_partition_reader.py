@@ -15,10 +15,10 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
-from headrace.sources.debezium.events.event_versions import Order, Rule, Tail
-from headrace.sources.debezium.events.options import DebeziumChoices
-from headrace.sources.debezium.events.records import Decoded, Records
-from headrace.sources.debezium.events.topic_tables import Naming, Pattern, TopicMap
+from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning, VersionRule
+from headrace.sources.debezium.events.options import DebeziumOptions
+from headrace.sources.debezium.events.records import DecodedRecords, Records
+from headrace.sources.debezium.events.topic_tables import TableNaming, TopicMap, TopicPattern
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 
@@ -62,16 +62,16 @@ def records(values: list[Any], *, topic: str = TOPIC, first: int = 0, keys: list
     )
 
 
-def reader(rule: Rule = Rule.BINLOG, **changed: Any) -> DebeziumReader:
-    order = Order(rule, TOPIC if rule is Rule.OFFSET else "")
+def reader(rule: VersionRule = VersionRule.BINLOG, **changed: Any) -> DebeziumReader:
+    order = TableVersioning(rule, TOPIC if rule is VersionRule.OFFSET else "")
     return replace(DebeziumReader(tables={NAME: KnownTable(SCHEMA, ("id",), order)}), **changed)
 
 
-def images(decoded: Decoded) -> list[dict[str, Any]]:
+def images(decoded: DecodedRecords) -> list[dict[str, Any]]:
     return [row for block in decoded.blocks for row in block.images.to_pylist()]
 
 
-def versions(decoded: Decoded) -> list[int]:
+def versions(decoded: DecodedRecords) -> list[int]:
     return [version for block in decoded.blocks for version in block.version.to_pylist()]
 
 
@@ -171,7 +171,9 @@ def test_a_new_column_is_reported_and_its_records_wait() -> None:
     assert found.schema.columns[:5] == SCHEMA.columns
     assert decoded.blocks == ()
     grown = replace(SCHEMA, columns=found.schema.columns)
-    again = replace(reader(), tables={NAME: KnownTable(grown, ("id",), Order(Rule.BINLOG))}).read(records(one_event({}, {"colour": "red"})))
+    again = replace(reader(), tables={NAME: KnownTable(grown, ("id",), TableVersioning(VersionRule.BINLOG))}).read(
+        records(one_event({}, {"colour": "red"}))
+    )
     assert [row["colour"] for row in images(again)] == [None, "red"]
 
 
@@ -186,7 +188,7 @@ def test_a_required_column_that_is_gone_holds_its_types_zero() -> None:
 def test_a_column_with_a_default_that_a_row_lacks_holds_the_default() -> None:
     """It was added later. Null is null."""
     schema = replace(SCHEMA, columns=(*SCHEMA.columns, Column("rank", Kind.INT32, default="5")))
-    mine = reader(tables={NAME: KnownTable(schema, ("id",), Order(Rule.BINLOG))})
+    mine = reader(tables={NAME: KnownTable(schema, ("id",), TableVersioning(VersionRule.BINLOG))})
     decoded = mine.read(records([event(), event(after={**ROW, "rank": None}, pos=200), event(after={**ROW, "rank": 6}, pos=300)]))
     assert [row["rank"] for row in images(decoded)] == [5, None, 6]
     assert not decoded.found
@@ -218,7 +220,7 @@ def test_a_compressed_log_halts_where_places_do_not_order_events(batch: list[dic
     with pytest.raises(DefiniteError, match="compresses its log") as halted:
         reader().read(records(batch))
     assert "binlog_transaction_compression" in halted.value.hint
-    by_offset = reader(Rule.OFFSET).read(records(batch))
+    by_offset = reader(VersionRule.OFFSET).read(records(batch))
     assert versions(by_offset) == sorted(set(versions(by_offset)))
 
 
@@ -249,21 +251,21 @@ def test_a_snapshot_is_below_what_follows_it_at_the_same_place() -> None:
 
 def test_rows_of_a_snapshot_of_postgresql_are_below_all_changes() -> None:
     """A transaction that was open when the snapshot was taken wrote below the snapshot's LSN."""
-    decoded = reader(Rule.LSN).read(records([lsn("r", 900, ROW, "first"), lsn("u", 800, ROW), lsn("r", 950, ROW, "incremental")]))
+    decoded = reader(VersionRule.LSN).read(records([lsn("r", 900, ROW, "first"), lsn("u", 800, ROW), lsn("r", 950, ROW, "incremental")]))
     first, change, gradual = versions(decoded)
     assert first < gradual < change
 
 
 def test_a_second_snapshot_of_postgresql_halts_until_the_epoch_is_raised() -> None:
     batch = records([lsn("u", 800, ROW), lsn("r", 900, ROW, "true"), lsn("u", 910, ROW)])
-    tails = {(TOPIC, 0): Tail(snapshot=500)}
+    tails = {(TOPIC, 0): LogTail(snapshot=500)}
     with pytest.raises(DefiniteError, match="second snapshot") as halted:
-        reader(Rule.LSN, tails=tails).read(batch)
+        reader(VersionRule.LSN, tails=tails).read(batch)
     assert (halted.value.place, "epoch" in halted.value.hint) == ("srv.shop.goods[0]@1", True)
-    decoded = reader(Rule.LSN, tails=tails, choices=DebeziumChoices(epoch=1)).read(batch)
+    decoded = reader(VersionRule.LSN, tails=tails, options=DebeziumOptions(epoch=1)).read(batch)
     assert [version >> 58 for version in versions(decoded)] == [0, 1, 1]
     assert versions(decoded) == sorted(versions(decoded))
-    assert decoded.tail == Tail(snapshot=900, epoch=1)
+    assert decoded.tail == LogTail(snapshot=900, epoch=1)
 
 
 BEGAN_ANEW = [
@@ -280,27 +282,27 @@ def test_a_log_that_begins_anew_halts_until_the_epoch_is_raised(strange: dict[st
         reader().read(batch)
     assert halted.value.place == "srv.shop.goods[0]@6"
     assert "epoch" in halted.value.hint
-    tails = {(TOPIC, 0): Tail("bin", 30, 1)}
+    tails = {(TOPIC, 0): LogTail("bin", 30, 1)}
     with pytest.raises(DefiniteError, match=why):
         reader(tails=tails).read(records([strange]))
-    decoded = reader(tails=tails, choices=DebeziumChoices(epoch=1)).read(batch)
+    decoded = reader(tails=tails, options=DebeziumOptions(epoch=1)).read(batch)
     assert [version >> 58 for version in versions(decoded)] == [0, 1, 1]
     assert decoded.tail is not None
     # The next batch is all of the new log; the epoch is not raised again.
-    later = reader(tails={(TOPIC, 0): decoded.tail}, choices=DebeziumChoices(epoch=1)).read(records([strange], first=9))
+    later = reader(tails={(TOPIC, 0): decoded.tail}, options=DebeziumOptions(epoch=1)).read(records([strange], first=9))
     assert [version >> 58 for version in versions(later)] == [1]
     with pytest.raises(DefiniteError, match="only ever raised"):
         reader(tails={(TOPIC, 0): decoded.tail}).read(records([strange], first=9))
 
 
 def test_a_connector_that_starts_again_may_go_back() -> None:
-    decoded = reader(tails={(TOPIC, 0): Tail("bin", 9, 1)}).read(records([event(file="bin.000008"), event(file="bin.000009")]))
-    assert decoded.tail == Tail("bin", 9, 1, position=100)
+    decoded = reader(tails={(TOPIC, 0): LogTail("bin", 9, 1)}).read(records([event(file="bin.000008"), event(file="bin.000009")]))
+    assert decoded.tail == LogTail("bin", 9, 1, position=100)
     assert len(versions(decoded)) == 2
 
 
 def test_a_partition_that_a_topic_gets_goes_on_with_the_epoch_of_the_others() -> None:
-    mine = reader(choices=DebeziumChoices(epoch=3), tails={(TOPIC, 1): Tail("bin", 3, 1, epoch=2)}, begun=1)
+    mine = reader(options=DebeziumOptions(epoch=3), tails={(TOPIC, 1): LogTail("bin", 3, 1, epoch=2)}, begun=1)
     assert [version >> 58 for version in versions(mine.read(records([event()])))] == [2]
     other = replace(mine, tails={})
     assert [version >> 58 for version in versions(other.read(records([event()])))] == [1]
@@ -308,7 +310,7 @@ def test_a_partition_that_a_topic_gets_goes_on_with_the_epoch_of_the_others() ->
 
 def test_a_reader_goes_on_from_what_it_read_before() -> None:
     """Spark hands a partition over in pieces."""
-    mine = reader(choices=DebeziumChoices(epoch=1), tails={(TOPIC, 0): Tail("bin", 30, 1)})
+    mine = reader(options=DebeziumOptions(epoch=1), tails={(TOPIC, 0): LogTail("bin", 30, 1)})
     pieces = [records([event(file="new.000001")], first=3), records([event(file="new.000002")], first=4)]
     assert [version >> 58 for piece in pieces for version in versions(mine.read(piece))] == [1, 1]
     with pytest.raises(DefiniteError, match="now called 'bin'"):
@@ -325,7 +327,9 @@ def test_what_was_emptied_stays_empty_of_what_lags_behind() -> None:
 
 
 def test_a_tombstone_that_is_all_there_is_deletes_by_its_key() -> None:
-    flat = reader(Rule.OFFSET, tables={NAME: KnownTable(SCHEMA, ("id",), Order(Rule.OFFSET, TOPIC, tombstones=True))})
+    flat = reader(
+        VersionRule.OFFSET, tables={NAME: KnownTable(SCHEMA, ("id",), TableVersioning(VersionRule.OFFSET, TOPIC, tombstones=True))}
+    )
     batch = records([ROW, None, b"null", None], keys=[{"id": 1}, {"id": 1}, {"id": 2}, {"nobody": 3}], first=10)
     decoded = flat.read(batch)
     assert [(row["id"], row["stock"]) for row in images(decoded)] == [(1, 7), (1, 0), (2, 0)]
@@ -336,7 +340,7 @@ def test_a_tombstone_that_is_all_there_is_deletes_by_its_key() -> None:
 
 
 def test_readers_travel_to_tasks() -> None:
-    mine = pickle.loads(pickle.dumps(reader(tails={(TOPIC, 0): Tail("bin", 7, 1)})))
+    mine = pickle.loads(pickle.dumps(reader(tails={(TOPIC, 0): LogTail("bin", 7, 1)})))
     assert versions(mine.read(records([event()]))) == versions(reader().read(records([event()])))
 
 
@@ -347,9 +351,9 @@ def test_readers_travel_to_tasks() -> None:
         (TopicMap(), "a.prefix.with.dots.shop.goods", "shop.goods"),
         (TopicMap(database="lake"), "pg.public.goods", "lake.goods"),
         (TopicMap({"t": TableName("d", "x")}), "t", "d.x"),
-        (TopicMap(patterns=(Pattern(r"eu-(\w+)\.(?P<t>\w+)", r"\1.\g<t>_all"),)), "eu-shop.goods", "shop.goods_all"),
-        (TopicMap(patterns=(Pattern(r"shard\d+\.shop\.(.*)", r"shop.\1"),)), "shard12.shop.goods", "shop.goods"),
-        (TopicMap({"srv.shop.goods": TableName("a", "b")}, (Pattern(".*", "c.d"),), Naming.SOURCE), "srv.shop.goods", "a.b"),
+        (TopicMap(patterns=(TopicPattern(r"eu-(\w+)\.(?P<t>\w+)", r"\1.\g<t>_all"),)), "eu-shop.goods", "shop.goods_all"),
+        (TopicMap(patterns=(TopicPattern(r"shard\d+\.shop\.(.*)", r"shop.\1"),)), "shard12.shop.goods", "shop.goods"),
+        (TopicMap({"srv.shop.goods": TableName("a", "b")}, (TopicPattern(".*", "c.d"),), TableNaming.SOURCE), "srv.shop.goods", "a.b"),
     ],
 )
 def test_topics_lead_to_tables(topics: TopicMap, topic: str, table: str) -> None:
@@ -363,9 +367,9 @@ def test_a_topic_that_names_no_table_is_an_error_only_if_it_holds_rows() -> None
     beat = records([{"ts_ms": 1}], topic="plain", keys=[{"serverName": "srv"}])
     assert DebeziumReader().read(beat).ignored == {"heartbeat": 1}
     with pytest.raises(DefiniteError, match="cannot be read"):
-        TopicMap(patterns=(Pattern("(", "a.b"),))
+        TopicMap(patterns=(TopicPattern("(", "a.b"),))
     with pytest.raises(DefiniteError, match="not a table's full name"):
-        TopicMap(patterns=(Pattern("x", r"\1"),))
+        TopicMap(patterns=(TopicPattern("x", r"\1"),))
 
 
 def test_rows_are_not_taken_for_other_records() -> None:
@@ -377,17 +381,17 @@ def test_rows_are_not_taken_for_other_records() -> None:
 
 
 def test_nothing_is_nothing() -> None:
-    assert reader().read(records([])) == Decoded()
+    assert reader().read(records([])) == DecodedRecords()
 
 
 def test_several_topics_may_lead_to_one_table() -> None:
     """Shards: each has its own log, whose files may be called otherwise."""
-    topics = TopicMap(patterns=(Pattern(r"shard\d+\.shop\.(\w+)", r"shop.\1"),))
-    mine = reader(topics=topics, tails={("shard1.shop.goods", 0): Tail("bin", 7, 1), ("shard2.shop.goods", 0): Tail("log", 2, 5)})
+    topics = TopicMap(patterns=(TopicPattern(r"shard\d+\.shop\.(\w+)", r"shop.\1"),))
+    mine = reader(topics=topics, tails={("shard1.shop.goods", 0): LogTail("bin", 7, 1), ("shard2.shop.goods", 0): LogTail("log", 2, 5)})
     found = [
         mine.read(records([event(after={**ROW, "id": place}, file=file, server_id=server)], topic=f"shard{place}.shop.goods"))
         for place, file, server in ((1, "bin.000008", 1), (2, "log.000002", 5))
     ]
     assert [row["id"] for one in found for row in images(one)] == [1, 2]
     assert [one.blocks[0].schema.name for one in found] == [NAME, NAME]
-    assert [one.tail for one in found] == [Tail("bin", 8, 1, position=100), Tail("log", 2, 5, position=100)]
+    assert [one.tail for one in found] == [LogTail("bin", 8, 1, position=100), LogTail("log", 2, 5, position=100)]

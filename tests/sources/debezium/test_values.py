@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from headrace.model.schema import Column, Kind
-from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.events.fields import ConnectField, WireFormat
 from headrace.sources.debezium.events.parsed_events import wire_type
 from headrace.sources.debezium.types.column_mapping import SOURCE_LENGTH, SOURCE_SCALE, SOURCE_TYPE, column_of
 from headrace.sources.debezium.types.unavailable_values import UNAVAILABLE
-from headrace.sources.debezium.types.values import Finished, default_text, finish
+from headrace.sources.debezium.types.values import ConvertedColumn, convert_column, default_text
 
 DECIMAL = "org.apache.kafka.connect.data.Decimal"
 
@@ -32,9 +32,11 @@ def _digits(number: int) -> str:
     return _base64(number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True))
 
 
-def _finished(values: list[Any], field: Field, column: Column | None = None, wire: Wire = Wire.JSON, **how: Any) -> Finished:
+def _finished(
+    values: list[Any], field: ConnectField, column: Column | None = None, wire: WireFormat = WireFormat.JSON, **how: Any
+) -> ConvertedColumn:
     column = column or column_of(field)
-    found = finish(pa.array(values, wire_type(field, wire)), field, column, wire, **how)
+    found = convert_column(pa.array(values, wire_type(field, wire)), field, column, wire, **how)
     assert found.array.type == column.arrow_type
     if column.kind is not Kind.TIME:  # which holds more than a day
         found.array.validate(full=True)
@@ -42,14 +44,14 @@ def _finished(values: list[Any], field: Field, column: Column | None = None, wir
 
 
 def _values(values: list[Any], word: str, semantic: str = "", column: Column | None = None, **parameters: str) -> list[Any]:
-    found = _finished(values, Field("c", word, semantic, parameters), column)
+    found = _finished(values, ConnectField("c", word, semantic, parameters), column)
     assert found.bad is None
     assert found.kept is None
     plain: list[Any] = found.array.view(pa.int64()).to_pylist() if pa.types.is_time64(found.array.type) else found.array.to_pylist()
     return plain
 
 
-def _bad(found: Finished) -> list[int]:
+def _bad(found: ConvertedColumn) -> list[int]:
     return [] if found.bad is None else np.flatnonzero(found.bad).tolist()
 
 
@@ -87,26 +89,26 @@ def test_dates_and_times() -> None:
 
 def test_instants_with_fractions_and_offsets_of_any_length() -> None:
     texts = ["2025-01-02T03:04:05.678Z", "2025-01-02T03:04:05Z", None, "2025-01-02T05:04:05.1+02:00", "2025-01-02T03:04:05.123456000-05:30"]
-    found = _finished(texts, Field("c", "string", "io.debezium.time.ZonedTimestamp"))
+    found = _finished(texts, ConnectField("c", "string", "io.debezium.time.ZonedTimestamp"))
     expected = [None if text is None else datetime.fromisoformat(text.replace("000-", "-")).astimezone(UTC) for text in texts]
     assert found.array.to_pylist() == expected
-    bad = _finished(["2025-01-02T03:04:05.1234567Z", "never", *texts], Field("c", "string", "io.debezium.time.ZonedTimestamp"))
+    bad = _finished(["2025-01-02T03:04:05.1234567Z", "never", *texts], ConnectField("c", "string", "io.debezium.time.ZonedTimestamp"))
     assert _bad(bad) == [0, 1]
     assert bad.array.to_pylist()[2:] == expected
     assert "'never' is no value of timestamp" in bad.reason(1)
 
 
 def test_moments_between_microseconds_or_beyond_them_are_bad() -> None:
-    assert _bad(_finished([1000, 1001, -1], Field("c", "int64", "io.debezium.time.NanoTimestamp"))) == [1, 2]
-    assert _bad(_finished([0, 2**62], Field("c", "int64", "io.debezium.time.Timestamp"))) == [1]
-    assert _bad(_finished([0, 2**40], Field("c", "int32", "io.debezium.time.Date"))) == [1]
-    assert _bad(_finished(["2025-02-30Z", "2025-02-28Z"], Field("c", "string", "io.debezium.time.IsoDate"))) == [0]
+    assert _bad(_finished([1000, 1001, -1], ConnectField("c", "int64", "io.debezium.time.NanoTimestamp"))) == [1, 2]
+    assert _bad(_finished([0, 2**62], ConnectField("c", "int64", "io.debezium.time.Timestamp"))) == [1]
+    assert _bad(_finished([0, 2**40], ConnectField("c", "int32", "io.debezium.time.Date"))) == [1]
+    assert _bad(_finished(["2025-02-30Z", "2025-02-28Z"], ConnectField("c", "string", "io.debezium.time.IsoDate"))) == [0]
 
 
 def test_decimals_in_every_form() -> None:
-    precise = Field("c", "bytes", DECIMAL, {"scale": "2", "connect.decimal.precision": "12"})
+    precise = ConnectField("c", "bytes", DECIMAL, {"scale": "2", "connect.decimal.precision": "12"})
     assert _finished(["B1vNFQ==", None, _digits(-1)], precise).array.to_pylist() == [Decimal("1234567.89"), None, Decimal("-0.01")]
-    wide = Field("c", "bytes", DECIMAL, {"scale": "30", "connect.decimal.precision": "65"})
+    wide = ConnectField("c", "bytes", DECIMAL, {"scale": "30", "connect.decimal.precision": "65"})
     number = int("9" * 65)
     assert _finished([_digits(-number)], wide).array.to_pylist() == [Decimal("-" + "9" * 35 + "." + "9" * 30)]
     twelve = Column("c", Kind.DECIMAL, precision=12, scale=2)
@@ -114,15 +116,15 @@ def test_decimals_in_every_form() -> None:
     assert _values([1.1, 1234567890.12, None], "float64", column=twelve) == [Decimal("1.10"), Decimal("1234567890.12"), None]
     assert _values([7], "int32", column=twelve) == [Decimal(7)]
     assert _bad(_finished([_digits(10**12 - 1), _digits(10**12), "!", "AAA"], precise)) == [1, 2, 3]
-    assert _bad(_finished(["1.555", "x", "1"], Field("c", "string"), twelve)) == [0, 1]
-    assert _bad(_finished([1.555, float("nan"), 1.0], Field("c", "float64"), twelve)) == [0, 1]
-    in_avro = _finished([(-123).to_bytes(1, "big", signed=True), None], precise, wire=Wire.AVRO)
+    assert _bad(_finished(["1.555", "x", "1"], ConnectField("c", "string"), twelve)) == [0, 1]
+    assert _bad(_finished([1.555, float("nan"), 1.0], ConnectField("c", "float64"), twelve)) == [0, 1]
+    in_avro = _finished([(-123).to_bytes(1, "big", signed=True), None], precise, wire=WireFormat.AVRO)
     assert in_avro.array.to_pylist() == [Decimal("-1.23"), None]
 
 
 def test_decimals_of_any_scale_are_text_with_all_their_digits() -> None:
-    inner = (Field("scale", "int32", optional=False), Field("value", "bytes", optional=False))
-    field = Field("c", "struct", "io.debezium.data.VariableScaleDecimal", fields=inner)
+    inner = (ConnectField("scale", "int32", optional=False), ConnectField("value", "bytes", optional=False))
+    field = ConnectField("c", "struct", "io.debezium.data.VariableScaleDecimal", fields=inner)
     numbers = [
         Decimal("123.45"),
         None,
@@ -149,31 +151,31 @@ def test_decimals_of_any_scale_are_text_with_all_their_digits() -> None:
 
 
 def test_unsigned_numbers_that_arrive_below_zero() -> None:
-    unsigned = Field("c", "int64", "", {SOURCE_TYPE: "BIGINT UNSIGNED"})
+    unsigned = ConnectField("c", "int64", "", {SOURCE_TYPE: "BIGINT UNSIGNED"})
     assert _finished([-1, 1, None, -(2**63)], unsigned).array.to_pylist() == [2**64 - 1, 1, None, 2**63]
-    precise = Field("c", "bytes", DECIMAL, {"scale": "0", SOURCE_TYPE: "BIGINT UNSIGNED"})
+    precise = ConnectField("c", "bytes", DECIMAL, {"scale": "0", SOURCE_TYPE: "BIGINT UNSIGNED"})
     assert _finished([_digits(2**64 - 1), _digits(0)], precise).array.to_pylist() == [2**64 - 1, 0]
     assert _bad(_finished([_digits(2**64), _digits(-1), _digits(1)], precise)) == [0, 1]
 
 
 def test_numbers_out_of_range_are_bad_alone() -> None:
-    small = Field("c", "int16", "", {SOURCE_TYPE: "TINYINT UNSIGNED"})
+    small = ConnectField("c", "int16", "", {SOURCE_TYPE: "TINYINT UNSIGNED"})
     found = _finished([0, 255, 256, -1, None], small)
     assert (_bad(found), found.array.to_pylist()) == ([2, 3], [0, 255, None, None, None])
     assert found.reason(2) == "column c: 256 is no value of uint8"
-    assert _bad(_finished([0, -1], Field("c", "int32", "io.debezium.time.Year"))) == [1]
-    assert _bad(_finished(["5", "x"], Field("c", "string"), Column("c", Kind.INT32))) == [1]
+    assert _bad(_finished([0, -1], ConnectField("c", "int32", "io.debezium.time.Year"))) == [1]
+    assert _bad(_finished(["5", "x"], ConnectField("c", "string"), Column("c", Kind.INT32))) == [1]
 
 
 def test_bits() -> None:
-    nine = Field("c", "bytes", "io.debezium.data.Bits", {"length": "9"})
+    nine = ConnectField("c", "bytes", "io.debezium.data.Bits", {"length": "9"})
     found = _finished(["AQE=", None, "", _base64(b"\xff\x03")], nine)
     assert (found.array.to_pylist(), _bad(found)) == ([257, None, 0, None], [3])
-    full = Field("c", "bytes", "io.debezium.data.Bits", {"length": "64"})
+    full = ConnectField("c", "bytes", "io.debezium.data.Bits", {"length": "64"})
     assert _finished([_base64(b"\xff" * 8)], full).array.to_pylist() == [2**64 - 1]
-    long = Field("c", "bytes", "io.debezium.data.Bits", {"length": "80"})
+    long = ConnectField("c", "bytes", "io.debezium.data.Bits", {"length": "80"})
     assert _finished([_base64(b"\x01" * 10)], long).array.to_pylist() == [b"\x01" * 10]
-    assert _finished([True, None], Field("c", "boolean"), Column("c", Kind.BIT, precision=1)).array.to_pylist() == [1, None]
+    assert _finished([True, None], ConnectField("c", "boolean"), Column("c", Kind.BIT, precision=1)).array.to_pylist() == [1, None]
 
 
 def test_names() -> None:
@@ -183,7 +185,7 @@ def test_names() -> None:
 
 def test_names_of_the_log_and_of_snapshots_are_the_same() -> None:
     """Debezium 3.6 sends `a\\,b` for a row of the binary log and `a,b` for one of a snapshot."""
-    enum = Field("c", "string", "io.debezium.data.Enum", {"allowed": "a\\,b,c'd,e\\\\f", SOURCE_TYPE: "ENUM"})
+    enum = ConnectField("c", "string", "io.debezium.data.Enum", {"allowed": "a\\,b,c'd,e\\\\f", SOURCE_TYPE: "ENUM"})
     assert _finished(["a,b", "a\\,b", "c'd", "e\\f", "e\\\\f", None, ""], enum).array.to_pylist() == [
         "a,b",
         "a,b",
@@ -193,41 +195,43 @@ def test_names_of_the_log_and_of_snapshots_are_the_same() -> None:
         None,
         "",
     ]
-    names = Field("c", "string", "io.debezium.data.EnumSet", {"allowed": "x\\\\,y", SOURCE_TYPE: "SET"})
+    names = ConnectField("c", "string", "io.debezium.data.EnumSet", {"allowed": "x\\\\,y", SOURCE_TYPE: "SET"})
     assert _finished(["x\\\\,y", "x\\,y", "y", ""], names).array.to_pylist() == ["x\\,y", "x\\,y", "y", ""]
 
 
 def test_bytes_that_come_as_text() -> None:
     raw = bytes(range(256))
-    field = Field("c", "string", "", {SOURCE_TYPE: "BLOB"})
+    field = ConnectField("c", "string", "", {SOURCE_TYPE: "BLOB"})
     assert _finished([raw.hex(), None], field, binaries="hex").array.to_pylist() == [raw, None]
     assert _finished([_base64(raw)], field, binaries="base64").array.to_pylist() == [raw]
     assert _finished([urlsafe_b64encode(raw).decode()], field, binaries="base64-url-safe").array.to_pylist() == [raw]
     assert _bad(_finished(["0", "0g", "00"], field, binaries="hex")) == [0, 1]
-    assert _bad(_finished(["A", "AA=A", "A===", "*AAA", "AA==", ""], Field("c", "bytes"))) == [0, 1, 2, 3]
+    assert _bad(_finished(["A", "AA=A", "A===", "*AAA", "AA==", ""], ConnectField("c", "bytes"))) == [0, 1, 2, 3]
 
 
 def test_uuids_and_addresses() -> None:
     one = uuid.UUID("0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9")
-    found = _finished([str(one), None, str(one).upper(), "x"], Field("c", "string", "io.debezium.data.Uuid"))
+    found = _finished([str(one), None, str(one).upper(), "x"], ConnectField("c", "string", "io.debezium.data.Uuid"))
     assert (found.array.to_pylist(), _bad(found)) == ([one.bytes, None, one.bytes, None], [3])
-    six = _finished(["::1", None, "x", "2001:db8::ff"], Field("c", "string"), Column("c", Kind.INET6))
+    six = _finished(["::1", None, "x", "2001:db8::ff"], ConnectField("c", "string"), Column("c", Kind.INET6))
     assert (six.array.to_pylist()[0], _bad(six)) == (bytes(15) + b"\x01", [2])
     assert _values(["10.0.0.255"], "string", column=Column("c", Kind.INET4)) == [b"\x0a\0\0\xff"]
 
 
 def test_vectors() -> None:
-    field = Field("c", "array", "io.debezium.data.FloatVector", items=Field("item", "float32", optional=False))
+    field = ConnectField("c", "array", "io.debezium.data.FloatVector", items=ConnectField("item", "float32", optional=False))
     found = _finished([[1.0, 2.5], None, [], [0.1]], field)
     assert found.array.to_pylist() == [[1.0, 2.5], None, [], [struct.unpack("<f", struct.pack("<f", 0.1))[0]]]
     assert _bad(_finished([[1.0, None], [2.0]], field)) == [0]
-    sliced = finish(pa.array([[9.0], [1.0], None, [2.0, 3.0]], pa.list_(pa.float64()))[1:], field, column_of(field), Wire.JSON)
+    sliced = convert_column(
+        pa.array([[9.0], [1.0], None, [2.0, 3.0]], pa.list_(pa.float64()))[1:], field, column_of(field), WireFormat.JSON
+    )
     assert sliced.array.to_pylist() == [[1.0], None, [2.0, 3.0]]
 
 
 def test_shapes() -> None:
-    inner = (Field("wkb", "bytes"), Field("srid", "int32"))
-    field = Field("c", "struct", "io.debezium.data.geometry.Geometry", fields=inner)
+    inner = (ConnectField("wkb", "bytes"), ConnectField("srid", "int32"))
+    field = ConnectField("c", "struct", "io.debezium.data.geometry.Geometry", fields=inner)
     point = struct.pack("<BIdd", 1, 1, 1.0, 2.0)
     little = struct.pack("<BIIdd", 1, 0x20000001, 4326, 1.0, 2.0)
     big = struct.pack(">BIIdd", 0, 0x20000001, 4326, 1.0, 2.0)
@@ -238,40 +242,40 @@ def test_shapes() -> None:
     plain_big = struct.pack("<I", 4326) + struct.pack(">BIdd", 0, 1, 1.0, 2.0)
     assert found.array.to_pylist() == [bytes(4) + point, None, named, named, named, plain_big]
     assert _bad(_finished([{"wkb": "!!", "srid": 1}, {"wkb": None, "srid": 1}, values[0]], field)) == [0, 1]
-    parts = (Field("x", "float64"), Field("y", "float64"), *inner)
-    points = Field("c", "struct", "io.debezium.data.geometry.Point", fields=parts)
+    parts = (ConnectField("x", "float64"), ConnectField("y", "float64"), *inner)
+    points = ConnectField("c", "struct", "io.debezium.data.geometry.Point", fields=parts)
     assert _finished([{"x": 1.0, "y": 2.0, "wkb": None, "srid": None}, None], points).array.to_pylist() == [bytes(4) + point, None]
 
 
 def test_lists_maps_and_structs_are_json_of_what_columns_would_show() -> None:
-    dates = Field("c", "array", items=Field("item", "int32", "io.debezium.time.Date"))
+    dates = ConnectField("c", "array", items=ConnectField("item", "int32", "io.debezium.time.Date"))
     assert _finished([[20090, None], None, []], dates).array.to_pylist() == ['["2025-01-02",null]', None, "[]"]
-    numbers = Field("c", "array", items=Field("item", "bytes", DECIMAL, {"scale": "2", "connect.decimal.precision": "10"}))
+    numbers = ConnectField("c", "array", items=ConnectField("item", "bytes", DECIMAL, {"scale": "2", "connect.decimal.precision": "10"}))
     assert _finished([[_digits(150)]], numbers).array.to_pylist() == ['["1.50"]']
     assert _bad(_finished([[_digits(150)], ["!"], []], numbers)) == [1]
-    parts = (Field("a", "int32"), Field("b", "array", items=Field("item", "boolean")))
-    nested = Field("c", "struct", "some.Type", fields=parts)
+    parts = (ConnectField("a", "int32"), ConnectField("b", "array", items=ConnectField("item", "boolean")))
+    nested = ConnectField("c", "struct", "some.Type", fields=parts)
     assert _finished([{"a": 1, "b": [True, False]}, None], nested).array.to_pylist() == ['{"a":1,"b":[true,false]}', None]
-    document = Field("c", "string", "io.debezium.data.Json")
+    document = ConnectField("c", "string", "io.debezium.data.Json")
     assert _finished(['{"a":[1.5,null]}', None], document).array.to_pylist() == ['{"a":[1.5,null]}', None]
-    assert _finished(['{"k":"v"}'], Field("c", "map", items=Field("item", "string"))).array.to_pylist() == ['{"k":"v"}']
+    assert _finished(['{"k":"v"}'], ConnectField("c", "map", items=ConnectField("item", "string"))).array.to_pylist() == ['{"k":"v"}']
 
 
-@pytest.mark.parametrize("wire", list(Wire))
-def test_values_that_were_not_logged_are_told_from_null(wire: Wire) -> None:
-    raw: Any = _base64(UNAVAILABLE.encode()) if wire is Wire.JSON else UNAVAILABLE.encode()
-    some: Any = _base64(b"x") if wire is Wire.JSON else b"x"
+@pytest.mark.parametrize("wire", list(WireFormat))
+def test_values_that_were_not_logged_are_told_from_null(wire: WireFormat) -> None:
+    raw: Any = _base64(UNAVAILABLE.encode()) if wire is WireFormat.JSON else UNAVAILABLE.encode()
+    some: Any = _base64(b"x") if wire is WireFormat.JSON else b"x"
     for field, values in (
-        (Field("c", "string"), ["x", UNAVAILABLE, None]),
-        (Field("c", "string", "io.debezium.data.Json"), ["{}", f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}', None]),
-        (Field("c", "bytes"), [some, raw, None]),
-        (Field("c", "array", items=Field("item", "string")), [["x"], [UNAVAILABLE], None]),
+        (ConnectField("c", "string"), ["x", UNAVAILABLE, None]),
+        (ConnectField("c", "string", "io.debezium.data.Json"), ["{}", f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}', None]),
+        (ConnectField("c", "bytes"), [some, raw, None]),
+        (ConnectField("c", "array", items=ConnectField("item", "string")), [["x"], [UNAVAILABLE], None]),
         # As the real connector sends it for a large uuid[] that did not change.
         (
-            Field("c", "array", items=Field("item", "string", "io.debezium.data.Uuid")),
+            ConnectField("c", "array", items=ConnectField("item", "string", "io.debezium.data.Uuid")),
             [["0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"], ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], None],
         ),
-        (Field("c", "array", items=Field("item", "int32")), [[1], list(UNAVAILABLE.encode()), None]),
+        (ConnectField("c", "array", items=ConnectField("item", "int32")), [[1], list(UNAVAILABLE.encode()), None]),
     ):
         found = _finished(values, field, wire=wire)
         assert found.bad is None
@@ -279,33 +283,37 @@ def test_values_that_were_not_logged_are_told_from_null(wire: Wire) -> None:
         assert found.kept.tolist() == [False, True, False]
         assert [value is None for value in found.array.to_pylist()] == [False, True, True]
     for placeholder in ("-gone-", "-unverändert-"):
-        own = _finished([placeholder, UNAVAILABLE], Field("c", "string"), placeholder=placeholder)
+        own = _finished([placeholder, UNAVAILABLE], ConnectField("c", "string"), placeholder=placeholder)
         assert own.kept is not None
         assert own.kept.tolist() == [True, False]
 
 
 def test_a_value_of_another_sort_is_bad_not_another_value() -> None:
-    found = finish(pa.array([{"a": 1}, None], pa.struct([("a", pa.int64())])), Field("c", "int32"), Column("c", Kind.INT32), Wire.JSON)
+    found = convert_column(
+        pa.array([{"a": 1}, None], pa.struct([("a", pa.int64())])), ConnectField("c", "int32"), Column("c", Kind.INT32), WireFormat.JSON
+    )
     assert _bad(found) == [0]
-    assert finish(pa.nulls(3), Field("c", "int32"), Column("c", Kind.DATE), Wire.JSON).array.equals(pa.nulls(3, pa.date32()))
+    assert convert_column(pa.nulls(3), ConnectField("c", "int32"), Column("c", Kind.DATE), WireFormat.JSON).array.equals(
+        pa.nulls(3, pa.date32())
+    )
 
 
 @pytest.mark.parametrize(
     ("field", "text"),
     [
-        (Field("c", "int32", default=5), "5"),
-        (Field("c", "string", default=""), ""),
-        (Field("c", "bytes", DECIMAL, {"scale": "2", "connect.decimal.precision": "5"}, default=_digits(150)), "1.50"),
-        (Field("c", "string", "", {SOURCE_TYPE: "DECIMAL", SOURCE_LENGTH: "5", SOURCE_SCALE: "2"}, default="1.5"), "1.50"),
-        (Field("c", "bytes", default="YQA="), "0x6100"),
-        (Field("c", "bytes", "io.debezium.data.Bits", {"length": "3"}, default="BQ=="), "b'101'"),
-        (Field("c", "int32", "io.debezium.time.Date", default=20090), "2025-01-02"),
-        (Field("c", "int64", "io.debezium.time.Timestamp", default=0), "(current_timestamp())"),
-        (Field("c", "int64", "io.debezium.time.Timestamp", default=1500), "1970-01-01 00:00:01.500"),
-        (Field("c", "string", "io.debezium.data.Enum", {"allowed": "a,b"}, default="b"), "b"),
-        (Field("c", "int32"), None),
-        (Field("c", "int32", default="x"), None),
+        (ConnectField("c", "int32", default=5), "5"),
+        (ConnectField("c", "string", default=""), ""),
+        (ConnectField("c", "bytes", DECIMAL, {"scale": "2", "connect.decimal.precision": "5"}, default=_digits(150)), "1.50"),
+        (ConnectField("c", "string", "", {SOURCE_TYPE: "DECIMAL", SOURCE_LENGTH: "5", SOURCE_SCALE: "2"}, default="1.5"), "1.50"),
+        (ConnectField("c", "bytes", default="YQA="), "0x6100"),
+        (ConnectField("c", "bytes", "io.debezium.data.Bits", {"length": "3"}, default="BQ=="), "b'101'"),
+        (ConnectField("c", "int32", "io.debezium.time.Date", default=20090), "2025-01-02"),
+        (ConnectField("c", "int64", "io.debezium.time.Timestamp", default=0), "(current_timestamp())"),
+        (ConnectField("c", "int64", "io.debezium.time.Timestamp", default=1500), "1970-01-01 00:00:01.500"),
+        (ConnectField("c", "string", "io.debezium.data.Enum", {"allowed": "a,b"}, default="b"), "b"),
+        (ConnectField("c", "int32"), None),
+        (ConnectField("c", "int32", default="x"), None),
     ],
 )
-def test_defaults_are_spelled_as_the_source_spells_them(field: Field, text: str | None) -> None:
+def test_defaults_are_spelled_as_the_source_spells_them(field: ConnectField, text: str | None) -> None:
     assert default_text(field, column_of(field)) == text

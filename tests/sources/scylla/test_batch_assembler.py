@@ -12,13 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME
-from headrace.cql.log_positions import BatchPlace
+from headrace.cql.log_positions import BatchPosition
 from headrace.cql.timeuuid import make
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.batch_assembler import Assembler, Gathering, check_operations
-from headrace.sources.scylla.position import LogPosition, Place
-from headrace.sources.scylla.skipped_batches import Skipping, is_passed
+from headrace.sources.scylla.batch_assembler import BatchAssembler, BlockBuffer, check_operations
+from headrace.sources.scylla.position import LogPosition, StreamPosition
+from headrace.sources.scylla.skipped_batches import BatchSkipper, is_passed
 
 Row = tuple[bytes, bytes, int, bool | None]
 """Stream, time, number in its batch, end."""
@@ -55,8 +55,8 @@ def rows_of(batches: list[pa.RecordBatch]) -> list[tuple[bytes, bytes, int]]:
     return found
 
 
-def assembled(rows: list[Row], cuts: list[int]) -> tuple[list[pa.RecordBatch], Assembler]:
-    assembler, given_on, bounds = Assembler("here"), [], [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
+def assembled(rows: list[Row], cuts: list[int]) -> tuple[list[pa.RecordBatch], BatchAssembler]:
+    assembler, given_on, bounds = BatchAssembler("here"), [], [0, *sorted(cut for cut in cuts if cut < len(rows)), len(rows)]
     for first, last in pairwise(bounds):
         given_on.append(assembler.feed(page(rows[first:last])))
     rest = assembler.finish()
@@ -92,7 +92,7 @@ def test_whole_batches_and_nothing_else(streams: list[list[tuple[int, bool]]], c
 
 
 def test_rows_without_end_wait_for_the_next_page() -> None:
-    assembler = Assembler("here")
+    assembler = BatchAssembler("here")
     first, second = batch(1, 1000, 2), batch(1, 1000, 3)
     assert rows_of([assembler.feed(page([*first, *second[:2]]))]) == [row[:3] for row in first]
     assert rows_of([assembler.feed(page(second[2:]))]) == [row[:3] for row in second]
@@ -114,12 +114,12 @@ def test_an_operation_that_nobody_knows_is_an_error(code: int) -> None:
 
 
 def test_a_batch_that_is_left_out_is_just_that_one() -> None:
-    place = BatchPlace("ks.t", stream(1), UUID(int=1).bytes)
-    assert BatchPlace.parse(str(place)) == place
-    assert BatchPlace.parse("binlog.000001:4") is None
+    place = BatchPosition("ks.t", stream(1), UUID(int=1).bytes)
+    assert BatchPosition.parse(str(place)) == place
+    assert BatchPosition.parse("binlog.000001:4") is None
     rows = page([*batch(1, 1000, 2), *batch(1, 2000, 1), *batch(7, 1000, 1)])
-    named = str(BatchPlace.of_row("ks.t", rows, 0))
-    skipping = Skipping([named, "row 17"])
+    named = str(BatchPosition.of_row("ks.t", rows, 0))
+    skipping = BatchSkipper([named, "row 17"])
     assert skipping.without(rows, TableName("ks", "other")).equals(rows)
     assert rows_of([skipping.without(rows, TableName("ks", "t"))]) == rows_of([rows])[2:]
     [told] = skipping.told()
@@ -129,9 +129,9 @@ def test_a_batch_that_is_left_out_is_just_that_one() -> None:
 
 def test_a_batch_is_behind_when_its_second_look_is() -> None:
     rows = page(batch(1, 1000, 1))
-    place = BatchPlace.of_row("ks.t", rows, 0)
+    place = BatchPosition.of_row("ks.t", rows, 0)
     name, at = TableName("ks", "t"), place.micros
-    before, after = Place(1, at - 1), Place(1, at)
+    before, after = StreamPosition(1, at - 1), StreamPosition(1, at)
     assert not is_passed(str(place), LogPosition({name: before}))
     assert is_passed(str(place), LogPosition({name: after}))
     assert not is_passed(str(place), LogPosition({name: after}, {(name, 1): before}))
@@ -142,13 +142,13 @@ def test_a_batch_is_behind_when_its_second_look_is() -> None:
 def test_ids_of_another_length_are_an_error() -> None:
     strange = page([(b"abc", make(1, 2).bytes, 0, True)])
     with pytest.raises(DefiniteError, match="16 bytes"):
-        Assembler("here").feed(strange)
+        BatchAssembler("here").feed(strange)
 
 
 def test_small_pieces_are_gathered() -> None:
-    gathering = Gathering(5, 1 << 30)
+    gathering = BlockBuffer(5, 1 << 30)
     pieces = [page(batch(1, number, 2)) for number in range(5)]
     found = [one for piece in pieces for one in gathering.add(piece)] + list(gathering.rest())
     assert [one.num_rows for one in found] == [6, 4]
     assert list(gathering.rest()) == []
-    assert [one.num_rows for one in Gathering(100, 1).add(pieces[0])] == [2]
+    assert [one.num_rows for one in BlockBuffer(100, 1).add(pieces[0])] == [2]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.statement_capture import Capture, log_block
-from headrace.sources.scylla.capture.statements import Change, Does, parse
+from headrace.sources.scylla.capture.statements import AssignmentKind, ChangeStatement, parse
 
 DEFINITIONS = """
 CREATE TYPE ks.ut (a int, b int);
@@ -17,7 +17,7 @@ CREATE TABLE ks.t (pk int, c1 int, c2 int, s int static, v int, l list<int>, m m
 """
 
 
-def one(text: str) -> Change:
+def one(text: str) -> ChangeStatement:
     (change,) = parse(text).changes
     return change
 
@@ -84,20 +84,20 @@ def test_statements_of_a_batch_keep_their_texts_and_markers() -> None:
     deletion = batch.changes[1]
     start, end = deletion.assignments[0].key_span
     assert deletion.text[start:end] == "SCYLLA_TIMEUUID_LIST_INDEX(?)"
-    assert deletion.assignments[0].does is Does.LIST_KEY
+    assert deletion.assignments[0].does is AssignmentKind.LIST_KEY
 
 
 def test_assignments_are_told_apart() -> None:
     text = "UPDATE ks.t SET a = a + [1], b = [1] + b, c = c - {1}, d += {1: 2}, e -= {1}, f['x'] = 1, g.h = null, \"I\" = ? WHERE pk = 1"
     assert [(assignment.column, assignment.does) for assignment in one(text).assignments] == [
-        ("a", Does.ADD),
-        ("b", Does.PREPEND),
-        ("c", Does.SUBTRACT),
-        ("d", Does.ADD),
-        ("e", Does.SUBTRACT),
-        ("f", Does.ELEMENT),
-        ("g", Does.FIELD),
-        ("I", Does.SET),
+        ("a", AssignmentKind.ADD),
+        ("b", AssignmentKind.PREPEND),
+        ("c", AssignmentKind.SUBTRACT),
+        ("d", AssignmentKind.ADD),
+        ("e", AssignmentKind.SUBTRACT),
+        ("f", AssignmentKind.ELEMENT),
+        ("g", AssignmentKind.FIELD),
+        ("I", AssignmentKind.SET),
     ]
 
 
@@ -145,14 +145,14 @@ def test_assignments_are_told_apart() -> None:
     ],
 )
 def test_what_cannot_be_captured_is_refused(statement: str, said: str) -> None:
-    capture = Capture(Definitions().apply_all(DEFINITIONS).tables.values())
+    capture = Capture(CqlCatalog().apply_all(DEFINITIONS).tables.values())
     with pytest.raises(DefiniteError, match=said):
         capture.log(statement)
     assert not capture.state.partitions
 
 
 def test_parameters_of_in_and_tuples() -> None:
-    capture = Capture(Definitions().apply_all(DEFINITIONS).tables.values())
+    capture = Capture(CqlCatalog().apply_all(DEFINITIONS).tables.values())
     rows = capture.log("DELETE FROM ks.t WHERE pk IN ? AND (c1, c2) IN ?", ([1, 2], [(1, 2), (3, 4)]))
     assert [int.from_bytes(row.values["c2"], "big") for row in rows] == [2, 4, 2, 4]
     rows = capture.log("UPDATE ks.t SET v = 1 WHERE pk = :p AND (c1, c2) = :c", {"p": 1, "c": (5, 6)})

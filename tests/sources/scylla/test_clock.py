@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import pytest
 
 from headrace.model.schema import TableName
-from headrace.sources.scylla.generations import Groups, Start, start_at
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.window_planner import LogPlanner
+from headrace.sources.scylla.generations import Groups, LogStart, start_at
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.window_planner import WindowPlanner
 
 S, DAY, HOUR_S = 1_000_000, 86_400, 3600
 ORDERS = TableName("shop", "orders")
@@ -55,14 +55,14 @@ def test_every_row_is_read_after_it_was_written(ahead_s: int) -> None:
     begin_s = 100_000
     cluster = SetCluster(begin_s)
     place = start_at([GENERATION_MS], begin_s * S)
-    planner = LogPlanner(cluster, {ORDERS: Start(place, DAY, 0)}, ScyllaChoices(), 1, None, cluster.wait)
+    planner = WindowPlanner(cluster, {ORDERS: LogStart(place, DAY, 0)}, ScyllaOptions(), 1, None, cluster.wait)
     position, windows = planner.initial(), []
     for until_s, ahead in ((1000, 0), (2000, ahead_s), (3000, 0), (3000 + 5400, 0)):
         cluster.ahead_s = ahead
         while cluster.true_s < begin_s + until_s:
             planned_s = cluster.true_s
             end = planner.plan(position)
-            windows += [(cluster.true_s, after, until) for *_, after, until, _ in planner.works(position, end)[0]["windows"]]
+            windows += [(cluster.true_s, after, until) for *_, after, until, _ in planner.splits(position, end)[0]["windows"]]
             # Time goes on also while batches follow each other without a pause.
             if cluster.true_s < planned_s + 5:
                 cluster.wait(5)

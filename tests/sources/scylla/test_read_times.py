@@ -10,8 +10,8 @@ import pytest
 
 from headrace.cql import timeuuid
 from headrace.cql.log import STREAM, TIME
-from headrace.sources.scylla.position import Place
-from headrace.sources.scylla.read_times import LookRecord, LookTimes, batch_ids
+from headrace.sources.scylla.position import StreamPosition
+from headrace.sources.scylla.read_times import ReadTimeRecord, ReadTimes, batch_ids
 
 S = 1_000_000
 AGES = (30 * S, 330 * S, 3630 * S)
@@ -25,13 +25,13 @@ def rows_at(times: list[int]) -> pa.RecordBatch:
     )
 
 
-def unseen(looks: LookTimes, look: int, times: list[int], written: list[int | None]) -> list[bool]:
+def unseen(looks: ReadTimes, look: int, times: list[int], written: list[int | None]) -> list[bool]:
     found = looks.unseen(look, rows_at(times), np.array(times, np.int64), pa.array(written, pa.int64()))
     return [bool(one) for one in found]
 
 
 def test_a_row_is_unseen_if_it_was_written_after_the_read_of_its_moment() -> None:
-    looks = LookTimes(AGES)
+    looks = ReadTimes(AGES)
     at = 10_000
     written = [at + 1, at + 27, at + 29, at + 100, None]
     assert unseen(looks, 0, [at * S] * 5, written) == [False, False, True, True, False]
@@ -39,7 +39,7 @@ def test_a_row_is_unseen_if_it_was_written_after_the_read_of_its_moment() -> Non
 
 
 def test_what_was_written_before_the_beginning_is_known_without_the_log() -> None:
-    looks = LookTimes(AGES, 20_000 * S)
+    looks = ReadTimes(AGES, 20_000 * S)
     # The first read has seen nothing of moments before the beginning: what was written to them since is unseen, however soon.
     assert unseen(looks, 0, [19_990 * S] * 3, [19_995, 20_003, 30_000]) == [False, True, True]
     # Further reads begin the look-back window before; what is older still is read by none.
@@ -48,39 +48,41 @@ def test_what_was_written_before_the_beginning_is_known_without_the_log() -> Non
 
 
 def test_reads_that_are_late_after_a_restart_have_seen_what_was_written_meanwhile() -> None:
-    record = LookRecord()
-    begin, stopped = Place(1, 1000 * S), Place(1, 9970 * S, 9960 * S)
-    further = [Place(1, 9670 * S, 9600 * S), Place(1, 6370 * S, 6300 * S)]
+    record = ReadTimeRecord()
+    begin, stopped = StreamPosition(1, 1000 * S), StreamPosition(1, 9970 * S, 9960 * S)
+    further = [StreamPosition(1, 9670 * S, 9600 * S), StreamPosition(1, 6370 * S, 6300 * S)]
     assert not record.moved(AGES, [begin] * 3, [begin] * 3, 10_000 * S)
     # Away for 5000 s; then the first read goes on, and the others follow.
-    assert record.moved(AGES, [stopped, *further], [Place(1, 14_970 * S, 9970 * S), *further], 15_000 * S) is False, (
+    assert record.moved(AGES, [stopped, *further], [StreamPosition(1, 14_970 * S, 9970 * S), *further], 15_000 * S) is False, (
         "it is punctual at its end"
     )
-    assert record.moved(AGES, [stopped, *further], [Place(1, 12_000 * S, 9970 * S), *further], 15_000 * S)
+    assert record.moved(AGES, [stopped, *further], [StreamPosition(1, 12_000 * S, 9970 * S), *further], 15_000 * S)
     looks = record.known(AGES, begin.time)
     assert unseen(looks, 0, [11_000 * S] * 2, [14_900, 15_010]) == [False, True]
     assert unseen(looks, 0, [9_970 * S] * 2, [9_990, 14_900]) == [False, True], "read before the pipe stopped"
     # A further read that jumps along with the first one is noted however punctual it is.
-    assert record.moved(AGES, [stopped, *further], [Place(1, 14_668 * S, 9970 * S), Place(1, 14_668 * S), further[1]], 15_000 * S)
+    assert record.moved(
+        AGES, [stopped, *further], [StreamPosition(1, 14_668 * S, 9970 * S), StreamPosition(1, 14_668 * S), further[1]], 15_000 * S
+    )
     assert unseen(record.known(AGES, begin.time), 1, [11_000 * S] * 2, [14_900, 15_010]) == [False, True]
-    assert LookRecord.from_json(record.to_json()) == record
+    assert ReadTimeRecord.from_json(record.to_json()) == record
 
 
 def test_rows_that_a_read_has_delivered_are_not_delivered_by_the_next_one() -> None:
-    record = LookRecord()
+    record = ReadTimeRecord()
     record.known(AGES, 0)
     times = [10_000 * S, 10_000 * S]
     place, _ = batch_ids(rows_at(times))
     record.remember(0, {place.hex(): 10_030})
     assert unseen(record.known(AGES, 0), 0, times, [10_030, 10_030]) == [False, True]
     assert unseen(record.known(AGES, 0), 1, times, [10_400, 10_400]) == [True, True]
-    assert LookRecord.from_json(record.to_json()) == record
+    assert ReadTimeRecord.from_json(record.to_json()) == record
     record.forget(DAY, (10_031 + DAY) * S)
     assert unseen(record.known(AGES, 0), 0, times, [10_030, 10_030]) == [True, True]
 
 
 def test_a_table_that_is_copied_again_has_everything_up_to_then() -> None:
-    record = LookRecord()
+    record = ReadTimeRecord()
     record.known(AGES, 0)
     times = [5000 * S, 20_000 * S]
     found, _ = batch_ids(rows_at(times))
@@ -99,8 +101,8 @@ def test_a_table_that_is_copied_again_has_everything_up_to_then() -> None:
 
 
 def test_another_number_of_reads_is_chosen_at_a_restart() -> None:
-    record = LookRecord()
-    record.moved(AGES[:2], [Place(1, 0)] * 2, [Place(1, 10 * S, 0)] * 2, 90_000 * S)
+    record = ReadTimeRecord()
+    record.moved(AGES[:2], [StreamPosition(1, 0)] * 2, [StreamPosition(1, 10 * S, 0)] * 2, 90_000 * S)
     assert unseen(record.known(AGES, -1), 2, [5 * S] * 2, [89_000, 90_001]) == [False, True]
     assert record.known(AGES[:1], -1).last == 0
 
@@ -114,7 +116,7 @@ def test_no_row_is_lost_and_none_comes_twice_whatever_the_pipe_does(seed: int) -
         (at + draw.choice((0, 0, 3, 5, 6, 20, 36, 60, 130, 500)) * S + draw.randrange(S), at)
         for at in (draw.randrange(1, 2000) * S for _ in range(600))
     )
-    record, reached, delivered = LookRecord(), [Place(1, 0)] * 3, []
+    record, reached, delivered = ReadTimeRecord(), [StreamPosition(1, 0)] * 3, []
     now = 0
     while now < 2600 * S:
         now += draw.choice((2, 2, 2, 2, 3, 40 if draw.random() < 0.3 else 2, 300 if draw.random() < 0.05 else 2)) * S
@@ -122,9 +124,9 @@ def test_no_row_is_lost_and_none_comes_twice_whatever_the_pipe_does(seed: int) -
         for look, age in enumerate(ages):
             limit = now - age if not look else min(now - age, reached[look - 1].time)
             if look and reached[look].time >= reached[look - 1].time and places[look - 1].time <= now - age:
-                places[look] = Place(1, places[look - 1].time)
+                places[look] = StreamPosition(1, places[look - 1].time)
             elif limit - reached[look].time > (2 if not look else 10) * S:
-                places[look] = Place(1, min(limit, reached[look].time + draw.choice((60, 240)) * S), reached[look].time)
+                places[look] = StreamPosition(1, min(limit, reached[look].time + draw.choice((60, 240)) * S), reached[look].time)
         record.moved(ages, reached, places, now)
         looks = record.known(ages, -1)
         for look, (old, new) in enumerate(zip(reached, places, strict=True)):
@@ -153,6 +155,6 @@ def batch_of(rows: list[tuple[int, int]]) -> pa.RecordBatch:
     )
 
 
-def unseen_rows(looks: LookTimes, look: int, rows: list[tuple[int, int]], written: list[int]) -> list[bool]:
+def unseen_rows(looks: ReadTimes, look: int, rows: list[tuple[int, int]], written: list[int]) -> list[bool]:
     found = looks.unseen(look, batch_of(rows), np.array([at for _, at in rows], np.int64), pa.array(written, pa.int64()))
     return [bool(one) for one in found]

@@ -8,18 +8,18 @@ from typing import Any
 import pytest
 
 from headrace.cql.address import parse_cql_url
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.timeuuid import micros
 from headrace.errors import DefiniteError, TransientError
 from headrace.sources.scylla import window_reader
 from headrace.sources.scylla.snapshot import reader as snapshot
-from headrace.sources.scylla.snapshot.base_rows import Telling
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.snapshot.table_probe import ask_telling
+from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 
 ADDRESS = parse_cql_url("scylla://127.0.0.1/ks")
-TABLE = Definitions("ks").apply_all("CREATE TABLE t (k int PRIMARY KEY, m map<int, int>)").named("ks.t")
+TABLE = CqlCatalog("ks").apply_all("CREATE TABLE t (k int PRIMARY KEY, m map<int, int>)").named("ks.t")
 
 
 class Away:
@@ -47,7 +47,7 @@ def test_a_servers_time_and_what_it_tells_are_asked_for_again() -> None:
     assert micros(uuid.uuid1()) - snapshot.server_time(session) < 10_000_000
     assert session.asked == 2
     session = Away()
-    assert ask_telling(session, TABLE) == Telling(frozenset())
+    assert probe_write_times(session, TABLE) == WriteTimeColumns(frozenset())
     assert session.asked == 2
 
 
@@ -60,10 +60,10 @@ def test_readers_wait_for_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(window_reader, "shared_session", opening)
     monkeypatch.setattr(snapshot, "shared_session", opening)
-    chunk = snapshot.Chunk(TABLE.name, WHOLE).to_split()
+    chunk = snapshot.TokenChunk(TABLE.name, WHOLE).to_split()
     for blocks in (
-        window_reader.LogReader(ADDRESS, {}, ScyllaChoices()).read({"windows": [], "share": 0, "of": 1}),
-        snapshot.SnapshotReader(ADDRESS, {TABLE.name: TABLE}, {TABLE.name: Telling(frozenset())}, ScyllaChoices()).read(chunk),
+        window_reader.LogReader(ADDRESS, {}, ScyllaOptions()).read({"windows": [], "share": 0, "of": 1}),
+        snapshot.TokenRangeReader(ADDRESS, {TABLE.name: TABLE}, {TABLE.name: WriteTimeColumns(frozenset())}, ScyllaOptions()).read(chunk),
     ):
         with pytest.raises(DefiniteError, match="there"):
             next(blocks)  # type: ignore[call-overload]

@@ -6,24 +6,24 @@ from typing import Any
 
 import pytest
 
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.log import Operation
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import make
-from headrace.sources.scylla.snapshot.base_rows import Telling
-from headrace.sources.scylla.snapshot.row_recheck import Begun, keys_to_reread, needs_reread
+from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
+from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes, keys_to_reread, needs_reread
 from testkit.generators.cql_blocks import log_block
 
 S = 1_000_000
 NOW = 1_790_000_000 * S
-BEGUN = Begun(NOW, NOW + 100 * S)
+BEGUN = LogStartTimes(NOW, NOW + 100 * S)
 MIRROR = 2 * 1_262_304_000 * S
 LATER = NOW + 1000 * S
 
 
 def _table() -> CqlTable:
     columns = "p int, c int, s list<int> static, v int, w int, m map<int, int>, l list<int>, u ut"
-    known = Definitions().apply_all(f"CREATE TYPE ks.ut (a int, b int); CREATE TABLE ks.t ({columns}, PRIMARY KEY (p, c));")
+    known = CqlCatalog().apply_all(f"CREATE TYPE ks.ut (a int, b int); CREATE TABLE ks.t ({columns}, PRIMARY KEY (p, c));")
     return known.named("ks.t")
 
 
@@ -71,14 +71,14 @@ def _key(micros: int) -> Any:
 )
 def test_a_log_row_is_in_doubt(row: dict[str, Any], needed: bool) -> None:
     block = log_block(TABLE, [{"op": UPDATE, "at": LATER, "p": 1, "c": 1, **row}])
-    assert needs_reread(block, BEGUN, Telling.all_of(TABLE)).tolist() == [needed]
+    assert needs_reread(block, BEGUN, WriteTimeColumns.all_of(TABLE)).tolist() == [needed]
 
 
 def test_every_list_that_changes_is_in_doubt_while_chunks_are_read_or_if_nobody_tells_times() -> None:
     block = log_block(TABLE, [{"op": UPDATE, "at": LATER, "p": 1, "c": 1, "l": [(_key(LATER), 1)]}])
-    assert needs_reread(block, Begun(NOW), Telling.all_of(TABLE)).all()
-    assert needs_reread(block, BEGUN, Telling.atomic_of(TABLE)).all()
-    assert keys_to_reread(block, BEGUN, Telling.all_of(TABLE)) is None
+    assert needs_reread(block, LogStartTimes(NOW), WriteTimeColumns.all_of(TABLE)).all()
+    assert needs_reread(block, BEGUN, WriteTimeColumns.atomic_of(TABLE)).all()
+    assert keys_to_reread(block, BEGUN, WriteTimeColumns.all_of(TABLE)) is None
 
 
 def test_keys_come_once_and_static_columns_have_none_of_their_own() -> None:
@@ -92,7 +92,7 @@ def test_keys_come_once_and_static_columns_have_none_of_their_own() -> None:
         {"v": 3},
     ]
     block = log_block(TABLE, [{"op": UPDATE, "at": LATER + i, "p": 1, "c": 1, **row} for i, row in enumerate(rows)])
-    keys = keys_to_reread(block, BEGUN, Telling.all_of(TABLE))
+    keys = keys_to_reread(block, BEGUN, WriteTimeColumns.all_of(TABLE))
     assert keys is not None
     found = {tuple(None if raw is None else int.from_bytes(raw, "big") for raw in row.values()) for row in keys.to_pylist()}
     assert found == {(1, 1), (1, 2), (1, None), (2, 1)}

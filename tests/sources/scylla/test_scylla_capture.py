@@ -24,10 +24,10 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
 from headrace.sources.scylla.capture.generation_tables import read_generations
-from headrace.sources.scylla.capture.log_replay import recovered
+from headrace.sources.scylla.capture.log_replay import replay_log
 from headrace.sources.scylla.capture.statement_capture import Capture
 from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
-from headrace.sources.scylla.capture.table_state import State
+from headrace.sources.scylla.capture.table_state import TableState
 from testkit.generators.cql_histories import random_history
 from testkit.oracles.cql_contents import is_scylla, model_rows, server_rows
 from testkit.servers import scylla_tables
@@ -43,9 +43,9 @@ def log_rows(cql: CqlSession, table: CqlTable) -> list[dict[str, bytes | None]]:
     return sorted(rows, key=lambda row: (micros(UUID(bytes=row[TIME])), row[TIME], row[SEQUENCE]))
 
 
-def from_log(table: CqlTable, rows: list[dict[str, bytes | None]], now: int) -> State:
-    state = State()
-    state.merge(table.name, recovered(table, rows, now))
+def from_log(table: CqlTable, rows: list[dict[str, bytes | None]], now: int) -> TableState:
+    state = TableState()
+    state.merge(table.name, replay_log(table, rows, now))
     return state
 
 

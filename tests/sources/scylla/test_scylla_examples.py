@@ -14,9 +14,9 @@ import pytest
 
 from headrace.cql import timeuuid
 from headrace.cql.decode.pages import read_rows
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_table, table_name
-from headrace.cql.language.lexer import Cursor
+from headrace.cql.language.lexer import CqlCursor
 from headrace.cql.log import SEQUENCE, STREAM, SUFFIX, TIME, log_table
 from headrace.cql.session import CqlSession
 from headrace.model.schema import TableName
@@ -35,7 +35,7 @@ class Server:
     def __init__(self, cql: CqlSession, keyspace: str) -> None:
         self.cql, self.keyspace = cql, keyspace
         self.is_scylla = is_scylla(cql)
-        self.known = Definitions()
+        self.known = CqlCatalog()
         self.captured: CapturedSession | None = None
         self._is_empty = True
         self._before: set[tuple[Any, ...]] = set()
@@ -99,7 +99,7 @@ class Server:
     def _selected(self, text: str) -> list[list[str]]:
         base = self.known.tables[self.name]
         table = log_table(base) if SUFFIX in text else base
-        cursor = Cursor(text)
+        cursor = CqlCursor(text)
         cursor.word("select")
         wanted = [column.name for column in table.columns] if cursor.skip_sign("*") else [cursor.name()]
         while cursor.skip_sign(","):

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from headrace.cql import timeuuid
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.log import TIME, log_table
 from headrace.errors import DefiniteError
 from headrace.sources.scylla.capture.statement_capture import Capture
@@ -55,7 +55,7 @@ def test_every_rule() -> None:
 
 def test_rows_of_one_timestamp_share_their_time_and_others_do_not() -> None:
     """The page's batches are rows of one `cdc$time`; each statement has its own."""
-    known = Definitions().apply_all("CREATE TABLE ks.t (pk int, ck int, v map<int, text>, PRIMARY KEY (pk, ck))")
+    known = CqlCatalog().apply_all("CREATE TABLE ks.t (pk int, ck int, v map<int, text>, PRIMARY KEY (pk, ck))")
     capture = Capture(known.tables.values())
     first = capture.log("INSERT INTO ks.t (pk, ck, v) VALUES (0, 0, {1: 'a'}) USING TTL 10 AND TIMESTAMP 5")
     again = capture.log("INSERT INTO ks.t (pk, ck, v) VALUES (0, 0, {1: 'a'}) USING TTL 10 AND TIMESTAMP 5")
@@ -64,7 +64,7 @@ def test_rows_of_one_timestamp_share_their_time_and_others_do_not() -> None:
 
 
 def test_a_field_that_is_added_has_the_next_index() -> None:
-    known = Definitions().apply_all(
+    known = CqlCatalog().apply_all(
         "CREATE TYPE ks.ut (a int, b int, c int); CREATE TABLE ks.t (pk int, ck int, v ut, PRIMARY KEY (pk, ck));"
         "ALTER TYPE ks.ut ADD d int; ALTER TYPE ks.ut RENAME a TO first"
     )
@@ -76,6 +76,6 @@ def test_a_field_that_is_added_has_the_next_index() -> None:
 
 
 def test_counters_are_refused_in_the_page_s_words() -> None:
-    table = Definitions().apply("CREATE TABLE ks.t (pk int PRIMARY KEY, c counter)").named("ks.t")
+    table = CqlCatalog().apply("CREATE TABLE ks.t (pk int PRIMARY KEY, c counter)").named("ks.t")
     with pytest.raises(DefiniteError, match=re.escape("Cannot create CDC log for table ks.t. Counter support not implemented.")):
         Capture([table])

@@ -18,7 +18,7 @@ import pytest
 
 from headrace import cli
 from headrace.cql import timeuuid
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table, create_table
 from headrace.cql.log import END, SEQUENCE, STREAM, TIME
 from headrace.cql.options import CdcOptions
@@ -28,13 +28,13 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.base import Split
 from headrace.sources.scylla import window_reader
-from headrace.sources.scylla.generations import Start, oldest
-from headrace.sources.scylla.log_tables import choose_tables, log_name, look_at
+from headrace.sources.scylla.generations import LogStart, oldest
+from headrace.sources.scylla.log_tables import check_tables_readable, log_name, select_tables
 from headrace.sources.scylla.position import LogPosition
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.sources.scylla.window_feedback import tell
-from headrace.sources.scylla.window_planner import LogPlanner
+from headrace.sources.scylla.window_feedback import write_feedback
+from headrace.sources.scylla.window_planner import WindowPlanner
 from headrace.sources.scylla.window_reader import KnownLog, LogReader
 from testkit.servers.scylla_tables import (
     Generation,
@@ -61,14 +61,14 @@ class Logged:
 
     def __post_init__(self) -> None:
         definition = f"CREATE TABLE {self.keyspace}.t (pk int, ck int, v text, PRIMARY KEY (pk, ck))"
-        self.table = Definitions().apply_all(definition).named(f"{self.keyspace}.t")
+        self.table = CqlCatalog().apply_all(definition).named(f"{self.keyspace}.t")
         for statement in (create_table(self.table), create_log_table(self.table, CdcOptions(ttl=0), cassandra=True)):
             self.session.execute(statement.rstrip(";"))
         create_tables(self.session, self.keyspace)
 
     @property
-    def choices(self) -> ScyllaChoices:
-        return ScyllaChoices(
+    def choices(self) -> ScyllaOptions:
+        return ScyllaOptions(
             confidence=1,
             window=0.5,
             batch_rows=50,
@@ -115,15 +115,15 @@ class Logged:
             operating = [one for one in generations if one.time * 1000 <= micros][-1]
             self.write(draw.choice(operating.streams), micros, draw.choice((1, 1, 2, 9)))
 
-    def planner(self, choices: ScyllaChoices | None = None) -> LogPlanner:
+    def planner(self, choices: ScyllaOptions | None = None) -> WindowPlanner:
         catalog = ServerCatalog(self.session, choices or self.choices)
-        start = Start(oldest(catalog.generations(self.name)), 0, 0)
-        return LogPlanner(catalog, {self.name: start}, choices or self.choices, 2, self.pace)
+        start = LogStart(oldest(catalog.generations(self.name)), 0, 0)
+        return WindowPlanner(catalog, {self.name: start}, choices or self.choices, 2, self.pace)
 
-    def blocks(self, split: Split, ttl: int = 0, choices: ScyllaChoices | None = None) -> Iterator[window_reader.LogBlock]:
+    def blocks(self, split: Split, ttl: int = 0, choices: ScyllaOptions | None = None) -> Iterator[window_reader.LogBlock]:
         return self.reader(ttl, choices).read(split)
 
-    def window_reader(self, ttl: int = 0, choices: ScyllaChoices | None = None) -> LogReader:
+    def window_reader(self, ttl: int = 0, choices: ScyllaOptions | None = None) -> LogReader:
         return LogReader(self.session.address, {self.name: KnownLog(self.table, ttl)}, choices or self.choices)
 
     def read_all(self, until: int) -> tuple[list[Id], list[LogPosition]]:
@@ -142,7 +142,7 @@ class Logged:
                     found += [(row[STREAM], UUID(bytes=row[TIME]), int.from_bytes(row[SEQUENCE], "big")) for row in rows]
             reached = end
             ends.append(LogPosition.from_json(end))
-            tell(self.pace, ends[-1], {str(self.name): len(found) - before})
+            write_feedback(self.pace, ends[-1], {str(self.name): len(found) - before})
         return found, ends
 
 
@@ -292,22 +292,22 @@ def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) 
 def test_logs_that_are_not_what_their_tables_demand(logged: Logged, caplog: pytest.LogCaptureFixture) -> None:
     session, keyspace = logged.session, logged.keyspace
     session.execute(f"CREATE TABLE {keyspace}.plain (pk int PRIMARY KEY)")
-    chosen = choose_tables(session, lambda name: name.database == keyspace and not name.table.startswith("cdc_"))
+    chosen = select_tables(session, lambda name: name.database == keyspace and not name.table.startswith("cdc_"))
     assert (chosen.logged, chosen.unlogged) == ((logged.name,), (TableName(keyspace, "plain"),))
-    found = look_at(session, chosen.logged, replace(logged.choices, log_ttl=77))[logged.name]
+    found = check_tables_readable(session, chosen.logged, replace(logged.choices, log_ttl=77))[logged.name]
     assert (found.table, found.ttl) == (logged.table, 77)
     session.execute(f"ALTER TABLE {keyspace}.t_scylla_cdc_log ADD strange int")
-    look_at(session, chosen.logged, logged.choices)
+    check_tables_readable(session, chosen.logged, logged.choices)
     assert "has a column strange that its table has not" in caplog.text
     session.execute(f'ALTER TABLE {keyspace}.t_scylla_cdc_log DROP "cdc$deleted_v"')
     with pytest.raises(DefiniteError, match=r"altered: its column cdc\$deleted_v should be boolean \(regular\), and is not there"):
-        look_at(session, chosen.logged, logged.choices)
+        check_tables_readable(session, chosen.logged, logged.choices)
     session.execute(f"ALTER TABLE {keyspace}.t ADD more set<text>")
     with pytest.raises(DefiniteError, match="was altered"):
-        look_at(session, chosen.logged, logged.choices)
+        check_tables_readable(session, chosen.logged, logged.choices)
     session.execute(f"DROP TABLE {keyspace}.t_scylla_cdc_log")
     with pytest.raises(DefiniteError, match="there is no table"):
-        look_at(session, [logged.name], logged.choices)
+        check_tables_readable(session, [logged.name], logged.choices)
 
 
 def test_a_check_up_names_what_matters(logged: Logged, capsys: pytest.CaptureFixture[str]) -> None:

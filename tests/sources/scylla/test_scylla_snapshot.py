@@ -16,14 +16,14 @@ from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.cql.types import quoted
 from headrace.model.schema import TableName
-from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.snapshot.reader import Chunk, ChunkDone, read_chunk, server_time
-from headrace.sources.scylla.snapshot.row_recheck import Rereader
-from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.snapshot.reader import ChunkResult, TokenChunk, read_chunk, server_time
+from headrace.sources.scylla.snapshot.row_recheck import RowRechecker
+from headrace.sources.scylla.snapshot.table_probe import probe_write_times, read_ring
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE, Ring, TokenRange, cut, left_over
 
-CHOICES = ScyllaChoices(confidence=0.0, page_rows=100)
+CHOICES = ScyllaOptions(confidence=0.0, page_rows=100)
 
 
 def _table(cql: CqlSession, keyspace: str, columns: str, key: str) -> CqlTable:
@@ -32,7 +32,7 @@ def _table(cql: CqlSession, keyspace: str, columns: str, key: str) -> CqlTable:
     return describe(cql, TableName(keyspace, "t"))
 
 
-def _read(cql: CqlSession, query: RowQuery, chunk: Chunk, choices: ScyllaChoices = CHOICES) -> tuple[list[RowBlock], ChunkDone]:
+def _read(cql: CqlSession, query: RowQuery, chunk: TokenChunk, choices: ScyllaOptions = CHOICES) -> tuple[list[RowBlock], ChunkResult]:
     blocks, chunks = [], read_chunk(cql, query, chunk, choices)
     while True:
         try:
@@ -55,8 +55,8 @@ def test_every_row_comes_once_from_chunks_of_any_size(cql: CqlSession, keyspace:
     for p in range(1, 40):
         inserts = "".join(f"INSERT INTO {keyspace}.t (p, c, v) VALUES ({p}, {c}, '{p}.{c}');" for c in range(p))
         cql.execute(f"BEGIN UNLOGGED BATCH {inserts} APPLY BATCH")
-    query = RowQuery(table, ask_telling(cql, table))
-    ring = ask_ring(cql, table.name)
+    query = RowQuery(table, probe_write_times(cql, table))
+    ring = read_ring(cql, table.name)
     assert len(ring.tokens) == 4
     found: list[tuple[int, int, str]] = []
     done: list[TokenRange] = []
@@ -65,7 +65,7 @@ def test_every_row_comes_once_from_chunks_of_any_size(cql: CqlSession, keyspace:
     while parts:
         rounds += 1
         for part in parts:
-            blocks, end = _read(cql, query, Chunk(table.name, part, 50), replace(CHOICES, page_rows=7))
+            blocks, end = _read(cql, query, TokenChunk(table.name, part, 50), replace(CHOICES, page_rows=7))
             found += [tuple(row.values()) for block in blocks for row in _decoded(block)]
             assert end.rows == sum(block.changes for block in blocks)
             assert end.read.start == part.start
@@ -94,9 +94,9 @@ def test_cells_have_the_times_and_expiries_that_the_server_tells(cql: CqlSession
     cql.execute(f"INSERT INTO {t} (p, c) VALUES (1, 2) USING TIMESTAMP {base}")
     cql.execute(f"UPDATE {t} USING TIMESTAMP {base} SET s = 9, sl = [7, 8] WHERE p = 1")
     cql.execute(f"UPDATE {t} USING TIMESTAMP {base} SET s = 1 WHERE p = 2")
-    telling = ask_telling(cql, table)
-    assert telling == Telling.all_of(table)
-    [block], _ = _read(cql, RowQuery(table, telling), Chunk(table.name, WHOLE))
+    telling = probe_write_times(cql, table)
+    assert telling == WriteTimeColumns.all_of(table)
+    [block], _ = _read(cql, RowQuery(table, telling), TokenChunk(table.name, WHOLE))
     rows = {(row["p"], row["c"]): (place, row) for place, row in enumerate(_decoded(block))}
     assert set(rows) == {(1, 1), (1, 2), (1, None), (2, None)}
     place, row = rows[1, 1]
@@ -138,7 +138,7 @@ def test_lists_hold_what_was_written_up_to_the_moment_that_counts(cql: CqlSessio
     cql.execute(f"UPDATE {t} USING TIMESTAMP {late} SET l = l + ['later'] WHERE p = 3")
     cql.execute(f"UPDATE {t} USING TIMESTAMP {late} SET l = l + ['later'], v = 1 WHERE p = 4")
     cql.execute(f"INSERT INTO {t} (p) VALUES (5) USING TIMESTAMP {early}")
-    [block], _ = _read(cql, RowQuery(table, ask_telling(cql, table)), Chunk(table.name, WHOLE))
+    [block], _ = _read(cql, RowQuery(table, probe_write_times(cql, table)), TokenChunk(table.name, WHOLE))
     rows = {row["p"]: (row["l"], _told(block.times, place)["l"]) for place, row in enumerate(_decoded(block))}
     # Of a row that is nothing but later elements nothing is known: it may have no marker.
     assert rows == {
@@ -149,9 +149,9 @@ def test_lists_hold_what_was_written_up_to_the_moment_that_counts(cql: CqlSessio
     }
     # A server that does not tell the times of elements refuses the question, as any does for what it has not.
     unknown = replace(table, columns=(*table.columns, replace(table.column("l"), name="other")))
-    assert ask_telling(cql, unknown) == Telling.all_of(table)
+    assert probe_write_times(cql, unknown) == WriteTimeColumns.all_of(table)
     # The same from a server that does not tell the times of elements: all are there, and count as of the read.
-    [block], _ = _read(cql, RowQuery(table, Telling.atomic_of(table)), Chunk(table.name, WHOLE))
+    [block], _ = _read(cql, RowQuery(table, WriteTimeColumns.atomic_of(table)), TokenChunk(table.name, WHOLE))
     rows = {row["p"]: (row["l"], _told(block.times, place)["l"]) for place, row in enumerate(_decoded(block))}
     assert rows[1] == (["first", "a", "bb", "", "last", "x"], None)
     assert rows[3] == (["later"], None)
@@ -170,7 +170,7 @@ def test_rows_are_read_again_by_their_keys(cql: CqlSession, keyspace: str) -> No
     statics = [{**keys[1], "c": None}, {**keys[3], "c": None}]
     asked = pa.RecordBatch.from_pylist([*keys, *statics], schema=pa.schema([(name, pa.binary()) for name in ("p", "q", "c")]))
     time.sleep(0.01)
-    rows, static = list(Rereader(cql, CHOICES).read(table, ask_telling(cql, table), asked))
+    rows, static = list(RowRechecker(cql, CHOICES).read(table, probe_write_times(cql, table), asked))
     assert rows.again
     found = {(row["q"], row["c"] is None): row for row in _decoded(rows)}
     assert set(found) == {(0, False), (1, False), (1, True)}
@@ -190,17 +190,17 @@ def test_names_are_quoted_and_every_kind_of_key_is_read(cql: CqlSession, keyspac
     cql.execute(
         f'INSERT INTO {keyspace}.{quoted(table.name.table)} ("Pk", "select", "a$", v) VALUES (\'::1\', -12345678901234567890123, 1.50, 7)'
     )
-    query = RowQuery(table, ask_telling(cql, table))
-    [block], _ = _read(cql, query, Chunk(table.name, WHOLE))
+    query = RowQuery(table, probe_write_times(cql, table))
+    [block], _ = _read(cql, query, TokenChunk(table.name, WHOLE))
     assert _decoded(block) == [{"Pk": "::1", "select": "-12345678901234567890123", "a$": "1.50", "v": 7}]
-    [again] = Rereader(cql, CHOICES).read(table, ask_telling(cql, table), block.rows.select(["Pk", "select", "a$"]))
+    [again] = RowRechecker(cql, CHOICES).read(table, probe_write_times(cql, table), block.rows.select(["Pk", "select", "a$"]))
     assert _decoded(again) == _decoded(block)
 
 
 def test_the_size_of_a_table_is_what_nodes_estimate(cql: CqlSession) -> None:
-    ring = ask_ring(cql, TableName("system", "local"))
+    ring = read_ring(cql, TableName("system", "local"))
     assert ring == Ring(ring.tokens)
-    assert ask_ring(cql, TableName("no", "table")).bytes == 0
+    assert read_ring(cql, TableName("no", "table")).bytes == 0
 
 
 def _uuid(key: dict[str, Any]) -> UUID:

@@ -27,10 +27,10 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.log_rows import LogRow
 from headrace.sources.scylla.capture.statement_capture import Capture, log_block
 from headrace.sources.scylla.snapshot.base_rows import RowQuery
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.snapshot.reader import Chunk, read_chunk, server_time
-from headrace.sources.scylla.snapshot.row_recheck import Begun, Rereader
-from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.snapshot.reader import TokenChunk, read_chunk, server_time
+from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes, RowRechecker
+from headrace.sources.scylla.snapshot.table_probe import probe_write_times, read_ring
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE, cut
 from headrace.verify.row_compare import Comparison, compare
 from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
@@ -74,9 +74,11 @@ class _Captured:
 
 
 def _snapshot(cql: CqlSession, table: CqlTable) -> list[RowBlock]:
-    query = RowQuery(table, ask_telling(cql, table))
-    parts = cut([WHOLE], ask_ring(cql, table.name), 4)
-    return [block for part in parts for block in read_chunk(cql, query, Chunk(table.name, part), ScyllaChoices(confidence=0, page_rows=50))]
+    query = RowQuery(table, probe_write_times(cql, table))
+    parts = cut([WHOLE], read_ring(cql, table.name), 4)
+    return [
+        block for part in parts for block in read_chunk(cql, query, TokenChunk(table.name, part), ScyllaOptions(confidence=0, page_rows=50))
+    ]
 
 
 def _joined(cql: CqlSession, sink: CellSink, keyspace: str, seed: int) -> Comparison:
@@ -95,8 +97,8 @@ def _joined(cql: CqlSession, sink: CellSink, keyspace: str, seed: int) -> Compar
     sink.prepare([table])
     writer = sink.writer()
     # What is read again is read when all of the second half is over by the confidence time.
-    again = Rereader(cql, ScyllaChoices(confidence=-2 * 3600))
-    begun = Begun(now, now + 60 * 1_000_000)
+    again = RowRechecker(cql, ScyllaOptions(confidence=-2 * 3600))
+    begun = LogStartTimes(now, now + 60 * 1_000_000)
     late = rows if chance.random() < 0.5 else []
     for row in [] if late else rows:
         writer.write(row)

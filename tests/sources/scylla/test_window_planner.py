@@ -12,16 +12,16 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sources.base import Offset
-from headrace.sources.scylla.generations import Groups, Start, expired, floor_us, grouped, oldest, shares, start_at
-from headrace.sources.scylla.position import LogPosition, Place
-from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaChoices
-from headrace.sources.scylla.window_feedback import tell, told
-from headrace.sources.scylla.window_planner import LogPlanner
+from headrace.sources.scylla.generations import Groups, LogStart, expired, floor_us, grouped, oldest, shares, start_at
+from headrace.sources.scylla.position import LogPosition, StreamPosition
+from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaOptions
+from headrace.sources.scylla.window_feedback import read_feedback, write_feedback
+from headrace.sources.scylla.window_planner import WindowPlanner
 from headrace.sources.scylla.windows import start_us
 
 S, DAY = 1_000_000, 86_400
 ORDERS, ITEMS = TableName("shop", "orders"), TableName("shop", "items")
-CHOICES = ScyllaChoices(confidence=30, window=3, again=0, batch_rows=1000)
+CHOICES = ScyllaOptions(confidence=30, window=3, again=0, batch_rows=1000)
 
 
 @dataclass
@@ -55,11 +55,11 @@ class Cluster:
 
 
 def planner(
-    cluster: Cluster, starts: dict[TableName, Start] | None = None, choices: ScyllaChoices = CHOICES, pace: Path | None = None
-) -> LogPlanner:
+    cluster: Cluster, starts: dict[TableName, LogStart] | None = None, choices: ScyllaOptions = CHOICES, pace: Path | None = None
+) -> WindowPlanner:
     if starts is None:
-        starts = {name: Start(oldest(known), 0, 0) for name, known in cluster.known.items()}
-    return LogPlanner(cluster, starts, choices, 2, pace, cluster.sleep)
+        starts = {name: LogStart(oldest(known), 0, 0) for name, known in cluster.known.items()}
+    return WindowPlanner(cluster, starts, choices, 2, pace, cluster.sleep)
 
 
 def times(offset: Offset) -> dict[TableName, tuple[int, int]]:
@@ -108,9 +108,9 @@ def test_a_generation_is_drained_before_the_next_one() -> None:
     for _ in range(2):
         reached = plan.plan(reached)
         places.append(LogPosition.from_json(reached).places[ORDERS])
-    assert places[0] == Place(900_000, 1010 * S - 1, 990 * S)
+    assert places[0] == StreamPosition(900_000, 1010 * S - 1, 990 * S)
     cluster.time = 1060 * S
-    assert LogPosition.from_json(plan.plan(reached)).places[ORDERS] == Place(1_010_000, 1030 * S, 1010 * S - 1)
+    assert LogPosition.from_json(plan.plan(reached)).places[ORDERS] == StreamPosition(1_010_000, 1030 * S, 1010 * S - 1)
     assert cluster.asked == [(ORDERS, 900_000), (ORDERS, 1_010_000)], "a generation's streams are asked for once"
 
 
@@ -124,7 +124,7 @@ def test_a_cold_start_over_an_old_generation_asks_little(tmp_path: Path) -> None
         splits = plan.splits(reached, end)
         queries += sum(len(shares(groups, split["share"], split["of"], CHOICES.streams_per_query)) for split in splits)
         batches, reached = batches + 1, end
-        tell(tmp_path / "pace.json", LogPosition.from_json(end), {str(ORDERS): 0})
+        write_feedback(tmp_path / "pace.json", LogPosition.from_json(end), {str(ORDERS): 0})
     assert batches <= 13
     assert queries == batches * 200 < 3000, "windows of 30 s would have taken 1600 streams times a million windows"
 
@@ -138,12 +138,12 @@ def test_windows_follow_what_they_hold(tmp_path: Path) -> None:
         reached = plan.plan(reached)
         since, until = times(reached)[ORDERS]
         lengths.append((until - since) // S)
-        tell(pace, LogPosition.from_json(reached), {str(ORDERS): rows})
+        write_feedback(pace, LogPosition.from_json(reached), {str(ORDERS): rows})
     reached = plan.plan(reached)
     lengths.append((times(reached)[ORDERS][1] - times(reached)[ORDERS][0]) // S)
     assert lengths == [60, 240, 480, 120, 120]
     pace.write_text("{")
-    assert told(pace) == {}
+    assert read_feedback(pace) == {}
     assert plan.plan(reached) != reached, "a damaged file changes nothing"
 
 
@@ -160,7 +160,7 @@ def test_reading_from_the_beginning_reads_what_is_older_than_the_ttl(caplog: pyt
     """A row that is written with a timestamp in the past is in the log for as long as any other."""
     generations = [start * 1000 for start in (10 * DAY, 17 * DAY, 19 * DAY)]
     now = 20 * DAY * S
-    assert oldest(generations) == Place(10 * DAY * 1000, 10 * DAY * S - 1)
+    assert oldest(generations) == StreamPosition(10 * DAY * 1000, 10 * DAY * S - 1)
     assert [line.split(":")[0] for line in expired(generations, 0, floor_us(DAY, now))] == [
         "generation 1970-01-11 00",
         "generation 1970-01-18 00",
@@ -168,7 +168,7 @@ def test_reading_from_the_beginning_reads_what_is_older_than_the_ttl(caplog: pyt
     ]
     # Begun long ago, and never read: what is gone was not promised, and what is there is read.
     cluster = Cluster(now, {ORDERS: generations})
-    start = Start(start_at(generations, 12 * DAY * S), DAY, now)
+    start = LogStart(start_at(generations, 12 * DAY * S), DAY, now)
     plan = planner(cluster, {ORDERS: start})
     with caplog.at_level(logging.WARNING):
         reached = plan.plan(plan.initial())
@@ -184,8 +184,8 @@ def test_reading_from_the_beginning_reads_what_is_older_than_the_ttl(caplog: pyt
 
 def test_a_pipe_that_was_away_for_too_long_halts_unless_told_otherwise() -> None:
     cluster = Cluster(20 * DAY * S, {ORDERS: [1000]})
-    start = Start(Place(1000, 3 * DAY * S), DAY, 3 * DAY * S)
-    reached = LogPosition({ORDERS: Place(1000, 18 * DAY * S, 17 * DAY * S)}).to_json()
+    start = LogStart(StreamPosition(1000, 3 * DAY * S), DAY, 3 * DAY * S)
+    reached = LogPosition({ORDERS: StreamPosition(1000, 18 * DAY * S, 17 * DAY * S)}).to_json()
     with pytest.raises(DefiniteError, match=r"read up to 1970-01-19 00:00:00.000Z.*keeps its rows for 86400 s") as raised:
         planner(cluster, {ORDERS: start}).plan(reached)
     assert "scylla.expired=skip" in raised.value.hint
@@ -213,13 +213,13 @@ def test_every_stream_is_in_one_share() -> None:
         found = [stream for share in range(of) for query in shares(groups, share, of, 3) for stream in query]
         assert sorted(found) == streams
         assert all(len(query) <= 3 for share in range(of) for query in shares(groups, share, of, 3))
-    assert start_at([1000, 5000], 0) == Place(1000, start_us(1000) - 1)
+    assert start_at([1000, 5000], 0) == StreamPosition(1000, start_us(1000) - 1)
 
 
 def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) -> None:
     cluster = Cluster(10_000 * S, {ORDERS: [1000, 9_500_000]})
     choices = replace(CHOICES, again=300, look_back=300, audit=0)
-    plan = planner(cluster, {ORDERS: Start(start_at([1000, 9_500_000], 9000 * S), DAY, 0)}, choices, tmp_path / "pace.json")
+    plan = planner(cluster, {ORDERS: LogStart(start_at([1000, 9_500_000], 9000 * S), DAY, 0)}, choices, tmp_path / "pace.json")
     reached, first, second = plan.initial(), [], []
     while not first or first[-1][2] < 11_000 * S:
         end = plan.plan(reached)
@@ -242,7 +242,7 @@ def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) 
 
 
 def reads(
-    plan: LogPlanner, cluster: Cluster, until: int, reached: Offset | None = None
+    plan: WindowPlanner, cluster: Cluster, until: int, reached: Offset | None = None
 ) -> tuple[Offset, dict[int, list[tuple[int, int, int]]]]:
     """Plan up to a moment: where that ends, and each read's windows: when it was planned, and what it covers."""
     found: dict[int, list[tuple[int, int, int]]] = {}
@@ -266,7 +266,7 @@ def test_the_look_back_window_is_read_again_at_growing_ages() -> None:
         == replace(choices, look_back=0).reread_ages_us(DAY)
         == ()
     )
-    start = Start(start_at([1000], 99_970 * S), DAY, 0)
+    start = LogStart(start_at([1000], 99_970 * S), DAY, 0)
     reached, found = reads(planner(cluster, {ORDERS: start}, choices), cluster, 102_000 * S)
     assert sorted(found) == [0, 1, 2, 3]
     for look, age in enumerate((0, 60, 240, 600)):
@@ -277,14 +277,14 @@ def test_the_look_back_window_is_read_again_at_growing_ages() -> None:
     assert found[0][0][1] == 99_970 * S
     assert found[1][0][1] == 99_370 * S, "rows may arrive with timestamps from before the beginning"
     # What is in offsets of release 0.9 is the first of them.
-    assert LogPosition.from_json({"shop.orders again": [1, 2, 3]}).rereads == {(ORDERS, 1): Place(1, 2, 3)}
+    assert LogPosition.from_json({"shop.orders again": [1, 2, 3]}).rereads == {(ORDERS, 1): StreamPosition(1, 2, 3)}
     assert LogPosition.from_json(reached).to_json() == reached
 
 
 def test_an_audit_covers_the_whole_log_every_so_often(tmp_path: Path) -> None:
     cluster = Cluster(1000 * S, {ORDERS: [100_000, 900_000]})
     choices = replace(CHOICES, again=60, look_back=60, audit=1000)
-    start = Start(oldest([100_000, 900_000]), DAY, 0)
+    start = LogStart(oldest([100_000, 900_000]), DAY, 0)
     plan = planner(cluster, {ORDERS: start}, choices, tmp_path / "pace.json")
     reached, found = reads(plan, cluster, 2000 * S)
     assert -1 not in found, "all of it was just read"
@@ -304,7 +304,7 @@ def test_an_audit_covers_the_whole_log_every_so_often(tmp_path: Path) -> None:
 def test_an_audit_ends_also_where_batches_take_longer_than_its_windows() -> None:
     cluster = Cluster(1000 * S, {ORDERS: [100_000]})
     choices = replace(CHOICES, again=60, look_back=60, audit=100)
-    plan = planner(cluster, {ORDERS: Start(oldest([100_000]), DAY, 0)}, choices)
+    plan = planner(cluster, {ORDERS: LogStart(oldest([100_000]), DAY, 0)}, choices)
     reached, begun = plan.initial(), []
     while cluster.time < 4000 * S:
         end = plan.plan(reached)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.model.schema import TableName
-from headrace.sources.scylla.position import LogPosition, Place
+from headrace.sources.scylla.position import LogPosition, StreamPosition
 from headrace.sources.scylla.windows import FIRST_US, Window, adapted, following, generation_at, next_window, onward, start_us, window_to
 
 S = 1_000_000
@@ -14,7 +14,7 @@ YEAR = 365 * 86400 * S
 
 
 def test_a_window_ends_at_the_horizon_and_waits_until_it_is_long_enough() -> None:
-    place = Place(1000, 10 * S)
+    place = StreamPosition(1000, 10 * S)
     assert next_window(place, [1000], 12 * S, FIRST_US, 3 * S) is None
     assert next_window(place, [1000], 13 * S, FIRST_US, 3 * S) == Window(1000, 10 * S, 13 * S)
     assert next_window(place, [1000], 500 * S, FIRST_US, 3 * S) == Window(1000, 10 * S, 70 * S)
@@ -23,14 +23,14 @@ def test_a_window_ends_at_the_horizon_and_waits_until_it_is_long_enough() -> Non
 
 def test_a_generation_is_read_to_its_last_microsecond_and_then_left() -> None:
     generations = [1000, 20_000, 90_000]
-    window = next_window(Place(1000, 19 * S), generations, 100 * S, FIRST_US, 3 * S)
+    window = next_window(StreamPosition(1000, 19 * S), generations, 100 * S, FIRST_US, 3 * S)
     # Shorter than the least, but nothing will be added to it.
     assert window == Window(1000, 19 * S, 20 * S - 1)
     there = window.end
-    assert onward(there, generations) == Place(20_000, 20 * S - 1, 19 * S)
+    assert onward(there, generations) == StreamPosition(20_000, 20 * S - 1, 19 * S)
     assert next_window(there, generations, 100 * S, FIRST_US, 3 * S) == Window(20_000, 20 * S - 1, 80 * S - 1)
     # The end of a generation has to be over for the confidence time too.
-    assert next_window(Place(1000, 19 * S), generations, 20 * S - 2, FIRST_US, 3 * S) is None
+    assert next_window(StreamPosition(1000, 19 * S), generations, 20 * S - 2, FIRST_US, 3 * S) is None
     assert (generation_at(generations, 20 * S - 1), generation_at(generations, 20 * S), generation_at(generations, S - 1)) == (
         1000,
         20_000,
@@ -40,15 +40,17 @@ def test_a_generation_is_read_to_its_last_microsecond_and_then_left() -> None:
 
 
 def test_a_generation_that_became_known_late_is_read_from_its_beginning() -> None:
-    place = Place(1000, 50 * S, 47 * S)
+    place = StreamPosition(1000, 50 * S, 47 * S)
     assert next_window(place, [1000], 60 * S, FIRST_US, S) == Window(1000, 50 * S, 60 * S)
     # It operates since second 20, and nobody said so: what was written since then is in its streams.
     assert next_window(place, [1000, 20_000, 40_000], 60 * S, FIRST_US, S) == Window(20_000, 20 * S - 1, 40 * S - 1)
-    assert next_window(Place(20_000, 40 * S - 1), [1000, 20_000, 40_000], 60 * S, FIRST_US, S) == Window(40_000, 40 * S - 1, 60 * S)
+    assert next_window(StreamPosition(20_000, 40 * S - 1), [1000, 20_000, 40_000], 60 * S, FIRST_US, S) == Window(
+        40_000, 40 * S - 1, 60 * S
+    )
 
 
 def test_a_cold_start_over_a_year_without_a_change_takes_a_few_windows() -> None:
-    place, size, windows = Place(1000, S), FIRST_US, 0
+    place, size, windows = StreamPosition(1000, S), FIRST_US, 0
     while (window := next_window(place, [1000], YEAR, size, 3 * S)) is not None:
         windows += 1
         size = adapted(size, window, 0, 200_000, 3 * S)
@@ -75,7 +77,7 @@ def test_windows_shrink_to_what_holds_enough_and_grow_again() -> None:
     st.integers(1, 400),
 )
 def test_windows_tile_everything_once(generations: list[int], clock: list[int], size_ms: int, least_ms: int) -> None:
-    place = Place(generations[0], start_us(generations[0]) - 1)
+    place = StreamPosition(generations[0], start_us(generations[0]) - 1)
     begun, seen = place.time, []
     for now in clock:
         # A generation is known before it operates.
@@ -93,12 +95,12 @@ def test_windows_tile_everything_once(generations: list[int], clock: list[int], 
 
 def test_a_position_survives_spark_and_only_rises() -> None:
     one, other = TableName("shop", "orders"), TableName("shop", "Items")
-    position = LogPosition({one: Place(1000, 5 * S), other: Place(2000, 3 * S)})
+    position = LogPosition({one: StreamPosition(1000, 5 * S), other: StreamPosition(2000, 3 * S)})
     assert LogPosition.from_json(position.to_json()) == position
     assert position.reached == 3 * S
     assert position.covers({one: 5 * S, other: 3 * S})
     assert not position.covers({other: 3 * S + 1})
     assert not position.covers({TableName("shop", "new"): 0})
-    later = LogPosition({**position.places, other: Place(2000, 4 * S)})
+    later = LogPosition({**position.places, other: StreamPosition(2000, 4 * S)})
     assert later.version > position.version
     assert "1970-01-01 00:00:03.000Z" in str(position)

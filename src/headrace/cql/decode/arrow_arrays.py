@@ -72,7 +72,7 @@ _INET_ROOM: Final = 46
 _SHOWN: Final = 24
 
 
-class Damage(Exception):
+class MalformedValue(Exception):
     """A value that cannot be read: which row of the cells at hand, and why. Whoever splits moves it to the row of the whole."""
 
     def __init__(self, row: int, reason: str) -> None:
@@ -129,7 +129,7 @@ class Elements(NamedTuple):
 
 
 def split_collections(cells: Cells, parts: int = 1) -> Elements:
-    """Serialised lists or sets (`parts` = 1) or maps (`parts` = 2) taken apart. Raises `Damage`."""
+    """Serialised lists or sets (`parts` = 1) or maps (`parts` = 2) taken apart. Raises `MalformedValue`."""
     offsets = np.empty(len(cells) + 1, np.int64)
     _check(count_elements(*cells, parts, offsets), "its number of elements is not possible")
     starts, sizes = np.empty(int(offsets[-1]) * parts, np.int64), np.empty(int(offsets[-1]) * parts, np.int64)
@@ -140,7 +140,7 @@ def split_collections(cells: Cells, parts: int = 1) -> Elements:
 
 
 def split_tuples(cells: Cells, fields: int) -> tuple[Cells, ...]:
-    """Serialised tuples or user types: a column for each field. Fields that a value ends before are null. Raises `Damage`."""
+    """Serialised tuples or user types: a column for each field. Fields that a value ends before are null. Raises `MalformedValue`."""
     rows = len(cells)
     starts, sizes = np.empty(rows * fields, np.int64), np.empty(rows * fields, np.int64)
     found = split_fields(*cells, fields, starts, sizes)
@@ -150,7 +150,7 @@ def split_tuples(cells: Cells, fields: int) -> tuple[Cells, ...]:
 
 
 def split_vector(cells: Cells, kind: CqlType) -> Elements:
-    """Serialised vectors of type `kind` taken apart. Raises `Damage`."""
+    """Serialised vectors of type `kind` taken apart. Raises `MalformedValue`."""
     width = _vector_width(kind.args[0])
     rows = int(np.count_nonzero(cells.sizes > 0))
     if width is None:
@@ -186,7 +186,7 @@ def to_arrow(kind: CqlType, column: Array, name: str = "") -> Array:
     cells = Cells.of(column)
     try:
         return from_cells(kind, cells)
-    except Damage as damage:
+    except MalformedValue as damage:
         raw = column[damage.row].as_py() or b""
         shown = raw[:_SHOWN].hex() + ("..." if len(raw) > _SHOWN else "")
         raise DefiniteError(
@@ -197,7 +197,7 @@ def to_arrow(kind: CqlType, column: Array, name: str = "") -> Array:
 
 
 def from_cells(kind: CqlType, cells: Cells) -> Array:
-    """Parts of values, as the splitting functions give them, as an array of `arrow_type(kind)`. Raises `Damage`."""
+    """Parts of values, as the splitting functions give them, as an array of `arrow_type(kind)`. Raises `MalformedValue`."""
     match kind.name:
         case "list" | "set" | "vector":
             elements = split_vector(cells, kind) if kind.name == "vector" else split_collections(cells)
@@ -248,7 +248,7 @@ def _texts(kind: CqlType, cells: Cells) -> Array:
     try:
         found.validate(full=True)
     except pa.ArrowInvalid:
-        raise Damage(_first_bad_text(found), "it is not UTF-8") from None
+        raise MalformedValue(_first_bad_text(found), "it is not UTF-8") from None
     return found
 
 
@@ -325,7 +325,7 @@ def _present(kind: CqlType, word: str, cells: Cells) -> Array:
         _check(int(missing[0]) if len(missing) else FINE, f"{word} is null")
     found = from_cells(kind.args[0], cells)
     if word == "a key" and found.null_count:
-        raise Damage(int(np.flatnonzero(np.asarray(found.is_null()))[0]), "a key is empty, which Arrow's maps do not hold")
+        raise MalformedValue(int(np.flatnonzero(np.asarray(found.is_null()))[0]), "a key is empty, which Arrow's maps do not hold")
     return found
 
 
@@ -339,8 +339,8 @@ def _inside(offsets: Numbers, read: Callable[[], Array]) -> Array:
     """What `read` gives; damage in an element is damage in the row that it is of."""
     try:
         return read()
-    except Damage as damage:
-        raise Damage(int(np.searchsorted(offsets, damage.row, side="right")) - 1, f"within it, {damage.reason}") from None
+    except MalformedValue as damage:
+        raise MalformedValue(int(np.searchsorted(offsets, damage.row, side="right")) - 1, f"within it, {damage.reason}") from None
 
 
 def _vector_width(kind: CqlType) -> int | None:
@@ -356,9 +356,9 @@ def _field_names(kind: CqlType) -> tuple[str, ...]:
 
 def _check(found: int, reason: str, extra: str = "bytes are left over after its end") -> None:
     if found <= EXTRA:
-        raise Damage(EXTRA - found, extra)
+        raise MalformedValue(EXTRA - found, extra)
     if found != FINE:
-        raise Damage(found, reason)
+        raise MalformedValue(found, reason)
 
 
 def _bitmap(valid: npt.NDArray[np.uint8], *, always: bool = False) -> pa.Buffer | None:

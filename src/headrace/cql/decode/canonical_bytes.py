@@ -2,7 +2,7 @@
 
 Arrow compares no nested values; bytes it does. Sets and maps are compared whatever order their elements come in; an empty collection is no
 collection, as for CQL itself, and a tuple or user type of nothing but nulls is null, because ClickHouse tells neither apart. Floats are
-compared by their bits. Columns in bulk; single values come back for people (`shown`).
+compared by their bits. Columns in bulk; single values come back for people (`to_python`).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _NUMBERS: Final = {
     "timestamp": ("<i8", pa.int64()),
     "tinyint": ("<i1", pa.int8()),
 }
-_MADE_OF: Final[dict[str, Callable[[bytes], object]]] = {
+_DECODERS: Final[dict[str, Callable[[bytes], object]]] = {
     "blob": bytes,
     "decimal": lambda raw: Decimal(raw.decode()),
     "timeuuid": lambda raw: UUID(bytes=raw),
@@ -69,24 +69,24 @@ def canonical(kind: CqlType, column: Array) -> Array:
             return array.cast(pa.binary())
 
 
-def shown(kind: CqlType, raw: bytes | None) -> object:
+def to_python(kind: CqlType, raw: bytes | None) -> object:
     """One value of `canonical`'s as Python has it, for people, and for `headrace.cql.language.value_encoder`."""
     if raw is None:
         return None
     if kind.name in _NUMBERS:
         value = np.frombuffer(raw, _NUMBERS[kind.name][0])[0].item()
         return bool(value) if kind.name == "boolean" else value
-    if kind.name in _MADE_OF:
-        return _MADE_OF[kind.name](raw)
+    if kind.name in _DECODERS:
+        return _DECODERS[kind.name](raw)
     parts = _parts(raw) if kind.args or kind.name == "duration" else []
     match kind.name:
         case "list" | "vector" | "set":
-            return [shown(kind.args[0], part) for part in parts]
+            return [to_python(kind.args[0], part) for part in parts]
         case "map":
             pairs = [_parts(part or b"") for part in parts]
-            return {_hashable(shown(kind.args[0], key)): shown(kind.args[1], value) for key, value in pairs}
+            return {_hashable(to_python(kind.args[0], key)): to_python(kind.args[1], value) for key, value in pairs}
         case "tuple" | "udt" | "duration":
-            found = [shown(arg, part) for arg, part in zip(_fields(kind), parts, strict=True)]
+            found = [to_python(arg, part) for arg, part in zip(_fields(kind), parts, strict=True)]
             return dict(zip(kind.fields, found, strict=True)) if kind.name == "udt" else tuple(found)
         case _:
             return raw.decode()

@@ -16,8 +16,8 @@ import pyarrow as pa
 from cassandra.query import BoundStatement, PreparedStatement
 
 from headrace.cql.decode.page_kernel import FINE, gather_pages, measure_pages
-from headrace.cql.errors import DRIVER_ERRORS, as_ours, server_errors
-from headrace.cql.raw_pages import RawPage, Whole
+from headrace.cql.errors import DRIVER_ERRORS, server_errors, translate_error
+from headrace.cql.raw_pages import RawPage, WholeResult
 from headrace.cql.session import RAW, CqlSession
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.retry import DEADLINE_S, retrying
@@ -39,7 +39,7 @@ class RawValues(tuple[bytes | None, ...]):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ResultPage:
     """A page of one of many requests."""
 
     request: int
@@ -92,27 +92,27 @@ def read_pages(
     concurrency: int = CONCURRENCY,
     fetch_size: int = FETCH_SIZE,
     patience_s: float = DEADLINE_S,
-) -> Iterator[Page]:
+) -> Iterator[ResultPage]:
     """The pages of many queries, as they come, each query's in order; up to `concurrency` queries are under way, each with one page.
 
     A page without rows may be a query's last, or in its middle.
     """
-    return _Reading(session, fetch_size, patience_s).pages(iter(enumerate(requests)), concurrency)
+    return _PageReader(session, fetch_size, patience_s).pages(iter(enumerate(requests)), concurrency)
 
 
-class _Reading:
+class _PageReader:
     """Queries under way. Answers come on the driver's thread, and are only put aside there."""
 
     def __init__(self, session: CqlSession, fetch_size: int, patience_s: float) -> None:
         self._session, self._fetch_size, self._patience_s = session, fetch_size, patience_s
-        self._answers: queue.SimpleQueue[tuple[_Asked, Whole | BaseException]] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[_PendingRequest, WholeResult | BaseException]] = queue.SimpleQueue()
         self._wait_s = session.address.read_timeout_s + session.address.connect_timeout_s + _GRACE_S
 
-    def pages(self, requests: Iterator[tuple[int, Request]], concurrency: int) -> Iterator[Page]:
+    def pages(self, requests: Iterator[tuple[int, Request]], concurrency: int) -> Iterator[ResultPage]:
         running = 0
         while True:
             while running < concurrency and (wanted := next(requests, None)) is not None:
-                self._ask(_Asked(wanted[0], *wanted[1]))
+                self._send(_PendingRequest(wanted[0], *wanted[1]))
                 running += 1
             if not running:
                 return
@@ -121,54 +121,54 @@ class _Reading:
             if after is None:
                 running -= 1
             else:
-                self._ask(_Asked(asked.number, asked.query, asked.parameters, after))
-            yield Page(asked.number, page, last=after is None)
+                self._send(_PendingRequest(asked.number, asked.query, asked.parameters, after))
+            yield ResultPage(asked.number, page, last=after is None)
 
-    def _next(self) -> tuple[_Asked, RawPage]:
+    def _next(self) -> tuple[_PendingRequest, RawPage]:
         asked, answer = self._take()
         if isinstance(answer, BaseException):
-            error = self._ours(answer, asked)
+            error = self._translated(answer, asked)
             if not isinstance(error, TransientError):
                 raise error from answer
             answer = retrying(lambda: self._again(asked), deadline_s=self._patience_s)
         return asked, answer.page
 
-    def _again(self, asked: _Asked) -> Whole:
+    def _again(self, asked: _PendingRequest) -> WholeResult:
         """What was not answered, once more and waited for."""
         with server_errors(self._session.address, asked.query):
             future = self._start(asked)
-            answer: Whole = future.result().one()
+            answer: WholeResult = future.result().one()
         asked.note(future)
         return answer
 
-    def _take(self) -> tuple[_Asked, Whole | BaseException]:
+    def _take(self) -> tuple[_PendingRequest, WholeResult | BaseException]:
         try:
             return self._answers.get(timeout=self._wait_s)
         except queue.Empty:
             raise TransientError(f"the driver has been silent for {self._wait_s:.0f} s", place=str(self._session.address)) from None
 
-    def _ask(self, asked: _Asked) -> None:
+    def _send(self, asked: _PendingRequest) -> None:
         try:
             future = self._start(asked)
         except HeadraceError as error:
             self._answers.put((asked, error))
             return
 
-        def answered(found: Whole) -> None:
+        def answered(found: WholeResult) -> None:
             asked.note(future)
             self._answers.put((asked, found))
 
         future.add_callbacks(answered, lambda error: self._answers.put((asked, error)))
 
-    def _start(self, asked: _Asked) -> Any:
+    def _start(self, asked: _PendingRequest) -> Any:
         statement = _bound(self._session.prepare(asked.query), asked.parameters)
         statement.fetch_size, statement.is_idempotent = self._fetch_size, True
         return self._session.driver.execute_async(statement, execution_profile=RAW, paging_state=asked.paging_state)
 
-    def _ours(self, error: BaseException, asked: _Asked) -> HeadraceError:
+    def _translated(self, error: BaseException, asked: _PendingRequest) -> HeadraceError:
         if not isinstance(error, (HeadraceError, *DRIVER_ERRORS)):
             raise error
-        return as_ours(error, self._session.address, asked.query)
+        return translate_error(error, self._session.address, asked.query)
 
 
 def _bound(prepared: PreparedStatement, parameters: Sequence[Any]) -> BoundStatement:
@@ -179,7 +179,7 @@ def _bound(prepared: PreparedStatement, parameters: Sequence[Any]) -> BoundState
     return statement.bind(parameters)
 
 
-class _Asked:
+class _PendingRequest:
     """One page that was asked for: of which request, and after what."""
 
     __slots__ = ("number", "paging_state", "parameters", "query")

@@ -1,6 +1,6 @@
 """Tables and user types by the text of their statements: what CREATE, ALTER, DROP and USE do to what is known.
 
-`Definitions` is a value; `apply` gives another one. A statement that would change a table in a way that is not understood is an error, one
+`CqlCatalog` is a value; `apply` gives another one. A statement that would change a table in a way that is not understood is an error, one
 that has nothing to do with tables' columns (indexes, views, roles, functions) changes nothing.
 """
 
@@ -10,19 +10,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from headrace.cql.language.lexer import Cursor, Kind, shortened, statements
+from headrace.cql.language.lexer import CqlCursor, TokenKind, shortened, statements
 from headrace.cql.options import CdcOptions
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, parse_type
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 
-_BESIDES: Final = frozenset({"index", "materialized", "custom", "function", "aggregate", "trigger", "role", "user", "or", "service"})
+_IGNORED_TABLE_ITEMS: Final = frozenset(
+    {"index", "materialized", "custom", "function", "aggregate", "trigger", "role", "user", "or", "service"}
+)
 """What else is created and dropped; none of it changes a table's columns."""
 
 
 @dataclass(frozen=True, slots=True)
-class Definitions:
+class CqlCatalog:
     """What is known of keyspaces."""
 
     keyspace: str = ""
@@ -33,29 +35,29 @@ class Definitions:
     cdc: Mapping[TableName, CdcOptions] = field(default_factory=dict)
     """For each table; tables whose statement says nothing of it have the defaults."""
 
-    def apply_all(self, script: str) -> Definitions:
+    def apply_all(self, script: str) -> CqlCatalog:
         """After all statements of a script."""
         found = self
         for statement in statements(script):
             found = found.apply(statement)
         return found
 
-    def apply(self, statement: str) -> Definitions:
+    def apply(self, statement: str) -> CqlCatalog:
         """After one statement."""
-        cursor = Cursor(statement)
+        cursor = CqlCursor(statement)
         if cursor.skip_word("use"):
             return replace(self, keyspace=cursor.name())
-        verb = cursor.peek.text if cursor.peek.kind is Kind.NAME else ""
+        verb = cursor.peek.text if cursor.peek.kind is TokenKind.NAME else ""
         if verb not in {"create", "alter", "drop"}:
             raise _unknown(statement)
         cursor.take()
         what = cursor.name()
         if what == "columnfamily":
             what = "table"
-        done = _DOING.get((verb, what))
+        done = _HANDLERS.get((verb, what))
         if done is not None:
             return done(self, cursor)
-        if what in _BESIDES or (verb in {"create", "alter"} and what == "keyspace"):
+        if what in _IGNORED_TABLE_ITEMS or (verb in {"create", "alter"} and what == "keyspace"):
             return self
         raise _unknown(statement)
 
@@ -66,7 +68,7 @@ class Definitions:
 
     def named(self, text: str) -> CqlTable:
         """A table by `keyspace.table`, or by its name alone after USE."""
-        cursor = Cursor(text)
+        cursor = CqlCursor(text)
         name = _table_name(self, cursor)
         cursor.end()
         return self.table(name)
@@ -75,7 +77,7 @@ class Definitions:
         """A keyspace's user types by name."""
         return {name: found for (of, name), found in self.types.items() if of == keyspace}
 
-    def with_table(self, table: CqlTable, options: CdcOptions | None = None) -> Definitions:
+    def with_table(self, table: CqlTable, options: CdcOptions | None = None) -> CqlCatalog:
         cdc = self.cdc if options is None else {**self.cdc, table.name: options}
         return replace(self, tables={**self.tables, table.name: table}, cdc=cdc)
 
@@ -86,7 +88,7 @@ def _unknown(statement: str) -> DefiniteError:
     )
 
 
-def _qualified(known: Definitions, cursor: Cursor) -> tuple[str, str]:
+def _qualified(known: CqlCatalog, cursor: CqlCursor) -> tuple[str, str]:
     first = cursor.name()
     if cursor.skip_sign("."):
         return first, cursor.name()
@@ -97,11 +99,11 @@ def _qualified(known: Definitions, cursor: Cursor) -> tuple[str, str]:
     return known.keyspace, first
 
 
-def _table_name(known: Definitions, cursor: Cursor) -> TableName:
+def _table_name(known: CqlCatalog, cursor: CqlCursor) -> TableName:
     return TableName(*_qualified(known, cursor))
 
 
-def _drop_keyspace(known: Definitions, cursor: Cursor) -> Definitions:
+def _drop_keyspace(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     cursor.skip_word("if", "exists")
     gone = cursor.name()
     return replace(
@@ -112,14 +114,14 @@ def _drop_keyspace(known: Definitions, cursor: Cursor) -> Definitions:
     )
 
 
-def _type_text(cursor: Cursor) -> str:
+def _type_text(cursor: CqlCursor) -> str:
     """A type's words and signs; they end where its brackets are closed."""
     words, depth = [], 0
     while True:
         token = cursor.take()
-        if token.kind is Kind.QUOTED:
+        if token.kind is TokenKind.QUOTED:
             words.append('"' + token.text.replace('"', '""') + '"')
-        elif token.kind in (Kind.NAME, Kind.INTEGER) or (token.kind is Kind.SIGN and token.text in "<>,."):
+        elif token.kind in (TokenKind.NAME, TokenKind.INTEGER) or (token.kind is TokenKind.SIGN and token.text in "<>,."):
             words.append(token.text)
         else:
             raise cursor.unexpected("a type")
@@ -129,14 +131,14 @@ def _type_text(cursor: Cursor) -> str:
             return "".join(words)
 
 
-def _read_type(known: Definitions, keyspace: str, cursor: Cursor) -> CqlType:
+def _read_type(known: CqlCatalog, keyspace: str, cursor: CqlCursor) -> CqlType:
     return parse_type(_type_text(cursor), known.types_of(keyspace))
 
 
 # --- types
 
 
-def _create_type(known: Definitions, cursor: Cursor) -> Definitions:
+def _create_type(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     if_not_exists = cursor.skip_word("if", "not", "exists")
     keyspace, name = _qualified(known, cursor)
     names: list[str] = []
@@ -157,7 +159,7 @@ def _create_type(known: Definitions, cursor: Cursor) -> Definitions:
     return replace(known, types={**known.types, (keyspace, name): made})
 
 
-def _alter_type(known: Definitions, cursor: Cursor) -> Definitions:
+def _alter_type(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     cursor.skip_word("if", "exists")
     keyspace, name = _qualified(known, cursor)
     if (keyspace, name) not in known.types:
@@ -181,7 +183,7 @@ def _alter_type(known: Definitions, cursor: Cursor) -> Definitions:
     return _retyped(known, new)
 
 
-def _renames(cursor: Cursor) -> dict[str, str]:
+def _renames(cursor: CqlCursor) -> dict[str, str]:
     cursor.skip_word("if", "exists")
     found = {}
     while True:
@@ -192,7 +194,7 @@ def _renames(cursor: Cursor) -> dict[str, str]:
             return found
 
 
-def _retyped(known: Definitions, new: CqlType) -> Definitions:
+def _retyped(known: CqlCatalog, new: CqlType) -> CqlCatalog:
     """With a user type changed wherever it is used."""
     types = {key: _with_type(found, new) for key, found in known.types.items()}
     tables = {
@@ -208,7 +210,7 @@ def _with_type(old: CqlType, new: CqlType) -> CqlType:
     return replace(old, args=tuple(_with_type(arg, new) for arg in old.args)) if old.args else old
 
 
-def _drop_type(known: Definitions, cursor: Cursor) -> Definitions:
+def _drop_type(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     cursor.skip_word("if", "exists")
     gone = _qualified(known, cursor)
     return replace(known, types={key: found for key, found in known.types.items() if key != gone})
@@ -217,7 +219,7 @@ def _drop_type(known: Definitions, cursor: Cursor) -> Definitions:
 # --- tables
 
 
-def _create_table(known: Definitions, cursor: Cursor) -> Definitions:
+def _create_table(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     if_not_exists = cursor.skip_word("if", "not", "exists")
     name = _table_name(known, cursor)
     columns: dict[str, CqlColumn] = {}
@@ -244,17 +246,17 @@ def _create_table(known: Definitions, cursor: Cursor) -> Definitions:
     return known.with_table(table, options or CdcOptions())
 
 
-def _column(known: Definitions, keyspace: str, cursor: Cursor) -> tuple[CqlColumn, bool]:
+def _column(known: CqlCatalog, keyspace: str, cursor: CqlCursor) -> tuple[CqlColumn, bool]:
     name = cursor.name()
     kind = _read_type(known, keyspace, cursor)
-    role = Role.STATIC if cursor.skip_word("static") else Role.REGULAR
+    role = ColumnRole.STATIC if cursor.skip_word("static") else ColumnRole.REGULAR
     if cursor.skip_word("mask"):
         cursor.word("with")
         _skip_value(cursor)
     return CqlColumn(name, kind, role), cursor.skip_word("primary", "key")
 
 
-def _primary_key(cursor: Cursor) -> tuple[list[str], list[str]]:
+def _primary_key(cursor: CqlCursor) -> tuple[list[str], list[str]]:
     cursor.word("primary", "key")
     cursor.sign("(")
     partition = cursor.names() if cursor.is_sign("(") else [cursor.name()]
@@ -274,22 +276,22 @@ def _table(
     if missing:
         raise DefiniteError(f"column {missing[0]} of the key is not defined", place=f"table {name}", hint="define it, or check its name")
     keys = [
-        *(CqlColumn(key, columns[key].type, Role.PARTITION) for key in partition),
-        *(CqlColumn(key, columns[key].type, Role.CLUSTERING, orders.get(key, False)) for key in clustering),
+        *(CqlColumn(key, columns[key].type, ColumnRole.PARTITION) for key in partition),
+        *(CqlColumn(key, columns[key].type, ColumnRole.CLUSTERING, orders.get(key, False)) for key in clustering),
     ]
     return sorted_table(name, [*keys, *(column for key, column in columns.items() if key not in {*partition, *clustering})])
 
 
 def sorted_table(name: TableName, columns: list[CqlColumn]) -> CqlTable:
     """A table of these columns in the order that tables have; columns of the key are in theirs already."""
-    keys = [column for column in columns if column.role in (Role.PARTITION, Role.CLUSTERING)]
-    keys.sort(key=lambda column: column.role is Role.CLUSTERING)
-    cells = [column for column in columns if column.role in (Role.STATIC, Role.REGULAR)]
-    cells.sort(key=lambda column: (column.role is Role.REGULAR, column.name))
+    keys = [column for column in columns if column.role in (ColumnRole.PARTITION, ColumnRole.CLUSTERING)]
+    keys.sort(key=lambda column: column.role is ColumnRole.CLUSTERING)
+    cells = [column for column in columns if column.role in (ColumnRole.STATIC, ColumnRole.REGULAR)]
+    cells.sort(key=lambda column: (column.role is ColumnRole.REGULAR, column.name))
     return CqlTable(name, (*keys, *cells))
 
 
-def _table_options(cursor: Cursor) -> tuple[dict[str, bool], CdcOptions | None]:
+def _table_options(cursor: CqlCursor) -> tuple[dict[str, bool], CdcOptions | None]:
     """WITH ...: the clustering order (whether descending), and what it says of CDC."""
     orders: dict[str, bool] = {}
     cdc = None
@@ -315,7 +317,7 @@ def _table_options(cursor: Cursor) -> tuple[dict[str, bool], CdcOptions | None]:
             return orders, cdc
 
 
-def _orders(cursor: Cursor) -> dict[str, bool]:
+def _orders(cursor: CqlCursor) -> dict[str, bool]:
     found = {}
     cursor.sign("(")
     while True:
@@ -329,7 +331,7 @@ def _orders(cursor: Cursor) -> dict[str, bool]:
     return found
 
 
-def _words(cursor: Cursor) -> dict[str, str]:
+def _words(cursor: CqlCursor) -> dict[str, str]:
     """A map of words, as options are written."""
     found = {}
     cursor.sign("{")
@@ -343,18 +345,18 @@ def _words(cursor: Cursor) -> dict[str, str]:
     return found
 
 
-def _skip_value(cursor: Cursor) -> None:
+def _skip_value(cursor: CqlCursor) -> None:
     """An option's value, whatever it is."""
     depth = 0
     while not cursor.at_end:
         token = cursor.peek
         if depth == 0 and (cursor.is_word("and") or cursor.is_sign(";") or cursor.is_sign(",") or cursor.is_sign(")")):
             return
-        depth += (token.kind is Kind.SIGN and token.text in "({[") - (token.kind is Kind.SIGN and token.text in ")}]")
+        depth += (token.kind is TokenKind.SIGN and token.text in "({[") - (token.kind is TokenKind.SIGN and token.text in ")}]")
         cursor.take()
 
 
-def _alter_table(known: Definitions, cursor: Cursor) -> Definitions:
+def _alter_table(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     cursor.skip_word("if", "exists")
     table = known.table(_table_name(known, cursor))
     if cursor.is_word("with"):
@@ -379,7 +381,7 @@ def _alter_table(known: Definitions, cursor: Cursor) -> Definitions:
     return known.with_table(sorted_table(table.name, columns))
 
 
-def _added(known: Definitions, table: CqlTable, cursor: Cursor) -> list[CqlColumn]:
+def _added(known: CqlCatalog, table: CqlTable, cursor: CqlCursor) -> list[CqlColumn]:
     if_not_exists = cursor.skip_word("if", "not", "exists")
     columns = {column.name: column for column in table.columns}
     in_brackets = cursor.skip_sign("(")
@@ -396,7 +398,7 @@ def _added(known: Definitions, table: CqlTable, cursor: Cursor) -> list[CqlColum
     return list(columns.values())
 
 
-def _dropped(table: CqlTable, cursor: Cursor) -> list[CqlColumn]:
+def _dropped(table: CqlTable, cursor: CqlCursor) -> list[CqlColumn]:
     if cursor.is_word("compact", "storage"):
         raise cursor.unexpected("a column's name")
     if_exists = cursor.skip_word("if", "exists")
@@ -413,7 +415,7 @@ def _dropped(table: CqlTable, cursor: Cursor) -> list[CqlColumn]:
     return [column for column in table.columns if column.name not in names]
 
 
-def _drop_table(known: Definitions, cursor: Cursor) -> Definitions:
+def _drop_table(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
     cursor.skip_word("if", "exists")
     gone = _table_name(known, cursor)
     return replace(
@@ -423,7 +425,7 @@ def _drop_table(known: Definitions, cursor: Cursor) -> Definitions:
     )
 
 
-_DOING: Final = {
+_HANDLERS: Final = {
     ("create", "table"): _create_table,
     ("alter", "table"): _alter_table,
     ("drop", "table"): _drop_table,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from headrace.cql.log import log_table
 from headrace.cql.options import CdcOptions
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, quoted
 from headrace.model.schema import TableName
 
@@ -60,7 +60,7 @@ def _create(table: CqlTable, options: list[str], if_not_exists: bool) -> str:
 
 
 def _column(column: CqlColumn) -> str:
-    return f"{quoted(column.name)} {column.type}{' static' if column.role is Role.STATIC else ''}"
+    return f"{quoted(column.name)} {column.type}{' static' if column.role is ColumnRole.STATIC else ''}"
 
 
 def _primary_key(table: CqlTable) -> str:

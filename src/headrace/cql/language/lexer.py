@@ -15,7 +15,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 
 
-class Kind(StrEnum):
+class TokenKind(StrEnum):
     """What a token is."""
 
     NAME = "name"
@@ -32,8 +32,8 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    kind: Kind
+class CqlToken:
+    kind: TokenKind
     text: str
     """Names: as stored. Strings: what they say. Others: as written."""
     start: int
@@ -63,21 +63,21 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
 _PLAIN: Final = {
-    "uuid": Kind.UUID,
-    "blob": Kind.BLOB,
-    "duration": Kind.DURATION,
-    "iso": Kind.DURATION,
-    "float": Kind.FLOAT,
-    "integer": Kind.INTEGER,
-    "dollar": Kind.STRING,
-    "bind": Kind.BIND,
-    "sign": Kind.SIGN,
+    "uuid": TokenKind.UUID,
+    "blob": TokenKind.BLOB,
+    "duration": TokenKind.DURATION,
+    "iso": TokenKind.DURATION,
+    "float": TokenKind.FLOAT,
+    "integer": TokenKind.INTEGER,
+    "dollar": TokenKind.STRING,
+    "bind": TokenKind.BIND,
+    "sign": TokenKind.SIGN,
 }
 
 
-def tokens(text: str) -> list[Token]:
+def tokens(text: str) -> list[CqlToken]:
     """All tokens of a text; the last one is its end."""
-    found: list[Token] = []
+    found: list[CqlToken] = []
     at = 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -86,22 +86,22 @@ def tokens(text: str) -> list[Token]:
         if match.lastgroup != "space":
             found.append(_token(match))
         at = match.end()
-    found.append(Token(Kind.END, "", len(text), len(text)))
+    found.append(CqlToken(TokenKind.END, "", len(text), len(text)))
     return found
 
 
-def _token(match: re.Match[str]) -> Token:
+def _token(match: re.Match[str]) -> CqlToken:
     group = match.lastgroup or ""
     said = match[group]
     if group == "name":
-        kind, said = Kind.NAME, said.lower()
+        kind, said = TokenKind.NAME, said.lower()
     elif group == "quoted":
-        kind, said = Kind.QUOTED, said.replace('""', '"')
+        kind, said = TokenKind.QUOTED, said.replace('""', '"')
     elif group == "string":
-        kind, said = Kind.STRING, said.replace("''", "'")
+        kind, said = TokenKind.STRING, said.replace("''", "'")
     else:
         kind = _PLAIN[group]
-    return Token(kind, said, match.start(), match.end())
+    return CqlToken(kind, said, match.start(), match.end())
 
 
 def _unreadable(text: str, at: int) -> DefiniteError:
@@ -116,33 +116,33 @@ def shortened(text: str, length: int = 60) -> str:
     return line if len(line) <= length else line[: length - 1] + "…"
 
 
-class Cursor:
+class CqlCursor:
     """Reads tokens from the first to the last."""
 
-    def __init__(self, text: str, found: list[Token] | None = None) -> None:
+    def __init__(self, text: str, found: list[CqlToken] | None = None) -> None:
         self.text = text
         self._tokens = tokens(text) if found is None else found
         self._at = 0
 
     @property
-    def peek(self) -> Token:
+    def peek(self) -> CqlToken:
         return self._tokens[self._at]
 
-    def ahead(self, count: int) -> Token:
+    def ahead(self, count: int) -> CqlToken:
         """The token that comes after so many others."""
         return self._tokens[min(self._at + count, len(self._tokens) - 1)]
 
-    def take(self) -> Token:
+    def take(self) -> CqlToken:
         token = self._tokens[self._at]
         self._at = min(self._at + 1, len(self._tokens) - 1)
         return token
 
     def is_word(self, *words: str) -> bool:
         """Whether the next tokens are these words, in this order."""
-        return all(self.ahead(i).kind is Kind.NAME and self.ahead(i).text == word for i, word in enumerate(words))
+        return all(self.ahead(i).kind is TokenKind.NAME and self.ahead(i).text == word for i, word in enumerate(words))
 
     def is_sign(self, sign: str) -> bool:
-        return self.peek.kind is Kind.SIGN and self.peek.text == sign
+        return self.peek.kind is TokenKind.SIGN and self.peek.text == sign
 
     def skip_word(self, *words: str) -> bool:
         """Take the words if they come next, all of them."""
@@ -170,7 +170,7 @@ class Cursor:
 
     def name(self) -> str:
         """A name, quoted or not."""
-        if self.peek.kind not in (Kind.NAME, Kind.QUOTED):
+        if self.peek.kind not in (TokenKind.NAME, TokenKind.QUOTED):
             raise self.unexpected("a name")
         return self.take().text
 
@@ -185,7 +185,7 @@ class Cursor:
 
     @property
     def at_end(self) -> bool:
-        return self.peek.kind is Kind.END
+        return self.peek.kind is TokenKind.END
 
     def end(self) -> None:
         """Nothing but a semicolon may come."""
@@ -207,14 +207,14 @@ def statements(text: str) -> list[str]:
     in_batch = False
     last = 0
     for token, after in _pairs(tokens(text)):
-        if token.kind is Kind.END:
+        if token.kind is TokenKind.END:
             break
         if begin is None:
-            begin, in_batch = token.start, token.text == "begin" and token.kind is Kind.NAME
-        if token.text == "apply" and after.text == "batch" and token.kind is Kind.NAME:
+            begin, in_batch = token.start, token.text == "begin" and token.kind is TokenKind.NAME
+        if token.text == "apply" and after.text == "batch" and token.kind is TokenKind.NAME:
             in_batch = False
         last = token.end
-        if token.kind is Kind.SIGN and token.text == ";" and not in_batch:
+        if token.kind is TokenKind.SIGN and token.text == ";" and not in_batch:
             found.append(text[begin : token.start])
             begin = None
     if begin is not None:
@@ -222,5 +222,5 @@ def statements(text: str) -> list[str]:
     return [one for one in found if one.strip()]
 
 
-def _pairs(found: list[Token]) -> Iterable[tuple[Token, Token]]:
+def _pairs(found: list[CqlToken]) -> Iterable[tuple[CqlToken, CqlToken]]:
     return zip(found, found[1:] + found[-1:], strict=True)

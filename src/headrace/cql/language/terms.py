@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cassandra.query import UNSET_VALUE
 
-from headrace.cql.language.lexer import Cursor, Kind
+from headrace.cql.language.lexer import CqlCursor, TokenKind
 from headrace.errors import DefiniteError
 
 
@@ -15,15 +15,15 @@ from headrace.errors import DefiniteError
 class Constant:
     """A single word, number or string; `null`, `true` and fields' names are of kind NAME."""
 
-    kind: Kind
+    kind: TokenKind
     text: str
 
     @property
     def is_null(self) -> bool:
-        return self.kind is Kind.NAME and self.text == "null"
+        return self.kind is TokenKind.NAME and self.text == "null"
 
     def __str__(self) -> str:
-        return f"'{self.text}'" if self.kind is Kind.STRING else self.text
+        return f"'{self.text}'" if self.kind is TokenKind.STRING else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Parentheses:
 
 
 Term = Constant | Marker | Brackets | Braces | Parentheses
-NULL = Constant(Kind.NAME, "null")
+NULL = Constant(TokenKind.NAME, "null")
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Markers:
 
 
 @dataclass(frozen=True, slots=True)
-class Serialised:
+class SerializedValue:
     """A parameter that is serialised already."""
 
     value: bytes | None
@@ -107,13 +107,15 @@ class Parameters:
     def is_unset(self, term: Term | None) -> bool:
         """Whether the driver's *unset* is given: then what it is for is left alone."""
         found = self.of(term) if isinstance(term, Marker) else None
-        return (found.value if isinstance(found, Serialised) else found) is UNSET_VALUE
+        return (found.value if isinstance(found, SerializedValue) else found) is UNSET_VALUE
 
 
-_CONSTANTS = frozenset({Kind.STRING, Kind.INTEGER, Kind.FLOAT, Kind.BLOB, Kind.UUID, Kind.DURATION, Kind.QUOTED})
+_CONSTANTS = frozenset(
+    {TokenKind.STRING, TokenKind.INTEGER, TokenKind.FLOAT, TokenKind.BLOB, TokenKind.UUID, TokenKind.DURATION, TokenKind.QUOTED}
+)
 
 
-def read_term(cursor: Cursor, markers: Markers) -> Term:
+def read_term(cursor: CqlCursor, markers: Markers) -> Term:
     """The term that comes next."""
     token = cursor.peek
     if cursor.skip_sign("["):
@@ -124,25 +126,25 @@ def read_term(cursor: Cursor, markers: Markers) -> Term:
         return _braces(cursor, markers)
     if cursor.skip_sign("-"):
         negative = cursor.take()
-        if negative.kind not in (Kind.INTEGER, Kind.FLOAT, Kind.DURATION) and negative.text not in {"nan", "infinity"}:
+        if negative.kind not in (TokenKind.INTEGER, TokenKind.FLOAT, TokenKind.DURATION) and negative.text not in {"nan", "infinity"}:
             raise cursor.unexpected("a number")
         return Constant(negative.kind, "-" + negative.text)
-    if token.kind is Kind.BIND or cursor.is_sign(":"):
+    if token.kind is TokenKind.BIND or cursor.is_sign(":"):
         cursor.take()
-        name = cursor.name() if token.kind is Kind.SIGN else ""
+        name = cursor.name() if token.kind is TokenKind.SIGN else ""
         markers.count += 1
         return Marker(markers.count - 1, name)
-    if token.kind is Kind.NAME and cursor.ahead(1).text == "(" and cursor.ahead(1).kind is Kind.SIGN:
+    if token.kind is TokenKind.NAME and cursor.ahead(1).text == "(" and cursor.ahead(1).kind is TokenKind.SIGN:
         raise DefiniteError(
             f"what {token.text}() gives is known to the server alone", place=f"statement {cursor.text}", hint="write the value itself"
         )
-    if token.kind in _CONSTANTS or token.kind is Kind.NAME:
+    if token.kind in _CONSTANTS or token.kind is TokenKind.NAME:
         cursor.take()
         return Constant(token.kind, token.text)
     raise cursor.unexpected("a value")
 
 
-def _items(cursor: Cursor, markers: Markers, end: str) -> tuple[Term, ...]:
+def _items(cursor: CqlCursor, markers: Markers, end: str) -> tuple[Term, ...]:
     found: list[Term] = []
     while not cursor.is_sign(end):
         found.append(read_term(cursor, markers))
@@ -152,7 +154,7 @@ def _items(cursor: Cursor, markers: Markers, end: str) -> tuple[Term, ...]:
     return tuple(found)
 
 
-def _braces(cursor: Cursor, markers: Markers) -> Braces:
+def _braces(cursor: CqlCursor, markers: Markers) -> Braces:
     cursor.sign("{")
     keys: list[Term] = []
     values: list[Term] = []

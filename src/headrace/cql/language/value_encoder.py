@@ -20,8 +20,8 @@ from uuid import UUID
 from cassandra.util import Date, Duration, Time
 
 from headrace.cql.decode.value_order import has_fixed_size, order_key
-from headrace.cql.language.lexer import Kind, shortened
-from headrace.cql.language.terms import Braces, Brackets, Constant, Marker, Parameters, Parentheses, Serialised, Term
+from headrace.cql.language.lexer import TokenKind, shortened
+from headrace.cql.language.terms import Braces, Brackets, Constant, Marker, Parameters, Parentheses, SerializedValue, Term
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 
@@ -33,7 +33,7 @@ def encode(kind: CqlType, value: object) -> bytes | None:
     """A Python value, serialised; None is null."""
     if value is None:
         return None
-    if isinstance(value, Serialised):
+    if isinstance(value, SerializedValue):
         return value.value
     made = _MADE.get(kind.name)
     try:
@@ -42,7 +42,7 @@ def encode(kind: CqlType, value: object) -> bytes | None:
         raise _unfit(kind, repr(value)) from error
 
 
-def serialise(kind: CqlType, term: Term, parameters: Parameters) -> bytes | None:
+def serialize(kind: CqlType, term: Term, parameters: Parameters) -> bytes | None:
     """A term of a statement, serialised; None is null."""
     if isinstance(term, Marker):
         return encode(kind, parameters.of(term))
@@ -51,22 +51,22 @@ def serialise(kind: CqlType, term: Term, parameters: Parameters) -> bytes | None
     if isinstance(term, Brackets) and kind.name in {"list", "vector"}:
         return encode(kind, [_part(kind, kind.args[0], item, parameters) for item in term.items])
     if isinstance(term, Parentheses) and kind.name == "tuple" and len(term.items) <= len(kind.args):
-        return _parts(kind, [Serialised(serialise(of, item, parameters)) for of, item in zip(kind.args, term.items, strict=False)])
+        return _parts(kind, [SerializedValue(serialize(of, item, parameters)) for of, item in zip(kind.args, term.items, strict=False)])
     if isinstance(term, Braces):
         return _from_braces(kind, term, parameters)
     raise _unfit(kind, str(term))
 
 
-def _part(kind: CqlType, inner: CqlType, term: Term, parameters: Parameters) -> Serialised:
-    found = serialise(inner, term, parameters)
+def _part(kind: CqlType, inner: CqlType, term: Term, parameters: Parameters) -> SerializedValue:
+    found = serialize(inner, term, parameters)
     if found is None:
         raise DefiniteError(f"null is not allowed inside of {kind}", hint="leave it out")
-    return Serialised(found)
+    return SerializedValue(found)
 
 
 def _from_braces(kind: CqlType, term: Braces, parameters: Parameters) -> bytes:
     if kind.name == "udt":
-        return _parts(kind, [Serialised(found) for found in user_fields(kind, term, parameters)])
+        return _parts(kind, [SerializedValue(found) for found in user_fields(kind, term, parameters)])
     if kind.name == "map" and (term.values is not None or not term.keys):
         pairs = zip(term.keys, term.values or (), strict=True)
         found = [(_part(kind, kind.args[0], key, parameters), _part(kind, kind.args[1], value, parameters)) for key, value in pairs]
@@ -82,10 +82,10 @@ def user_fields(kind: CqlType, term: Braces, parameters: Parameters) -> list[byt
         raise _unfit(kind, str(term))
     given: dict[str, Term] = {}
     for key, value in zip(term.keys, term.values or (), strict=True):
-        if not isinstance(key, Constant) or key.kind not in (Kind.NAME, Kind.QUOTED) or key.text not in kind.fields:
+        if not isinstance(key, Constant) or key.kind not in (TokenKind.NAME, TokenKind.QUOTED) or key.text not in kind.fields:
             raise DefiniteError(f"{kind} has no field {getattr(key, 'text', key)}", hint="check the field's name")
         given[key.text] = value
-    return [serialise(of, given[name], parameters) if name in given else None for name, of in zip(kind.fields, kind.args, strict=True)]
+    return [serialize(of, given[name], parameters) if name in given else None for name, of in zip(kind.fields, kind.args, strict=True)]
 
 
 def _unfit(kind: CqlType, shown: str) -> DefiniteError:
@@ -186,20 +186,20 @@ def _hex(text: str) -> bytes:
     return bytes.fromhex(text[2:])
 
 
-_READERS: Final[Mapping[tuple[str, Kind], Callable[[str], object]]] = {
-    **{(name, Kind.INTEGER): int for name in (*_WIDTHS, "varint", "timestamp", "time")},
-    ("date", Kind.INTEGER): _raw_date,
-    **{("decimal", kind): Decimal for kind in (Kind.INTEGER, Kind.FLOAT)},
-    **{(name, kind): float for name in ("float", "double") for kind in (Kind.INTEGER, Kind.FLOAT)},
-    **{(name, Kind.NAME): _number_name for name in ("float", "double")},
-    ("boolean", Kind.NAME): _boolean,
-    **{(name, Kind.STRING): str for name in ("text", "ascii", "inet")},
-    ("blob", Kind.BLOB): _hex,
-    **{(name, Kind.UUID): UUID for name in ("uuid", "timeuuid")},
-    ("timestamp", Kind.STRING): _moment,
-    ("date", Kind.STRING): date.fromisoformat,
-    ("time", Kind.STRING): _time_of_day,
-    ("duration", Kind.DURATION): _duration,
+_READERS: Final[Mapping[tuple[str, TokenKind], Callable[[str], object]]] = {
+    **{(name, TokenKind.INTEGER): int for name in (*_WIDTHS, "varint", "timestamp", "time")},
+    ("date", TokenKind.INTEGER): _raw_date,
+    **{("decimal", kind): Decimal for kind in (TokenKind.INTEGER, TokenKind.FLOAT)},
+    **{(name, kind): float for name in ("float", "double") for kind in (TokenKind.INTEGER, TokenKind.FLOAT)},
+    **{(name, TokenKind.NAME): _number_name for name in ("float", "double")},
+    ("boolean", TokenKind.NAME): _boolean,
+    **{(name, TokenKind.STRING): str for name in ("text", "ascii", "inet")},
+    ("blob", TokenKind.BLOB): _hex,
+    **{(name, TokenKind.UUID): UUID for name in ("uuid", "timeuuid")},
+    ("timestamp", TokenKind.STRING): _moment,
+    ("date", TokenKind.STRING): date.fromisoformat,
+    ("time", TokenKind.STRING): _time_of_day,
+    ("duration", TokenKind.DURATION): _duration,
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Final
 
-from headrace.kafka.avro.schema import PRIMITIVES, AvroSchema, AvroType, Kind
+from headrace.kafka.avro.schema import PRIMITIVES, AvroKind, AvroSchema, AvroType
 
 _EMPTY: Final = 0xC15D213AA4D7A795
 
@@ -26,19 +26,19 @@ def fingerprint(schema: AvroSchema) -> int:
 def _form(found: AvroType, seen: set[str]) -> str:
     if found.kind in PRIMITIVES:
         return _text(found.kind.value)
-    if found.kind is Kind.UNION:
+    if found.kind is AvroKind.UNION:
         return f"[{','.join(_form(branch, seen) for branch in found.branches)}]"
-    if found.kind is Kind.ARRAY:
+    if found.kind is AvroKind.ARRAY:
         return f'{{"type":"array","items":{_form(found.content, seen)}}}'
-    if found.kind is Kind.MAP:
+    if found.kind is AvroKind.MAP:
         return f'{{"type":"map","values":{_form(found.content, seen)}}}'
     if found.name in seen:
         return _text(found.name)
     seen.add(found.name)
     head = f'{{"name":{_text(found.name)},"type":"{found.kind.value}"'
-    if found.kind is Kind.FIXED:
+    if found.kind is AvroKind.FIXED:
         return f'{head},"size":{found.size}}}'
-    if found.kind is Kind.ENUM:
+    if found.kind is AvroKind.ENUM:
         return f'{head},"symbols":[{",".join(map(_text, found.symbols))}]}}'
     fields = ",".join(f'{{"name":{_text(field.name)},"type":{_form(field.type, seen)}}}' for field in found.fields)
     return f'{head},"fields":[{fields}]}}'

@@ -14,8 +14,8 @@ import pyarrow as pa
 from headrace.errors import DefiniteError
 from headrace.kafka.avro import opcodes as o
 from headrace.kafka.avro.decode_kernel import decode_rows
-from headrace.kafka.avro.program import Node, compile_program
-from headrace.kafka.avro.schema import AvroSchema, Kind
+from headrace.kafka.avro.program import OutputNode, compile_program
+from headrace.kafka.avro.schema import AvroKind, AvroSchema
 
 REASONS: Final = {
     o.TRUNCATED: "it ends too early",
@@ -36,7 +36,7 @@ _FIRST_RUN: Final = 24
 
 
 @dataclass(frozen=True, slots=True)
-class BadBody:
+class UndecodableRecord:
     """A body that is not what its schema says."""
 
     row: int
@@ -44,12 +44,12 @@ class BadBody:
 
 
 @dataclass(frozen=True, slots=True)
-class Bodies:
+class DecodedColumns:
     """What was read: a row for each body, NULL where there was none and where it was bad."""
 
     values: pa.Array
     """A struct array, where the reader's schema is a record."""
-    bad: tuple[BadBody, ...] = ()
+    bad: tuple[UndecodableRecord, ...] = ()
 
 
 class Decoder:
@@ -64,7 +64,7 @@ class Decoder:
         self._bytes = [float(_FIRST_RUN)] * len(self._program.columns)
         self.type: pa.DataType = self._program.root.type
 
-    def decode(self, bodies: pa.BinaryArray, *, skip: int = 0) -> Bodies:
+    def decode(self, bodies: pa.BinaryArray, *, skip: int = 0) -> DecodedColumns:
         """Read every body, after `skip` bytes of each (a header). Bad bodies are listed, never raised."""
         rows, program = len(bodies), self._program
         if not pa.types.is_binary(bodies.type):
@@ -96,10 +96,10 @@ class Decoder:
             buffers.grow(int(state[o.STATUS]), int(state[o.ROOM_OF]), int(state[o.ROOM_NEEDED]))
         self._remember(buffers, rows)
         found = np.flatnonzero(reasons > o.ABSENT)
-        bad = tuple(BadBody(int(row), REASONS[int(reasons[row])]) for row in found)
+        bad = tuple(UndecodableRecord(int(row), REASONS[int(reasons[row])]) for row in found)
         if program.root.number < 0:
-            return Bodies(pa.nulls(rows), bad)
-        return Bodies(buffers.array(program.root), bad)
+            return DecodedColumns(pa.nulls(rows), bad)
+        return DecodedColumns(buffers.array(program.root), bad)
 
     def _remember(self, buffers: _Buffers, rows: int) -> None:
         """What a row needs, for the next batch."""
@@ -114,7 +114,7 @@ class Decoder:
 class _Buffers:
     """The memory that the kernel fills, column by column."""
 
-    def __init__(self, columns: list[Node], levels: int, rows: int, items: list[float], run_bytes: list[float]) -> None:
+    def __init__(self, columns: list[OutputNode], levels: int, rows: int, items: list[float], run_bytes: list[float]) -> None:
         self._columns = columns
         self.levels = np.zeros(levels * o.L_LINE, np.int64)
         self.lines = np.zeros(max(len(columns), 1) * o.C_LINE, np.int64)
@@ -133,7 +133,7 @@ class _Buffers:
     def count(self, level: int) -> int:
         return int(self.levels[level * o.L_LINE + o.L_COUNT])
 
-    def used(self, node: Node) -> int:
+    def used(self, node: OutputNode) -> int:
         """Bytes of a column's data; for arrays, items."""
         offsets = self._kept[node.number, o.C_VALUES].view(np.int32)
         return int(offsets[self.count(node.level)])
@@ -156,7 +156,7 @@ class _Buffers:
                 values = self._kept[node.number, o.C_VALUES]
                 self._put(node, o.C_VALUES, _longer(values, _values_size(node, room)))
 
-    def array(self, node: Node) -> pa.Array:
+    def array(self, node: OutputNode) -> pa.Array:
         """A column as an Arrow array, without copying."""
         rows = self.count(node.level)
         if node.number < 0:
@@ -167,41 +167,41 @@ class _Buffers:
         unknown = -1 if nulls else 0
         if node.items >= 0:
             children = [self.array(child) for child in node.children]
-            if node.kind is Kind.MAP:
+            if node.kind is AvroKind.MAP:
                 key, value = children
                 fields = [node.type.key_field, node.type.item_field]
                 children = [pa.StructArray.from_arrays([key, value], fields=fields)]
             return pa.Array.from_buffers(node.type, rows, [validity, pa.py_buffer(values)], unknown, children=children)
-        if node.width == o.W_NOTHING and node.kind is not Kind.FIXED:
+        if node.width == o.W_NOTHING and node.kind is not AvroKind.FIXED:
             children = [self.array(child) for child in node.children]
             return pa.Array.from_buffers(node.type, rows, [validity], unknown, children=children)
         if node.width == o.W_RUN:
             data = self._kept[node.number, o.C_DATA][: self.used(node)]
             return pa.Array.from_buffers(node.type, rows, [validity, pa.py_buffer(values), pa.py_buffer(data)], unknown)
-        if node.kind is Kind.ENUM:
+        if node.kind is AvroKind.ENUM:
             indices = pa.Array.from_buffers(pa.int32(), rows, [validity, pa.py_buffer(values)], unknown)
             return pa.array(node.symbols, pa.string()).take(indices)
-        if node.kind is Kind.BOOLEAN:
+        if node.kind is AvroKind.BOOLEAN:
             values = np.packbits(values[:rows], bitorder="little")
         return pa.Array.from_buffers(node.type, rows, [validity, pa.py_buffer(values)], unknown)
 
     def _room(self, level: int) -> int:
         return int(self.levels[level * o.L_LINE + o.L_ROOM])
 
-    def _put(self, node: Node, cell: int, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def _put(self, node: OutputNode, cell: int, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         self._kept[node.number, cell] = memory
         self.lines[node.number * o.C_LINE + cell] = memory.ctypes.data
 
-    def _put_data(self, node: Node, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
+    def _put_data(self, node: OutputNode, memory: np.ndarray[Any, np.dtype[np.uint8]]) -> None:
         self._put(node, o.C_DATA, memory)
         self.lines[node.number * o.C_LINE + o.C_DATA_SIZE] = len(memory)
 
 
-def _values_size(node: Node, room: int) -> int:
+def _values_size(node: OutputNode, room: int) -> int:
     return room * node.width if node.width >= 0 else 4 * (room + 1)
 
 
-def _values(node: Node, room: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+def _values(node: OutputNode, room: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
     found = np.empty(max(_values_size(node, room), 1), np.uint8)
     if node.width < 0:
         found[:4] = 0

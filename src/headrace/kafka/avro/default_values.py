@@ -6,7 +6,7 @@ import struct
 from typing import Any
 
 from headrace.errors import DefiniteError
-from headrace.kafka.avro.schema import AvroType, Kind
+from headrace.kafka.avro.schema import AvroKind, AvroType
 
 
 def encode_number(number: int) -> bytes:
@@ -37,35 +37,35 @@ def encode_default(found: AvroType, value: Any, place: str) -> bytes:
 
 def _encode(found: AvroType, value: Any) -> bytes:
     match found.kind:
-        case Kind.NULL:
+        case AvroKind.NULL:
             return _when(value is None, b"")
-        case Kind.BOOLEAN:
+        case AvroKind.BOOLEAN:
             return _when(isinstance(value, bool), b"\1" if value else b"\0")
-        case Kind.INT | Kind.LONG:
-            bits = 31 if found.kind is Kind.INT else 63
+        case AvroKind.INT | AvroKind.LONG:
+            bits = 31 if found.kind is AvroKind.INT else 63
             return _when(isinstance(value, int) and not isinstance(value, bool) and -(1 << bits) <= value < 1 << bits, encode_number(value))
-        case Kind.FLOAT:
+        case AvroKind.FLOAT:
             return struct.pack("<f", _number(value))
-        case Kind.DOUBLE:
+        case AvroKind.DOUBLE:
             return struct.pack("<d", _number(value))
-        case Kind.BYTES:
+        case AvroKind.BYTES:
             return encode_run(value.encode("latin-1"))
-        case Kind.STRING:
+        case AvroKind.STRING:
             return encode_run(value.encode())
-        case Kind.FIXED:
+        case AvroKind.FIXED:
             content = value.encode("latin-1")
             return _when(len(content) == found.size, content)
-        case Kind.ENUM:
+        case AvroKind.ENUM:
             return encode_number(found.symbols.index(value))
-        case Kind.ARRAY:
+        case AvroKind.ARRAY:
             items = b"".join(_encode(found.content, item) for item in _of(list, value))
             return encode_number(len(value)) + items + b"\0" if value else b"\0"
-        case Kind.MAP:
+        case AvroKind.MAP:
             entries = b"".join(encode_run(key.encode()) + _encode(found.content, item) for key, item in _of(dict, value).items())
             return encode_number(len(value)) + entries + b"\0" if value else b"\0"
-        case Kind.RECORD:
+        case AvroKind.RECORD:
             return b"".join(_encode(field.type, _of(dict, value).get(field.name, field.default)) for field in found.fields)
-        case Kind.UNION:
+        case AvroKind.UNION:
             return _encode_branch(found, value)
 
 

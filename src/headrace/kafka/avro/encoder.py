@@ -1,6 +1,6 @@
 """Arrow columns to bodies of one schema, in bulk.
 
-Every field is a column, a constant (`pa.Scalar`), or, for a map, a `MapOf`: an entry for each of several columns. Structs, lists and maps
+Every field is a column, a constant (`pa.Scalar`), or, for a map, a `MapColumns`: one entry per column. Structs, lists and maps
 in columns become records, arrays and maps; a union of several types is a struct with a member for each branch, as the decoder gives it.
 """
 
@@ -18,32 +18,32 @@ from headrace.errors import DefiniteError
 from headrace.kafka.avro import opcodes as o
 from headrace.kafka.avro.default_values import encode_default, encode_number, encode_run
 from headrace.kafka.avro.encode_kernel import encode_rows
-from headrace.kafka.avro.schema import MAX_DEPTH, AvroField, AvroSchema, AvroType, Kind
+from headrace.kafka.avro.schema import MAX_DEPTH, AvroField, AvroKind, AvroSchema, AvroType
 
 _ARROW: Final = {
-    Kind.BOOLEAN: pa.bool_(),
-    Kind.INT: pa.int32(),
-    Kind.LONG: pa.int64(),
-    Kind.FLOAT: pa.float32(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BYTES: pa.binary(),
-    Kind.STRING: pa.string(),
+    AvroKind.BOOLEAN: pa.bool_(),
+    AvroKind.INT: pa.int32(),
+    AvroKind.LONG: pa.int64(),
+    AvroKind.FLOAT: pa.float32(),
+    AvroKind.DOUBLE: pa.float64(),
+    AvroKind.BYTES: pa.binary(),
+    AvroKind.STRING: pa.string(),
 }
 _STEPS: Final = {
-    Kind.BOOLEAN: (o.W_BOOLEAN, 0),
-    Kind.INT: (o.W_INT, 0),
-    Kind.LONG: (o.W_LONG, 0),
-    Kind.FLOAT: (o.W_RAW, 4),
-    Kind.DOUBLE: (o.W_RAW, 8),
-    Kind.BYTES: (o.W_BYTES, 0),
-    Kind.STRING: (o.W_BYTES, 0),
-    Kind.ENUM: (o.W_INT, 0),
+    AvroKind.BOOLEAN: (o.W_BOOLEAN, 0),
+    AvroKind.INT: (o.W_INT, 0),
+    AvroKind.LONG: (o.W_LONG, 0),
+    AvroKind.FLOAT: (o.W_RAW, 4),
+    AvroKind.DOUBLE: (o.W_RAW, 8),
+    AvroKind.BYTES: (o.W_BYTES, 0),
+    AvroKind.STRING: (o.W_BYTES, 0),
+    AvroKind.ENUM: (o.W_INT, 0),
 }
 _LARGEST: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
-class MapOf:
+class MapColumns:
     """A map with an entry for each of some columns.
 
     An entry that is not `present` is left out. Where `present` says nothing of a column, a NULL in it is, unless the map's values may be
@@ -62,7 +62,7 @@ class Encoder:
     """Writes bodies by one schema, which is a record."""
 
     def __init__(self, schema: AvroSchema) -> None:
-        if schema.root.kind is not Kind.RECORD:
+        if schema.root.kind is not AvroKind.RECORD:
             raise DefiniteError(f"messages are records, and {schema.root.label} is none", hint="give the schema of a record")
         self._root = schema.root
         self._row_bytes = 0.0
@@ -76,14 +76,14 @@ class Encoder:
         unknown = [name for name in columns if self._root.field(name) is None]
         if unknown:
             raise DefiniteError(f"{self._root.name} has no field {unknown[0]!r}")
-        plan = _Plan()
+        plan = _EncodePlan()
         plan.constant(prefix)
         for one in self._root.fields:
             plan.field(one, columns.get(one.name), f"{self._root.short_name}.{one.name}")
         plan.step(o.W_END)
         return self._run(plan, count)
 
-    def _run(self, plan: _Plan, rows: int) -> pa.BinaryArray:
+    def _run(self, plan: _EncodePlan, rows: int) -> pa.BinaryArray:
         steps, lines = np.array(plan.steps, np.int64).reshape(-1), np.array(plan.lines or [0], np.int64)
         constants = np.frombuffer(bytes(plan.constants) or b"\0", np.uint8)
         out = np.empty(int(rows * (self._row_bytes or 32.0 + 8 * len(plan.names))) + 1024, np.uint8)
@@ -105,7 +105,7 @@ class Encoder:
         return pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(offsets), pa.py_buffer(out[:used])], 0)
 
 
-class _Plan:
+class _EncodePlan:
     """The program of one call, and the columns that it reads."""
 
     def __init__(self) -> None:
@@ -146,7 +146,7 @@ class _Plan:
             if not one.has_default:
                 raise DefiniteError(f"{path} has neither a column nor a default")
             self.constant(encode_default(one.type, one.default, path))
-        elif isinstance(source, MapOf):
+        elif isinstance(source, MapColumns):
             self._map_of(one.type, source, path)
         elif isinstance(source, pa.Scalar):
             value = source.as_py()
@@ -159,26 +159,26 @@ class _Plan:
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
         match found.kind:
-            case Kind.UNION:
+            case AvroKind.UNION:
                 self._union(found, array, level, path)
-            case Kind.NULL:
+            case AvroKind.NULL:
                 return
-            case Kind.RECORD:
+            case AvroKind.RECORD:
                 self._record(found, array, level, path)
-            case Kind.ARRAY | Kind.MAP:
+            case AvroKind.ARRAY | AvroKind.MAP:
                 self._items(found, array, level, path)
             case _:
                 self._scalar(found, array, level, path)
 
     def _union(self, found: AvroType, array: pa.Array, level: int, path: str) -> None:
-        null = next((number for number, branch in enumerate(found.branches) if branch.kind is Kind.NULL), None)
+        null = next((number for number, branch in enumerate(found.branches) if branch.kind is AvroKind.NULL), None)
         if null is not None and (pa.types.is_null(array.type) or not found.values):
             self.constant(encode_number(null))
             return
         column = self._column(array, level, path) if array.null_count else -1
         missing = self.step(o.W_IF_NULL, column) if column >= 0 and null is not None else -1
         if len(found.values) == 1:
-            number, branch = next((n, b) for n, b in enumerate(found.branches) if b.kind is not Kind.NULL)
+            number, branch = next((n, b) for n, b in enumerate(found.branches) if b.kind is not AvroKind.NULL)
             self.constant(encode_number(number))
             self.value(branch, array, level, path)
             ends = []
@@ -200,7 +200,7 @@ class _Plan:
         given = [
             (number, branch, array.field(array.type.get_field_index(branch.label)))
             for number, branch in enumerate(found.branches)
-            if branch.kind is not Kind.NULL and array.type.get_field_index(branch.label) >= 0
+            if branch.kind is not AvroKind.NULL and array.type.get_field_index(branch.label) >= 0
         ]
         for number, branch, member in given:
             last = number == given[-1][0]
@@ -229,7 +229,7 @@ class _Plan:
     def _items(self, found: AvroType, array: pa.Array, level: int, path: str) -> None:
         if pa.types.is_large_list(array.type):
             array = array.cast(pa.list_(array.type.value_type))
-        fits = pa.types.is_map(array.type) if found.kind is Kind.MAP else pa.types.is_list(array.type)
+        fits = pa.types.is_map(array.type) if found.kind is AvroKind.MAP else pa.types.is_list(array.type)
         if not fits:
             raise DefiniteError(f"{path} is {found.kind.value}, and its column holds {array.type}")
         inner = self.levels
@@ -238,16 +238,16 @@ class _Plan:
             raise DefiniteError(f"{path}: more than {MAX_DEPTH} arrays and maps in one schema")
         column = self._column(array, level, path)
         loop = self.step(o.W_LOOP, column, 0, inner)
-        if found.kind is Kind.MAP:
-            self._scalar(AvroType(Kind.STRING), array.keys, inner, f"{path} (keys)")
+        if found.kind is AvroKind.MAP:
+            self._scalar(AvroType(AvroKind.STRING), array.keys, inner, f"{path} (keys)")
             self.value(found.content, array.items, inner, f"{path}[]")
         else:
             self.value(found.content, array.values, inner, f"{path}[]")
         self.step(o.W_ITEM, column, loop, inner)
         self.aim(loop)
 
-    def _map_of(self, found: AvroType, source: MapOf, path: str) -> None:
-        if found.kind is not Kind.MAP:
+    def _map_of(self, found: AvroType, source: MapColumns, path: str) -> None:
+        if found.kind is not AvroKind.MAP:
             raise DefiniteError(f"{path} is no map")
         always, conditions = 0, {}
         for name, array in source.entries.items():
@@ -274,9 +274,9 @@ class _Plan:
             self.aim(head)
 
     def _scalar(self, found: AvroType, array: pa.Array, level: int, path: str) -> None:
-        if found.kind is Kind.ENUM:
+        if found.kind is AvroKind.ENUM:
             array = _symbols(found, array, path)
-        elif found.kind is Kind.FIXED:
+        elif found.kind is AvroKind.FIXED:
             array = _cast(array, pa.binary(found.size), path)
         else:
             array = _cast(array, _ARROW[found.kind], path)
@@ -316,7 +316,7 @@ def _rows_of(columns: Mapping[str, Source], rows: int | None) -> int:
         len(array)
         for source in columns.values()
         if not isinstance(source, pa.Scalar)
-        for array in ([*source.entries.values(), *source.present.values()] if isinstance(source, MapOf) else [source])
+        for array in ([*source.entries.values(), *source.present.values()] if isinstance(source, MapColumns) else [source])
     }
     if rows is not None:
         lengths.add(rows)

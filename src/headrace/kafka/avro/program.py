@@ -18,52 +18,52 @@ from headrace.errors import DefiniteError
 from headrace.kafka.avro import opcodes as o
 from headrace.kafka.avro.default_values import encode_default
 from headrace.kafka.avro.resolution import branch_for, matches, source_of
-from headrace.kafka.avro.schema import AvroField, AvroType, Kind
+from headrace.kafka.avro.schema import AvroField, AvroKind, AvroType
 
 _ARROW: Final = {
-    Kind.BOOLEAN: pa.bool_(),
-    Kind.INT: pa.int32(),
-    Kind.LONG: pa.int64(),
-    Kind.FLOAT: pa.float32(),
-    Kind.DOUBLE: pa.float64(),
-    Kind.BYTES: pa.binary(),
-    Kind.STRING: pa.string(),
-    Kind.ENUM: pa.string(),
-    Kind.NULL: pa.null(),
+    AvroKind.BOOLEAN: pa.bool_(),
+    AvroKind.INT: pa.int32(),
+    AvroKind.LONG: pa.int64(),
+    AvroKind.FLOAT: pa.float32(),
+    AvroKind.DOUBLE: pa.float64(),
+    AvroKind.BYTES: pa.binary(),
+    AvroKind.STRING: pa.string(),
+    AvroKind.ENUM: pa.string(),
+    AvroKind.NULL: pa.null(),
 }
-_WIDTHS: Final = {Kind.BOOLEAN: 1, Kind.INT: 4, Kind.LONG: 8, Kind.FLOAT: 4, Kind.DOUBLE: 8, Kind.ENUM: 4}
-_LEAST: Final = {Kind.NULL: 0, Kind.FLOAT: 4, Kind.DOUBLE: 8}
+_WIDTHS: Final = {AvroKind.BOOLEAN: 1, AvroKind.INT: 4, AvroKind.LONG: 8, AvroKind.FLOAT: 4, AvroKind.DOUBLE: 8, AvroKind.ENUM: 4}
+_LEAST: Final = {AvroKind.NULL: 0, AvroKind.FLOAT: 4, AvroKind.DOUBLE: 8}
 _READ: Final = {
-    (Kind.INT, Kind.INT): o.INT,
-    (Kind.INT, Kind.LONG): o.INT_AS_LONG,
-    (Kind.INT, Kind.FLOAT): o.INT_AS_FLOAT,
-    (Kind.INT, Kind.DOUBLE): o.INT_AS_DOUBLE,
-    (Kind.LONG, Kind.LONG): o.LONG,
-    (Kind.LONG, Kind.FLOAT): o.LONG_AS_FLOAT,
-    (Kind.LONG, Kind.DOUBLE): o.LONG_AS_DOUBLE,
-    (Kind.FLOAT, Kind.FLOAT): o.FLOAT,
-    (Kind.FLOAT, Kind.DOUBLE): o.FLOAT_AS_DOUBLE,
-    (Kind.DOUBLE, Kind.DOUBLE): o.DOUBLE,
-    (Kind.BOOLEAN, Kind.BOOLEAN): o.BOOLEAN,
-    (Kind.STRING, Kind.STRING): o.STRING,
-    (Kind.BYTES, Kind.STRING): o.STRING,
-    (Kind.BYTES, Kind.BYTES): o.BYTES,
-    (Kind.STRING, Kind.BYTES): o.BYTES,
+    (AvroKind.INT, AvroKind.INT): o.INT,
+    (AvroKind.INT, AvroKind.LONG): o.INT_AS_LONG,
+    (AvroKind.INT, AvroKind.FLOAT): o.INT_AS_FLOAT,
+    (AvroKind.INT, AvroKind.DOUBLE): o.INT_AS_DOUBLE,
+    (AvroKind.LONG, AvroKind.LONG): o.LONG,
+    (AvroKind.LONG, AvroKind.FLOAT): o.LONG_AS_FLOAT,
+    (AvroKind.LONG, AvroKind.DOUBLE): o.LONG_AS_DOUBLE,
+    (AvroKind.FLOAT, AvroKind.FLOAT): o.FLOAT,
+    (AvroKind.FLOAT, AvroKind.DOUBLE): o.FLOAT_AS_DOUBLE,
+    (AvroKind.DOUBLE, AvroKind.DOUBLE): o.DOUBLE,
+    (AvroKind.BOOLEAN, AvroKind.BOOLEAN): o.BOOLEAN,
+    (AvroKind.STRING, AvroKind.STRING): o.STRING,
+    (AvroKind.BYTES, AvroKind.STRING): o.STRING,
+    (AvroKind.BYTES, AvroKind.BYTES): o.BYTES,
+    (AvroKind.STRING, AvroKind.BYTES): o.BYTES,
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class OutputNode:
     """An output column, with those inside of it."""
 
     number: int
     """-1: null, which needs none."""
-    kind: Kind
+    kind: AvroKind
     """Of what it holds; UNION: a struct of members."""
     level: int
     width: int
     type: pa.DataType
-    children: tuple[Node, ...] = ()
+    children: tuple[OutputNode, ...] = ()
     names: tuple[str, ...] = ()
     symbols: tuple[str, ...] = ()
     items: int = -1
@@ -71,11 +71,11 @@ class Node:
 
 
 @dataclass(slots=True)
-class Program:
+class DecodeProgram:
     """Steps, and what they refer to."""
 
-    root: Node
-    columns: list[Node]
+    root: OutputNode
+    columns: list[OutputNode]
     levels: int
     steps: np.ndarray
     null_step: int
@@ -83,9 +83,9 @@ class Program:
     tables: np.ndarray
 
 
-def compile_program(writer: AvroType, reader: AvroType) -> Program:
+def compile_program(writer: AvroType, reader: AvroType) -> DecodeProgram:
     """How data of the writer's schema is read into columns of the reader's."""
-    build = _Build()
+    build = _ProgramBuilder()
     root = build.node(reader, 0)
     build.read(writer, root, reader, reader.label)
     build.step(o.END)
@@ -94,26 +94,26 @@ def compile_program(writer: AvroType, reader: AvroType) -> Program:
     build.step(o.END)
     steps = np.array(build.steps, dtype=np.int64).reshape(-1)
     tables = np.array(build.tables or [0], dtype=np.int32)
-    return Program(root, build.columns, build.levels, steps, null_step, bytes(build.constants), tables)
+    return DecodeProgram(root, build.columns, build.levels, steps, null_step, bytes(build.constants), tables)
 
 
 def arrow_type(found: AvroType) -> pa.DataType:
     """The Arrow type that values of a type are read as."""
-    return _Build().node(found, 0).type
+    return _ProgramBuilder().node(found, 0).type
 
 
 def least_bytes(found: AvroType) -> int:
     """The fewest bytes that a value takes."""
-    if found.kind is Kind.FIXED:
+    if found.kind is AvroKind.FIXED:
         return found.size
-    if found.kind is Kind.RECORD:
+    if found.kind is AvroKind.RECORD:
         return sum(least_bytes(one.type) for one in found.fields)
     return _LEAST.get(found.kind, 1)
 
 
-class _Build:
+class _ProgramBuilder:
     def __init__(self) -> None:
-        self.columns: list[Node] = []
+        self.columns: list[OutputNode] = []
         self.levels = 1
         self.steps: list[tuple[int, int, int, int]] = []
         self.constants = bytearray()
@@ -124,57 +124,57 @@ class _Build:
         self.steps.append((op, a, b, c))
         return len(self.steps) - 1
 
-    def node(self, found: AvroType, level: int) -> Node:
+    def node(self, found: AvroType, level: int) -> OutputNode:
         """The column of a type, and those inside of it."""
-        if found.kind is Kind.UNION:
+        if found.kind is AvroKind.UNION:
             inner = found.values
             if not inner:
-                return Node(-1, Kind.NULL, level, o.W_NOTHING, pa.null())
+                return OutputNode(-1, AvroKind.NULL, level, o.W_NOTHING, pa.null())
             if len(inner) == 1:
                 return self.node(inner[0], level)
             return self._struct(found, level, [(branch.label, branch) for branch in inner])
-        if found.kind is Kind.RECORD:
+        if found.kind is AvroKind.RECORD:
             return self._struct(found, level, [(one.name, one.type) for one in found.fields])
-        if found.kind in (Kind.ARRAY, Kind.MAP):
+        if found.kind in (AvroKind.ARRAY, AvroKind.MAP):
             return self._list(found, level)
-        if found.kind is Kind.NULL:
-            return Node(-1, Kind.NULL, level, o.W_NOTHING, pa.null())
+        if found.kind is AvroKind.NULL:
+            return OutputNode(-1, AvroKind.NULL, level, o.W_NOTHING, pa.null())
         number = self._reserve()
-        if found.kind is Kind.FIXED:
-            return self._keep(Node(number, found.kind, level, found.size, pa.binary(found.size)))
+        if found.kind is AvroKind.FIXED:
+            return self._keep(OutputNode(number, found.kind, level, found.size, pa.binary(found.size)))
         width = _WIDTHS.get(found.kind, o.W_RUN)
-        return self._keep(Node(number, found.kind, level, width, _ARROW[found.kind], symbols=found.symbols))
+        return self._keep(OutputNode(number, found.kind, level, width, _ARROW[found.kind], symbols=found.symbols))
 
-    def _struct(self, found: AvroType, level: int, parts: list[tuple[str, AvroType]]) -> Node:
+    def _struct(self, found: AvroType, level: int, parts: list[tuple[str, AvroType]]) -> OutputNode:
         number = self._reserve()
         children = tuple(self.node(inner, level) for _, inner in parts)
-        members = found.kind is Kind.UNION
+        members = found.kind is AvroKind.UNION
         fields = [
             pa.field(name, child.type, nullable=members or inner.nullable) for (name, inner), child in zip(parts, children, strict=True)
         ]
         names = tuple(name for name, _ in parts)
-        return self._keep(Node(number, found.kind, level, o.W_NOTHING, pa.struct(fields), children, names))
+        return self._keep(OutputNode(number, found.kind, level, o.W_NOTHING, pa.struct(fields), children, names))
 
-    def _list(self, found: AvroType, level: int) -> Node:
+    def _list(self, found: AvroType, level: int) -> OutputNode:
         number, items = self._reserve(), self.levels
         self.levels += 1
-        if found.kind is Kind.ARRAY:
+        if found.kind is AvroKind.ARRAY:
             child = self.node(found.content, items)
             kind = pa.list_(pa.field("item", child.type, nullable=found.content.nullable))
-            return self._keep(Node(number, found.kind, level, o.W_LIST, kind, (child,), items=items))
-        key, value = self.node(AvroType(Kind.STRING), items), self.node(found.content, items)
+            return self._keep(OutputNode(number, found.kind, level, o.W_LIST, kind, (child,), items=items))
+        key, value = self.node(AvroType(AvroKind.STRING), items), self.node(found.content, items)
         kind = pa.map_(pa.string(), pa.field("value", value.type, nullable=found.content.nullable))
-        return self._keep(Node(number, found.kind, level, o.W_LIST, kind, (key, value), items=items))
+        return self._keep(OutputNode(number, found.kind, level, o.W_LIST, kind, (key, value), items=items))
 
     def _reserve(self) -> int:
-        self.columns.append(Node(len(self.columns), Kind.NULL, 0, 0, pa.null()))
+        self.columns.append(OutputNode(len(self.columns), AvroKind.NULL, 0, 0, pa.null()))
         return len(self.columns) - 1
 
-    def _keep(self, node: Node) -> Node:
+    def _keep(self, node: OutputNode) -> OutputNode:
         self.columns[node.number] = node
         return node
 
-    def nothing(self, node: Node) -> None:
+    def nothing(self, node: OutputNode) -> None:
         """No value in a column and those inside of it; levels of items stay as they are."""
         if node.number >= 0:
             self.step(o.NULL, node.number)
@@ -182,11 +182,11 @@ class _Build:
             for child in node.children:
                 self.nothing(child)
 
-    def read(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
+    def read(self, writer: AvroType, node: OutputNode, reader: AvroType, path: str) -> None:
         """Read what the writer's schema says there is next into the reader's column."""
-        if writer.kind is Kind.UNION:
+        if writer.kind is AvroKind.UNION:
             self._branches(len(writer.branches), lambda number: self._read_branch(writer.branches[number], node, reader, path))
-        elif reader.kind is Kind.UNION:
+        elif reader.kind is AvroKind.UNION:
             number = branch_for(writer, reader)
             if number is None:
                 raise _unreadable(writer, reader, path)
@@ -208,7 +208,7 @@ class _Build:
         for end in ends:
             self.steps[end] = (o.JUMP, len(self.steps), 0, 0)
 
-    def _read_branch(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
+    def _read_branch(self, writer: AvroType, node: OutputNode, reader: AvroType, path: str) -> None:
         """A branch that the reader has no type for is wrong only in the records that use it."""
         kept = len(self.steps), len(self.constants), len(self.tables)
         try:
@@ -217,12 +217,12 @@ class _Build:
             del self.steps[kept[0] :], self.constants[kept[1] :], self.tables[kept[2] :]
             self.step(o.FAIL, o.UNREADABLE_BRANCH)
 
-    def _read_member(self, writer: AvroType, node: Node, reader: AvroType, number: int, path: str) -> None:
+    def _read_member(self, writer: AvroType, node: OutputNode, reader: AvroType, number: int, path: str) -> None:
         """Into one branch of the reader's union."""
         branch = reader.branches[number]
-        if branch.kind is Kind.NULL:
+        if branch.kind is AvroKind.NULL:
             self.nothing(node)
-        elif node.kind is not Kind.UNION:
+        elif node.kind is not AvroKind.UNION:
             self.read(writer, node, branch, path)
         else:
             for name, child in zip(node.names, node.children, strict=True):
@@ -231,25 +231,25 @@ class _Build:
                 else:
                     self.nothing(child)
 
-    def _read_same(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
-        if reader.kind is Kind.NULL:
+    def _read_same(self, writer: AvroType, node: OutputNode, reader: AvroType, path: str) -> None:
+        if reader.kind is AvroKind.NULL:
             return
-        if reader.kind is Kind.RECORD:
+        if reader.kind is AvroKind.RECORD:
             self._read_record(writer, node, reader, path)
-        elif reader.kind in (Kind.ARRAY, Kind.MAP):
+        elif reader.kind in (AvroKind.ARRAY, AvroKind.MAP):
             self._read_items(writer, node, reader, path)
-        elif reader.kind is Kind.ENUM:
+        elif reader.kind is AvroKind.ENUM:
             fallback = reader.symbols.index(reader.default) if reader.default is not None else -1
             table = [reader.symbols.index(symbol) if symbol in reader.symbols else fallback for symbol in writer.symbols]
             self.step(o.ENUM, node.number, len(self.tables), len(table))
             self.tables.extend(table)
-        elif reader.kind is Kind.FIXED:
+        elif reader.kind is AvroKind.FIXED:
             self.step(o.FIXED, node.number, reader.size)
         else:
             self.step(_READ[writer.kind, reader.kind], node.number)
 
-    def _read_record(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
-        sources: dict[str, tuple[AvroField, Node]] = {}
+    def _read_record(self, writer: AvroType, node: OutputNode, reader: AvroType, path: str) -> None:
+        sources: dict[str, tuple[AvroField, OutputNode]] = {}
         for one, child in zip(reader.fields, node.children, strict=True):
             source = source_of(one, writer)
             if source is not None and source.name not in sources:
@@ -268,7 +268,7 @@ class _Build:
             else:
                 self._skip(written.type)
 
-    def _default(self, one: AvroField, node: Node, path: str) -> None:
+    def _default(self, one: AvroField, node: OutputNode, path: str) -> None:
         content = encode_default(one.type, one.default, path)
         start = len(self.constants)
         self.constants.extend(content)
@@ -276,17 +276,17 @@ class _Build:
         self.read(one.type, node, one.type, path)
         self.step(o.MESSAGE)
 
-    def _read_items(self, writer: AvroType, node: Node, reader: AvroType, path: str) -> None:
+    def _read_items(self, writer: AvroType, node: OutputNode, reader: AvroType, path: str) -> None:
         def one_item() -> None:
             value = node.children[-1]
-            if reader.kind is Kind.MAP:
+            if reader.kind is AvroKind.MAP:
                 self.step(o.STRING, node.children[0].number)
             self.read(writer.content, value, reader.content, f"{path}[]")
 
         self._loop(writer, node.number, one_item)
 
     def _loop(self, writer: AvroType, column: int, emit: Callable[[], None]) -> None:
-        least = least_bytes(writer.content) + (writer.kind is Kind.MAP)
+        least = least_bytes(writer.content) + (writer.kind is AvroKind.MAP)
         loop = self.step(o.LOOP, column, 0, self._depth)
         self.step(o.LEAST, least)
         self._depth += 1
@@ -298,27 +298,27 @@ class _Build:
     def _skip(self, writer: AvroType) -> None:
         """Read over a value that the reader does not want."""
         match writer.kind:
-            case Kind.NULL:
+            case AvroKind.NULL:
                 return
-            case Kind.BOOLEAN | Kind.FLOAT | Kind.DOUBLE | Kind.FIXED:
-                sizes = {Kind.BOOLEAN: 1, Kind.FLOAT: 4, Kind.DOUBLE: 8}
+            case AvroKind.BOOLEAN | AvroKind.FLOAT | AvroKind.DOUBLE | AvroKind.FIXED:
+                sizes = {AvroKind.BOOLEAN: 1, AvroKind.FLOAT: 4, AvroKind.DOUBLE: 8}
                 self.step(o.SKIP_BYTES, sizes.get(writer.kind, writer.size))
-            case Kind.INT | Kind.LONG | Kind.ENUM:
+            case AvroKind.INT | AvroKind.LONG | AvroKind.ENUM:
                 self.step(o.SKIP_NUMBER)
-            case Kind.STRING | Kind.BYTES:
+            case AvroKind.STRING | AvroKind.BYTES:
                 self.step(o.SKIP_RUN)
-            case Kind.RECORD:
+            case AvroKind.RECORD:
                 for one in writer.fields:
                     self._skip(one.type)
-            case Kind.UNION:
+            case AvroKind.UNION:
                 self._branches(len(writer.branches), lambda number: self._skip(writer.branches[number]))
-            case Kind.ARRAY | Kind.MAP:
+            case AvroKind.ARRAY | AvroKind.MAP:
                 self._loop(writer, -1, lambda: self._skip_entry(writer))
             case unknown:
                 assert_never(unknown)
 
     def _skip_entry(self, writer: AvroType) -> None:
-        if writer.kind is Kind.MAP:
+        if writer.kind is AvroKind.MAP:
             self.step(o.SKIP_RUN)
         self._skip(writer.content)
 

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.kafka.avro.schema import AvroField, AvroType, Kind
+from headrace.kafka.avro.schema import AvroField, AvroKind, AvroType
 
 _PROMOTIONS: Final = {
-    Kind.INT: (Kind.LONG, Kind.FLOAT, Kind.DOUBLE),
-    Kind.LONG: (Kind.FLOAT, Kind.DOUBLE),
-    Kind.FLOAT: (Kind.DOUBLE,),
-    Kind.STRING: (Kind.BYTES,),
-    Kind.BYTES: (Kind.STRING,),
+    AvroKind.INT: (AvroKind.LONG, AvroKind.FLOAT, AvroKind.DOUBLE),
+    AvroKind.LONG: (AvroKind.FLOAT, AvroKind.DOUBLE),
+    AvroKind.FLOAT: (AvroKind.DOUBLE,),
+    AvroKind.STRING: (AvroKind.BYTES,),
+    AvroKind.BYTES: (AvroKind.STRING,),
 }
 
 
@@ -44,21 +44,21 @@ def source_of(field: AvroField, writer: AvroType) -> AvroField | None:
 def problems(writer: AvroType, reader: AvroType, path: str = "") -> tuple[str, ...]:
     """Why data of the writer's schema cannot always be read as the reader's; nothing if it can."""
     at = path or reader.label
-    if writer.kind is Kind.UNION:
+    if writer.kind is AvroKind.UNION:
         return tuple(problem for branch in writer.branches for problem in problems(branch, reader, path))
-    if reader.kind is Kind.UNION:
+    if reader.kind is AvroKind.UNION:
         number = branch_for(writer, reader)
         if number is None:
             return (f"{at}: what was written as {writer.label} is none of {', '.join(branch.label for branch in reader.branches)}",)
         return problems(writer, reader.branches[number], path)
     if not matches(writer, reader):
         return (f"{at}: {_described(writer)} cannot be read as {_described(reader)}",)
-    if reader.kind in (Kind.ARRAY, Kind.MAP):
+    if reader.kind in (AvroKind.ARRAY, AvroKind.MAP):
         return problems(writer.content, reader.content, f"{at}[]")
-    if reader.kind is Kind.ENUM and reader.default is None:
+    if reader.kind is AvroKind.ENUM and reader.default is None:
         gone = [symbol for symbol in writer.symbols if symbol not in reader.symbols]
         return (f"{at}: the symbols {', '.join(gone)} are gone and the enum has no default",) if gone else ()
-    if reader.kind is not Kind.RECORD:
+    if reader.kind is not AvroKind.RECORD:
         return ()
     found: list[str] = []
     for field in reader.fields:
@@ -77,9 +77,9 @@ def _equal(writer: AvroType, reader: AvroType) -> bool:
 def _same(writer: AvroType, reader: AvroType) -> bool:
     if writer.kind is not reader.kind:
         return False
-    if writer.kind is Kind.FIXED:
+    if writer.kind is AvroKind.FIXED:
         return writer.size == reader.size and _names_match(writer, reader)
-    if writer.kind in (Kind.RECORD, Kind.ENUM):
+    if writer.kind in (AvroKind.RECORD, AvroKind.ENUM):
         return _names_match(writer, reader)
     return True
 
@@ -90,4 +90,4 @@ def _names_match(writer: AvroType, reader: AvroType) -> bool:
 
 
 def _described(found: AvroType) -> str:
-    return f"{found.kind.value} {found.name}".strip() + (f"({found.size})" if found.kind is Kind.FIXED else "")
+    return f"{found.kind.value} {found.name}".strip() + (f"({found.size})" if found.kind is AvroKind.FIXED else "")

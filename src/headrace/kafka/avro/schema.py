@@ -24,7 +24,7 @@ MAX_DEPTH: Final = 60
 """How deep types may lie in each other: the compiled readers keep one counter for each level."""
 
 
-class Kind(StrEnum):
+class AvroKind(StrEnum):
     """The types of Avro."""
 
     NULL = "null"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
 
 PRIMITIVES: Final = frozenset(
-    (Kind.NULL, Kind.BOOLEAN, Kind.INT, Kind.LONG, Kind.FLOAT, Kind.DOUBLE, Kind.BYTES, Kind.STRING),
+    (AvroKind.NULL, AvroKind.BOOLEAN, AvroKind.INT, AvroKind.LONG, AvroKind.FLOAT, AvroKind.DOUBLE, AvroKind.BYTES, AvroKind.STRING),
 )
 
 
@@ -76,7 +76,7 @@ class AvroField:
 class AvroType:
     """A type, whole."""
 
-    kind: Kind
+    kind: AvroKind
     name: str = ""
     """In full, of a record, an enum or a fixed."""
     fields: tuple[AvroField, ...] = ()
@@ -113,12 +113,12 @@ class AvroType:
 
     @property
     def nullable(self) -> bool:
-        return self.kind is Kind.NULL or any(branch.kind is Kind.NULL for branch in self.branches)
+        return self.kind is AvroKind.NULL or any(branch.kind is AvroKind.NULL for branch in self.branches)
 
     @property
     def values(self) -> tuple[AvroType, ...]:
         """The branches that are not null; of anything but a union, itself."""
-        return tuple(branch for branch in self.branches if branch.kind is not Kind.NULL) if self.kind is Kind.UNION else (self,)
+        return tuple(branch for branch in self.branches if branch.kind is not AvroKind.NULL) if self.kind is AvroKind.UNION else (self,)
 
     def field(self, name: str) -> AvroField | None:
         return next((found for found in self.fields if found.name == name), None)
@@ -138,7 +138,7 @@ def parse_schema(text: str, *, strict: bool = True, references: tuple[str, ...] 
 
     references: schemas whose names it uses, each after those that it uses itself.
     """
-    parser = _Parser(strict)
+    parser = _SchemaParser(strict)
     for other in references:
         parser.parse(_tree(other), "", 0)
     return AvroSchema(text, parser.parse(_tree(text), "", 0))
@@ -152,7 +152,7 @@ def schema_of(tree: Mapping[str, Any] | Sequence[Any] | str) -> AvroSchema:
 def tree_of(found: AvroType, seen: set[str] | None = None) -> Any:
     """A type as JSON has it, whole: names in full, types of other schemas written out where they are first used."""
     seen = set() if seen is None else seen
-    if found.kind is Kind.UNION:
+    if found.kind is AvroKind.UNION:
         return [tree_of(branch, seen) for branch in found.branches]
     if found.name and found.name in seen:
         return found.name
@@ -163,13 +163,13 @@ def tree_of(found: AvroType, seen: set[str] | None = None) -> Any:
     if found.name:
         tree |= {"name": found.name, "aliases": list(found.aliases)}
     match found.kind:
-        case Kind.RECORD:
+        case AvroKind.RECORD:
             tree["fields"] = [_field_tree(one, seen) for one in found.fields]
-        case Kind.ARRAY | Kind.MAP:
-            tree["items" if found.kind is Kind.ARRAY else "values"] = tree_of(found.content, seen)
-        case Kind.ENUM:
+        case AvroKind.ARRAY | AvroKind.MAP:
+            tree["items" if found.kind is AvroKind.ARRAY else "values"] = tree_of(found.content, seen)
+        case AvroKind.ENUM:
             tree |= {"symbols": list(found.symbols)} | ({} if found.default is None else {"default": found.default})
-        case Kind.FIXED:
+        case AvroKind.FIXED:
             tree["size"] = found.size
     return tree if len(tree) > 1 else found.kind.value
 
@@ -186,7 +186,7 @@ def _tree(text: str) -> Any:
         raise DefiniteError(f"an Avro schema is not JSON: {error}", hint="give the schema as JSON, as in an .avsc file") from error
 
 
-class _Parser:
+class _SchemaParser:
     def __init__(self, strict: bool) -> None:
         self._strict = strict
         self._named: dict[str, AvroType | None] = {}
@@ -216,14 +216,14 @@ class _Parser:
                 inner = tree.get("items" if word == "array" else "values")
                 if inner is None:
                     raise _wrong(f"an {word} does not say what it holds" if word == "array" else "a map does not say what it holds")
-                return AvroType(Kind(word), items=self.parse(inner, namespace, depth + 1), **_extras(tree))
+                return AvroType(AvroKind(word), items=self.parse(inner, namespace, depth + 1), **_extras(tree))
         if word in PRIMITIVES:
-            return AvroType(Kind(word), **_extras(tree))
+            return AvroType(AvroKind(word), **_extras(tree))
         return self._by_name(word, namespace)
 
     def _by_name(self, word: str, namespace: str) -> AvroType:
         if word in PRIMITIVES:
-            return AvroType(Kind(word))
+            return AvroType(AvroKind(word))
         full = word if "." in word or not namespace else f"{namespace}.{word}"
         if full not in self._named and word in self._named:
             full = word
@@ -237,11 +237,11 @@ class _Parser:
     def _union(self, tree: list[Any], namespace: str, depth: int) -> AvroType:
         branches = tuple(self.parse(branch, namespace, depth + 1) for branch in tree)
         labels = [branch.label for branch in branches]
-        if not branches or any(branch.kind is Kind.UNION for branch in branches):
+        if not branches or any(branch.kind is AvroKind.UNION for branch in branches):
             raise _wrong("a union is empty or holds a union")
         if len(set(labels)) != len(labels):
             raise _wrong(f"a union holds a type twice: {', '.join(labels)}")
-        return AvroType(Kind.UNION, branches=branches)
+        return AvroType(AvroKind.UNION, branches=branches)
 
     def _record(self, tree: dict[str, Any], namespace: str, depth: int) -> AvroType:
         name, space = self._name(tree, namespace)
@@ -253,7 +253,7 @@ class _Parser:
         names = [one.name for one in fields]
         if len(set(names)) != len(names):
             raise _wrong(f"the record {name} has a field twice: {next(one for one in names if names.count(one) > 1)}")
-        found = AvroType(Kind.RECORD, name=name, fields=fields, aliases=_aliases(tree, space), **_extras(tree))
+        found = AvroType(AvroKind.RECORD, name=name, fields=fields, aliases=_aliases(tree, space), **_extras(tree))
         self._named[name] = found
         return found
 
@@ -273,7 +273,7 @@ class _Parser:
         default = tree.get("default")
         if default is not None and default not in symbols:
             raise _wrong(f"the default {default!r} of the enum {name} is none of its symbols")
-        found = AvroType(Kind.ENUM, name=name, symbols=tuple(symbols), default=default, aliases=_aliases(tree, space), **_extras(tree))
+        found = AvroType(AvroKind.ENUM, name=name, symbols=tuple(symbols), default=default, aliases=_aliases(tree, space), **_extras(tree))
         self._named[name] = found
         return found
 
@@ -282,7 +282,7 @@ class _Parser:
         size = tree.get("size")
         if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size < 1 << 31:
             raise _wrong(f"the size of the fixed {name} is no number of bytes")
-        found = AvroType(Kind.FIXED, name=name, size=size, aliases=_aliases(tree, space), **_extras(tree))
+        found = AvroType(AvroKind.FIXED, name=name, size=size, aliases=_aliases(tree, space), **_extras(tree))
         self._named[name] = found
         return found
 

@@ -22,9 +22,9 @@ from confluent_kafka import Message
 from headrace.errors import DefiniteError
 from headrace.kafka.address import SCHEME, KafkaAddress, parse_kafka_url
 from headrace.kafka.consumers.debezium_events import EventReader
-from headrace.kafka.consumers.message_source import EARLIEST, Batch, Marks, Start, TopicConsumer
-from headrace.kafka.consumers.row_changes import WHAT, RowChange, What, images_of
-from headrace.kafka.mypipe.reader import Headers, Incoming, MutationReader, Places, ReadBlock
+from headrace.kafka.consumers.message_source import EARLIEST, Marks, MessageBatch, StartOffset, TopicConsumer
+from headrace.kafka.consumers.row_changes import WHAT_BY_OP, RowChange, What, iterate_row_images
+from headrace.kafka.mypipe.reader import Headers, MutationReader, MypipeMessages, Places, ReadBlock
 from headrace.kafka.mypipe.wire_format import MAGIC, POSITION_HEADER, Mutation, read_position
 from headrace.kafka.registry import open_repository
 from headrace.kafka.schema_repository import SchemaRepository
@@ -48,7 +48,7 @@ class _Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class Subscription:
     """What is read, and how."""
 
     topic: str | Sequence[str]
@@ -76,19 +76,21 @@ class Reading:
         return address, topics
 
 
-class Consumption:
+class ChangeConsumer:
     """A consumer at work; close it, or use it in a `with`."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: Subscription) -> None:
         address, topics = reading.address()
         repository = open_repository(reading.registry) if isinstance(reading.registry, str) and reading.registry else reading.registry
         self._repository = None if isinstance(repository, str) else repository
         self._reading = reading
-        self._halts: dict[tuple[str, int], tuple[Batch, DefiniteError]] = {}
+        self._halts: dict[tuple[str, int], tuple[MessageBatch, DefiniteError]] = {}
         self._mutations, self._events = MutationReader(self._repository), EventReader(self._repository)
-        self.source = TopicConsumer(address, topics, group=reading.group, start=Start(reading.start), properties=reading.properties)
+        self.source = TopicConsumer(address, topics, group=reading.group, start=StartOffset(reading.start), properties=reading.properties)
 
-    def batches(self, *, until_end: bool = False, limit: int | None = None, stop: threading.Event | None = None) -> Iterator[list[Batch]]:
+    def batches(
+        self, *, until_end: bool = False, limit: int | None = None, stop: threading.Event | None = None
+    ) -> Iterator[list[MessageBatch]]:
         """What comes; a batch is committed when the next one is asked for. `limit`: as many messages at most."""
         left = limit
         while (left is None or left > 0) and not (stop is not None and stop.is_set()):
@@ -103,7 +105,7 @@ class Consumption:
             elif until_end and self.source.is_at_end:
                 return
 
-    def changes(self, batch: Batch) -> list[RowChange]:
+    def changes(self, batch: MessageBatch) -> list[RowChange]:
         """The batch's changes, one by one, in the order of their messages; up to the first that cannot be read."""
         while True:
             try:
@@ -111,7 +113,7 @@ class Consumption:
             except _Unreadable as bad:
                 batch = self._cut(batch, bad)
 
-    def blocks(self, batch: Batch) -> list[ChangeBlock]:
+    def blocks(self, batch: MessageBatch) -> list[ChangeBlock]:
         """The batch's changes as blocks, up to the first that cannot be read; of mypipe's messages alone."""
         while True:
             try:
@@ -119,17 +121,17 @@ class Consumption:
             except _Unreadable as bad:
                 batch = self._cut(batch, bad)
 
-    def _changes(self, batch: Batch) -> list[RowChange]:
+    def _changes(self, batch: MessageBatch) -> list[RowChange]:
         found: dict[int, RowChange] = {}
         ours, others = _by_format(batch)
         events = [(row, told) for row in others if (told := self._event(batch, row)) is not None]
         for read in self._read(batch, ours):
             name = read.block.schema.name
-            for at, image in images_of(read):
+            for at, image in iterate_row_images(read):
                 row = ours[at]
                 old, new = (image.row, None) if image.op is Op.DELETE else (image.before, image.row)
                 found[row] = RowChange(
-                    WHAT[image.op],
+                    WHAT_BY_OP[image.op],
                     name.database,
                     name.table,
                     old,
@@ -146,26 +148,26 @@ class Consumption:
         found |= {row: change for row, (change, told_us) in events if self._is_new(batch, change, told_us)}
         return [found[row] for row in sorted(found)]
 
-    def _blocks(self, batch: Batch) -> list[ChangeBlock]:
+    def _blocks(self, batch: MessageBatch) -> list[ChangeBlock]:
         ours, others = _by_format(batch)
         if others:
             raise _Unreadable(others[0], "it is none of mypipe's messages, and only those are read as blocks", _NO_BLOCKS)
         return [one.block for one in self._read(batch, ours)]
 
-    def _cut(self, batch: Batch, bad: _Unreadable) -> Batch:
+    def _cut(self, batch: MessageBatch, bad: _Unreadable) -> MessageBatch:
         """What is before a message that cannot be read: it is handed out and counts, then the consumer halts."""
         error = DefiniteError(
             f"a message cannot be read: {bad.reason}", place=batch.place(bad.row), hint=bad.hint or "see what writes to this topic"
         )
-        left = Batch(batch.topic, batch.partition, batch.messages[: bad.row], batch.marks)
+        left = MessageBatch(batch.topic, batch.partition, batch.messages[: bad.row], batch.marks)
         self._halts[batch.topic, batch.partition] = left, error
         return left
 
-    def _done(self, batch: Batch) -> Batch:
+    def _done(self, batch: MessageBatch) -> MessageBatch:
         halted = self._halts.get((batch.topic, batch.partition))
         return batch if halted is None else halted[0]
 
-    def readable(self, batch: Batch) -> list[RowChange]:
+    def readable(self, batch: MessageBatch) -> list[RowChange]:
         """The batch's changes without those that cannot be read, for whoever tells of those in another way."""
         found: list[RowChange] = []
         rest = batch
@@ -173,14 +175,14 @@ class Consumption:
             try:
                 return found + self._changes(rest)
             except _Unreadable as bad:
-                found += self._changes(Batch(batch.topic, batch.partition, rest.messages[: bad.row], batch.marks))
-                rest = Batch(batch.topic, batch.partition, rest.messages[bad.row + 1 :], batch.marks)
+                found += self._changes(MessageBatch(batch.topic, batch.partition, rest.messages[: bad.row], batch.marks))
+                rest = MessageBatch(batch.topic, batch.partition, rest.messages[bad.row + 1 :], batch.marks)
         return found
 
-    def other(self, batch: Batch, row: int) -> str:
+    def other(self, batch: MessageBatch, row: int) -> str:
         """A message that is no change, as text; a `DefiniteError` says why it cannot be read."""
         try:
-            self._changes(Batch(batch.topic, batch.partition, [batch.messages[row]], {}))
+            self._changes(MessageBatch(batch.topic, batch.partition, [batch.messages[row]], {}))
         except _Unreadable as bad:
             raise DefiniteError(bad.reason, place=batch.place(row), hint=bad.hint) from bad
         return orjson.dumps(self._events.tree(_value(batch.messages[row])), default=str).decode()
@@ -194,7 +196,7 @@ class Consumption:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def _read(self, batch: Batch, rows: Sequence[int]) -> list[ReadBlock]:
+    def _read(self, batch: MessageBatch, rows: Sequence[int]) -> list[ReadBlock]:
         if not rows:
             return []
         incoming = _incoming([batch.messages[row] for row in rows])
@@ -206,7 +208,7 @@ class Consumption:
             return list(read.blocks)
         return [left for one in read.blocks if (left := _without_duplicates(one, batch.marks)).block.rows]
 
-    def _event(self, batch: Batch, row: int) -> tuple[RowChange, int] | None:
+    def _event(self, batch: MessageBatch, row: int) -> tuple[RowChange, int] | None:
         """A change, and when it was committed, as the source says; -1 if it does not."""
         message = batch.messages[row]
         try:
@@ -234,7 +236,7 @@ class Consumption:
         )
         return change, -1 if event.source_ms is None else event.source_ms * 1000
 
-    def _is_new(self, batch: Batch, change: RowChange, told_us: int) -> bool:
+    def _is_new(self, batch: MessageBatch, change: RowChange, told_us: int) -> bool:
         if not self._reading.drop_duplicates or change.position is None:
             return True
         table = f"{change.database}.{change.table}"
@@ -268,7 +270,7 @@ def consume(
     """
     callbacks = {What.INSERT: on_insert, What.UPDATE: on_update, What.DELETE: on_delete}
     count = 0
-    with Consumption(Reading(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
+    with ChangeConsumer(Subscription(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
         for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
             for one in batches:
                 for change in consumption.changes(one):
@@ -294,7 +296,7 @@ def changes(
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[RowChange]:
     """The same as an iterator: a batch is committed when the first change after it is asked for."""
-    with Consumption(Reading(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
+    with ChangeConsumer(Subscription(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
         for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
             for one in batches:
                 yield from consumption.changes(one)
@@ -315,13 +317,13 @@ def blocks(
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[ChangeBlock]:
     """Change blocks of a topic of mypipe's messages, generic or specific: each of one table and one partition, in the partition's order."""
-    with Consumption(Reading(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
+    with ChangeConsumer(Subscription(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
         for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
             for one in batches:
                 yield from consumption.blocks(one)
 
 
-def _by_format(batch: Batch) -> tuple[list[int], list[int]]:
+def _by_format(batch: MessageBatch) -> tuple[list[int], list[int]]:
     """Messages of mypipe's, and others; those without a value carry no change."""
     ours: list[int] = []
     others: list[int] = []
@@ -332,8 +334,8 @@ def _by_format(batch: Batch) -> tuple[list[int], list[int]]:
     return ours, others
 
 
-def _incoming(messages: Sequence[Message]) -> Incoming:
-    return Incoming(
+def _incoming(messages: Sequence[Message]) -> MypipeMessages:
+    return MypipeMessages(
         pa.array([_value(message) for message in messages], pa.binary()),
         [_headers(message) for message in messages],
         np.array([message.timestamp()[1] * 1000 for message in messages], np.int64),

@@ -57,7 +57,7 @@ Marks = dict[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartOffset:
     """Where reading begins where nothing was committed."""
 
     at: str = EARLIEST
@@ -76,7 +76,7 @@ class Start:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class MessageBatch:
     """Messages of one partition, in their order."""
 
     topic: str
@@ -101,10 +101,10 @@ class TopicConsumer:
         topics: Sequence[str],
         *,
         group: str = "",
-        start: Start | None = None,
+        start: StartOffset | None = None,
         properties: Mapping[str, str] | None = None,
     ) -> None:
-        self._address, self._topics, self._group, self._start = address, list(topics), group, start or Start()
+        self._address, self._topics, self._group, self._start = address, list(topics), group, start or StartOffset()
         self._refused: list[KafkaError] = []
         self._refused_at = 0.0
         self._away_since: float | None = None
@@ -123,7 +123,7 @@ class TopicConsumer:
             **given,
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
-            "error_cb": self._hear,
+            "error_cb": self._handle_client_error,
         }
         try:
             self._consumer = Consumer(settings, logger=client_log)
@@ -135,7 +135,7 @@ class TopicConsumer:
             self._consumer.close()
             raise
 
-    def poll(self, most: int, timeout_s: float) -> list[Batch]:
+    def poll(self, most: int, timeout_s: float) -> list[MessageBatch]:
         """What came, by partition; nothing if nothing came in time."""
         self._check()
         try:
@@ -156,14 +156,14 @@ class TopicConsumer:
             # Whoever serves us does not refuse us.
             self._refused.clear()
         self._check()
-        return [Batch(*place, messages, self._marks.setdefault(place, {})) for place, messages in by_partition.items()]
+        return [MessageBatch(*place, messages, self._marks.setdefault(place, {})) for place, messages in by_partition.items()]
 
     @property
     def is_at_end(self) -> bool:
         """Whether every partition that is ours was read to its end once."""
         return self._unfinished is not None and not self._unfinished
 
-    def commit(self, batches: Sequence[Batch]) -> None:
+    def commit(self, batches: Sequence[MessageBatch]) -> None:
         """These messages are done: whoever comes after us begins behind them."""
         if not self._group or not batches:
             return
@@ -206,7 +206,7 @@ class TopicConsumer:
         """The topics' partitions; a topic that is not there is an error, unless it is a pattern."""
         found: list[tuple[str, int]] = []
         for topic in self._topics:
-            told = self._told("" if topic.startswith("^") else topic)
+            told = self._metadata("" if topic.startswith("^") else topic)
             if not topic.startswith("^"):
                 problem = told[topic].error
                 if problem is not None:
@@ -215,7 +215,7 @@ class TopicConsumer:
             found += [(name, partition) for name in names for partition in sorted(told[name].partitions)]
         return found
 
-    def _told(self, topic: str) -> dict[str, Any]:
+    def _metadata(self, topic: str) -> dict[str, Any]:
         """What the brokers say of a topic, or of all."""
         # A group may have read before, and waits; without one, the address may be wrong.
         until = time.monotonic() + (_ASK_S if self._group else min(_ASK_S, retry.FIRST_CONTACT_S))
@@ -244,7 +244,7 @@ class TopicConsumer:
             if self._unfinished is not None:
                 self._unfinished.discard((one.topic, one.partition))
 
-    def _hear(self, error: KafkaError) -> None:
+    def _handle_client_error(self, error: KafkaError) -> None:
         if error.code() in _DEFINITE:
             if time.monotonic() - self._refused_at > _PASSED_S:
                 self._refused.clear()

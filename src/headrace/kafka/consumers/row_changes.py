@@ -65,11 +65,11 @@ class RowChange:
 _TEXTUAL: Final = frozenset({Kind.UUID, Kind.INET4, Kind.INET6})
 _CALENDAR: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 _OPS: Final = {int(op): op for op in Op}
-WHAT: Final = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE: What.UPDATE, Op.DELETE: What.DELETE}
+WHAT_BY_OP: Final = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE: What.UPDATE, Op.DELETE: What.DELETE}
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class RowImage:
     """One image of a block, in Python's values."""
 
     op: Op
@@ -81,7 +81,7 @@ class Image:
     snapshot_row: int | None
 
 
-def images_of(read: ReadBlock) -> Iterator[tuple[int, Image]]:
+def iterate_row_images(read: ReadBlock) -> Iterator[tuple[int, RowImage]]:
     """A block's changes with the number of each one's message; the image before an update goes with the one after it."""
     block = read.block
     rows = _rows(read)
@@ -102,7 +102,7 @@ def images_of(read: ReadBlock) -> Iterator[tuple[int, Image]]:
         if op is Op.BEFORE:
             before = row
             continue
-        yield message, Image(op, row, before, transaction, commit_us, position, number)
+        yield message, RowImage(op, row, before, transaction, commit_us, position, number)
         before = None
 
 

@@ -16,8 +16,8 @@ from typing import Any, Final
 import orjson
 
 from headrace.errors import DefiniteError
-from headrace.kafka.consumers.consumer import Consumption, Reading
-from headrace.kafka.consumers.message_source import Batch
+from headrace.kafka.consumers.consumer import ChangeConsumer, Subscription
+from headrace.kafka.consumers.message_source import MessageBatch
 from headrace.kafka.consumers.row_changes import RowChange, What
 
 _ARROWS: Final = {What.INSERT: "+", What.UPDATE: "~", What.DELETE: "-"}
@@ -25,7 +25,7 @@ _PREVIEW: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class TailNote:
     """A message that is no change."""
 
     kind: str
@@ -42,18 +42,18 @@ class Note:
 
 
 def tail(
-    reading: Reading, *, once: bool = False, limit: int | None = None, stop: threading.Event | None = None
-) -> Iterator[RowChange | Note]:
+    reading: Subscription, *, once: bool = False, limit: int | None = None, stop: threading.Event | None = None
+) -> Iterator[RowChange | TailNote]:
     """Each message of the topics, as it comes; `once`: up to where they end now."""
-    with Consumption(reading) as consumption:
+    with ChangeConsumer(reading) as consumption:
         for batches in consumption.batches(until_end=once, limit=limit, stop=stop):
             for batch in batches:
-                yield from _look(consumption, batch)
+                yield from _inspect(consumption, batch)
 
 
-def text_line(found: RowChange | Note) -> str:
+def text_line(found: RowChange | TailNote) -> str:
     """A line for people."""
-    if isinstance(found, Note):
+    if isinstance(found, TailNote):
         key = f" key {_shown(found.key)}" if found.key is not None else ""
         return f"{found.place} {found.kind.upper()}{key}{': ' if found.text else ''}{found.text}"
     when = f" {found.committed:%Y-%m-%dT%H:%M:%S.%f}Z" if found.committed is not None else ""
@@ -63,18 +63,18 @@ def text_line(found: RowChange | Note) -> str:
     return f"{found.place}{when} {_ARROWS[found.what]} {found.what.value.upper()} {found.database}.{found.table}{snapshot} {rows}{more}"
 
 
-def json_line(found: RowChange | Note) -> str:
+def json_line(found: RowChange | TailNote) -> str:
     """A line for programs."""
     place = {"topic": found.topic, "partition": found.partition, "offset": found.offset, "key": _text(found.key)}
-    if isinstance(found, Note):
+    if isinstance(found, TailNote):
         return _json({"type": found.kind, "text": found.text, **place})
     named = ("database", "table", "old", "new", "transaction", "position", "snapshot_row", "committed")
     return _json({"type": found.what.value, **{name: getattr(found, name) for name in named}, **place})
 
 
-def _look(consumption: Consumption, batch: Batch) -> list[RowChange | Note]:
+def _inspect(consumption: ChangeConsumer, batch: MessageBatch) -> list[RowChange | TailNote]:
     """All messages of a batch, one by one where one of them cannot be read."""
-    found: dict[int, RowChange | Note] = {change.offset: change for change in consumption.readable(batch)}
+    found: dict[int, RowChange | TailNote] = {change.offset: change for change in consumption.readable(batch)}
     for row, message in enumerate(batch.messages):
         offset = batch.offset(row)
         if offset not in found:
@@ -82,14 +82,14 @@ def _look(consumption: Consumption, batch: Batch) -> list[RowChange | Note]:
     return [found[offset] for offset in sorted(found)]
 
 
-def _note(consumption: Consumption, batch: Batch, row: int, value: bytes | None, key: bytes | None) -> Note:
+def _note(consumption: ChangeConsumer, batch: MessageBatch, row: int, value: bytes | None, key: bytes | None) -> TailNote:
     kind, text = "tombstone", ""
     if value is not None:
         try:
             kind, text = "event", consumption.other(batch, row)
         except DefiniteError as error:
             kind, text = "unreadable", f"{error.message} ({_shown(value)})"
-    return Note(kind, text, batch.topic, batch.partition, batch.offset(row), key)
+    return TailNote(kind, text, batch.topic, batch.partition, batch.offset(row), key)
 
 
 def _json(value: Any) -> str:

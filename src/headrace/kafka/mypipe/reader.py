@@ -21,10 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.kafka.avro.decoder import Bodies, Decoder
+from headrace.kafka.avro.decoder import DecodedColumns, Decoder
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
 from headrace.kafka.mypipe.map_columns import map_columns
-from headrace.kafka.mypipe.table_schemas import Told, told_columns, told_record
+from headrace.kafka.mypipe.table_schemas import DescribedTable, read_described_columns, read_described_record
 from headrace.kafka.mypipe.values import from_field, from_map
 from headrace.kafka.mypipe.wire_format import (
     COLUMNS_HEADER,
@@ -53,7 +53,7 @@ _REPOSITORY: Final = "say where the schemas of its messages are: registry=… (a
 
 
 @dataclass(frozen=True, slots=True)
-class Incoming:
+class MypipeMessages:
     """Messages of one partition in their order, as columns; none of them without a value."""
 
     value: pa.BinaryArray
@@ -64,7 +64,7 @@ class Incoming:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreadable:
+class UnreadableMessage:
     """A message that cannot be read, by its place among those that came in."""
 
     row: int
@@ -92,24 +92,24 @@ class ReadBlock:
 @dataclass(frozen=True, slots=True)
 class ReadMessages:
     blocks: tuple[ReadBlock, ...] = ()
-    unreadable: tuple[Unreadable, ...] = ()
+    unreadable: tuple[UnreadableMessage, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
+class _TableDecoders:
     """How bodies under one head are read; the first decoder that reads a body counts."""
 
     decoders: tuple[Decoder, ...]
-    told: Told | None = None
+    told: DescribedTable | None = None
     """Of specific messages."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _MutationGroup:
     """Images under one head and of one table version, before their columns are made."""
 
     table: TableName
-    told: Told | None
+    told: DescribedTable | None
     rows: Places
     op: Op
     columns: Mapping[str, Mapping[str, pa.Array]]
@@ -124,7 +124,7 @@ class _BadHeader(Exception):
 
     def __init__(self, row: int, name: str, why: str) -> None:
         super().__init__(row, name, why)
-        self.found = Unreadable(
+        self.found = UnreadableMessage(
             row, f"its header {name} cannot be read: {why}", "the message was not written by Headrace, or was changed since"
         )
 
@@ -135,14 +135,14 @@ class MutationReader:
     def __init__(self, repository: SchemaRepository | None = None) -> None:
         """Without a repository: generic messages alone, of either shape."""
         self._repository = repository
-        self._forms: dict[tuple[Mutation, int], _Form] = {}
-        self._told: dict[int, Told] = {}
+        self._forms: dict[tuple[Mutation, int], _TableDecoders] = {}
+        self._told: dict[int, DescribedTable] = {}
 
-    def read(self, incoming: Incoming) -> ReadMessages:
+    def read(self, incoming: MypipeMessages) -> ReadMessages:
         """All messages; an error of the repository's leaves."""
         heads = read_heads(incoming.value)
-        unreadable = [Unreadable(int(row), "it is no message of mypipe's") for row in np.flatnonzero(~heads.is_good)]
-        parts: list[_Part] = []
+        unreadable = [UnreadableMessage(int(row), "it is no message of mypipe's") for row in np.flatnonzero(~heads.is_good)]
+        parts: list[_MutationGroup] = []
         codes = heads.kind.astype(np.int64) << 16 | heads.schema_id.astype(np.uint16)
         for code in np.unique(codes[heads.is_good]):
             rows = np.flatnonzero(heads.is_good & (codes == code))
@@ -150,7 +150,7 @@ class MutationReader:
             try:
                 form = self._form(mutation, number)
             except DefiniteError as error:
-                unreadable += [Unreadable(int(row), error.message, error.hint) for row in rows]
+                unreadable += [UnreadableMessage(int(row), error.message, error.hint) for row in rows]
                 continue
             decoded, kept, refused = _decode(form, incoming.value, rows)
             unreadable += refused
@@ -164,22 +164,24 @@ class MutationReader:
             blocks, unreadable = [], [*unreadable, bad.found]
         return ReadMessages(tuple(blocks), tuple(sorted(unreadable, key=lambda one: one.row)))
 
-    def _form(self, mutation: Mutation, number: int) -> _Form:
+    def _form(self, mutation: Mutation, number: int) -> _TableDecoders:
         found = self._forms.get((mutation, number))
         if found is None:
             found = self._forms[mutation, number] = self._new_form(mutation, number)
         return found
 
-    def _new_form(self, mutation: Mutation, number: int) -> _Form:
+    def _new_form(self, mutation: Mutation, number: int) -> _TableDecoders:
         wanted = _generic(mutation, old_shape=False)
         if self._repository is None:
-            return _Form((Decoder(wanted), Decoder(_generic(mutation, old_shape=True), wanted)))
+            return _TableDecoders((Decoder(wanted), Decoder(_generic(mutation, old_shape=True), wanted)))
         schema = self._repository.by_id(number)
         if schema.root.short_name in _GENERIC:
-            return _Form((Decoder(schema, wanted),))
-        return _Form((Decoder(schema),), told_record(json.loads(schema.text), mutation))
+            return _TableDecoders((Decoder(schema, wanted),))
+        return _TableDecoders((Decoder(schema),), read_described_record(json.loads(schema.text), mutation))
 
-    def _parts(self, mutation: Mutation, form: _Form, decoded: pa.StructArray, rows: Places, headers: Sequence[Headers]) -> list[_Part]:
+    def _parts(
+        self, mutation: Mutation, form: _TableDecoders, decoded: pa.StructArray, rows: Places, headers: Sequence[Headers]
+    ) -> list[_MutationGroup]:
         names = pc.binary_join_element_wise(decoded.field("database"), decoded.field("table"), "\0").dictionary_encode()
         described = [dict(headers[row]).get(COLUMNS_HEADER) for row in rows] if form.told is None else [None] * len(rows)
         wrong = next((at for at, one in enumerate(described) if one and len(one) != _ID_BYTES), None)
@@ -198,11 +200,11 @@ class MutationReader:
             found += _images(mutation, table, told, decoded.take(pa.array(mine)), rows[mine], headers, is_generic=form.told is None)
         return found
 
-    def _told_by_header(self, number: int) -> Told | None:
+    def _told_by_header(self, number: int) -> DescribedTable | None:
         if number < 0 or self._repository is None:
             return None
         if number not in self._told:
-            self._told[number] = told_columns(json.loads(self._repository.by_id(number).text))
+            self._told[number] = read_described_columns(json.loads(self._repository.by_id(number).text))
         return self._told[number]
 
 
@@ -211,9 +213,9 @@ def _generic(mutation: Mutation, *, old_shape: bool) -> AvroSchema:
     return parse_schema(json.dumps(generic_schema(mutation, old_shape=old_shape)))
 
 
-def _decode(form: _Form, values: pa.BinaryArray, rows: Places) -> tuple[pa.StructArray, Places, list[Unreadable]]:
+def _decode(form: _TableDecoders, values: pa.BinaryArray, rows: Places) -> tuple[pa.StructArray, Places, list[UnreadableMessage]]:
     """The bodies that can be read, whose they are, and the others."""
-    first: Bodies = form.decoders[0].decode(values.take(pa.array(rows)), skip=HEAD_BYTES)
+    first: DecodedColumns = form.decoders[0].decode(values.take(pa.array(rows)), skip=HEAD_BYTES)
     if not first.bad:
         return first.values, rows, []
     bad = {one.row: one.reason for one in first.bad}
@@ -228,20 +230,20 @@ def _decode(form: _Form, values: pa.BinaryArray, rows: Places) -> tuple[pa.Struc
         kept.append(rows[at[fine]])
         bad = {row: reason for row, reason in bad.items() if row in still}
     hint = _REPOSITORY if len(form.decoders) > 1 else ""
-    refused = [Unreadable(int(rows[row]), f"its Avro body cannot be read: {reason}", hint) for row, reason in bad.items()]
+    refused = [UnreadableMessage(int(rows[row]), f"its Avro body cannot be read: {reason}", hint) for row, reason in bad.items()]
     return pa.concat_arrays(decoded), np.concatenate(kept), refused
 
 
 def _images(
     mutation: Mutation,
     table: TableName,
-    told: Told | None,
+    told: DescribedTable | None,
     decoded: pa.StructArray,
     rows: Places,
     headers: Sequence[Headers],
     *,
     is_generic: bool,
-) -> list[_Part]:
+) -> list[_MutationGroup]:
     transaction = decoded.field("txid") if decoded.type.get_field_index("txid") >= 0 else pa.nulls(len(rows), pa.binary(16))
     sides = [("old_", Op.BEFORE, OLD_NULLS_HEADER), ("new_", Op.UPDATE, NULLS_HEADER)]
     found = []
@@ -257,7 +259,7 @@ def _images(
             pairs = zip(told.columns, told.fields, strict=True)
             columns = {column.name: {"field": decoded.field(prefix + name)} for column, name in pairs}
             nulls = None
-        found.append(_Part(table, told, rows, op, columns, transaction, nulls))
+        found.append(_MutationGroup(table, told, rows, op, columns, transaction, nulls))
     return found
 
 
@@ -276,12 +278,12 @@ def _null_names(header: bytes | None) -> frozenset[str]:
     return frozenset(found)
 
 
-def _blocks(parts: Sequence[_Part], incoming: Incoming) -> list[ReadBlock]:
+def _blocks(parts: Sequence[_MutationGroup], incoming: MypipeMessages) -> list[ReadBlock]:
     """Blocks of each table in the order of their first messages; a table whose columns change in between is cut there."""
-    by_table: dict[TableName, list[_Part]] = {}
+    by_table: dict[TableName, list[_MutationGroup]] = {}
     for part in parts:
         by_table.setdefault(part.table, []).append(part)
-    heads = _Heads(incoming)
+    heads = _HeaderReader(incoming)
     found: list[ReadBlock] = []
     for mine in by_table.values():
         versions = list(dict.fromkeys(part.told for part in mine))
@@ -297,17 +299,17 @@ def _blocks(parts: Sequence[_Part], incoming: Incoming) -> list[ReadBlock]:
     return sorted(found, key=lambda one: int(one.message[0]))
 
 
-def _between(part: _Part, start: int, end: int) -> _Part:
+def _between(part: _MutationGroup, start: int, end: int) -> _MutationGroup:
     at = np.flatnonzero((part.rows >= start) & (part.rows < end))
     if len(at) == len(part.rows):
         return part
     taken = pa.array(at)
     columns = {name: {source: array.take(taken) for source, array in values.items()} for name, values in part.columns.items()}
     nulls = None if part.nulls is None else [part.nulls[row] for row in at.tolist()]
-    return _Part(part.table, part.told, part.rows[at], part.op, columns, part.transaction.take(taken), nulls)
+    return _MutationGroup(part.table, part.told, part.rows[at], part.op, columns, part.transaction.take(taken), nulls)
 
 
-def _block(cut: Sequence[_Part], heads: _Heads) -> ReadBlock:
+def _block(cut: Sequence[_MutationGroup], heads: _HeaderReader) -> ReadBlock:
     parts = [part for part in cut if len(part.rows)]
     told = parts[0].told
     schema = told.schema(parts[0].table) if told is not None else _schema_of_maps(parts, heads)
@@ -337,7 +339,7 @@ def _block(cut: Sequence[_Part], heads: _Heads) -> ReadBlock:
     return ReadBlock(block, message, position, has_position, row_number, heads.told_us[message], _absent(parts, schema, order))
 
 
-def _values(part: _Part, column: Column) -> pa.Array:
+def _values(part: _MutationGroup, column: Column) -> pa.Array:
     """A column's values of a part; NULL where a message has none."""
     found = part.columns.get(column.name)
     if not found:
@@ -357,7 +359,7 @@ def _of_maps(column: Column, array: pa.Array, source: str) -> pa.Array:
     return array.cast(pa.string() if column.kind is Kind.BYTES and pa.types.is_integer(array.type) else array.type).cast(column.arrow_type)
 
 
-def _schema_of_maps(parts: Sequence[_Part], heads: _Heads) -> TableSchema:
+def _schema_of_maps(parts: Sequence[_MutationGroup], heads: _HeaderReader) -> TableSchema:
     """A table of which nobody told more than what its messages hold."""
     maps: dict[str, set[str]] = {}
     for part in parts:
@@ -382,7 +384,7 @@ def _kind_in(maps: set[str]) -> Kind:
     return Kind.BYTES if "bytes" in maps else Kind.STRING
 
 
-def _absent(parts: Sequence[_Part], schema: TableSchema, order: Places) -> dict[str, npt.NDArray[np.bool_]]:
+def _absent(parts: Sequence[_MutationGroup], schema: TableSchema, order: Places) -> dict[str, npt.NDArray[np.bool_]]:
     found = {}
     if parts[0].nulls is None:
         return {}
@@ -393,7 +395,7 @@ def _absent(parts: Sequence[_Part], schema: TableSchema, order: Places) -> dict[
     return found
 
 
-def _is_missing(part: _Part, name: str) -> npt.NDArray[np.bool_]:
+def _is_missing(part: _MutationGroup, name: str) -> npt.NDArray[np.bool_]:
     there = np.zeros(len(part.rows), bool)
     for array in part.columns.get(name, {}).values():
         there |= array.is_valid().to_numpy(zero_copy_only=False)
@@ -410,10 +412,10 @@ def _transactions(guids: pa.Array) -> pa.DictionaryArray | None:
     return pa.DictionaryArray.from_arrays(coded.indices, pa.array(names, pa.string()))
 
 
-class _Heads:
+class _HeaderReader:
     """What headers say of each message."""
 
-    def __init__(self, incoming: Incoming) -> None:
+    def __init__(self, incoming: MypipeMessages) -> None:
         count = len(incoming.headers)
         self._incoming = incoming
         # Without a position the offset is the order that there is.

@@ -13,7 +13,7 @@ from collections.abc import Mapping as Map
 from dataclasses import dataclass
 from typing import Any, Final
 
-from headrace.kafka.mypipe.values import Mapping, avro_type
+from headrace.kafka.mypipe.values import ValueMapping, avro_type
 from headrace.kafka.mypipe.wire_format import Mutation, columns_subject, header_fields, specific_subject
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 
@@ -21,11 +21,11 @@ COLUMN, TABLE, COLUMNS = "headrace.column", "headrace.table", "headrace.columns"
 RECORDS_NAMESPACE: Final = "mypipe.kafka"
 _HEADER: Final = tuple(field["name"] for field in header_fields())
 _NOT_IN_A_NAME: Final = re.compile(r"[^A-Za-z0-9_]")
-_UNTOLD: Final = {"int": Kind.INT32, "long": Kind.INT64, "float": Kind.FLOAT32, "double": Kind.FLOAT64, "string": Kind.STRING}
+_KINDS_OF_AVRO_TYPES: Final = {"int": Kind.INT32, "long": Kind.INT64, "float": Kind.FLOAT32, "double": Kind.FLOAT64, "string": Kind.STRING}
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class DescribedTable:
     """What a schema tells of a table: its columns with their fields, in order."""
 
     columns: tuple[Column, ...]
@@ -58,7 +58,7 @@ def avro_name(name: str) -> str:
     return f"_{clean}" if clean[0].isdigit() else clean
 
 
-def specific_schema(schema: TableSchema, mutation: Mutation, mapping: Mapping) -> dict[str, Any]:
+def specific_schema(schema: TableSchema, mutation: Mutation, mapping: ValueMapping) -> dict[str, Any]:
     """The record of the table's messages of one kind."""
     fields = header_fields()
     for prefix in ("old_", "new_") if mutation is Mutation.UPDATE else ("",):
@@ -91,21 +91,22 @@ def columns_schema(schema: TableSchema) -> dict[str, Any]:
     }
 
 
-def told_columns(raw: Map[str, Any]) -> Told:
+def read_described_columns(raw: Map[str, Any]) -> DescribedTable:
     """What a columns schema tells."""
     columns = tuple(read_column(column) for column in raw.get(COLUMNS, ()))
-    return Told(columns, tuple(column.name for column in columns), *_told_table(raw))
+    return DescribedTable(columns, tuple(column.name for column in columns), *_read_table(raw))
 
 
-def told_record(raw: Map[str, Any], mutation: Mutation) -> Told:
+def read_described_record(raw: Map[str, Any], mutation: Mutation) -> DescribedTable:
     """What a specific record's schema tells; one that mypipe's users wrote by hand tells it by its Avro types."""
     prefix = "new_" if mutation is Mutation.UPDATE else ""
     found = [field for field in raw["fields"] if field["name"].startswith(prefix) and field["name"] not in _HEADER]
     names = tuple(field["name"].removeprefix(prefix) for field in found)
     columns = tuple(
-        read_column(field[COLUMN]) if COLUMN in field else _untold(name, field["type"]) for name, field in zip(names, found, strict=True)
+        read_column(field[COLUMN]) if COLUMN in field else _column_of_field(name, field["type"])
+        for name, field in zip(names, found, strict=True)
     )
-    return Told(columns, names, *_told_table(raw))
+    return DescribedTable(columns, names, *_read_table(raw))
 
 
 def column_json(column: Column) -> dict[str, Any]:
@@ -136,16 +137,16 @@ def _table_json(schema: TableSchema) -> dict[str, Any]:
     return {"database": schema.name.database, "table": schema.name.table, "key": list(schema.row_key)}
 
 
-def _told_table(raw: Map[str, Any]) -> tuple[tuple[str, ...], TableName | None]:
+def _read_table(raw: Map[str, Any]) -> tuple[tuple[str, ...], TableName | None]:
     table = raw.get(TABLE)
     return (tuple(table["key"]), TableName(table["database"], table["table"])) if table else ((), None)
 
 
-def _untold(name: str, kind: Any) -> Column:
+def _column_of_field(name: str, kind: Any) -> Column:
     """A column of which only the Avro type is known."""
     options = kind if isinstance(kind, list) else [kind]
     plain = next((option for option in options if option != "null"), "bytes")
     word = plain["type"] if isinstance(plain, dict) else plain
     if isinstance(plain, dict) and plain.get("logicalType") == "decimal":
         return Column(name, Kind.DECIMAL, precision=plain["precision"], scale=plain.get("scale", 0))
-    return Column(name, _UNTOLD.get(word, Kind.BYTES), "null" in options)
+    return Column(name, _KINDS_OF_AVRO_TYPES.get(word, Kind.BYTES), "null" in options)

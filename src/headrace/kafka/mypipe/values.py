@@ -32,7 +32,7 @@ _MOST_LONG: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Mapping:
+class ValueMapping:
     """What may be chosen of the mapping."""
 
     text_as_bytes: bool = True
@@ -41,7 +41,7 @@ class Mapping:
     """BIGINT UNSIGNED as a long; a number that does not fit is refused."""
 
 
-def map_of(column: Column, mapping: Mapping) -> str:
+def map_of(column: Column, mapping: ValueMapping) -> str:
     """Return the name of the map in which a generic message holds the column."""
     match column.kind:
         case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.UINT8 | Kind.UINT16 | Kind.YEAR:
@@ -84,7 +84,7 @@ def from_map(column: Column, array: pa.Array, name: str) -> pa.Array:
     return _from_text(column, array)
 
 
-def avro_type(column: Column, mapping: Mapping) -> str | dict[str, Any]:
+def avro_type(column: Column, mapping: ValueMapping) -> str | dict[str, Any]:
     """Return the Avro type of the column's field in a specific message."""
     match column.kind:
         case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.UINT8 | Kind.UINT16 | Kind.YEAR:
@@ -120,7 +120,7 @@ def avro_type(column: Column, mapping: Mapping) -> str | dict[str, Any]:
             assert_never(unknown)
 
 
-def to_field(column: Column, array: pa.Array, mapping: Mapping) -> pa.Array:
+def to_field(column: Column, array: pa.Array, mapping: ValueMapping) -> pa.Array:
     """Return the column's values as its field holds them, in Arrow's type for the Avro type."""
     match column.kind:
         case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.UINT8 | Kind.UINT16 | Kind.YEAR:
@@ -224,7 +224,7 @@ def bit_bytes(array: pa.Array, bits: int) -> pa.Array:
 
 def read_bit_bytes(array: pa.Array) -> pa.Array:
     numbers = np.zeros((len(array), 8), dtype=np.uint8)
-    _place_right(array, numbers)
+    _right_align(array, numbers)
     return _with_nulls_of(array, pa.array(numbers.view(">u8").reshape(-1).astype(np.uint64)))
 
 
@@ -261,7 +261,7 @@ def decimal_bytes(array: pa.Array) -> pa.Array:
 def read_decimals(array: pa.Array, made: pa.DataType) -> pa.Array:
     size = 32 if pa.types.is_decimal256(made) else 16
     rows = np.zeros((len(array), size), dtype=np.uint8)
-    _place_right(array, rows, signed=True)
+    _right_align(array, rows, signed=True)
     buffers = [None, pa.py_buffer(np.ascontiguousarray(rows[:, ::-1]))]
     return _with_nulls_of(array, pa.Array.from_buffers(made, len(array), buffers))
 
@@ -272,7 +272,7 @@ def _decimal_width(precision: int) -> int:
     return (most.bit_length() + 8) // 8
 
 
-def _place_right(array: pa.Array, rows: npt.NDArray[np.uint8], *, signed: bool = False) -> None:
+def _right_align(array: pa.Array, rows: npt.NDArray[np.uint8], *, signed: bool = False) -> None:
     """Put big-endian numbers of any length at the right of rows of one width."""
     offsets, data = _parts(pc.fill_null(array, b""))
     lengths = np.diff(offsets)

@@ -127,7 +127,7 @@ def id_bytes(schema_id: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Heads:
+class MessageHeads:
     """What stands before the bodies of messages, as columns."""
 
     is_good: npt.NDArray[np.bool_]
@@ -136,11 +136,11 @@ class Heads:
     schema_id: npt.NDArray[np.int16]
 
 
-def read_heads(values: pa.BinaryArray) -> Heads:
+def read_heads(values: pa.BinaryArray) -> MessageHeads:
     """The heads of messages; a message that is NULL or too short is no good one."""
     count = len(values)
     if not count:
-        return Heads(np.zeros(0, bool), np.zeros(0, np.uint8), np.zeros(0, np.int16))
+        return MessageHeads(np.zeros(0, bool), np.zeros(0, np.uint8), np.zeros(0, np.int16))
     offsets = np.frombuffer(values.buffers()[1], dtype=np.int32, count=count + 1 + values.offset)[values.offset :]
     lengths = np.diff(offsets)
     long_enough = lengths >= HEAD_BYTES
@@ -153,7 +153,7 @@ def read_heads(values: pa.BinaryArray) -> Heads:
     good = long_enough & (heads[:, 0] == MAGIC) & (kind >= Mutation.INSERT) & (kind <= Mutation.DELETE)
     if values.null_count:
         good &= values.is_valid().to_numpy(zero_copy_only=False)
-    return Heads(good, kind, schema_id)
+    return MessageHeads(good, kind, schema_id)
 
 
 def transaction_guids(names: pa.StringArray) -> pa.FixedSizeBinaryArray:

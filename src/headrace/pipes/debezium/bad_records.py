@@ -28,9 +28,9 @@ from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_t
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
 from headrace.sinks.clickhouse.dead_letters.skipped_events import SKIPPED
 from headrace.sinks.kafka.messages.errors import failure
-from headrace.sources.debezium.events.options import DebeziumChoices, OnMalformed
-from headrace.sources.debezium.events.records import Refused
-from headrace.sources.debezium.offset_range_reader import OffsetRange, fetch
+from headrace.sources.debezium.events.options import DebeziumOptions, MalformedPolicy
+from headrace.sources.debezium.events.records import RejectedRecord
+from headrace.sources.debezium.offset_range_reader import OffsetRange, read_offset_range
 
 log = logging.getLogger("headrace")
 
@@ -42,9 +42,9 @@ _FLUSH_S: Final = 30.0
 _PIECE_RECORDS, _PIECE_BYTES = 500, 32 << 20
 
 
-def check_choice(choices: DebeziumChoices) -> None:
+def check_choice(choices: DebeziumOptions) -> None:
     """Raise `DefiniteError` if records are to go to a topic that is not named."""
-    if (choices.on_malformed is OnMalformed.TOPIC) != bool(choices.dead_letter_topic):
+    if (choices.on_malformed is MalformedPolicy.TOPIC) != bool(choices.dead_letter_topic):
         raise DefiniteError(
             "on_malformed = topic and dead_letter_topic belong together",
             place="[debezium]",
@@ -53,7 +53,7 @@ def check_choice(choices: DebeziumChoices) -> None:
 
 
 def handle_bad_records(
-    found: Sequence[Refused], choices: DebeziumChoices, own: OwnTables, address: KafkaAddress, pipe: str, skips: Skips | None = None
+    found: Sequence[RejectedRecord], choices: DebeziumOptions, own: OwnTables, address: KafkaAddress, pipe: str, skips: Skips | None = None
 ) -> None:
     """Do with records that cannot be read what was chosen; when this returns, none of them is lost. Those to be skipped are kept too."""
     asked = [one for one in found if skips is not None and place_of(one) in skips.pending]
@@ -64,21 +64,21 @@ def handle_bad_records(
         skips.left_out({"place": place_of(one), "table": one.topic, "content": one.reason} for one in asked)
     if not refused:
         return
-    if choices.on_malformed is OnMalformed.HALT:
+    if choices.on_malformed is MalformedPolicy.HALT:
         raise _halted(refused)
     for some in _pieces(refused, address):
-        if choices.on_malformed is OnMalformed.DEAD_LETTER:
+        if choices.on_malformed is MalformedPolicy.DEAD_LETTER:
             retrying(functools.partial(_post, some, own, pipe))
         else:
             retrying(functools.partial(_send, some, choices.dead_letter_topic, address, pipe))
-    where = "headrace.errors" if choices.on_malformed is OnMalformed.DEAD_LETTER else f"the topic {choices.dead_letter_topic}"
+    where = "headrace.errors" if choices.on_malformed is MalformedPolicy.DEAD_LETTER else f"the topic {choices.dead_letter_topic}"
     first = refused[0]
     log.warning("%d records cannot be read and are in %s; the first: %s: %s", len(refused), where, place_of(first), first.reason)
 
 
-def _pieces(refused: Sequence[Refused], address: KafkaAddress) -> Iterator[list[Refused]]:
+def _pieces(refused: Sequence[RejectedRecord], address: KafkaAddress) -> Iterator[list[RejectedRecord]]:
     """The records, whole, and never many or much of them at once."""
-    waiting: list[Refused] = []
+    waiting: list[RejectedRecord] = []
     size = 0
     for one in refused:
         waiting.append(one if one.is_whole else retrying(functools.partial(_fetched, one, address)))
@@ -90,16 +90,16 @@ def _pieces(refused: Sequence[Refused], address: KafkaAddress) -> Iterator[list[
         yield waiting
 
 
-def _fetched(one: Refused, address: KafkaAddress) -> Refused:
+def _fetched(one: RejectedRecord, address: KafkaAddress) -> RejectedRecord:
     """A record that was too large to be reported, from its topic."""
-    for records in fetch(address, OffsetRange(one.topic, one.partition, one.offset, one.offset + 1)):
+    for records in read_offset_range(address, OffsetRange(one.topic, one.partition, one.offset, one.offset + 1)):
         headers = [] if records.headers is None else records.headers[0].as_py() or []
         pairs = tuple((header["key"], header["value"]) for header in headers)
         return replace(one, key=records.key[0].as_py(), value=records.value[0].as_py(), headers=pairs, is_whole=True)
     return replace(one, reason=f"{one.reason} (and its topic holds it no more)")
 
 
-def place_of(one: Refused) -> str:
+def place_of(one: RejectedRecord) -> str:
     return f"{one.topic}[{one.partition}]@{one.offset}"
 
 
@@ -114,7 +114,7 @@ def is_passed(place: str, reached: KafkaPosition) -> bool:
     return found is not None and reached.offsets.get(found["topic"], {}).get(int(found["partition"]), 0) > int(found["offset"])
 
 
-def _halted(refused: Sequence[Refused]) -> DefiniteError:
+def _halted(refused: Sequence[RejectedRecord]) -> DefiniteError:
     first = refused[0]
     more = f" (and {len(refused) - 1} more of the batch)" if len(refused) > 1 else ""
     choice = "or keep such records with --set debezium.on_malformed=dead_letter (or topic)"
@@ -126,13 +126,13 @@ def _halted(refused: Sequence[Refused]) -> DefiniteError:
     )
 
 
-def _post(refused: Sequence[Refused], own: OwnTables, pipe: str, state: str = UNREADABLE) -> None:
+def _post(refused: Sequence[RejectedRecord], own: OwnTables, pipe: str, state: str = UNREADABLE) -> None:
     now = format_timestamp(time.time_ns() // 1000)
     own.ensure(ERRORS)
     own.insert(ERRORS, [_row(one, pipe, now, state) for one in refused])
 
 
-def _row(one: Refused, pipe: str, now: str, state: str) -> dict[str, Any]:
+def _row(one: RejectedRecord, pipe: str, now: str, state: str) -> dict[str, Any]:
     name = hashlib.sha256("\n".join((pipe, one.topic, str(one.partition), str(one.offset))).encode()).hexdigest()[:16]
     record = {
         "key": _shown(one.key),
@@ -171,7 +171,7 @@ def _shown(value: bytes | None) -> dict[str, str] | str | None:
         return {"base64": base64.b64encode(value).decode()}
 
 
-def _send(refused: Sequence[Refused], topic: str, address: KafkaAddress, pipe: str) -> None:
+def _send(refused: Sequence[RejectedRecord], topic: str, address: KafkaAddress, pipe: str) -> None:
     failures: list[KafkaError] = []
 
     def delivered(error: KafkaError | None, _: Message) -> None:
@@ -199,6 +199,6 @@ def _unsent(error: Exception, topic: str, address: KafkaAddress) -> HeadraceErro
     return TransientError(f"the topic {topic} takes records too slowly: {error}", place=str(address))
 
 
-def _reasons(one: Refused, pipe: str) -> list[tuple[str, str]]:
+def _reasons(one: RejectedRecord, pipe: str) -> list[tuple[str, str]]:
     said = {"reason": one.reason, "topic": one.topic, "partition": str(one.partition), "offset": str(one.offset), "pipe": pipe}
     return [(HEADERS + name, text) for name, text in said.items()]

@@ -36,12 +36,12 @@ from headrace.runtime.tasks import Report
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.unchanged_values import UnchangedValueFiller
-from headrace.sources.debezium.events.event_versions import Rule
-from headrace.sources.debezium.events.keyless_snapshots import Snapshot
-from headrace.sources.debezium.events.options import Unavailable
+from headrace.sources.debezium.events.event_versions import VersionRule
+from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
+from headrace.sources.debezium.events.options import UnavailablePolicy
 from headrace.sources.debezium.events.records import Truncation
 from headrace.sources.debezium.events.topic_tables import TopicMap
-from headrace.sources.debezium.offset_range_reader import fetch
+from headrace.sources.debezium.offset_range_reader import read_offset_range
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.spark.kafka.record_reports import (
@@ -56,7 +56,7 @@ from headrace.spark.kafka.record_reports import (
     read_truncations,
 )
 from headrace.spark.kafka.record_stream import RecordTask
-from headrace.transforms.table_shape import Shape
+from headrace.transforms.transform_plan import TransformPlan
 
 log = logging.getLogger("headrace")
 
@@ -120,7 +120,7 @@ class RecordBatchRunner:
         """The tables that are written, as the sink gets to see them."""
         return {name: shape.schema for name, shape in self._shapes().items()}
 
-    def _shapes(self) -> dict[TableName, Shape]:
+    def _shapes(self) -> dict[TableName, TransformPlan]:
         resolver, tables = self.context.schemas, self.context.state.tables.items()
         return {name: resolver.shape(table.schema, table.hidden) for name, table in tables if self.context.settings.selection(name)}
 
@@ -165,10 +165,10 @@ class RecordBatchRunner:
         if new:
             self.notes.note_topics(retrying(lambda: self.identify(sorted(new)), deadline_s=self.context.settings.retry_timeout_s))
 
-    def _see_to_snapshots(self, seen: list[Snapshot], reached: KafkaPosition) -> None:
+    def _see_to_snapshots(self, seen: list[KeylessSnapshot], reached: KafkaPosition) -> None:
         def replaceable(name: TableName) -> bool:
             order = self.notes.orders.get(name)
-            by_source = order is not None and order.rule is not Rule.OFFSET
+            by_source = order is not None and order.rule is not VersionRule.OFFSET
             return by_source and len(topics_of(name, self.topics.choices.topic_map, reached, self.notes.filled)) < 2
 
         counting, anew = newest_snapshots(self.notes.snapshots, seen, self.topics.choices.second_snapshot, replaceable)
@@ -214,14 +214,14 @@ class RecordBatchRunner:
             choices, choices.topic_map, known, tails, self.notes.emptied, self.context.state.epoch, self.notes.snapshots
         )
         retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
-        keeper = UnchangedValueFiller(self.context.targets.sink.scope) if choices.unavailable is Unavailable.KEEP else None
+        keeper = UnchangedValueFiller(self.context.targets.sink.scope) if choices.unavailable is UnavailablePolicy.KEEP else None
         ignored = frozenset(self.context.state.ignored)
         left_out = functools.partial(_is_left_out, choices.topic_map, self.context.settings.selection, ignored)
         news = functools.partial(_is_taken, self.context.settings.selection, ignored)
         # Events do not always say what a row was before.
         shaper = shaper_for(self.context.settings, shapes.values(), needs, whole=False)
         carried = {name: shape.source for name, shape in shapes.items()}
-        fetched = functools.partial(fetch, self.address)
+        fetched = functools.partial(read_offset_range, self.address)
         return RecordTask(reader, self.context.targets.sink.with_tables(written), retry, carried, keeper, left_out, news, fetched, shaper)
 
     def _tell(self, reports: list[Report]) -> None:

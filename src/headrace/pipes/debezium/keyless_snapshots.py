@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from headrace.model.schema import TableName
-from headrace.sources.debezium.events.keyless_snapshots import Snapshot, begun_twice, second_snapshot
+from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot, begun_twice, second_snapshot
 from headrace.sources.debezium.events.options import SecondSnapshot
 from headrace.sources.debezium.events.records import Truncation
 
-Known = Mapping[tuple[TableName, str], Snapshot]
+Known = Mapping[tuple[TableName, str], KeylessSnapshot]
 """The snapshot whose rows the target shows, by table and topic."""
 
 
 def newest_snapshots(
-    known: Known, seen: Iterable[Snapshot], chosen: SecondSnapshot, replaceable: Callable[[TableName], bool]
-) -> tuple[dict[tuple[TableName, str], Snapshot], list[Truncation]]:
+    known: Known, seen: Iterable[KeylessSnapshot], chosen: SecondSnapshot, replaceable: Callable[[TableName], bool]
+) -> tuple[dict[tuple[TableName, str], KeylessSnapshot], list[Truncation]]:
     """The snapshots that count after a batch in which rows of these were seen, and from which versions on their tables are begun anew.
 
     `replaceable`: whether versions tell which rows of a table are older than a snapshot.

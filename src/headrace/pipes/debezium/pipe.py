@@ -35,7 +35,7 @@ from headrace.runtime.interface import LOOP_S
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.url import same_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.debezium.events.event_versions import Rule
+from headrace.sources.debezium.events.event_versions import VersionRule
 from headrace.sources.debezium.events.options import FIXED
 from headrace.spark.connector import kafka_settings
 from headrace.spark.kafka.record_stream import KafkaUnavailable, Subscription
@@ -174,7 +174,7 @@ class DebeziumPipe(ChangeBlockPipe):
         descriptions = Descriptions(functools.partial(_recognised, self._sink, settings), in_topic)
         orders = {name: order.rule for name, order in notes.orders.items()}
         # PostgreSQL has no unsigned integers.
-        descriptions.check_known(table.schema for name, table in state.tables.items() if orders.get(name) is not Rule.LSN)
+        descriptions.check_known(table.schema for name, table in state.tables.items() if orders.get(name) is not VersionRule.LSN)
         context = PipeContext(settings, state, directory, self._targets, self._view, self._stop.is_set)
         evolution = SchemaEvolution(context, descriptions)
         reporter = Reporter(self._targets, settings.pipe_name, str(self._address), tuple, directory.seal)

@@ -15,12 +15,12 @@ from headrace.jsonl import MISSHAPEN
 from headrace.model.schema import TableName
 from headrace.pipes.state.json_file import damaged
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.sources.debezium.events.event_versions import Order, Tail
-from headrace.sources.debezium.events.keyless_snapshots import Snapshot
+from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning
+from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
 from headrace.sources.debezium.events.records import Truncation
 
 FILE: Final = "debezium.json"
-Tails = Mapping[tuple[str, int], Tail]
+Tails = Mapping[tuple[str, int], LogTail]
 
 
 @dataclass(slots=True)
@@ -28,7 +28,7 @@ class DebeziumPipeNotes:
     """Kept in one file, replaced as a whole."""
 
     directory: StateDirectory
-    orders: dict[TableName, Order] = field(default_factory=dict)
+    orders: dict[TableName, TableVersioning] = field(default_factory=dict)
     topics: dict[str, str] = field(default_factory=dict)
     """The identity of each topic that was read."""
     batch: int = -1
@@ -37,7 +37,7 @@ class DebeziumPipeNotes:
     after: Tails = field(default_factory=dict)
     emptied: dict[TableName, int] = field(default_factory=dict)
     """The versions at which tables were emptied last: what partitions that lag behind still bring from before stays out."""
-    snapshots: dict[tuple[TableName, str], Snapshot] = field(default_factory=dict)
+    snapshots: dict[tuple[TableName, str], KeylessSnapshot] = field(default_factory=dict)
     """Of tables without a key, the snapshot whose rows are there, by topic."""
     filled: dict[TableName, set[str]] = field(default_factory=dict)
     """The topics that brought changes of each table."""
@@ -48,9 +48,9 @@ class DebeziumPipeNotes:
         if raw is None:
             return cls(directory)
         try:
-            orders = {TableName(database, table): Order.from_json(order) for database, table, order in raw["orders"]}
+            orders = {TableName(database, table): TableVersioning.from_json(order) for database, table, order in raw["orders"]}
             emptied = {TableName(database, table): version for database, table, version in raw.get("emptied", ())}
-            snapshots = [Snapshot.from_json(one) for one in raw.get("snapshots", ())]
+            snapshots = [KeylessSnapshot.from_json(one) for one in raw.get("snapshots", ())]
             filled = {TableName(database, table): set(topics) for database, table, topics in raw.get("filled", ())}
             tails = _read_tails(raw["before"]), _read_tails(raw["after"])
             by_topic = {(one.table, one.topic): one for one in snapshots}
@@ -62,7 +62,7 @@ class DebeziumPipeNotes:
         """How logs were where a batch begins."""
         return self.before if batch <= self.batch else self.after
 
-    def note_orders(self, found: Mapping[TableName, Order]) -> bool:
+    def note_orders(self, found: Mapping[TableName, TableVersioning]) -> bool:
         """Keep rules that are new; whether there were any. A table's rule is never another one."""
         fresh = {name: order for name, order in found.items() if name not in self.orders}
         self.orders |= fresh
@@ -90,7 +90,7 @@ class DebeziumPipeNotes:
             self.filled |= {name: self.filled.get(name, set()) | topics for name, topics in found.items()}
             self.save()
 
-    def note_snapshots(self, counting: Mapping[tuple[TableName, str], Snapshot]) -> None:
+    def note_snapshots(self, counting: Mapping[tuple[TableName, str], KeylessSnapshot]) -> None:
         """What the target shows of tables without a key is of these."""
         if counting != self.snapshots:
             self.snapshots = dict(counting)
@@ -122,5 +122,5 @@ def _tails(tails: Tails) -> list[Any]:
     return [[topic, partition, tail.to_json()] for (topic, partition), tail in sorted(tails.items())]
 
 
-def _read_tails(raw: list[Any]) -> dict[tuple[str, int], Tail]:
-    return {(topic, partition): Tail.from_json(tail) for topic, partition, tail in raw}
+def _read_tails(raw: list[Any]) -> dict[tuple[str, int], LogTail]:
+    return {(topic, partition): LogTail.from_json(tail) for topic, partition, tail in raw}

@@ -24,8 +24,8 @@ from headrace.pipes.state.pipe_state import TableState
 from headrace.retry import retrying
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
 from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
-from headrace.sources.debezium.events.records import Found, Truncation
-from headrace.sources.debezium.types.schema_widening import Growth, grow
+from headrace.sources.debezium.events.records import DetectedSchema, Truncation
+from headrace.sources.debezium.types.schema_widening import WidenedSchema, widen_schema
 
 _APPLIED, _IGNORED = "applied", "ignored"
 _REFUSED_POLICIES = (Policy.KEEP, Policy.RESYNC)
@@ -53,7 +53,7 @@ class SchemaEvolution:
     def policy(self) -> SchemaPolicy:
         return self.context.settings.schema_changes
 
-    def apply(self, found: Iterable[Found]) -> bool:
+    def apply(self, found: Iterable[DetectedSchema]) -> bool:
         """Make the sink hold what was found; whether anything is other than before."""
         changed = [self._apply(one) for one in together(self.descriptions.refine(found))]
         return any(changed)
@@ -96,7 +96,7 @@ class SchemaEvolution:
         self.context.view.schema_change(str(one.table), text, outcome)
         self.context.view.note(text)
 
-    def _apply(self, found: Found) -> bool:
+    def _apply(self, found: DetectedSchema) -> bool:
         name = found.schema.name
         if name in self.context.state.ignored or not self.context.settings.selection(name):
             return False
@@ -109,7 +109,7 @@ class SchemaEvolution:
             self._alter(known, growth, growth.alteration, found)
         return growth.alteration is not None
 
-    def _create(self, found: Found) -> None:
+    def _create(self, found: DetectedSchema) -> None:
         schema = found.schema
         policy = self._allowed(ChangeKind.CREATE_TABLE, found, "is new")
         if policy is Policy.IGNORE:
@@ -126,7 +126,7 @@ class SchemaEvolution:
         text = f"new table: {columns}; key {', '.join(schema.primary_key) or 'none'}"
         self._carry_out(TableState(schema, _place(found)), plan, found, [ChangeKind.CREATE_TABLE], text, _APPLIED)
 
-    def _alter(self, known: TableState, growth: Growth, told: Alteration, found: Found) -> None:
+    def _alter(self, known: TableState, growth: WidenedSchema, told: Alteration, found: DetectedSchema) -> None:
         text = "; ".join([*(_change_text(change) for change in growth.changes), *growth.notes])
         kinds = _kinds_of(growth)
         policies = {kind: self._allowed(kind, found, f"has changed ({text})") for kind in kinds}
@@ -151,7 +151,7 @@ class SchemaEvolution:
         self._carry_out(table, plan, found, kinds, text, outcome)
 
     def _carry_out(
-        self, table: TableState | None, plan: DdlPlan, found: Found, kinds: Iterable[ChangeKind], text: str, outcome: str
+        self, table: TableState | None, plan: DdlPlan, found: DetectedSchema, kinds: Iterable[ChangeKind], text: str, outcome: str
     ) -> None:
         # Nothing but the ledger's key is made of the clock, and it is saved before it is used.
         version, name = time.time_ns() // 1000, found.schema.name
@@ -200,7 +200,7 @@ class SchemaEvolution:
         self.context.state.intent = intent
         self.context.directory.save(self.context.state)
 
-    def _allowed(self, kind: ChangeKind, found: Found, what: str) -> Policy:
+    def _allowed(self, kind: ChangeKind, found: DetectedSchema, what: str) -> Policy:
         policy = self.policy.of(kind)
         if policy is Policy.HALT:
             raise self._halted(kind, str(found.schema.name), what, _text(found))
@@ -223,36 +223,36 @@ def check_engine(targets: SinkTables, shown: TableSchema) -> None:
         )
 
 
-def together(found: Iterable[Found]) -> list[Found]:
+def together(found: Iterable[DetectedSchema]) -> list[DetectedSchema]:
     """What was found of each table as one, as far as the schemas of a table go together.
 
     The older ones come first, and what they say of a new column's default is kept: it is what rows from before the column hold, whatever
     became of the column since.
     """
-    made: list[Found] = []
+    made: list[DetectedSchema] = []
     for one in found:
         earlier = made[-1] if made and made[-1].schema.name == one.schema.name else None
         try:
             if earlier is None:
                 made.append(one)
             else:
-                made[-1] = replace(earlier, schema=grow(earlier.schema, one.schema, zeroes=one.zeroes).schema)
+                made[-1] = replace(earlier, schema=widen_schema(earlier.schema, one.schema, zeroes=one.zeroes).schema)
         except DefiniteError:
             # Said when it is taken up, with the place of its record.
             made.append(one)
     return made
 
 
-def _grown(known: TableSchema, found: Found) -> Growth:
+def _grown(known: TableSchema, found: DetectedSchema) -> WidenedSchema:
     try:
-        return grow(known, found.schema, zeroes=found.zeroes)
+        return widen_schema(known, found.schema, zeroes=found.zeroes)
     except DefiniteError as error:
         where = f"{_text(found)}, {error.place}" if error.place else _text(found)
         hint = f"{error.hint}; nothing from there on counts as read" if error.hint else "nothing from there on counts as read"
         raise DefiniteError(error.message, place=where, hint=hint) from error
 
 
-def _kinds_of(growth: Growth) -> list[ChangeKind]:
+def _kinds_of(growth: WidenedSchema) -> list[ChangeKind]:
     words = {AddColumn: ChangeKind.ADD_COLUMN, ModifyColumn: ChangeKind.MODIFY_COLUMN}
     found = {words[type(change)] for change in growth.changes if type(change) in words}
     return [kind for kind in ChangeKind if kind in found]
@@ -273,9 +273,9 @@ def type_text(column: Column) -> str:
     return f"{column.kind}{inside}{'' if column.nullable else ' not null'}"
 
 
-def _place(found: Found) -> dict[str, Any]:
+def _place(found: DetectedSchema) -> dict[str, Any]:
     return {"topic": found.topic, "partition": found.partition, "offset": found.offset}
 
 
-def _text(found: Found) -> str:
+def _text(found: DetectedSchema) -> str:
     return f"{found.topic}[{found.partition}]@{found.offset}"

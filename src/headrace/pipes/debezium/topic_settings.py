@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
-from headrace.sources.debezium.events.options import DebeziumChoices, Unavailable
+from headrace.sources.debezium.events.options import DebeziumOptions, UnavailablePolicy
 
 MAX_OFFSETS: Final = 500_000
 _START: Final = 'write earliest, latest, a moment such as 2024-05-01T12:00:00Z, or JSON such as {"shop.db.t": {"0": 120, "1": -2}}'
@@ -30,11 +30,11 @@ class TopicSettings:
     """Tasks of a batch, at the least; 0: one for each partition."""
     jars: str = ""
     """Where Spark's Kafka connector is, if not where it is looked for."""
-    choices: DebeziumChoices = field(default_factory=DebeziumChoices)
+    choices: DebeziumOptions = field(default_factory=DebeziumOptions)
 
     def check(self) -> None:
         """Raise `DefiniteError` where two settings do not go together."""
-        if self.min_partitions and self.choices.unavailable is Unavailable.KEEP:
+        if self.min_partitions and self.choices.unavailable is UnavailablePolicy.KEEP:
             raise DefiniteError(
                 "with --min-partitions the records of a partition are read by several tasks at once, and the value before, which stays "
                 "where an event has none, may not be there yet",

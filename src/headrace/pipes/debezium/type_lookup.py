@@ -20,8 +20,8 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import Kind, TableName, TableSchema
 from headrace.pipes.debezium.kafka_cluster import kafka_error, quiet_settings
 from headrace.retry import retrying
-from headrace.sources.debezium.events.records import Found
-from headrace.sources.debezium.schema_history_topic import follow, read_record
+from headrace.sources.debezium.events.records import DetectedSchema
+from headrace.sources.debezium.schema_history_topic import apply_definitions, read_record
 from headrace.sources.debezium.types.column_mapping import is_guessed, may_be_unsigned
 
 log = logging.getLogger("headrace")
@@ -45,7 +45,7 @@ class Descriptions:
     _doubted: set[TableName] = field(default_factory=set)
     """Tables that were named in a warning of columns which may be unsigned."""
 
-    def refine(self, found: Iterable[Found]) -> list[Found]:
+    def refine(self, found: Iterable[DetectedSchema]) -> list[DetectedSchema]:
         """What was found, with types that are known instead of guessed ones. The topic is read once, if at all."""
         tables = functools.cache(self._of_topic)
         made = [self._with_signs(self._refine(one, tables), tables) for one in found]
@@ -78,7 +78,7 @@ class Descriptions:
                 ", ".join(columns[:_MOST_NAMED]) + (f" and {len(columns) - _MOST_NAMED} more" if len(columns) > _MOST_NAMED else ""),
             )
 
-    def _with_signs(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> Found:
+    def _with_signs(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> DetectedSchema:
         """What was found, with columns as unsigned that the topic or the target table knows as such."""
         if not found.unsigned or not any(map(may_be_unsigned, found.schema.columns)):
             return found
@@ -92,7 +92,7 @@ class Descriptions:
         )
         return replace(found, schema=replace(found.schema, columns=columns))
 
-    def _is_doubtful(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> bool:
+    def _is_doubtful(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> bool:
         """Whether nothing tells the signs of a table's columns. A target's Int64 does not: it may be made of earlier events."""
         return any(map(may_be_unsigned, found.schema.columns)) and self._in_topic(found, tables) is None
 
@@ -104,7 +104,7 @@ class Descriptions:
             log.debug("signs of %s: %s", name, error.message)
             return None
 
-    def _refine(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> Found:
+    def _refine(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> DetectedSchema:
         told = found.schema
         if not any(map(is_guessed, told.columns)):
             return found
@@ -124,19 +124,19 @@ class Descriptions:
         whole = tuple(replace(column, nullable=False) if column.name in keyed else column for column in columns)
         return replace(found, schema=replace(told, columns=whole))
 
-    def _known(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
+    def _known(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
         name = found.schema.name
         known = self._in_topic(found, tables)
         return known if known is not None else retrying(lambda: self.in_sink([name])).get(name)
 
-    def _in_topic(self, found: Found, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
+    def _in_topic(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
         name, parts = found.schema.name, found.topic.split(".")
         source = TableName(parts[-2], parts[-1]) if len(parts) > 1 else name
         return tables().get(name) or tables().get(source)
 
     def _of_topic(self) -> dict[TableName, TableSchema]:
         records = [] if self.in_topic is None else self.in_topic()
-        return follow((one for value in records for one in read_record(value)), {})
+        return apply_definitions((one for value in records for one in read_record(value)), {})
 
 
 def read_topic(address: KafkaAddress, topic: str) -> list[bytes]:

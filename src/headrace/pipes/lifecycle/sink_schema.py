@@ -15,11 +15,11 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.state.pipe_state import PipeState
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import TableRequirements
-from headrace.transforms.alteration import reread_reason, shaped_alteration
-from headrace.transforms.block_transform import Shaper
-from headrace.transforms.name_checks import check_new_table, check_read_again
+from headrace.transforms.alteration import reread_reason, transform_alteration
+from headrace.transforms.block_transform import BlockTransformer
+from headrace.transforms.name_checks import check_new_table, check_snapshot_replay
 from headrace.transforms.salts import read_salts
-from headrace.transforms.table_shape import Shape, shape_of
+from headrace.transforms.transform_plan import TransformPlan, plan_transform
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class SinkSchemaResolver:
         """A source's table as the sink gets to see it."""
         return self.shape(schema, hidden).schema
 
-    def shape(self, schema: TableSchema, hidden: tuple[str, ...]) -> Shape:
+    def shape(self, schema: TableSchema, hidden: tuple[str, ...]) -> TransformPlan:
         """How that comes about."""
-        return shape_of(self.settings.transforms.of(schema.name), self.read(schema, hidden))
+        return plan_transform(self.settings.transforms.of(schema.name), self.read(schema, hidden))
 
     def read(self, schema: TableSchema, hidden: tuple[str, ...]) -> TableSchema:
         """A source's table with the columns that are read of it."""
@@ -46,7 +46,7 @@ class SinkSchemaResolver:
         read = told.shown(lambda one: self.read(one, hidden), lambda one: self.read(one, hidden_after))
         if self.settings.transforms.of(told.before.name).is_empty:
             return read
-        return shaped_alteration(read, *self._shapes(told, hidden, hidden_after))
+        return transform_alteration(read, *self._shapes(told, hidden, hidden_after))
 
     def reread_reason(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> str:
         """Why other rows belong into the sink after an alteration; empty if the same do."""
@@ -65,13 +65,13 @@ class SinkSchemaResolver:
 
     def check_again(self, before: TableSchema, now: TableSchema) -> None:
         """Raise `DefiniteError` if a table that is read again may show what was hidden of it."""
-        check_read_again(self.settings.transforms.of(now.name), before, now)
+        check_snapshot_replay(self.settings.transforms.of(now.name), before, now)
 
     def is_same(self, old: TableName, new: TableName) -> bool:
         """Whether a table is transformed under another name as it was under its own."""
         return self.settings.transforms.of(old) == self.settings.transforms.of(new)
 
-    def _shapes(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> tuple[Shape, Shape]:
+    def _shapes(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> tuple[TransformPlan, TransformPlan]:
         before = self.shape(told.before, hidden)
         try:
             return before, self.shape(told.after, hidden_after)
@@ -84,14 +84,14 @@ class SinkSchemaResolver:
 
 
 def shaper_for(
-    settings: PipeSettings, shapes: Iterable[Shape], needs: Mapping[TableName, TableRequirements], *, whole: bool = True
-) -> Shaper | None:
-    """What tasks do to blocks of these tables; None: nothing. `whole`: see `Shaper`."""
+    settings: PipeSettings, shapes: Iterable[TransformPlan], needs: Mapping[TableName, TableRequirements], *, whole: bool = True
+) -> BlockTransformer | None:
+    """What tasks do to blocks of these tables; None: nothing. `whole`: see `BlockTransformer`."""
     transformed = [shape.schema.name for shape in shapes if not shape.is_plain]
     if not transformed:
         return None
     moving = {name: needs[name].key_columns for name in transformed}
-    return Shaper(settings.transforms, read_salts(settings.transforms), moving, whole)
+    return BlockTransformer(settings.transforms, read_salts(settings.transforms), moving, whole)
 
 
 def current_sink_schema(schema: TableSchema, state: PipeState, settings: PipeSettings) -> TableSchema:

@@ -39,7 +39,7 @@ from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
-from headrace.transforms.name_checks import misfits
+from headrace.transforms.name_checks import find_name_conflicts
 
 logger = logging.getLogger("headrace")
 
@@ -70,7 +70,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
         history = SchemaHistory(context.is_selected, Dialect.of(log.server_version, in_utc=True), directory.history)
         if is_new:
             self._learn(log, state, history)
-            for misfit in misfits(self._settings.transforms, [table.schema for table in state.tables.values()]):
+            for misfit in find_name_conflicts(self._settings.transforms, [table.schema for table in state.tables.values()]):
                 # Statements in the files may still make the table or the column.
                 logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
         self._own_targets(directory, state)

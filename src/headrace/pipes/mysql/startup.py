@@ -42,7 +42,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.mysql.start_position import complete_gtid, identify_start, resolve_start
-from headrace.transforms.name_checks import misfits
+from headrace.transforms.name_checks import find_name_conflicts
 
 log = logging.getLogger("headrace")
 
@@ -110,7 +110,7 @@ class PipeStartup:
 
     def _check_transforms(self, state: PipeState, *, is_new: bool) -> None:
         """Halt at names that are most likely misspelt before anything is shown; later, columns may have gone with a statement."""
-        for misfit in misfits(self.settings.transforms, [table.schema for table in state.tables.values()]):
+        for misfit in find_name_conflicts(self.settings.transforms, [table.schema for table in state.tables.values()]):
             if is_new and misfit.is_sure:
                 raise misfit.error()
             log.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)

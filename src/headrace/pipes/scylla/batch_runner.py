@@ -33,8 +33,8 @@ from headrace.runtime.interface import RunTask
 from headrace.runtime.tasks import Report, Task
 from headrace.sources.scylla.position import LogPosition
 from headrace.sources.scylla.skipped_batches import is_passed
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.window_feedback import tell
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.window_feedback import write_feedback
 from headrace.sources.scylla.window_reader import KnownLog, LogReader
 
 _MAX_ROUNDS: Final = 5
@@ -47,7 +47,7 @@ class LogBatchRunner:
 
     context: PipeContext[LogTarget]
     address: CqlAddress
-    choices: ScyllaChoices
+    choices: ScyllaOptions
     notes: ScyllaPipeNotes
     follower: ScyllaSchemaFollower
     snapshots: ScyllaSnapshotRunner
@@ -76,7 +76,7 @@ class LogBatchRunner:
         self.skips.left_out(found for report in reports if report.kind == "done" for found in json.loads(report.detail)["skipped"])
         self.late.done(reports)
         self.reached = end
-        tell(self.context.directory.path / "pace.json", self.reached, _rows(reports))
+        write_feedback(self.context.directory.path / "pace.json", self.reached, _rows(reports))
         self._tell(reports)
 
     def _read(self, over: RunTask) -> list[Report]:

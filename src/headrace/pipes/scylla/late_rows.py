@@ -12,7 +12,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from headrace.cql.log_positions import BatchPlace
+from headrace.cql.log_positions import BatchPosition
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.scylla.pipe_notes import LateNote, ScyllaPipeNotes, TableNote
@@ -22,8 +22,8 @@ from headrace.runtime.tasks import Report
 from headrace.sinks.cdc_log_sink import LateBatch, LateRowStore
 from headrace.sources.scylla.generations import StreamCatalog
 from headrace.sources.scylla.position import AUDIT, LogPosition, parse_label
-from headrace.sources.scylla.read_times import LookTimes, look_ages, places_of
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.read_times import ReadTimes, places_of, read_ages
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.window_reader import LateRows
 
 log = logging.getLogger("headrace")
@@ -37,7 +37,7 @@ class LateRowWatch:
     """Keeps what the notes of a pipe's tables say of late rows. Belongs to the driver."""
 
     notes: ScyllaPipeNotes
-    choices: ScyllaChoices
+    choices: ScyllaOptions
     catalog: StreamCatalog
     view: ProgressView
     pipe: str
@@ -57,15 +57,15 @@ class LateRowWatch:
                 )
         self._tell()
 
-    def known(self, note: TableNote) -> LookTimes:
+    def known(self, note: TableNote) -> ReadTimes:
         """What a task must know of earlier reads of a table's log."""
-        return note.looks.known(look_ages(self.choices, note.start.ttl), note.start.place.time)
+        return note.looks.known(read_ages(self.choices, note.start.ttl), note.start.place.time)
 
     def read(self, before: LogPosition, after: LogPosition) -> None:
         """A batch is about to be read, from one position to the other."""
         now, changed = self.catalog.now(), False
         for name, note in self.notes.tables.items():
-            ages = look_ages(self.choices, note.start.ttl)
+            ages = read_ages(self.choices, note.start.ttl)
             begin = note.start.place
             old, new = (places_of(position, name, len(ages), begin) for position in (before, after))
             if note.looks.moved(ages, old, new, now):
@@ -104,7 +104,7 @@ class LateRowWatch:
     def renew(self, name: TableName) -> None:
         """A table is about to be copied again: all that was written up to now will be in the sink."""
         note = self.notes.tables[name]
-        known = {place.id: written for text, (_, written) in note.late.places.items() if (place := BatchPlace.parse(text)) is not None}
+        known = {place.id: written for text, (_, written) in note.late.places.items() if (place := BatchPosition.parse(text)) is not None}
         note.looks.renew(self.catalog.now(), known)
         note.late = LateNote()
         self.notes.save()
@@ -157,5 +157,5 @@ class LateRowWatch:
 
 
 def _micros(place: str) -> int:
-    found = BatchPlace.parse(place)
+    found = BatchPosition.parse(place)
     return found.micros if found is not None else 0

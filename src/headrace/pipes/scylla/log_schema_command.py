@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 from headrace.cql.address import is_cql, parse_cql_url
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table
-from headrace.cql.language.lexer import Cursor
+from headrace.cql.language.lexer import CqlCursor
 from headrace.cql.log import SUFFIX
 from headrace.cql.options import CdcOptions
 from headrace.cql.schema_reader import describe_all, describe_options, list_tables
@@ -23,24 +23,24 @@ def log_schema(source: str, names: list[str], *, cassandra: bool = False) -> str
 
     Without names: of all tables that have CDC enabled, or, where none has, of all tables. `cassandra`: in the words of Apache Cassandra.
     """
-    known = _from_server(source, names) if is_cql(source) else Definitions().apply_all(_text(source))
+    known = _from_server(source, names) if is_cql(source) else CqlCatalog().apply_all(_text(source))
     tables = [known.named(name) for name in names] or _logged(known)
     if not tables:
         raise DefiniteError("there is no table", place=source, hint="give CREATE TABLE statements, or a keyspace in the address")
     return "\n\n".join(create_log_table(table, known.cdc.get(table.name), cassandra=cassandra) for table in tables)
 
 
-def _logged(known: Definitions) -> list[CqlTable]:
+def _logged(known: CqlCatalog) -> list[CqlTable]:
     chosen = [table for name, table in known.tables.items() if known.cdc[name].enabled]
     return chosen or list(known.tables.values())
 
 
-def _from_server(source: str, names: list[str]) -> Definitions:
+def _from_server(source: str, names: list[str]) -> CqlCatalog:
     address = parse_cql_url(source)
     with connect(address) as session:
         wanted = [_name(text, address.keyspace) for text in names] or _all_of(session, address.keyspace)
         tables = {name: found.table for name, found in describe_all(session, wanted).items()}
-        return Definitions(address.keyspace, tables, {}, {name: describe_options(session, name) or CdcOptions() for name in tables})
+        return CqlCatalog(address.keyspace, tables, {}, {name: describe_options(session, name) or CdcOptions() for name in tables})
 
 
 def _all_of(session: CqlSession, keyspace: str) -> list[TableName]:
@@ -50,7 +50,7 @@ def _all_of(session: CqlSession, keyspace: str) -> list[TableName]:
 
 
 def _name(text: str, keyspace: str) -> TableName:
-    cursor = Cursor(text)
+    cursor = CqlCursor(text)
     first = cursor.name()
     found = TableName(first, cursor.name()) if cursor.skip_sign(".") else TableName(keyspace, first)
     cursor.end()

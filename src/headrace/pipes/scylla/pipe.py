@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from headrace.cql.address import CqlAddress
-from headrace.cql.log_positions import BatchPlace
+from headrace.cql.log_positions import BatchPosition
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
@@ -38,9 +38,9 @@ from headrace.runtime.interface import LOOP_S, RuntimeSession, WorkerStartTimeou
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
-from headrace.sources.scylla.log_tables import LoggedTable, choose_tables, gone, look_at, no_log
+from headrace.sources.scylla.log_tables import LoggedTable, check_tables_readable, gone, no_log, select_tables
 from headrace.sources.scylla.position import LogPosition, moment
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.source import ScyllaSource
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 
@@ -58,7 +58,7 @@ _KIND: Final = "scylla"
 class ScyllaPipe(Pipe):
     """One replication of log tables."""
 
-    def __init__(self, address: CqlAddress, choices: ScyllaChoices, target: LogTarget, settings: PipeSettings, view: ProgressView) -> None:
+    def __init__(self, address: CqlAddress, choices: ScyllaOptions, target: LogTarget, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__(target.name, settings, view)
         self._address, self._choices, self._target = address, choices, target
         self._owned: TargetOwnership | None = None
@@ -73,7 +73,7 @@ class ScyllaPipe(Pipe):
 
     def _can_skip(self, event: str) -> bool:
         """A batch of log rows; not a row of a copy."""
-        return BatchPlace.parse(event) is not None
+        return BatchPosition.parse(event) is not None
 
     def _run(self, directory: StateDirectory) -> None:
         self._choices.check()
@@ -178,7 +178,7 @@ class ScyllaPipe(Pipe):
         for name in [name for name in notes.tables if name not in names]:
             self._view.note(f"table {name} is not chosen any more; what was read of it stays in the sink")
             del notes.tables[name]
-        fresh = retrying(lambda: look_at(session, [name for name in names if name not in notes.tables], self._choices))
+        fresh = retrying(lambda: check_tables_readable(session, [name for name in names if name not in notes.tables], self._choices))
         # Before anything is noted of new tables: what cannot be held is refused first.
         known = [note.table for note in notes.tables.values()]
         retrying(lambda: self._prepare([*known, *(one.table for one in fresh.values())]))
@@ -200,7 +200,7 @@ class ScyllaPipe(Pipe):
         self._owned.keep_only(targets)
 
     def _chosen(self, session: CqlSession, notes: ScyllaPipeNotes, *, is_new: bool) -> tuple[TableName, ...]:
-        chosen = retrying(lambda: choose_tables(session, self._settings.selection), deadline_s=self._settings.retry_timeout_s)
+        chosen = retrying(lambda: select_tables(session, self._settings.selection), deadline_s=self._settings.retry_timeout_s)
         named = set(self._settings.selection.include)
         for name in chosen.unlogged:
             if str(name) in named or name in notes.tables:

@@ -14,9 +14,9 @@ from headrace.jsonl import MISSHAPEN
 from headrace.model.schema import TableName
 from headrace.pipes.state.json_file import damaged
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.sources.scylla.generations import Start
-from headrace.sources.scylla.position import Place
-from headrace.sources.scylla.read_times import LookRecord
+from headrace.sources.scylla.generations import LogStart
+from headrace.sources.scylla.position import StreamPosition
+from headrace.sources.scylla.read_times import ReadTimeRecord
 
 FILE: Final = "scylla.json"
 
@@ -42,8 +42,8 @@ class TableNote:
     table: CqlTable
     id: UUID
     """The server's own name for it: another one after it was dropped and made anew."""
-    start: Start
-    looks: LookRecord = field(default_factory=LookRecord)
+    start: LogStart
+    looks: ReadTimeRecord = field(default_factory=ReadTimeRecord)
     late: LateNote = field(default_factory=LateNote)
 
     def to_json(self) -> dict[str, Any]:
@@ -60,10 +60,10 @@ class TableNote:
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> TableNote:
-        found = cls(CqlTable.from_json(raw["table"]), UUID(raw["id"]), Start(Place(*raw["place"]), raw["ttl"], raw["promised"]))
+        found = cls(CqlTable.from_json(raw["table"]), UUID(raw["id"]), LogStart(StreamPosition(*raw["place"]), raw["ttl"], raw["promised"]))
         # A state of release 0.9 has neither.
         if "looks" in raw:
-            found.looks = LookRecord.from_json(raw["looks"])
+            found.looks = ReadTimeRecord.from_json(raw["looks"])
             late = raw["late"]
             found.late = LateNote(
                 {place: (int(rows), int(written)) for place, (rows, written) in late["places"].items()}, int(late["more"])
@@ -88,7 +88,7 @@ class ScyllaPipeNotes:
         return cls(directory, {note.table.name: note for note in found})
 
     @property
-    def starts(self) -> dict[TableName, Start]:
+    def starts(self) -> dict[TableName, LogStart]:
         return {name: note.start for name, note in self.tables.items()}
 
     def save(self) -> None:

@@ -22,9 +22,9 @@ from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.retry import pause, retrying
-from headrace.sources.scylla.generations import Start
-from headrace.sources.scylla.log_tables import LoggedTable, choose_tables, gone, look_at, no_log
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.generations import LogStart
+from headrace.sources.scylla.log_tables import LoggedTable, check_tables_readable, gone, no_log, select_tables
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
 log = logging.getLogger("headrace")
 
@@ -38,7 +38,7 @@ class ScyllaSchemaFollower:
 
     context: PipeContext[LogTarget]
     session: CqlSession
-    choices: ScyllaChoices
+    choices: ScyllaOptions
     notes: ScyllaPipeNotes
     came: set[TableName] = field(default_factory=set)
     """Chosen tables that have a log and are not replicated yet."""
@@ -67,7 +67,7 @@ class ScyllaSchemaFollower:
                     hint="what is in the sink is of the former table: start over with a new --state and empty targets, or --exclude it",
                 )
             if found.ttl != note.start.ttl:
-                note.start = Start(note.start.place, found.ttl, note.start.promised)
+                note.start = LogStart(note.start.place, found.ttl, note.start.promised)
                 self.notes.save()
                 self.outdated = True
             if found.table != note.table:
@@ -78,14 +78,14 @@ class ScyllaSchemaFollower:
         return changed
 
     def _look(self) -> Mapping[TableName, LoggedTable]:
-        chosen = choose_tables(self.session, self.context.settings.selection)
+        chosen = select_tables(self.session, self.context.settings.selection)
         self.came = set(chosen.logged) - self.notes.tables.keys()
         for name in self.notes.tables:
             if name in chosen.unlogged:
                 raise no_log(name, "its log was there when the pipe began")
             if name not in chosen.logged and self.context.settings.selection(name):
                 raise gone(name, str(self.session.address))
-        return self._agreed(lambda: look_at(self.session, self.notes.tables, self.choices))
+        return self._agreed(lambda: check_tables_readable(self.session, self.notes.tables, self.choices))
 
     def _agreed(self, look: Callable[[], Mapping[TableName, LoggedTable]]) -> Mapping[TableName, LoggedTable]:
         """What a look gives, tried again for a while: a base table and its log may be altered one after the other."""

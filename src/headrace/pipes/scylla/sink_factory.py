@@ -23,7 +23,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.cql.sink import ReplaySink
 from headrace.sinks.target_claims import ClaimStore
 from headrace.sinks.url_schemes import CLICKHOUSE, STDOUT, is_kafka, is_stdout
-from headrace.sources.scylla.snapshot.options import Kept
+from headrace.sources.scylla.snapshot.options import StoredForm
 
 CQL: Final = "cql://"
 
@@ -101,4 +101,4 @@ def same_log_sink(one: str, other: str) -> bool:
 
 
 def _kept(chosen: UserSettings, sink: ClickHouseSink) -> LogSink:
-    return PostimageSink(sink) if chosen.scylla.kept is Kept.IMAGES else CellSink(sink)
+    return PostimageSink(sink) if chosen.scylla.kept is StoredForm.IMAGES else CellSink(sink)

@@ -13,8 +13,8 @@ from headrace.jsonl import MISSHAPEN
 from headrace.model.schema import TableName
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.sources.scylla.position import parse_name
-from headrace.sources.scylla.snapshot.reader import ChunkDone
-from headrace.sources.scylla.snapshot.row_recheck import Begun
+from headrace.sources.scylla.snapshot.reader import ChunkResult
+from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes
 from headrace.sources.scylla.snapshot.token_ranges import TokenRange, covered, left_over
 
 FILE = "copies.jsonl"
@@ -24,7 +24,7 @@ FILE = "copies.jsonl"
 class TableProgress:
     """One table's first copy."""
 
-    begun: Begun
+    begun: LogStartTimes
     done: list[TokenRange] = field(default_factory=list)
     rows: int = 0
 
@@ -54,11 +54,11 @@ class SnapshotProgress:
             except MISSHAPEN as error:
                 raise self._journal.damaged(number, repr(error)) from error
 
-    def begin(self, table: TableName, begun: Begun) -> None:
+    def begin(self, table: TableName, begun: LogStartTimes) -> None:
         """A table is to be copied, from the beginning; what was noted of it before counts no more."""
         self._note({"table": str(table), "begun": begun.to_json()})
 
-    def finish(self, table: TableName, chunk: ChunkDone) -> None:
+    def finish(self, table: TableName, chunk: ChunkResult) -> None:
         """A chunk is in the sink."""
         self._note({"table": str(table), "done": chunk.to_json()})
 
@@ -70,7 +70,7 @@ class SnapshotProgress:
         """The table is no more."""
         self._note({"table": str(table), "begun": None})
 
-    def begun(self) -> dict[TableName, Begun]:
+    def begun(self) -> dict[TableName, LogStartTimes]:
         """How tables were begun, for whoever reads their logs."""
         with self._lock:
             return {name: copy.begun for name, copy in self.tables.items()}
@@ -90,11 +90,11 @@ class SnapshotProgress:
         if "begun" in entry:
             self.tables.pop(table, None)
             if entry["begun"] is not None:
-                self.tables[table] = TableProgress(Begun.from_json(entry["begun"]))
+                self.tables[table] = TableProgress(LogStartTimes.from_json(entry["begun"]))
             return
         found = self.tables[table]
         if "done" in entry:
-            done = ChunkDone.from_json(entry["done"])
+            done = ChunkResult.from_json(entry["done"])
             found.done.append(done.read)
             found.rows += done.rows
         else:

@@ -29,11 +29,11 @@ from headrace.retry import bind_context, pause, retrying
 from headrace.runtime.interface import RuntimeSession
 from headrace.runtime.tasks import Report, Task
 from headrace.sources.base import Split
-from headrace.sources.scylla.snapshot.base_rows import Telling
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.snapshot.reader import Chunk, ChunkDone, SnapshotReader, server_time
-from headrace.sources.scylla.snapshot.row_recheck import Begun
-from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
+from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.snapshot.reader import ChunkResult, TokenChunk, TokenRangeReader, server_time
+from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes
+from headrace.sources.scylla.snapshot.table_probe import probe_write_times, read_ring
 from headrace.sources.scylla.snapshot.token_ranges import Ring, cut
 
 log = logging.getLogger("headrace")
@@ -55,7 +55,7 @@ class ScyllaSnapshotRunner:
 
     context: PipeContext[LogTarget]
     address: CqlAddress
-    choices: ScyllaChoices
+    choices: ScyllaOptions
     notes: ScyllaPipeNotes
     progress: SnapshotProgress
     _thread: threading.Thread | None = field(default=None, init=False)
@@ -70,7 +70,7 @@ class ScyllaSnapshotRunner:
                 table.name,
                 ", ".join(silent),
             )
-        self.progress.begin(table.name, Begun(start))
+        self.progress.begin(table.name, LogStartTimes(start))
 
     @property
     def is_complete(self) -> bool:
@@ -161,12 +161,12 @@ class ScyllaSnapshotRunner:
             copy = self.progress.tables[name]
             since = copy.begun.first + self.choices.confidence_us
             parts = cut(copy.left, rings[name], _LEAST_CHUNKS * parallelism)
-            splits += [Chunk(name, part, self.context.settings.chunk_rows, since).to_split() for part in parts]
-        reader = SnapshotReader(self.address, tables, {name: self._telling(table) for name, table in tables.items()}, self.choices)
+            splits += [TokenChunk(name, part, self.context.settings.chunk_rows, since).to_split() for part in parts]
+        reader = TokenRangeReader(self.address, tables, {name: self._telling(table) for name, table in tables.items()}, self.choices)
 
         def on_done(split: Split, reports: list[Report]) -> None:
-            name = Chunk.from_split(split).table
-            done = ChunkDone.from_json(json.loads(next(report.detail for report in reports if report.kind == "done")))
+            name = TokenChunk.from_split(split).table
+            done = ChunkResult.from_json(json.loads(next(report.detail for report in reports if report.kind == "done")))
             self.progress.finish(name, done)
             self.context.view.snapshot_rows(str(name), done.rows, finished=False)
 
@@ -180,12 +180,12 @@ class ScyllaSnapshotRunner:
         """The tables as the sink holds them now."""
         return {name: note.table for name, note in list(self.notes.tables.items())}
 
-    def _task(self, reader: SnapshotReader) -> Task:
+    def _task(self, reader: TokenRangeReader) -> Task:
         retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
         return Task(reader, self.context.targets.sink, retry)
 
-    def _telling(self, table: CqlTable) -> Telling:
-        return ask_telling(shared_session(self.address), table)
+    def _telling(self, table: CqlTable) -> WriteTimeColumns:
+        return probe_write_times(shared_session(self.address), table)
 
     def _left(self) -> dict[TableName, TableProgress]:
         chosen = self._tables()
@@ -193,7 +193,7 @@ class ScyllaSnapshotRunner:
 
     def _rings(self) -> dict[TableName, Ring]:
         session = shared_session(self.address)
-        return {name: retrying(lambda name=name: ask_ring(session, name)) for name in self._left()}  # type: ignore[misc]
+        return {name: retrying(lambda name=name: read_ring(session, name)) for name in self._left()}  # type: ignore[misc]
 
     def _estimates(self, rings: Mapping[TableName, Ring]) -> tuple[dict[str, int], dict[str, int]]:
         """About how many rows each table has, and how many of them are there already."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from headrace.errors import DefiniteError
-from headrace.sources.scylla.generations import START_FORMS, Start, StreamCatalog, floor_us, oldest, past_lost_streams, start_at
+from headrace.sources.scylla.generations import START_FORMS, LogStart, StreamCatalog, floor_us, oldest, past_lost_streams, start_at
 from headrace.sources.scylla.log_tables import LoggedTable
 from headrace.sources.scylla.position import moment
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
 log = logging.getLogger("headrace")
 
@@ -22,12 +22,12 @@ class StartPosition:
     """`now`: what is written from now on (a little before, to be sure); `oldest`: all that is there; or a moment."""
 
     catalog: StreamCatalog
-    choices: ScyllaChoices
+    choices: ScyllaOptions
     where: str
     joins: bool = False
     """Whether the table joins others that were begun before, maybe long ago: of a moment whose rows are gone the oldest that are there."""
 
-    def of(self, found: LoggedTable) -> Start:
+    def of(self, found: LoggedTable) -> LogStart:
         """The start of one table."""
         name, now = found.table.name, self.catalog.now()
         generations, floor = self.catalog.generations(name), floor_us(found.ttl, now)
@@ -42,10 +42,10 @@ class StartPosition:
                     moment(floor),
                 )
             # Rows go on expiring while the oldest are read: only what is written from now on is promised.
-            return Start(place, found.ttl, now)
+            return LogStart(place, found.ttl, now)
         return self.at(found, time)
 
-    def at(self, found: LoggedTable, time: int) -> Start:
+    def at(self, found: LoggedTable, time: int) -> LogStart:
         """The start from a microsecond on."""
         name, now = found.table.name, self.catalog.now()
         floor = floor_us(found.ttl, now)
@@ -55,7 +55,7 @@ class StartPosition:
                 place="--start-at",
                 hint="say --start-at oldest to begin with what is there, or leave it out to copy the table first",
             )
-        return Start(start_at(self.catalog.generations(name), time), found.ttl, time)
+        return LogStart(start_at(self.catalog.generations(name), time), found.ttl, time)
 
 
 def parse_start(text: str) -> int:

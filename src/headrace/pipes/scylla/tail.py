@@ -29,14 +29,14 @@ from headrace.settings.settings_file import UserSettings, parse_set_flag
 from headrace.shutdown import temporary_directory
 from headrace.sinks.kafka.scylla.log_documents import log_documents
 from headrace.sources.base import Split
-from headrace.sources.scylla.generations import Start
-from headrace.sources.scylla.log_tables import choose_tables, look_at, no_log
+from headrace.sources.scylla.generations import LogStart
+from headrace.sources.scylla.log_tables import check_tables_readable, no_log, select_tables
 from headrace.sources.scylla.position import LogPosition, moment, parse_label
-from headrace.sources.scylla.read_times import LookRecord, look_ages, places_of
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.read_times import ReadTimeRecord, places_of, read_ages
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.sources.scylla.window_feedback import tell
-from headrace.sources.scylla.window_planner import LogPlanner
+from headrace.sources.scylla.window_feedback import write_feedback
+from headrace.sources.scylla.window_planner import WindowPlanner
 from headrace.sources.scylla.window_reader import KnownLog, LogReader
 
 log = logging.getLogger("headrace")
@@ -47,7 +47,7 @@ _PATIENCE_S: Final = 30.0
 _MOST_ROUNDS: Final = 3
 
 
-def tail_choices(settings: Iterable[str]) -> ScyllaChoices:
+def tail_choices(settings: Iterable[str]) -> ScyllaOptions:
     """How the log is read for looking on: as settings say (`scylla.confidence=1`), and soon if they do not."""
     chosen = UserSettings({})
     for text in settings:
@@ -63,7 +63,7 @@ class Tail:
     """One look at the logs of some tables."""
 
     address: CqlAddress
-    choices: ScyllaChoices
+    choices: ScyllaOptions
     selection: Selection
     oldest: bool = False
     """From the oldest row that is there; else what is written from now on."""
@@ -80,12 +80,14 @@ class Tail:
         catalog = ServerCatalog(session, self.choices)
         logs = self._logs(session)
         beginning = StartPosition(catalog, self.choices, OLDEST if self.oldest or self.once else NOW)
-        found = retrying(lambda: look_at(session, logs, self.choices), deadline_s=_PATIENCE_S)
+        found = retrying(lambda: check_tables_readable(session, logs, self.choices), deadline_s=_PATIENCE_S)
         starts = {name: beginning.of(one) for name, one in found.items()}
         asked = {name: catalog.now() for name in logs}
-        looks = {name: LookRecord() for name in logs}
+        looks = {name: ReadTimeRecord() for name in logs}
         with temporary_directory("headrace-tail-") as scratch:
-            planner = LogPlanner(catalog, starts, self.choices, 1, Path(scratch) / "pace.json", wait=lambda seconds: _wait(stop, seconds))
+            planner = WindowPlanner(
+                catalog, starts, self.choices, 1, Path(scratch) / "pace.json", wait=lambda seconds: _wait(stop, seconds)
+            )
             reached = planner.initial()
             while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(asked)):
                 end = planner.plan(reached)
@@ -96,28 +98,28 @@ class Tail:
                 for label, places in said["doubtful"].items():
                     name, look = parse_label(label)
                     looks[name].remember(look, places)
-                tell(Path(scratch) / "pace.json", LogPosition.from_json(end), said["rows"])
+                write_feedback(Path(scratch) / "pace.json", LogPosition.from_json(end), said["rows"])
                 reached = end
 
     def _note_looks(
         self,
         logs: dict[TableName, KnownLog],
-        looks: Mapping[TableName, LookRecord],
-        starts: Mapping[TableName, Start],
+        looks: Mapping[TableName, ReadTimeRecord],
+        starts: Mapping[TableName, LogStart],
         before: LogPosition,
         after: LogPosition,
         now: int,
     ) -> None:
         """Note when logs are read, so that no row is shown twice."""
         for name, start in starts.items():
-            ages = look_ages(self.choices, start.ttl)
+            ages = read_ages(self.choices, start.ttl)
             old, new = (places_of(position, name, len(ages), start.place) for position in (before, after))
             looks[name].moved(ages, old, new, now)
             looks[name].forget(start.ttl, now)
             logs[name] = replace(logs[name], looks=looks[name].known(ages, start.place.time))
 
     def _logs(self, session: CqlSession) -> dict[TableName, KnownLog]:
-        chosen = retrying(lambda: choose_tables(session, self.selection), deadline_s=_PATIENCE_S)
+        chosen = retrying(lambda: select_tables(session, self.selection), deadline_s=_PATIENCE_S)
         if not chosen.logged:
             if chosen.unlogged:
                 raise no_log(chosen.unlogged[0], str(self.address))
@@ -127,7 +129,7 @@ class Tail:
     def _known(self, session: CqlSession, names: Iterable[TableName]) -> dict[TableName, KnownLog]:
         wanted = tuple(names)
         self._version = retrying(lambda: schema_version(session), deadline_s=_PATIENCE_S)
-        found = retrying(lambda: look_at(session, wanted, self.choices), deadline_s=_PATIENCE_S)
+        found = retrying(lambda: check_tables_readable(session, wanted, self.choices), deadline_s=_PATIENCE_S)
         return {name: KnownLog(one.table, one.ttl) for name, one in found.items()}
 
     def _read(self, session: CqlSession, split: Split, logs: dict[TableName, KnownLog], said: dict[str, Any]) -> Iterator[bytes]:

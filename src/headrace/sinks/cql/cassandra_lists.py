@@ -20,7 +20,7 @@ import pyarrow as pa
 from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.language.ddl_printer import table_name
 from headrace.cql.session import CqlSession
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -51,11 +51,11 @@ def keys_table(table: CqlTable) -> CqlTable | None:
     """The table beside; None if there are no lists."""
     columns: list[CqlColumn] = []
     for column in table.columns:
-        if column.role in (Role.PARTITION, Role.CLUSTERING):
+        if column.role in (ColumnRole.PARTITION, ColumnRole.CLUSTERING):
             columns.append(column)
         elif column.type.name == "list" and not column.type.is_atomic:
             columns.append(replace(column, type=CqlType("map", (CqlType("timeuuid"), column.type.args[0]))))
-    if not any(column.role in (Role.STATIC, Role.REGULAR) for column in columns):
+    if not any(column.role in (ColumnRole.STATIC, ColumnRole.REGULAR) for column in columns):
         return None
     return CqlTable(TableName(table.name.database, table.name.table + SUFFIX), tuple(columns))
 
@@ -76,9 +76,9 @@ def check(session: CqlSession, table: CqlTable) -> None:
 
 def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: CqlTable, beside: CqlTable) -> None:
     """Make the lists of rows look like their maps."""
-    for role, scope in ((Role.REGULAR, Scope.row(table)), (Role.STATIC, Scope.partition(table))):
+    for role, scope in ((ColumnRole.REGULAR, Scope.row(table)), (ColumnRole.STATIC, Scope.partition(table))):
         columns = scope.lists
-        chosen = [row for row in listed if _is_static(rows, table, row) is (role is Role.STATIC)]
+        chosen = [row for row in listed if _is_static(rows, table, row) is (role is ColumnRole.STATIC)]
         if not columns or not chosen:
             continue
         keys = [rows.raw(name) for name in scope.keys]

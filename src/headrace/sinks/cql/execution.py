@@ -14,7 +14,7 @@ from cassandra.concurrent import execute_concurrent
 from cassandra.query import BatchStatement, BatchType, BoundStatement
 
 from headrace.cql.decode.pages import as_batch
-from headrace.cql.errors import DRIVER_ERRORS, as_ours
+from headrace.cql.errors import DRIVER_ERRORS, translate_error
 from headrace.cql.raw_pages import RawPage
 from headrace.cql.session import RAW, CqlSession
 from headrace.errors import HeadraceError
@@ -105,5 +105,5 @@ def _batch(session: CqlSession, writes: Sequence[Write]) -> BoundStatement | Bat
 def _failed(error: BaseException, session: CqlSession, place: str) -> BaseException:
     if not isinstance(error, (*DRIVER_ERRORS, HeadraceError)):
         return error
-    ours = as_ours(error, session.address)
+    ours = translate_error(error, session.address)
     return type(ours)(ours.message, place=f"{place} -> {session.address}", hint=ours.hint)

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from cassandra.query import UNSET_VALUE
 
 from headrace.cql.blocks import LogBlock
-from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections, split_tuples, to_arrow
+from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_collections, split_tuples, to_arrow
 from headrace.cql.log import STREAM, TIME, TTL, Operation, deleted, deleted_elements
-from headrace.cql.log_positions import BatchPlace
+from headrace.cql.log_positions import BatchPosition
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
@@ -105,7 +105,7 @@ class LogRows:
         return Cells.of(self.block.rows.column(name))
 
     def error(self, row: int, message: str, hint: str) -> DefiniteError:
-        event = str(BatchPlace.of_row(str(self.block.table.name), self.block.rows, row))
+        event = str(BatchPosition.of_row(str(self.block.table.name), self.block.rows, row))
         return DefiniteError(message, place=self.place(row), hint=hint, event=event)
 
     def place(self, row: int) -> str:
@@ -115,7 +115,7 @@ class LogRows:
         keys = ", ".join(f"{c.name} = {_shown(c, found)}" for c in (*self.table.partition_key, *self.table.clustering))
         return f"table {self.block.table.name}, cdc$time {UUID(bytes=time)}, stream 0x{stream.hex()}, {keys}"
 
-    def damaged(self, column: str, damage: Damage) -> DefiniteError:
+    def damaged(self, column: str, damage: MalformedValue) -> DefiniteError:
         hint = "if the table or its type was altered just now, start again to read its definition anew; else report this"
         return self.error(damage.row, f"column {column} cannot be read: {damage.reason}", hint)
 
@@ -224,7 +224,7 @@ class _ScopePlan:
         count = len(column.type.fields)
         try:
             parts = split_tuples(self.rows.cells(column.name), count)
-        except Damage as damage:
+        except MalformedValue as damage:
             raise self.rows.damaged(column.name, damage) from None
         removed = self._removed_fields(column, count)
         for index, part in enumerate(parts):
@@ -255,7 +255,7 @@ class _ScopePlan:
     def _split(self, name: str, parts: int) -> tuple[npt.NDArray[np.int64], tuple[Cells, ...]]:
         try:
             return split_collections(self.rows.cells(name), parts)
-        except Damage as damage:
+        except MalformedValue as damage:
             raise self.rows.damaged(name, damage) from None
 
     def _elements(self, column: CqlColumn) -> Iterator[Write]:

@@ -20,7 +20,7 @@ from cassandra.query import UNSET_VALUE
 
 from headrace.cql import timeuuid
 from headrace.cql.blocks import RowBlock
-from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections, split_tuples
+from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_collections, split_tuples
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.errors import DefiniteError
 from headrace.sinks.cql.log_row_writes import Mask, Objects, Write, words
@@ -184,7 +184,7 @@ class BaseRows:
     def _split(self, column: CqlColumn, split: Any) -> Any:
         try:
             return split()
-        except Damage as damage:
+        except MalformedValue as damage:
             raise DefiniteError(
                 f"column {column.name} cannot be read: {damage.reason}",
                 place=self.place(damage.row),

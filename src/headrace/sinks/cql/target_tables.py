@@ -12,7 +12,7 @@ from dataclasses import replace
 from headrace.cql.language.ddl_printer import create_table, create_type, table_name, types_used
 from headrace.cql.schema_reader import describe_all, describe_types, list_keyspaces, list_tables
 from headrace.cql.session import CqlSession
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -111,7 +111,7 @@ def _complete(session: CqlSession, there: CqlTable, wanted: CqlTable, create: bo
         found = columns.get(column.name)
         if found is None:
             _may_create(session, f"table {wanted.name} has no column {column.name}", create)
-            static = " static" if column.role is Role.STATIC else ""
+            static = " static" if column.role is ColumnRole.STATIC else ""
             session.execute(f"ALTER TABLE {table_name(wanted.name)} ADD {quoted(column.name)} {column.type}{static}")
         elif not _fits(found, column):
             raise DefiniteError(
@@ -131,7 +131,12 @@ def _keys(table: CqlTable) -> tuple[CqlColumn, ...]:
 
 
 def _spelled(columns: Iterable[CqlColumn]) -> str:
-    words = {Role.STATIC: " static", Role.REGULAR: "", Role.PARTITION: " partition key", Role.CLUSTERING: " clustering"}
+    words = {
+        ColumnRole.STATIC: " static",
+        ColumnRole.REGULAR: "",
+        ColumnRole.PARTITION: " partition key",
+        ColumnRole.CLUSTERING: " clustering",
+    }
     return ", ".join(f"{c.name} {c.type}{words[c.role]}{' descending' if c.descending else ''}" for c in columns)
 
 

@@ -13,7 +13,7 @@ from typing import Self
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
-from headrace.kafka.mypipe.values import Mapping as ValueMapping
+from headrace.kafka.mypipe.values import ValueMapping
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.append_only import AppendOnlySink

@@ -16,10 +16,10 @@ from confluent_kafka import KafkaError, KafkaException
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import UNPACKED, KafkaAddress
 from headrace.kafka.librdkafka import BatchConsumer
-from headrace.kafka.message_columns import Columns, Gathering
+from headrace.kafka.message_columns import MessageColumns, MessageGatherer
 from headrace.sources.debezium.events.records import Records
 
-AWAY: Final = "Kafka is away"
+UNREACHABLE: Final = "Kafka is away"
 """How errors begin that end by themselves when the brokers are back."""
 BLOCK_ROWS, BLOCK_BYTES = 65_536, 64 << 20
 """How much of a partition is read at once."""
@@ -60,20 +60,20 @@ class OffsetRange:
         return [self.topic, self.partition, self.start, self.end]
 
 
-def fetch(address: KafkaAddress, wanted: OffsetRange) -> Iterator[Records]:
+def read_offset_range(address: KafkaAddress, wanted: OffsetRange) -> Iterator[Records]:
     """The records of a range, in pieces."""
     fetcher = _fetchers.get(address)
     if fetcher is None:
-        fetcher = _fetchers[address] = _Fetcher(address)
+        fetcher = _fetchers[address] = _RangeConsumer(address)
     try:
-        yield from fetcher.fetch(wanted)
+        yield from fetcher.read_offset_range(wanted)
     except HeadraceError:
         fetcher.close()
         _fetchers.pop(address, None)
         raise
 
 
-class _Fetcher:
+class _RangeConsumer:
     """A consumer of this process. A range that begins where the last one ended is at hand already."""
 
     def __init__(self, address: KafkaAddress) -> None:
@@ -81,7 +81,7 @@ class _Fetcher:
         self._heard: KafkaError | None = None
         settings = {**_SETTINGS, "group.id": "headrace-fetching", **address.client_settings()}
         try:
-            self._consumer = BatchConsumer(settings, self._hear, _MESSAGES)
+            self._consumer = BatchConsumer(settings, self._handle_errors, _MESSAGES)
         except KafkaException as error:
             raise reading_error(error.args[0], str(address)) from error
         self._at: tuple[str, int, int] | None = None
@@ -91,12 +91,12 @@ class _Fetcher:
     def close(self) -> None:
         self._consumer.close()
 
-    def fetch(self, wanted: OffsetRange) -> Iterator[Records]:
+    def read_offset_range(self, wanted: OffsetRange) -> Iterator[Records]:
         if self._at != (wanted.topic, wanted.partition, wanted.start):
             self._turn_to(wanted)
         # Whoever stops in the middle leaves the consumer somewhere.
         self._at = None
-        gathering = Gathering(min(BLOCK_ROWS, wanted.end - wanted.start))
+        gathering = MessageGatherer(min(BLOCK_ROWS, wanted.end - wanted.start))
         for _ in self._gathered(wanted, gathering):
             yield _records(wanted, gathering.columns())
 
@@ -106,7 +106,7 @@ class _Fetcher:
         except KafkaException as error:
             raise self._failure(error.args[0], wanted) from error
 
-    def _gathered(self, wanted: OffsetRange, gathering: Gathering) -> Iterator[None]:
+    def _gathered(self, wanted: OffsetRange, gathering: MessageGatherer) -> Iterator[None]:
         """Stops when enough is gathered, and when the range is whole; topics may have holes, where records were compacted away or
         transactions given up."""
         place, heard, is_past = wanted.start, time.monotonic(), False
@@ -117,7 +117,7 @@ class _Fetcher:
             with self._consumer.taken(most, _POLL_S) as messages:
                 seen = gathering.add(messages, wanted.end)
                 if seen.has_errors:
-                    place = self._see_to(self._consumer.errors(messages), wanted, place)
+                    place = self._check_gap(self._consumer.errors(messages), wanted, place)
             if seen.last is not None:
                 place, heard, is_past = max(place, seen.last + 1), time.monotonic(), seen.last >= wanted.end
             elif time.monotonic() - heard > _QUIET_S:
@@ -131,7 +131,7 @@ class _Fetcher:
         if gathering.rows:
             yield
 
-    def _see_to(self, errors: Sequence[tuple[KafkaError, int]], wanted: OffsetRange, place: int) -> int:
+    def _check_gap(self, errors: Sequence[tuple[KafkaError, int]], wanted: OffsetRange, place: int) -> int:
         """Where the partition ends, if that is what was told."""
         for error, offset in errors:
             if error.code() != KafkaError._PARTITION_EOF:
@@ -139,7 +139,7 @@ class _Fetcher:
             place = max(place, offset)
         return place
 
-    def _hear(self, error: KafkaError) -> None:
+    def _handle_errors(self, error: KafkaError) -> None:
         self._heard = error
 
     def _failure(self, error: KafkaError, wanted: OffsetRange) -> HeadraceError:
@@ -181,12 +181,12 @@ def reading_error(error: KafkaError, place: str) -> HeadraceError:
             place=place,
             hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
         )
-    return TransientError(f"{AWAY}: {error.str()}", place=place, hint="check that the brokers run and can be reached")
+    return TransientError(f"{UNREACHABLE}: {error.str()}", place=place, hint="check that the brokers run and can be reached")
 
 
-_fetchers: dict[KafkaAddress, _Fetcher] = {}
+_fetchers: dict[KafkaAddress, _RangeConsumer] = {}
 """A worker's process reads range after range."""
 
 
-def _records(wanted: OffsetRange, found: Columns) -> Records:
+def _records(wanted: OffsetRange, found: MessageColumns) -> Records:
     return Records(wanted.topic, wanted.partition, found.offset, found.key, found.value, found.timestamp, found.headers)

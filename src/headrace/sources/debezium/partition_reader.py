@@ -18,22 +18,22 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.debezium.block_builder import blocks_of, some_images
+from headrace.sources.debezium.block_builder import build_blocks, take_images
 from headrace.sources.debezium.events.event_versions import (
     ASKED_OF_LOGS,
-    Order,
-    Placed,
-    Rule,
-    Tail,
-    check_rising,
-    follow,
+    EventPositions,
+    LogTail,
+    TableVersioning,
+    VersionRule,
+    assign_epochs,
+    check_ascending,
     rule_of,
     versions_of,
 )
 from headrace.sources.debezium.events.fields import RowFields
-from headrace.sources.debezium.events.keyless_snapshots import Snapshot, check_first, snapshots_in
-from headrace.sources.debezium.events.options import Format, SecondSnapshot, Versions
-from headrace.sources.debezium.events.options import Shape as ChosenShape
+from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot, check_first, find_snapshots
+from headrace.sources.debezium.events.options import EventShape as ChosenShape
+from headrace.sources.debezium.events.options import Format, SecondSnapshot, VersionSource
 from headrace.sources.debezium.events.parsed_events import (
     CREATE,
     DELETE,
@@ -44,23 +44,23 @@ from headrace.sources.debezium.events.parsed_events import (
     UPDATE,
     EventParser,
     Events,
-    Parsed,
-    Refusal,
+    ParsedEvents,
+    Rejection,
     Rows,
-    chosen,
     may_be_unsigned,
-    puts_zeroes,
+    sends_zero_dates,
+    take_events,
 )
-from headrace.sources.debezium.events.records import Decoded, Found, Records, Refused, Truncation
+from headrace.sources.debezium.events.records import DecodedRecords, DetectedSchema, Records, RejectedRecord, Truncation
 from headrace.sources.debezium.formats.envelope import names_program
-from headrace.sources.debezium.formats.json_columns import Scanned, Texts
+from headrace.sources.debezium.formats.json_columns import ScannedRecords, TextColumn
 from headrace.sources.debezium.formats.json_events import JsonParser
-from headrace.sources.debezium.formats.json_records import split
+from headrace.sources.debezium.formats.json_records import group_records
 from headrace.sources.debezium.read_context import KnownTable, ReadContext
-from headrace.sources.debezium.row_images import Befores, Images, make_images
+from headrace.sources.debezium.row_images import BeforeImages, RowImages, build_row_images
 from headrace.sources.debezium.types.column_mapping import table_schema, with_numeric
 from headrace.sources.debezium.types.inferred_fields import SEEN, expected_fields, infer_fields
-from headrace.sources.debezium.types.schema_widening import holds
+from headrace.sources.debezium.types.schema_widening import can_hold
 from headrace.sources.debezium.types.values import default_text
 
 _AVRO_MAGIC: Final = 0
@@ -68,19 +68,19 @@ _KEY_CHANGES: Final = pa.array(["__debezium.newkey", "__debezium.oldkey"])
 _OFFSET_HINT: Final = "let events carry their place in the log (flat rows: add.fields=source.file,source.pos,source.row or source.lsn)"
 
 
-class Reading:
+class PartitionReader:
     """One use of a reader."""
 
     def __init__(self, reader: ReadContext, records: Records) -> None:
-        self._reader, self._choices, self._records = reader, reader.choices, records
+        self._reader, self._options, self._records = reader, reader.options, records
         self._place = f"{records.topic}[{records.partition}]"
-        self._images: list[Images] = []
-        self._found: dict[TableSchema, Found] = {}
-        self._refused: list[Refusal] = []
+        self._images: list[RowImages] = []
+        self._found: dict[TableSchema, DetectedSchema] = {}
+        self._refused: list[Rejection] = []
         self._truncations: list[Truncation] = []
-        self._snapshots: list[Snapshot] = []
+        self._snapshots: list[KeylessSnapshot] = []
         self._ignored: dict[str, int] = {}
-        self._orders: dict[TableName, Order] = {}
+        self._orders: dict[TableName, TableVersioning] = {}
         self._expected: dict[TableName, RowFields] = {}
         self._moving: npt.NDArray[np.bool_] | None = None
         self._unnamed: DefiniteError | None = None
@@ -90,7 +90,7 @@ class Reading:
             # A topic of other records than rows need not name a table.
             self._table, self._unnamed = None, error
 
-    def decoded(self) -> Decoded:
+    def decoded(self) -> DecodedRecords:
         records = self._records
         live = np.flatnonzero(records.value.is_valid().to_numpy(zero_copy_only=False))
         gone = np.flatnonzero(records.value.is_null().to_numpy(zero_copy_only=False))
@@ -123,9 +123,9 @@ class Reading:
     def _formats(self, live: Rows) -> tuple[Rows, Rows]:
         """Rows in Avro, and rows in JSON."""
         none = np.zeros(0, np.int64)
-        if self._choices.format is not Format.AUTO:
-            return (live, none) if self._choices.format is Format.AVRO else (none, live)
-        texts = Texts.of(self._records.value).take(live)
+        if self._options.format is not Format.AUTO:
+            return (live, none) if self._options.format is Format.AVRO else (none, live)
+        texts = TextColumn.of(self._records.value).take(live)
         filled = texts.stops > texts.starts
         first = texts.data[np.where(filled, texts.starts, 0)]
         is_avro = filled & (first == _AVRO_MAGIC)
@@ -133,13 +133,13 @@ class Reading:
 
     def _by_source(self, rows: Rows) -> list[tuple[TableName | None, Rows]]:
         """Rows by the table that their event names; those that name none come last, without one."""
-        texts = Texts.of(self._records.value).take(rows)
-        payloads = [(part.rows, part.payloads) for part in split(texts, Texts.of(self._records.key).take(rows)).parts]
+        texts = TextColumn.of(self._records.value).take(rows)
+        payloads = [(part.rows, part.payloads) for part in group_records(texts, TextColumn.of(self._records.key).take(rows)).parts]
         by_name: dict[TableName | None, list[Rows]] = {}
         seen = np.zeros(len(rows), np.bool_)
         for places, part in payloads:
             seen[places] = True
-            scanned = Scanned(part, names_program())
+            scanned = ScannedRecords(part, names_program())
             names = [scanned.values(("source", name)).text_if_any() for name in ("db", "schema", "table")]
             for name, where in self._grouped(names):
                 by_name.setdefault(name, []).append(rows[places[where]])
@@ -157,9 +157,9 @@ class Reading:
         for each in events:
             for name, where in self._grouped([each.source[part] for part in ("db", "schema", "table")]):
                 if name is None:
-                    self._refused += [Refusal(int(row), "it does not say which table it belongs to") for row in each.record[where]]
+                    self._refused += [Rejection(int(row), "it does not say which table it belongs to") for row in each.record[where]]
                 else:
-                    found.append((name, chosen(each, where)))
+                    found.append((name, take_events(each, where)))
         return found
 
     def _grouped(self, names: Sequence[pa.Array]) -> list[tuple[TableName | None, Rows]]:
@@ -181,24 +181,24 @@ class Reading:
         known = self._known(table)
         if table is None or known is None:
             return None
-        return self._expected.setdefault(table, expected_fields(known.schema, self._choices))
+        return self._expected.setdefault(table, expected_fields(known.schema, self._options))
 
     def _json_parser(self, table: TableName | None) -> JsonParser:
         known = self._known(table)
-        by_log = known is not None and known.order is not None and known.order.rule is Rule.BINLOG and known.schema.row_key
-        return JsonParser(self._choices, self._expected_of(table), infer_fields, ASKED_OF_LOGS if by_log else None)
+        by_log = known is not None and known.order is not None and known.order.rule is VersionRule.BINLOG and known.schema.row_key
+        return JsonParser(self._options, self._expected_of(table), infer_fields, ASKED_OF_LOGS if by_log else None)
 
     def _avro_parser(self, table: TableName | None) -> EventParser:
         from headrace.sources.debezium.formats.avro_events import AvroParser, repository_at
 
-        return AvroParser(self._choices, repository_at(self._choices.registry), self._expected_of(table))
+        return AvroParser(self._options, repository_at(self._options.registry), self._expected_of(table))
 
     def _key_parser(self, table: TableName, rows: Rows) -> EventParser:
         """For tombstones alone: their keys are in Avro or in JSON."""
-        keys = Texts.of(self._records.key).take(rows)
+        keys = TextColumn.of(self._records.key).take(rows)
         filled = keys.stops > keys.starts
         in_avro = filled.any() and keys.data[keys.starts[filled][0]] == _AVRO_MAGIC
-        return self._avro_parser(table) if in_avro and self._choices.format is not Format.JSON else self._json_parser(table)
+        return self._avro_parser(table) if in_avro and self._options.format is not Format.JSON else self._json_parser(table)
 
     def _keys_of(self, table: TableName | None) -> tuple[str, ...]:
         """The columns of rows before updates that must be looked at."""
@@ -207,7 +207,7 @@ class Reading:
             return ()
         return known.keys
 
-    def _take(self, parsed: Parsed) -> None:
+    def _take(self, parsed: ParsedEvents) -> None:
         self._refused += parsed.refused
         for what, number in parsed.ignored.items():
             self._ignored[what] = self._ignored.get(what, 0) + number
@@ -230,13 +230,13 @@ class Reading:
         elif parser is not None:
             deletes = parser.saw_flat and not parser.saw_deleted
         else:
-            deletes = self._choices.shape is ChosenShape.FLAT
+            deletes = self._options.shape is ChosenShape.FLAT
         if not deletes:
             self._ignore("tombstone", len(gone))
             return []
         if table is None:
             self._refused += [
-                Refusal(int(row), "it is a tombstone, and nothing says of which table", "map its topic to a table") for row in gone
+                Rejection(int(row), "it is a tombstone, and nothing says of which table", "map its topic to a table") for row in gone
             ]
             return []
         if known is None:
@@ -250,7 +250,7 @@ class Reading:
 
     # -- events to images
 
-    def _tell(self, told: Sequence[tuple[TableName, Events, EventParser]]) -> Tail | None:
+    def _tell(self, told: Sequence[tuple[TableName, Events, EventParser]]) -> LogTail | None:
         ready = []
         for table, events, parser in told:
             known = self._known(table)
@@ -276,44 +276,44 @@ class Reading:
         return tail
 
     def _holds(self, known: KnownTable, events: Events) -> bool:
-        return holds(known.schema, self._told(known.schema.name, known, events.fields), zeroes=puts_zeroes(events.source))
+        return can_hold(known.schema, self._told(known.schema.name, known, events.fields), zeroes=sends_zero_dates(events.source))
 
-    def _order(self, table: TableName, events: Events, parser: EventParser) -> Order:
+    def _order(self, table: TableName, events: Events, parser: EventParser) -> TableVersioning:
         """The rule that a table's first events fix."""
         if table in self._orders:
             return self._orders[table]
         tombstones = parser.saw_flat and not parser.saw_deleted
         rule = rule_of(events.source)
-        wanted = self._choices.versions
-        if wanted is Versions.OFFSET or (wanted is Versions.AUTO and tombstones):
-            rule = Rule.OFFSET
-        if wanted is Versions.SOURCE and rule is Rule.OFFSET:
+        wanted = self._options.versions
+        if wanted is VersionSource.OFFSET or (wanted is VersionSource.AUTO and tombstones):
+            rule = VersionRule.OFFSET
+        if wanted is VersionSource.SOURCE and rule is VersionRule.OFFSET:
             raise DefiniteError(
                 f"events of {table} do not say their place in the source's log, and versions = source asks for it",
                 place=self._place,
                 hint=f"{_OFFSET_HINT}, or set versions to offset",
             )
-        return self._orders.setdefault(table, Order(rule, self._records.topic if rule is Rule.OFFSET else "", tombstones))
+        return self._orders.setdefault(table, TableVersioning(rule, self._records.topic if rule is VersionRule.OFFSET else "", tombstones))
 
-    def _check_order(self, table: TableName, order: Order, schema: TableSchema) -> None:
-        if order.rule is Rule.OFFSET and order.topic != self._records.topic:
+    def _check_order(self, table: TableName, order: TableVersioning, schema: TableSchema) -> None:
+        if order.rule is VersionRule.OFFSET and order.topic != self._records.topic:
             raise DefiniteError(
                 f"{table} is filled from the topic {order.topic}, and its changes are ordered by their offsets in it:"
                 f" those of {self._records.topic} cannot be told older or newer",
                 place=self._place,
                 hint=f"map the topics to tables of their own; or {_OFFSET_HINT} and begin anew",
             )
-        if order.rule is Rule.LSN and not schema.row_key:
+        if order.rule is VersionRule.LSN and not schema.row_key:
             raise DefiniteError(
                 f"{table} has no key, and rows that one statement inserted have the same LSN: equal ones could not be told apart",
                 place=self._place,
                 hint="give the table a primary key, or let the connector make one (message.key.columns)",
             )
 
-    def _epochs(self, told: Sequence[tuple[Order, Events]]) -> tuple[npt.NDArray[np.uint64], Tail | None]:
+    def _epochs(self, told: Sequence[tuple[TableVersioning, Events]]) -> tuple[npt.NDArray[np.uint64], LogTail | None]:
         """The epoch of each record. All events of a partition are looked at in their order: they come from one log."""
         records = self._records
-        epochs = np.full(records.rows, self._choices.epoch, dtype=np.uint64)
+        epochs = np.full(records.rows, self._options.epoch, dtype=np.uint64)
         before = self._reader.tail_before(records)
         tail = None
         for rule in dict.fromkeys(order.rule for order, _ in told):
@@ -328,26 +328,26 @@ class Reading:
             if not batch:
                 continue
             placed = self._placed(rows, batch[0], ops)
-            found, tail = follow(before, rule, self._choices.epoch, placed, self._reader.first_epoch(records.topic))
+            found, tail = assign_epochs(before, rule, self._options.epoch, placed, self._reader.first_epoch(records.topic))
             epochs[rows] = found
         return epochs, tail
 
-    def _placed(self, rows: Rows, source: pa.RecordBatch, op: npt.NDArray[np.uint8]) -> Placed:
-        return Placed(source, self._records.offset.to_numpy(zero_copy_only=False)[rows], op == READ, self._place)
+    def _placed(self, rows: Rows, source: pa.RecordBatch, op: npt.NDArray[np.uint8]) -> EventPositions:
+        return EventPositions(source, self._records.offset.to_numpy(zero_copy_only=False)[rows], op == READ, self._place)
 
     def _told(self, table: TableName, known: KnownTable | None, fields: RowFields) -> TableSchema:
         """The table as events describe it and as it was chosen."""
-        return with_numeric(self._described(table, known, fields), self._choices.numeric)
+        return with_numeric(self._described(table, known, fields), self._options.numeric)
 
     def _described(self, table: TableName, known: KnownTable | None, fields: RowFields) -> TableSchema:
         """The table as events describe it; what they leave to what is known of it is as it is known."""
         expected = self._expected.get(table)
         if known is None or expected is None:
-            return told_schema(table, fields)
+            return described_schema(table, fields)
         usual = {id(field) for field in expected.row}
         own = {field.name for field in fields.row if id(field) in usual or SEEN in field.parameters}
         if not own:
-            told = told_schema(table, fields)
+            told = described_schema(table, fields)
         else:
             described = {column.name: column for column in table_schema(table, fields, default_text).columns if column.name not in own}
             kept = tuple(column for column in known.schema.columns if column.name in own)
@@ -365,10 +365,10 @@ class Reading:
         told = self._told(table, known, events.fields)
         stamp = events.source["ts_us"][int(changes[0])].as_py() or self._records.timestamp[row].as_py() or 0
         place, source = (self._records.topic, self._records.partition, self._records.offset[row].as_py()), events.source
-        found = Found(told, *place, stamp, puts_zeroes(source), may_be_unsigned(source))
+        found = DetectedSchema(told, *place, stamp, sends_zero_dates(source), may_be_unsigned(source))
         self._found.setdefault(told, found)
 
-    def _make(self, known: KnownTable, order: Order, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser) -> None:
+    def _make(self, known: KnownTable, order: TableVersioning, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser) -> None:
         records, schema = self._records, known.schema
         placed = replace(
             self._placed(events.record, events.source, events.op),
@@ -383,30 +383,30 @@ class Reading:
         if not len(changes):
             return
         if len(changes) < len(rows):
-            events, versions = chosen(events, changes), (versions[0][changes], versions[1][changes])
+            events, versions = take_events(events, changes), (versions[0][changes], versions[1][changes])
         self._check_rising(order, events, versions)
         commit = pc.coalesce(events.source["ts_us"], records.timestamp.take(pa.array(events.record)))
         commit_ts = np.asarray(pc.fill_null(commit, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         if not schema.row_key:
             self._see_snapshots(schema.name, order, events, versions[1])
-        made = make_images(events, schema, self._choices, versions, commit_ts, self._befores(known, parser))
+        made = build_row_images(events, schema, self._options, versions, commit_ts, self._befores(known, parser))
         self._refused += made.refused
         late = made.version < np.uint64(self._reader.emptied.get(schema.name, 0))
         if late.any():
             self._ignore("change of a row from before its table was emptied", int((late & (made.op != Op.BEFORE)).sum()))
-            made = some_images(made, np.flatnonzero(~late))
+            made = take_images(made, np.flatnonzero(~late))
         if len(made.op):
             self._images.append(made)
 
-    def _see_snapshots(self, table: TableName, order: Order, events: Events, version: npt.NDArray[np.uint64]) -> None:
+    def _see_snapshots(self, table: TableName, order: TableVersioning, events: Events, version: npt.NDArray[np.uint64]) -> None:
         read = np.flatnonzero((events.op == READ) & (version >= np.uint64(self._reader.emptied.get(table, 0))))
         if len(read):
-            some, records = chosen(events, read), self._records
+            some, records = take_events(events, read), self._records
             offset = records.offset.to_numpy(zero_copy_only=False)[some.record]
-            seen = snapshots_in(table, records.topic, records.partition, some.source, offset, version[read])
-            if self._choices.second_snapshot is SecondSnapshot.HALT:
+            seen = find_snapshots(table, records.topic, records.partition, some.source, offset, version[read])
+            if self._options.second_snapshot is SecondSnapshot.HALT:
                 # Before any of its rows is written; the driver sees those that no task can tell alone.
-                check_first(self._reader.snapshots, seen, replaceable=order.rule is not Rule.OFFSET)
+                check_first(self._reader.snapshots, seen, replaceable=order.rule is not VersionRule.OFFSET)
             self._snapshots += seen
 
     def _moves(self) -> npt.NDArray[np.bool_]:
@@ -420,7 +420,9 @@ class Reading:
                     self._moving[pc.list_parent_indices(headers).filter(named).to_numpy()] = True
         return self._moving
 
-    def _check_rising(self, order: Order, events: Events, versions: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]) -> None:
+    def _check_rising(
+        self, order: TableVersioning, events: Events, versions: tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+    ) -> None:
         def same(one: int, other: int) -> bool:
             if (events.op[one], events.op[other]) == (DELETE, CREATE):
                 # A changed key whose headers were lost on the way: its two events are in order.
@@ -429,21 +431,21 @@ class Reading:
 
         changes = np.flatnonzero(events.op != READ)
         version = np.where(events.op == DELETE, *versions)
-        check_rising(order, version, self._placed(events.record, events.source, events.op), changes, same)
+        check_ascending(order, version, self._placed(events.record, events.source, events.op), changes, same)
 
-    def _truncate(self, table: TableName, order: Order, events: Events, epochs: npt.NDArray[np.uint64]) -> None:
+    def _truncate(self, table: TableName, order: TableVersioning, events: Events, epochs: npt.NDArray[np.uint64]) -> None:
         emptied = np.flatnonzero(events.op == TRUNCATE)
-        if order.rule is Rule.OFFSET:
+        if order.rule is VersionRule.OFFSET:
             raise DefiniteError(
                 f"{table} was emptied, and offsets do not tell which rows of other partitions that was before",
                 place=self._records.place(int(events.record[emptied[0]])),
                 hint="let the connector leave truncations out (skipped.operations=t), and empty the target table yourself",
             )
-        some = chosen(events, emptied)
+        some = take_events(events, emptied)
         version = versions_of(order, epochs[some.record], self._placed(some.record, some.source, some.op))[0]
         self._truncations.append(Truncation(table, int(version.max())))
 
-    def _befores(self, known: KnownTable, parser: EventParser) -> Befores | None:
+    def _befores(self, known: KnownTable, parser: EventParser) -> BeforeImages | None:
         if known.keys is None or (known.keys and set(known.keys) <= set(known.schema.primary_key)):
             return None
 
@@ -451,14 +453,14 @@ class Reading:
             parsed = parser.parse(self._records, np.sort(rows), None)
             return parsed.events[0] if parsed.events else None
 
-        return Befores(known.keys, again, self._place)
+        return BeforeImages(known.keys, again, self._place)
 
     # -- the whole
 
-    def _decoded(self, tail: Tail | None) -> Decoded:
-        blocks, kept = blocks_of(self._images, self._records)
+    def _decoded(self, tail: LogTail | None) -> DecodedRecords:
+        blocks, kept = build_blocks(self._images, self._records)
         new = {table: order for table, order in self._orders.items() if self._is_new(table)}
-        return Decoded(
+        return DecodedRecords(
             blocks,
             kept,
             tuple(self._found.values()),
@@ -474,10 +476,10 @@ class Reading:
         known = self._reader.tables.get(table)
         return known is not None and known.order is None
 
-    def _refusal(self, refusal: Refusal) -> Refused:
+    def _refusal(self, refusal: Rejection) -> RejectedRecord:
         records, row = self._records, refusal.record
         headers = [] if records.headers is None else records.headers[row].as_py() or []
-        return Refused(
+        return RejectedRecord(
             records.topic,
             records.partition,
             records.offset[row].as_py(),
@@ -494,7 +496,7 @@ _schemas: dict[int, tuple[RowFields, TableName, TableSchema]] = {}
 _MOST_SCHEMAS: Final = 256
 
 
-def told_schema(table: TableName, fields: RowFields) -> TableSchema:
+def described_schema(table: TableName, fields: RowFields) -> TableSchema:
     """The table that fields describe."""
     found = _schemas.get(id(fields))
     if found is not None and found[0] is fields and found[1] == table:

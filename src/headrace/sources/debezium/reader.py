@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.sources.debezium.events.records import Decoded, Records
+from headrace.sources.debezium.events.records import DecodedRecords, Records
 from headrace.sources.debezium.read_context import ReadContext
 
 
@@ -17,11 +17,11 @@ from headrace.sources.debezium.read_context import ReadContext
 class DebeziumReader(ReadContext):
     """Picklable."""
 
-    def read(self, records: Records) -> Decoded:
+    def read(self, records: Records) -> DecodedRecords:
         """What the records say. Raises `DefiniteError` only where going on would be wrong for the table as a whole."""
-        from headrace.sources.debezium.partition_reader import Reading
+        from headrace.sources.debezium.partition_reader import PartitionReader
 
-        decoded = Reading(self, records).decoded()
+        decoded = PartitionReader(self, records).decoded()
         if decoded.tail is not None and records.rows:
             ends = self._read.setdefault((records.topic, records.partition), {})
             ends[int(records.offset[-1].as_py())] = decoded.tail

@@ -20,10 +20,10 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.debezium.events.event_versions import Versions
-from headrace.sources.debezium.events.options import DebeziumChoices
-from headrace.sources.debezium.events.parsed_events import CREATE, DELETE, READ, UPDATE, Events, Refusal, Rows, puts_zeroes
+from headrace.sources.debezium.events.options import DebeziumOptions
+from headrace.sources.debezium.events.parsed_events import CREATE, DELETE, READ, UPDATE, Events, Rejection, Rows, sends_zero_dates
 from headrace.sources.debezium.types.schema_widening import absent
-from headrace.sources.debezium.types.values import finish
+from headrace.sources.debezium.types.values import convert_column
 
 Mask = npt.NDArray[np.bool_]
 
@@ -43,7 +43,7 @@ _ZEROS: Final[dict[Kind, Any]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Images:
+class RowImages:
     """Images of a table's rows, and what of them is what."""
 
     schema: TableSchema
@@ -54,11 +54,11 @@ class Images:
     version: Versions
     commit_ts: npt.NDArray[np.int64]
     kept: Mapping[str, Mask]
-    refused: tuple[Refusal, ...]
+    refused: tuple[Rejection, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Befores:
+class BeforeImages:
     """How rows before updates are come by."""
 
     keys: tuple[str, ...]
@@ -68,18 +68,18 @@ class Befores:
     place: str
 
 
-def make_images(
+def build_row_images(
     events: Events,
     schema: TableSchema,
-    choices: DebeziumChoices,
+    options: DebeziumOptions,
     versions: tuple[Versions, Versions],
     commit_ts: npt.NDArray[np.int64],
-    befores: Befores | None,
-) -> Images:
+    befores: BeforeImages | None,
+) -> RowImages:
     """The images of events, none of which is a truncation or a message. `befores`: None if no update moves a row."""
     taken, put = versions
     deleted = events.op == DELETE
-    columns, kept, wrong = _columns(events.image, events, schema, choices, deleted)
+    columns, kept, wrong = _columns(events.image, events, schema, options, deleted)
     op, version, record = _OPS[events.op], np.where(deleted, taken, put), events.record
     if befores is not None:
         _check_deletions(events, deleted, befores, schema)
@@ -91,7 +91,7 @@ def make_images(
             wrong.update(dict.fromkeys(moved[~there].tolist(), "what the row was before cannot be read"))
             rows = moved[there]
             if again is not None and len(rows):
-                more, _, wrong_before = _columns(again.before, again, schema, choices, np.ones(len(rows), np.bool_))
+                more, _, wrong_before = _columns(again.before, again, schema, options, np.ones(len(rows), np.bool_))
                 wrong.update({int(rows[row]): reason for row, reason in wrong_before.items()})
                 # Each before image just ahead of its update.
                 order = np.argsort(np.concatenate([np.arange(len(op)) * 2 + 1, rows * 2]), kind="stable")
@@ -101,18 +101,18 @@ def make_images(
                 op = np.concatenate([op, np.full(len(rows), Op.BEFORE, np.uint8)])[order]
                 version = np.concatenate([version, taken[rows]])[order]
                 record, commit_ts = np.concatenate([record, record[rows]])[order], np.concatenate([commit_ts, commit_ts[rows]])[order]
-    refused = tuple(Refusal(int(record[row]), reason) for row, reason in sorted(wrong.items()))
+    refused = tuple(Rejection(int(record[row]), reason) for row, reason in sorted(wrong.items()))
     images = pa.RecordBatch.from_arrays(columns, schema=schema.arrow_schema) if columns else pa.RecordBatch.from_pylist([])
     if refused:
         # All images of a record that cannot be read go.
         good = np.flatnonzero(~np.isin(record, [refusal.record for refusal in refused]))
         images, op, version, record, commit_ts = images.take(pa.array(good)), op[good], version[good], record[good], commit_ts[good]
         kept = {name: mask[good] for name, mask in kept.items()}
-    return Images(schema, images, record, op, version, commit_ts, kept, refused)
+    return RowImages(schema, images, record, op, version, commit_ts, kept, refused)
 
 
 def _columns(
-    image: pa.RecordBatch, events: Events, schema: TableSchema, choices: DebeziumChoices, deleted: Mask
+    image: pa.RecordBatch, events: Events, schema: TableSchema, options: DebeziumOptions, deleted: Mask
 ) -> tuple[list[pa.Array], dict[str, Mask], dict[int, str]]:
     """A table's columns, which values did not change and are not there, and which rows cannot be read and why."""
     told = {field.name: field for field in events.fields.row}
@@ -123,9 +123,9 @@ def _columns(
     for column in schema.columns:
         field = told.get(column.name)
         if field is None:
-            columns.append(absent(column, rows, zeroes=puts_zeroes(events.source)))
+            columns.append(absent(column, rows, zeroes=sends_zero_dates(events.source)))
             continue
-        found = finish(image[column.name], field, column, events.wire, placeholder=choices.placeholder, binaries=choices.binaries)
+        found = convert_column(image[column.name], field, column, events.wire, placeholder=options.placeholder, binaries=options.binaries)
         array = found.array
         if found.kept is not None:
             kept[column.name] = found.kept
@@ -152,17 +152,17 @@ def _filled(array: pa.Array, column: Column) -> pa.Array:
     if pa.types.is_dictionary(kind):
         name = column.members[0] if column.kind is Kind.ENUM and column.members else ""
         return pc.fill_null(array.cast(pa.string()), name).dictionary_encode()
-    zero = pa.array([_ZEROS[column.kind]], kind) if column.kind in _ZEROS else pa.array([0], _carrier(kind)).cast(kind)
+    zero = pa.array([_ZEROS[column.kind]], kind) if column.kind in _ZEROS else pa.array([0], _carrier_column(kind)).cast(kind)
     indices = np.arange(len(array))
     indices[array.is_null().to_numpy(zero_copy_only=False)] = len(array)
     return pa.concat_arrays([array, zero]).take(pa.array(indices))
 
 
-def _carrier(kind: pa.DataType) -> pa.DataType:
+def _carrier_column(kind: pa.DataType) -> pa.DataType:
     return pa.int32() if pa.types.is_date32(kind) else pa.int64()
 
 
-def _moved(events: Events, befores: Befores, schema: TableSchema) -> Rows:
+def _moved(events: Events, befores: BeforeImages, schema: TableSchema) -> Rows:
     """The updates whose row before is wanted."""
     updated = events.op == UPDATE
     without = updated & ~events.has_before
@@ -191,7 +191,7 @@ def _differ(one: pa.Array, other: pa.Array) -> Mask:
     return np.asarray(pc.or_(differ, pc.xor(one.is_null(), other.is_null())).to_numpy(zero_copy_only=False), dtype=np.bool_)
 
 
-def _check_deletions(events: Events, deleted: Mask, befores: Befores, schema: TableSchema) -> None:
+def _check_deletions(events: Events, deleted: Mask, befores: BeforeImages, schema: TableSchema) -> None:
     """A deletion must say the sort key of the row: a guess would leave the row there."""
     names = befores.keys or tuple(column.name for column in schema.columns)
     for name in names:

@@ -35,7 +35,7 @@ _BEGINNING: Final = "1970-01-01 00:00:00"
 _HINT: Final = "name the connector's own topic of schema changes (its topic.prefix) as schema_topic, or let events carry their schemas"
 
 
-class Fate(StrEnum):
+class DdlOperation(StrEnum):
     """What became of a table."""
 
     CREATE = "CREATE"
@@ -44,10 +44,10 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Definition:
+class TableDefinition:
     """A table as a statement left it."""
 
-    fate: Fate
+    fate: DdlOperation
     table: TableName
     schema: TableSchema | None
     """None if the table is gone."""
@@ -56,7 +56,7 @@ class Definition:
     ddl: str = ""
 
 
-def read_record(value: bytes) -> tuple[Definition, ...]:
+def read_record(value: bytes) -> tuple[TableDefinition, ...]:
     """The tables that one record of the topic describes, with or without Connect's schema around it."""
     try:
         told = orjson.loads(value)
@@ -67,7 +67,7 @@ def read_record(value: bytes) -> tuple[Definition, ...]:
     return read_change(told)
 
 
-def read_change(told: Any) -> tuple[Definition, ...]:
+def read_change(told: Any) -> tuple[TableDefinition, ...]:
     """The tables that one parsed record describes."""
     changes = told.get("tableChanges") if isinstance(told, dict) else None
     if not isinstance(changes, list):
@@ -76,7 +76,7 @@ def read_change(told: Any) -> tuple[Definition, ...]:
     return tuple(_definition(change, connector, str(told.get("ddl") or "")) for change in changes)
 
 
-def follow(definitions: Iterable[Definition], tables: Mapping[TableName, TableSchema]) -> dict[TableName, TableSchema]:
+def apply_definitions(definitions: Iterable[TableDefinition], tables: Mapping[TableName, TableSchema]) -> dict[TableName, TableSchema]:
     """The tables after what was read, in the order of the topic."""
     known = dict(tables)
     for one in definitions:
@@ -89,15 +89,15 @@ def follow(definitions: Iterable[Definition], tables: Mapping[TableName, TableSc
     return known
 
 
-def _definition(change: Mapping[str, Any], connector: str, ddl: str) -> Definition:
+def _definition(change: Mapping[str, Any], connector: str, ddl: str) -> TableDefinition:
     try:
-        fate = Fate(change["type"])
+        fate = DdlOperation(change["type"])
         name = _table_name(str(change["id"]))
         previous = _table_name(str(change["previousId"])) if change.get("previousId") else None
         table = change.get("table")
-        if fate is Fate.DROP or table is None:
-            return Definition(Fate.DROP, name, None, previous, ddl)
-        return Definition(fate, name, _schema(name, table, _dialect(connector)), previous, ddl)
+        if fate is DdlOperation.DROP or table is None:
+            return TableDefinition(DdlOperation.DROP, name, None, previous, ddl)
+        return TableDefinition(fate, name, _schema(name, table, _dialect(connector)), previous, ddl)
     except (KeyError, ValueError, TypeError) as error:
         raise DefiniteError(f"a record of the topic of schema changes cannot be read: {error!r}", hint=_HINT) from error
 

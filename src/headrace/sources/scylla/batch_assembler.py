@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from headrace.cql.blocks import fixed_bytes
 from headrace.cql.log import END, OPERATION, STREAM, TIME, Operation
-from headrace.cql.log_positions import BatchPlace
+from headrace.cql.log_positions import BatchPosition
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 
@@ -27,7 +27,7 @@ _KNOWN = np.array([operation.value for operation in Operation], np.int8)
 
 
 @dataclass(slots=True)
-class Assembler:
+class BatchAssembler:
     """The rows of one query, page by page: those of a stream come together, in its order."""
 
     place: str
@@ -108,7 +108,7 @@ def check_operations(rows: pa.RecordBatch, table: TableName) -> None:
         at, what = int(strange[0]), f"the operation {codes[strange[0]]}, which Headrace does not know"
     else:
         at, what = int(np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False))[0]), "no operation"
-    place = str(BatchPlace.of_row(str(table), rows, at))
+    place = str(BatchPosition.of_row(str(table), rows, at))
     raise DefiniteError(
         f"a log row has {what}: nothing of its window was taken as read",
         place=place,
@@ -119,7 +119,7 @@ def check_operations(rows: pa.RecordBatch, table: TableName) -> None:
 
 
 @dataclass(slots=True)
-class Gathering:
+class BlockBuffer:
     """Makes few large record batches of many small ones."""
 
     most_rows: int

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.position import Place, moment
+from headrace.sources.scylla.position import StreamPosition, moment
 from headrace.sources.scylla.windows import following, generation_at, start_us
 
 log = logging.getLogger("headrace.scylla")
@@ -40,10 +40,10 @@ class StreamCatalog(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class LogStart:
     """Where a pipe begins with a table's log."""
 
-    place: Place
+    place: StreamPosition
     ttl: int
     """Seconds for which the log's rows live; 0: for ever."""
     promised: int
@@ -55,20 +55,20 @@ def floor_us(ttl: int, now: int) -> int:
     return now - max(ttl - min(_MARGIN_S, ttl // 10), 0) * 1_000_000 if ttl else 0
 
 
-def start_at(generations: Sequence[int], time: int) -> Place:
+def start_at(generations: Sequence[int], time: int) -> StreamPosition:
     """The place from which on everything after `time` is read."""
     found = generation_at(generations, time)
     if found is None:
-        return Place(generations[0], start_us(generations[0]) - 1)
-    return Place(found, time)
+        return StreamPosition(generations[0], start_us(generations[0]) - 1)
+    return StreamPosition(found, time)
 
 
-def oldest(generations: Sequence[int]) -> Place:
+def oldest(generations: Sequence[int]) -> StreamPosition:
     """The place before the first row of a log. A row that was written with a timestamp in the past may be older than the log's TTL."""
     return start_at(generations, 0)
 
 
-def past_lost_streams(catalog: StreamCatalog, table: TableName, place: Place, floor: int) -> Place:
+def past_lost_streams(catalog: StreamCatalog, table: TableName, place: StreamPosition, floor: int) -> StreamPosition:
     """The place, or the beginning of a later generation where the streams of those before are not known any more.
 
     Only generations that ended before `floor` are passed over: all rows that were written in time have expired there.
@@ -80,7 +80,7 @@ def past_lost_streams(catalog: StreamCatalog, table: TableName, place: Place, fl
             break
         except DefiniteError as error:
             log.warning("%s; rows that were written to it later with timestamps of that time are not read", error.message)
-            place = Place(after, start_us(after) - 1, place.since)
+            place = StreamPosition(after, start_us(after) - 1, place.since)
     return place
 
 

@@ -19,7 +19,7 @@ from headrace.cql.tables import CqlTable
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
 log = logging.getLogger("headrace.scylla")
 
@@ -40,14 +40,14 @@ class LoggedTable:
 
 
 @dataclass(frozen=True, slots=True)
-class ChosenTables:
+class SelectedTables:
     """The tables of a cluster that somebody chose."""
 
     logged: tuple[TableName, ...]
     unlogged: tuple[TableName, ...]
 
 
-def choose_tables(session: CqlSession, wanted: Callable[[TableName], bool]) -> ChosenTables:
+def select_tables(session: CqlSession, wanted: Callable[[TableName], bool]) -> SelectedTables:
     """The chosen tables, with a log and without. Log tables themselves are not chosen."""
     logged: list[TableName] = []
     unlogged: list[TableName] = []
@@ -59,10 +59,10 @@ def choose_tables(session: CqlSession, wanted: Callable[[TableName], bool]) -> C
             name = TableName(keyspace, table)
             if wanted(name) and not table.endswith(SUFFIX):
                 (logged if table + SUFFIX in there else unlogged).append(name)
-    return ChosenTables(tuple(logged), tuple(unlogged))
+    return SelectedTables(tuple(logged), tuple(unlogged))
 
 
-def look_at(session: CqlSession, names: Iterable[TableName], choices: ScyllaChoices) -> dict[TableName, LoggedTable]:
+def check_tables_readable(session: CqlSession, names: Iterable[TableName], source_options: ScyllaOptions) -> dict[TableName, LoggedTable]:
     """These tables as they are now; an error names the first of which the log cannot be read."""
     wanted = tuple(names)
     described = describe_all(session, [*wanted, *map(log_name, wanted)])
@@ -71,7 +71,7 @@ def look_at(session: CqlSession, names: Iterable[TableName], choices: ScyllaChoi
         base, options = described[name], describe_options(session, name)
         check_log(base.table, described[log_name(name)].table)
         check_options(name, options)
-        found[name] = LoggedTable(base.table, base.id, log_ttl(session, name, options, choices), options)
+        found[name] = LoggedTable(base.table, base.id, log_ttl(session, name, options, source_options), options)
     return found
 
 
@@ -80,10 +80,10 @@ def log_name(name: TableName) -> TableName:
     return TableName(name.database, name.table + SUFFIX)
 
 
-def log_ttl(session: CqlSession, name: TableName, options: CdcOptions | None, choices: ScyllaChoices) -> int:
+def log_ttl(session: CqlSession, name: TableName, options: CdcOptions | None, source_options: ScyllaOptions) -> int:
     """Seconds for which the log's rows live: as was chosen for reading, as the base table says, or as the log table does by itself."""
-    if choices.log_ttl:
-        return choices.log_ttl
+    if source_options.log_ttl:
+        return source_options.log_ttl
     if options is not None:
         return options.ttl
     target = log_name(name)

@@ -20,7 +20,7 @@ _AGAIN, _AUDIT = " again", " audit"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class StreamPosition:
     """A place in one table's log."""
 
     generation: int
@@ -35,14 +35,14 @@ class Place:
 class LogPosition:
     """A place in the logs of all of a pipe's tables."""
 
-    places: Mapping[TableName, Place] = field(default_factory=dict)
-    rereads: Mapping[tuple[TableName, int], Place] = field(default_factory=dict)
+    places: Mapping[TableName, StreamPosition] = field(default_factory=dict)
+    rereads: Mapping[tuple[TableName, int], StreamPosition] = field(default_factory=dict)
     """How far logs were read again for rows that arrived late, by the number of the read."""
     gtid: str = ""
 
     @classmethod
     def from_json(cls, raw: Offset) -> LogPosition:
-        found = {parse_label(label): Place(*map(int, place)) for label, place in raw.items()}
+        found = {parse_label(label): StreamPosition(*map(int, place)) for label, place in raw.items()}
         return cls(
             {name: place for (name, look), place in found.items() if look == FIRST},
             {key: place for key, place in found.items() if key[1] != FIRST},

@@ -15,9 +15,9 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection, is_pattern
 from headrace.sources.preflight import Finding, failure, ok, warning
-from headrace.sources.scylla.log_tables import check_log, check_options, choose_tables, enabling, log_name, log_ttl
+from headrace.sources.scylla.log_tables import check_log, check_options, enabling, log_name, log_ttl, select_tables
 from headrace.sources.scylla.position import moment
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.windows import start_us
 
@@ -26,17 +26,17 @@ _SHORT_S: Final = 4 * 3600
 _STRONG: Final = frozenset({"quorum", "local_quorum", "each_quorum", "all"})
 
 
-def examine(session: CqlSession, wanted: Selection, choices: ScyllaChoices, now_us: Callable[[], int]) -> list[Finding]:
+def examine(session: CqlSession, wanted: Selection, options: ScyllaOptions, now_us: Callable[[], int]) -> list[Finding]:
     """All findings; `now_us` is our own clock."""
-    checkup = _Checkup(session, wanted, choices, ServerCatalog(session, choices), now_us)
+    checkup = _PreflightChecks(session, wanted, options, ServerCatalog(session, options), now_us)
     return [*checkup.server(), *checkup.agreement(), *checkup.clocks(), *checkup.reading(), *checkup.tables()]
 
 
 @dataclass(frozen=True, slots=True)
-class _Checkup:
+class _PreflightChecks:
     session: CqlSession
     wanted: Selection
-    choices: ScyllaChoices
+    options: ScyllaOptions
     catalog: ServerCatalog
     now_us: Callable[[], int]
 
@@ -71,7 +71,7 @@ class _Checkup:
                 with server_errors(self.session.address, "SELECT now() FROM system.local"):
                     said = self.session.driver.execute("SELECT now() FROM system.local", host=host).one()
                 ahead[str(host.address)] = (micros(said[0]) - self.now_us()) / 1e6
-        spread, limit = max(ahead.values()) - min(ahead.values()), self.choices.confidence
+        spread, limit = max(ahead.values()) - min(ahead.values()), self.options.confidence
         shown = ", ".join(f"{host} {seconds:+.1f} s" for host, seconds in sorted(ahead.items()))
         if spread > limit / 2:
             judged = failure if spread > limit else warning
@@ -97,10 +97,10 @@ class _Checkup:
             )
         if address.shows_password:
             yield warning("encryption", "none", "the password travels unencrypted", "add tls=verify-identity to the address")
-        yield ok("confidence", f"{self.choices.confidence:g} s", "a change is visible about so long after it was made")
+        yield ok("confidence", f"{self.options.confidence:g} s", "a change is visible about so long after it was made")
 
     def tables(self) -> Iterator[Finding]:
-        chosen = choose_tables(self.session, self.wanted)
+        chosen = select_tables(self.session, self.wanted)
         for name in chosen.unlogged:
             judged = warning if chosen.logged else failure
             yield judged(f"table {name}", "no log", "it has no CDC log, and is left out", enabling(name))
@@ -137,7 +137,7 @@ class _Checkup:
         yield ok(
             subject, f"{streams} streams of {kind}", f"{len(generations)} generations, the last since {moment(start_us(generations[-1]))}"
         )
-        yield self._life(name, log_ttl(self.session, name, options, self.choices))
+        yield self._life(name, log_ttl(self.session, name, options, self.options))
 
     def _life(self, name: TableName, ttl: int) -> Finding:
         subject, longer = f"log of {name}", f"{enabling(name).removesuffix('}')}, 'ttl': 259200}}"

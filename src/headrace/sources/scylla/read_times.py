@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from headrace.cql.blocks import fixed_bytes
 from headrace.cql.log import STREAM, TIME
 from headrace.model.schema import TableName
-from headrace.sources.scylla.position import FIRST, LogPosition, Place
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.position import FIRST, LogPosition, StreamPosition
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
 CLOCK_US: Final = 2_000_000
 """How exactly it can be told when a row was written."""
@@ -34,7 +34,7 @@ _MOST_NOTED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class LookTimes:
+class ReadTimes:
     """What a task knows of the reads of one table's log. Times are microseconds since 1970."""
 
     ages: tuple[int, ...] = (0,)
@@ -94,19 +94,19 @@ def batch_ids(rows: pa.RecordBatch) -> list[bytes]:
 
 
 @dataclass(slots=True)
-class LookRecord:
+class ReadTimeRecord:
     """What the driver keeps of the reads of one table's log."""
 
     late: list[list[tuple[int, int]]] = field(default_factory=list)
     seen: list[dict[bytes, int]] = field(default_factory=list)
     """For each read: the places of rows and when they were written, seconds since 1970."""
 
-    def known(self, ages: Sequence[int], begin: int) -> LookTimes:
+    def known(self, ages: Sequence[int], begin: int) -> ReadTimes:
         """What tasks need of it."""
         self._fit(len(ages))
-        return LookTimes(tuple(ages), begin, tuple(map(tuple, self.late)), tuple(map(frozenset, self.seen)))
+        return ReadTimes(tuple(ages), begin, tuple(map(tuple, self.late)), tuple(map(frozenset, self.seen)))
 
-    def moved(self, ages: Sequence[int], before: Sequence[Place], after: Sequence[Place], now: int) -> bool:
+    def moved(self, ages: Sequence[int], before: Sequence[StreamPosition], after: Sequence[StreamPosition], now: int) -> bool:
         """Note the reads of a batch that begins now, from these places to those, if they are late. Whether something was noted."""
         self._fit(len(ages))
         changed = False
@@ -121,7 +121,7 @@ class LookRecord:
         return changed
 
     def remember(self, look: int, places: Mapping[str, int]) -> None:
-        """Places of rows that a read has seen (see `LookTimes.doubtful`)."""
+        """Places of rows that a read has seen (see `ReadTimes.doubtful`)."""
         self.seen[look] |= {bytes.fromhex(place): written for place, written in places.items()}
 
     def forget(self, ttl: int, now: int) -> None:
@@ -144,7 +144,7 @@ class LookRecord:
         return {"late": self.late, "seen": [{place.hex(): at for place, at in one.items()} for one in self.seen]}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> LookRecord:
+    def from_json(cls, raw: Mapping[str, Any]) -> ReadTimeRecord:
         late = [[(int(after), int(at)) for after, at in noted] for noted in raw["late"]]
         return cls(late, [{bytes.fromhex(place): int(at) for place, at in one.items()} for one in raw["seen"]])
 
@@ -156,11 +156,11 @@ class LookRecord:
         del self.late[looks:], self.seen[looks:]
 
 
-def look_ages(choices: ScyllaChoices, ttl: int) -> tuple[int, ...]:
+def read_ages(options: ScyllaOptions, ttl: int) -> tuple[int, ...]:
     """How long after a moment each read of it is due, the first one among them."""
-    return tuple(choices.confidence_us + age for age in (0, *choices.reread_ages_us(ttl)))
+    return tuple(options.confidence_us + age for age in (0, *options.reread_ages_us(ttl)))
 
 
-def places_of(position: LogPosition, name: TableName, looks: int, begin: Place) -> list[Place]:
+def places_of(position: LogPosition, name: TableName, looks: int, begin: StreamPosition) -> list[StreamPosition]:
     """How far each read of a table's log has come."""
     return [position.places.get(name, begin), *(position.rereads.get((name, look), begin) for look in range(1, looks))]

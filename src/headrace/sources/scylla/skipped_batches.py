@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cql.log import STREAM, TIME
-from headrace.cql.log_positions import BatchPlace
+from headrace.cql.log_positions import BatchPosition
 from headrace.model.schema import TableName
 from headrace.sources.scylla.position import AUDIT, LogPosition, parse_name
 
@@ -24,7 +24,7 @@ MOST_BYTES: Final = 16 << 10
 
 def is_passed(place: str, reached: LogPosition) -> bool:
     """Whether a log that was read up to a position, and looked at once more where it is, is behind a place."""
-    at = BatchPlace.parse(place)
+    at = BatchPosition.parse(place)
     if at is None:
         return False
     name = parse_name(at.table)
@@ -34,15 +34,15 @@ def is_passed(place: str, reached: LogPosition) -> bool:
 
 
 @dataclass(slots=True)
-class Skipping:
+class BatchSkipper:
     """What one task leaves out, and what it left out."""
 
     places: Iterable[str] = ()
-    _by_table: dict[str, list[BatchPlace]] = field(default_factory=dict)
-    _found: dict[BatchPlace, list[str]] = field(default_factory=dict)
+    _by_table: dict[str, list[BatchPosition]] = field(default_factory=dict)
+    _found: dict[BatchPosition, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for place in filter(None, map(BatchPlace.parse, self.places)):
+        for place in filter(None, map(BatchPosition.parse, self.places)):
             self._by_table.setdefault(place.table, []).append(place)
 
     def without(self, rows: pa.RecordBatch, table: TableName) -> pa.RecordBatch:

@@ -10,10 +10,10 @@ from headrace.cql.address import CqlAddress
 from headrace.cql.session import connect
 from headrace.model.schema import TableName
 from headrace.retry import retrying
-from headrace.sources.scylla.generations import Start
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.generations import LogStart
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.sources.scylla.window_planner import LogPlanner
+from headrace.sources.scylla.window_planner import WindowPlanner
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,11 @@ class ScyllaSource:
     """The logs of some tables of a cluster. Picklable."""
 
     address: CqlAddress
-    starts: Mapping[TableName, Start]
-    choices: ScyllaChoices
+    starts: Mapping[TableName, LogStart]
+    options: ScyllaOptions
     slots: int
     pace: Path | None = None
 
-    def planner(self) -> LogPlanner:
+    def planner(self) -> WindowPlanner:
         session = retrying(lambda: connect(self.address))
-        return LogPlanner(ServerCatalog(session, self.choices), self.starts, self.choices, self.slots, self.pace)
+        return WindowPlanner(ServerCatalog(session, self.options), self.starts, self.options, self.slots, self.pace)

@@ -22,7 +22,7 @@ from headrace.model.schema import TableName
 from headrace.retry import retrying
 from headrace.sources.scylla.generations import Groups, grouped
 from headrace.sources.scylla.position import moment
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.windows import start_us
 
 CURRENT: Final = 0
@@ -36,7 +36,7 @@ class ServerCatalog:
     """The `StreamCatalog` of a cluster. Not for several threads."""
 
     session: CqlSession
-    choices: ScyllaChoices
+    options: ScyllaOptions
     clock: Callable[[], float] = time.monotonic
     _known: dict[TableName | None, tuple[float, list[int]]] = field(default_factory=dict)
     """Generations and when they were asked for; None: the cluster's."""
@@ -64,7 +64,7 @@ class ServerCatalog:
         if not found:
             raise DefiniteError(
                 f"the cluster names no generation of CDC streams for {table}",
-                place=f"{self.choices.generations}.cdc_generation_timestamps, {self.choices.tablets}.cdc_timestamps",
+                place=f"{self.options.generations}.cdc_generation_timestamps, {self.options.tablets}.cdc_timestamps",
                 hint="they are there once a table with cdc = {'enabled': true} is; on another server than ScyllaDB name the keyspace that "
                 "holds them: --set scylla.generations=KEYSPACE",
             )
@@ -93,37 +93,37 @@ class ServerCatalog:
     def _kept(self, key: TableName | None, ask: Callable[[], list[int]]) -> list[int]:
         """An answer that is not older than it may be (`StreamCatalog.generations`)."""
         asked, found = self._known.get(key, (float("-inf"), []))
-        if self.clock() - asked >= min(self.choices.confidence / 2, _LONGEST_S):
+        if self.clock() - asked >= min(self.options.confidence / 2, _LONGEST_S):
             begun = self.clock()
             found = ask()
             self._known[key] = (begun, found)
         return found
 
     def _of_cluster(self) -> list[int]:
-        table = f"{quoted(self.choices.generations)}.cdc_generation_timestamps"
+        table = f"{quoted(self.options.generations)}.cdc_generation_timestamps"
         rows = self._if_there(f"SELECT toUnixTimestamp(time) FROM {table} WHERE key = 'timestamps'")
         return sorted(row[0] for row in rows or ())
 
     def _tablet_generations(self, table: TableName) -> list[int]:
-        asked = f"SELECT toUnixTimestamp(timestamp) FROM {quoted(self.choices.tablets)}.cdc_timestamps"
+        asked = f"SELECT toUnixTimestamp(timestamp) FROM {quoted(self.options.tablets)}.cdc_timestamps"
         rows = self._if_there(f"{asked} WHERE keyspace_name = %s AND table_name = %s", (table.database, table.table))
         if self._with_tablets is None:
             self._with_tablets = rows is not None
         return sorted(row[0] for row in rows or ())
 
     def _vnode_streams(self, generation: int) -> Groups:
-        table = f"{quoted(self.choices.generations)}.cdc_streams_descriptions_v2"
+        table = f"{quoted(self.options.generations)}.cdc_streams_descriptions_v2"
         rows = self._ask(f"SELECT range_end, streams FROM {table} WHERE time = {generation:d}")
         return tuple(tuple(sorted(row.streams)) for row in sorted(rows, key=lambda row: row.range_end) if row.streams)
 
     def _tablet_streams(self, table: TableName, generation: int) -> Groups:
         rows = self._ask(
-            f"SELECT stream_id FROM {quoted(self.choices.tablets)}.cdc_streams "
+            f"SELECT stream_id FROM {quoted(self.options.tablets)}.cdc_streams "
             f"WHERE keyspace_name = %s AND table_name = %s AND timestamp = {generation:d} AND stream_state = {CURRENT}",
             (table.database, table.table),
         )
         # Each tablet is on servers of its own; neighbours most likely share some.
-        return grouped([row.stream_id for row in rows], self.choices.streams_per_query)
+        return grouped([row.stream_id for row in rows], self.options.streams_per_query)
 
     def _ask(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any]:
         """A query's rows; servers that are away are waited for."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from headrace.sources.scylla.position import LogPosition
 
 
-def tell(path: Path, reached: LogPosition, rows: Mapping[str, int]) -> None:
+def write_feedback(path: Path, reached: LogPosition, rows: Mapping[str, int]) -> None:
     """Say how many rows the windows had that ended here, by the names that they have in offsets."""
     ends = reached.to_json()
     content = {label: [ends[label][1], count] for label, count in rows.items() if label in ends}
@@ -21,7 +21,7 @@ def tell(path: Path, reached: LogPosition, rows: Mapping[str, int]) -> None:
     temporary.replace(path)
 
 
-def told(path: Path | None) -> dict[str, tuple[int, int]]:
+def read_feedback(path: Path | None) -> dict[str, tuple[int, int]]:
     """Where windows ended last, and how many rows they had."""
     try:
         raw = json.loads(path.read_bytes()) if path is not None else {}

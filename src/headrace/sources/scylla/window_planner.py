@@ -15,10 +15,10 @@ from typing import Final
 
 from headrace.model.schema import TableName
 from headrace.sources.base import Offset, Split
-from headrace.sources.scylla.generations import Start, StreamCatalog, expired, floor_us, lost_log, oldest, past_lost_streams, start_at
-from headrace.sources.scylla.position import AUDIT, FIRST, LogPosition, Place, label_of
-from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaChoices
-from headrace.sources.scylla.window_feedback import told
+from headrace.sources.scylla.generations import LogStart, StreamCatalog, expired, floor_us, lost_log, oldest, past_lost_streams, start_at
+from headrace.sources.scylla.position import AUDIT, FIRST, LogPosition, StreamPosition, label_of
+from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaOptions
+from headrace.sources.scylla.window_feedback import read_feedback
 from headrace.sources.scylla.windows import FIRST_US, Window, adapted, next_window, onward, window_to
 
 log = logging.getLogger("headrace.scylla")
@@ -30,7 +30,7 @@ _AGAIN_WINDOWS: Final = 10
 
 
 @dataclass(slots=True)
-class _Course:
+class _WindowState:
     """What is remembered of one table between two batches."""
 
     size: int = FIRST_US
@@ -39,16 +39,16 @@ class _Course:
 
 
 @dataclass(slots=True)
-class LogPlanner:
+class WindowPlanner:
     """The planning side of the port (`sources.base.Planner`)."""
 
     catalog: StreamCatalog
-    starts: Mapping[TableName, Start]
-    choices: ScyllaChoices
+    starts: Mapping[TableName, LogStart]
+    options: ScyllaOptions
     slots: int
     pace: Path | None = None
     wait: Callable[[float], None] = time.sleep
-    _courses: dict[str, _Course] = field(default_factory=dict)
+    _courses: dict[str, _WindowState] = field(default_factory=dict)
     _expired: set[TableName] = field(default_factory=set)
     """Tables whose expired rows were named in a warning."""
     _audit_ends: dict[TableName, int] = field(default_factory=dict)
@@ -95,42 +95,46 @@ class LogPlanner:
     def stop(self) -> None:
         self.catalog.close()
 
-    def _advanced(self, name: TableName, place: Place, now: int) -> Place:
+    def _advanced(self, name: TableName, place: StreamPosition, now: int) -> StreamPosition:
         """Where the next window of a table ends; the place itself if none is due."""
-        return self._next(name, self._checked(name, place, now), now - self.choices.confidence_us, FIRST)
+        return self._next(name, self._checked(name, place, now), now - self.options.confidence_us, FIRST)
 
-    def _rereads(self, name: TableName, known: LogPosition, read: Place, end: Place, now: int) -> dict[tuple[TableName, int], Place]:
+    def _rereads(
+        self, name: TableName, known: LogPosition, read: StreamPosition, end: StreamPosition, now: int
+    ) -> dict[tuple[TableName, int], StreamPosition]:
         """Where the further reads of a table's log are after the batch. The first one is at `read`, and the batch takes it to `end`."""
-        found: dict[tuple[TableName, int], Place] = {}
-        ages = self.choices.reread_ages_us(self.starts[name].ttl)
+        found: dict[tuple[TableName, int], StreamPosition] = {}
+        ages = self.options.reread_ages_us(self.starts[name].ttl)
         for look, age in enumerate(ages, 1):
             place = known.rereads.get((name, look), known.rereads.get((name, 1)) or self._look_back_start(name, ages[-1]))
-            end = found[name, look] = self._advanced_again(name, look, place, read, end, now - self.choices.confidence_us - age, now)
+            end = found[name, look] = self._advanced_again(name, look, place, read, end, now - self.options.confidence_us - age, now)
             read = place
-        if ages and self.choices.audit:
-            horizon = now - self.choices.confidence_us - ages[-1]
+        if ages and self.options.audit:
+            horizon = now - self.options.confidence_us - ages[-1]
             found[name, AUDIT] = self._audited(name, known.rereads.get((name, AUDIT)), min(horizon, read.time), now)
         return found
 
-    def _look_back_start(self, name: TableName, look_back_us: int) -> Place:
+    def _look_back_start(self, name: TableName, look_back_us: int) -> StreamPosition:
         """Where the further reads of a log begin: rows may arrive with timestamps from before the pipe began."""
         return start_at(self.catalog.generations(name), max(self.starts[name].place.time - look_back_us, 0))
 
-    def _advanced_again(self, name: TableName, look: int, place: Place, read: Place, end: Place, horizon: int, now: int) -> Place:
+    def _advanced_again(
+        self, name: TableName, look: int, place: StreamPosition, read: StreamPosition, end: StreamPosition, horizon: int, now: int
+    ) -> StreamPosition:
         """Where a further read of a log is after the batch; it stays behind the read before it, which goes from `read` to `end`."""
         if place.time >= read.time and end.time <= horizon:
             # The read before is so late itself that nothing can arrive after it within the look-back window.
-            return Place(end.generation, end.time)
+            return StreamPosition(end.generation, end.time)
         place = past_lost_streams(self.catalog, name, place, floor_us(self.starts[name].ttl, now))
         return self._next(name, place, min(horizon, read.time), look)
 
-    def _audited(self, name: TableName, place: Place | None, horizon: int, now: int) -> Place:
+    def _audited(self, name: TableName, place: StreamPosition | None, horizon: int, now: int) -> StreamPosition:
         """Where the audit of a log is after the batch. A place without a window holds the time at which the last audit ended."""
-        generations, idle = self.catalog.generations(name), Place(0, now)
+        generations, idle = self.catalog.generations(name), StreamPosition(0, now)
         if place is None:
             return idle
         if place.since < 0:
-            if now - place.time < self.choices.audit_us(self.starts[name].ttl):
+            if now - place.time < self.options.audit_us(self.starts[name].ttl):
                 return place
             place = past_lost_streams(self.catalog, name, oldest(generations), floor_us(self.starts[name].ttl, now))
         # An audit ends where it was to end when it began: it would never end if it followed the log.
@@ -139,9 +143,9 @@ class LogPlanner:
             del self._audit_ends[name]
         return end if end != place else idle
 
-    def _next(self, name: TableName, place: Place, horizon: int, look: int) -> Place:
+    def _next(self, name: TableName, place: StreamPosition, horizon: int, look: int) -> StreamPosition:
         generations = self.catalog.generations(name)
-        course = self._courses.setdefault(label_of(name, look), _Course())
+        course = self._courses.setdefault(label_of(name, look), _WindowState())
         # Nobody waits for the further reads: they ask less often.
         least = self._least(name, onward(place, generations).generation) * (_AGAIN_WINDOWS if look else 1)
         window = next_window(place, generations, horizon, course.size, least)
@@ -150,17 +154,17 @@ class LogPlanner:
         course.last = window
         return window.end
 
-    def _checked(self, name: TableName, place: Place, now: int) -> Place:
+    def _checked(self, name: TableName, place: StreamPosition, now: int) -> StreamPosition:
         """The place, or a later one if streams between are gone. Raises if unread rows have expired there, unless that is allowed.
 
         Otherwise reading goes on from the place: rows that were written later with timestamps of that time are still there.
         """
         begin = self.starts[name]
-        floor = min(floor_us(begin.ttl, now), now - self.choices.confidence_us)
+        floor = min(floor_us(begin.ttl, now), now - self.options.confidence_us)
         if place.time >= floor:
             return place
         if place.time >= begin.promised and name not in self._expired:
-            if self.choices.expired is OnExpired.HALT:
+            if self.options.expired is OnExpired.HALT:
                 raise lost_log(name, place.time, floor, begin.ttl)
             self._expired.add(name)
             for one in expired(self.catalog.generations(name), place.time, floor):
@@ -173,20 +177,20 @@ class LogPlanner:
         """The least length of a window: with many streams, so long that servers are not asked too often."""
         self._queries_of(name, generation)
         queries = sum(count for _, count in self._queries.values())
-        return max(self.choices.window_us, int(queries / self.choices.queries_per_second * 1e6))
+        return max(self.options.window_us, int(queries / self.options.queries_per_second * 1e6))
 
     def _queries_of(self, name: TableName, generation: int) -> int:
         known = self._queries.get(name)
         if known is None or known[0] != generation:
-            groups, at_once = self.catalog.streams(name, generation), self.choices.streams_per_query
+            groups, at_once = self.catalog.streams(name, generation), self.options.streams_per_query
             known = self._queries[name] = (generation, sum(-(-len(group) // at_once) for group in groups))
         return known[1]
 
     def _adapt(self) -> None:
         """Let windows grow and shrink by what the last ones held."""
-        found = told(self.pace)
+        found = read_feedback(self.pace)
         for label, course in self._courses.items():
             until, rows = found.get(label, (-1, 0))
             if course.last is not None and course.last.until == until:
-                course.size = adapted(course.size, course.last, rows, self.choices.batch_rows, self.choices.window_us)
+                course.size = adapted(course.size, course.last, rows, self.options.batch_rows, self.options.window_us)
                 course.last = None

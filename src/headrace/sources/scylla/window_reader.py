@@ -23,7 +23,7 @@ from headrace.cql.address import CqlAddress
 from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
 from headrace.cql.decode.pages import Request, as_batch, read_many, read_pages
 from headrace.cql.log import OPERATION, STREAM, TIME, log_table
-from headrace.cql.log_positions import BatchPlace
+from headrace.cql.log_positions import BatchPosition
 from headrace.cql.raw_pages import RawPage
 from headrace.cql.session import CqlSession, shared_session
 from headrace.cql.tables import CqlTable
@@ -33,13 +33,13 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.retry import current_wait, pause, retrying
 from headrace.sources.base import Split
-from headrace.sources.scylla.batch_assembler import Assembler, Gathering, check_operations
+from headrace.sources.scylla.batch_assembler import BatchAssembler, BlockBuffer, check_operations
 from headrace.sources.scylla.generations import shares
 from headrace.sources.scylla.position import AUDIT, FIRST, label_of, moment
-from headrace.sources.scylla.read_times import CLOCK_US, LookTimes, look_ages
-from headrace.sources.scylla.skipped_batches import Skipping
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
-from headrace.sources.scylla.snapshot.row_recheck import Begun, Rereader
+from headrace.sources.scylla.read_times import CLOCK_US, ReadTimes, read_ages
+from headrace.sources.scylla.skipped_batches import BatchSkipper
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes, RowRechecker
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.windows import Window
 
@@ -74,7 +74,7 @@ class KnownLog:
     table: CqlTable
     ttl: int
     """Seconds for which its rows live; 0: for ever."""
-    looks: LookTimes | None = None
+    looks: ReadTimes | None = None
     """When it was read before; None: as punctually as planned."""
 
 
@@ -84,8 +84,8 @@ class LogReader:
 
     address: CqlAddress
     logs: Mapping[TableName, KnownLog]
-    choices: ScyllaChoices
-    begun: Mapping[TableName, Begun] = field(default_factory=dict)
+    options: ScyllaOptions
+    begun: Mapping[TableName, LogStartTimes] = field(default_factory=dict)
     """Tables that were begun with a copy of their rows, of which the log does not tell all."""
     skips: frozenset[str] = frozenset()
     """Batches that are left out, by their places."""
@@ -93,15 +93,15 @@ class LogReader:
     def read(self, split: Split) -> Generator[LogBlock | RowBlock, None, Split]:
         """The blocks of a work; returns how many log rows each table had, and the batches that were left out."""
         session = retrying(lambda: shared_session(self.address))
-        catalog = _catalog(self.address, self.choices, os.getpid())
+        catalog = _catalog(self.address, self.options, os.getpid())
         found: dict[str, int] = {}
         doubtful: dict[str, dict[str, int]] = {}
         late: dict[str, LateRows] = {}
-        skipping = Skipping(self.skips)
+        skipping = BatchSkipper(self.skips)
         for keyspace, table, *numbers, look in split["windows"]:
             name, window = TableName(keyspace, table), Window(*numbers)
-            asked = shares(catalog.streams(name, window.generation), split["share"], split["of"], self.choices.streams_per_query)
-            reading = WindowReading(session, self.logs[name], window, self.choices, catalog, skipping, look)
+            asked = shares(catalog.streams(name, window.generation), split["share"], split["of"], self.options.streams_per_query)
+            reading = WindowRead(session, self.logs[name], window, self.options, catalog, skipping, look)
             label = label_of(name, look)
             if look == AUDIT:
                 late[label] = reading.audit(asked)
@@ -109,39 +109,39 @@ class LogReader:
                 for block in reading.late_blocks(asked) if look else reading.blocks(asked):
                     yield block
                     if name in self.begun:
-                        yield from Rereader(session, self.choices).after(block, self.begun[name])
+                        yield from RowRechecker(session, self.options).after(block, self.begun[name])
                 doubtful[label] = reading.doubtful
             found[label] = reading.seen
         return {"rows": found, "skipped": skipping.told(), "doubtful": doubtful, "late": late}
 
 
 @functools.lru_cache(maxsize=4)
-def _catalog(address: CqlAddress, choices: ScyllaChoices, _process: int) -> ServerCatalog:
+def _catalog(address: CqlAddress, options: ScyllaOptions, _process: int) -> ServerCatalog:
     """This process's own: what it knows of streams does not change."""
-    return ServerCatalog(shared_session(address), choices)
+    return ServerCatalog(shared_session(address), options)
 
 
 @dataclass(slots=True)
-class WindowReading:
+class WindowRead:
     """Reads one window."""
 
     session: CqlSession
     log: KnownLog
     window: Window
-    choices: ScyllaChoices
+    options: ScyllaOptions
     catalog: ServerCatalog
-    skipping: Skipping = field(default_factory=Skipping)
+    skipping: BatchSkipper = field(default_factory=BatchSkipper)
     look: int = FIRST
     seen: int = 0
     """Rows that were read."""
     doubtful: dict[str, int] = field(default_factory=dict)
-    """Rows among them that may count as unseen (see `LookTimes.doubtful`)."""
+    """Rows among them that may count as unseen (see `ReadTimes.doubtful`)."""
     _broken: dict[bytes, bytes | None] = field(default_factory=dict)
     _torn: dict[bytes, bytes] = field(default_factory=dict)
 
     @property
-    def _looks(self) -> LookTimes:
-        return self.log.looks or LookTimes(look_ages(self.choices, self.log.ttl))
+    def _looks(self) -> ReadTimes:
+        return self.log.looks or ReadTimes(read_ages(self.options, self.log.ttl))
 
     def late_blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
         """The rows that the read before cannot have seen, as far as that can be told.
@@ -166,7 +166,7 @@ class WindowReading:
         """Where the rows of these streams are and how long they live, and nothing else of them."""
         first, last = greatest(self.window.after), greatest(self.window.until)
         requests = [(times_query(self.log.table), (list(streams), first, last)) for streams in asked]
-        for rows in read_many(self.session, requests, concurrency=self.choices.concurrency, fetch_size=self.choices.page_rows):
+        for rows in read_many(self.session, requests, concurrency=self.options.concurrency, fetch_size=self.options.page_rows):
             self.seen += rows.num_rows
             yield rows
 
@@ -188,7 +188,7 @@ class WindowReading:
             where = np.flatnonzero(self._looks.unseen(self._looks.last, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written))
             more += max(len(where) - _MOST_LATE, 0)
             for row in where[:_MOST_LATE].tolist():
-                place = str(BatchPlace.of_row(str(self.log.table.name), rows, row))
+                place = str(BatchPosition.of_row(str(self.log.table.name), rows, row))
                 if place in places:
                     places[place][0] += 1
                 elif len(places) < _MOST_PLACES:
@@ -201,7 +201,7 @@ class WindowReading:
         """The rows of these streams, asked for list by list."""
         first, last = greatest(self.window.after), greatest(self.window.until)
         requests = [self._request(streams, first, last) for streams in asked]
-        gathering = Gathering(BLOCK_ROWS, BLOCK_BYTES)
+        gathering = BlockBuffer(BLOCK_ROWS, BLOCK_BYTES)
         for rows in self._whole(requests):
             for one in gathering.add(rows):
                 yield self._block(one)
@@ -223,24 +223,24 @@ class WindowReading:
         """The rows of whole batches. Answers of one page, which most are, go together."""
         short: list[RawPage] = []
         short_rows = short_bytes = 0
-        long: dict[int, Assembler] = {}
-        pages = read_pages(self.session, requests, concurrency=self.choices.concurrency, fetch_size=self.choices.page_rows)
+        long: dict[int, BatchAssembler] = {}
+        pages = read_pages(self.session, requests, concurrency=self.options.concurrency, fetch_size=self.options.page_rows)
         for page in pages:
             if page.last and page.request not in long:
                 if page.rows.count:
                     short.append(page.rows)
                     short_rows, short_bytes = short_rows + page.rows.count, short_bytes + len(page.rows.body)
                 if short_rows >= BLOCK_ROWS or short_bytes >= BLOCK_BYTES:
-                    yield from self._fed(Assembler(self._place), short, last=True)
+                    yield from self._fed(BatchAssembler(self._place), short, last=True)
                     short, short_rows, short_bytes = [], 0, 0
             else:
-                assembler = long.setdefault(page.request, Assembler(self._place))
+                assembler = long.setdefault(page.request, BatchAssembler(self._place))
                 yield from self._fed(assembler, [page.rows] if page.rows.count else [], last=page.last)
                 if page.last:
                     del long[page.request]
-        yield from self._fed(Assembler(self._place), short, last=True)
+        yield from self._fed(BatchAssembler(self._place), short, last=True)
 
-    def _fed(self, assembler: Assembler, pages: Sequence[RawPage], *, last: bool) -> Iterator[pa.RecordBatch]:
+    def _fed(self, assembler: BatchAssembler, pages: Sequence[RawPage], *, last: bool) -> Iterator[pa.RecordBatch]:
         if pages:
             yield assembler.feed(self.skipping.without(as_batch(pages, self._place), self.log.table.name))
         if last:
@@ -266,7 +266,7 @@ class WindowReading:
 
     def _endless(self, broken: Mapping[bytes, bytes | None]) -> DefiniteError:
         stream = next(iter(broken))
-        place = str(BatchPlace(str(self.log.table.name), stream, self._torn[stream]))
+        place = str(BatchPosition(str(self.log.table.name), stream, self._torn[stream]))
         return DefiniteError(
             f"a batch of log rows has no end (cdc$end_of_batch), also {_END_PATIENCE_S:.0f} s after it should be there: a part is missing",
             place=place,

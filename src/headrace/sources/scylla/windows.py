@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.sources.scylla.position import Place
+from headrace.sources.scylla.position import StreamPosition
 
 FIRST_US: Final = 60_000_000
 """The length of the first window while a pipe catches up."""
@@ -32,9 +32,9 @@ class Window:
         return self.until - self.after
 
     @property
-    def end(self) -> Place:
+    def end(self) -> StreamPosition:
         """Where one is when it was read."""
-        return Place(self.generation, self.until, self.after)
+        return StreamPosition(self.generation, self.until, self.after)
 
 
 def start_us(generation: int) -> int:
@@ -54,18 +54,18 @@ def following(generations: Sequence[int], generation: int) -> int | None:
     return generations[found] if found < len(generations) else None
 
 
-def onward(place: Place, generations: Sequence[int]) -> Place:
+def onward(place: StreamPosition, generations: Sequence[int]) -> StreamPosition:
     """The place where reading goes on: at the beginning of the next generation if one was read to its end.
 
     A generation that became known late, when its predecessor was read beyond its end already, is read from its own beginning all the same:
     what was written since then is in its streams.
     """
     while (after := following(generations, place.generation)) is not None and place.time >= start_us(after) - 1:
-        place = Place(after, start_us(after) - 1, place.since)
+        place = StreamPosition(after, start_us(after) - 1, place.since)
     return place
 
 
-def next_window(place: Place, generations: Sequence[int], horizon: int, size: int, least: int) -> Window | None:
+def next_window(place: StreamPosition, generations: Sequence[int], horizon: int, size: int, least: int) -> Window | None:
     """The window to read from a place on, `size` long at the most; None if nothing is due.
 
     Nothing after `horizon` is read. A window that is shorter than `least` waits, unless its generation ends with it.
@@ -81,7 +81,7 @@ def next_window(place: Place, generations: Sequence[int], horizon: int, size: in
     return Window(place.generation, place.time, until) if until > place.time else None
 
 
-def window_to(place: Place) -> Window:
+def window_to(place: StreamPosition) -> Window:
     """The window that ended at a place."""
     return Window(place.generation, place.since, place.time)
 

@@ -18,9 +18,9 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
 from headrace.runtime.tasks import Report
-from headrace.sources.debezium.events.event_versions import Order, Tail
-from headrace.sources.debezium.events.keyless_snapshots import Snapshot
-from headrace.sources.debezium.events.records import Decoded, Found, Records, Refused, Truncation
+from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning
+from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
+from headrace.sources.debezium.events.records import DecodedRecords, DetectedSchema, Records, RejectedRecord, Truncation
 
 CHANGES, FOUND, REFUSED, TRUNCATED, IGNORED, RECORDS = "changes", "found", "refused", "truncated", "ignored", "records"
 ORDER, TAIL, SNAPSHOT, FILLED = "order", "tail", "snapshot", "filled"
@@ -37,13 +37,13 @@ class RecordTaskReport:
 
     def __init__(self) -> None:
         self._changes: dict[str, list[int]] = {}
-        self._found: dict[TableName, dict[TableSchema, Found]] = {}
-        self._refused: list[Refused] = []
+        self._found: dict[TableName, dict[TableSchema, DetectedSchema]] = {}
+        self._refused: list[RejectedRecord] = []
         self._truncations: dict[TableName, int] = {}
         self._ignored: dict[str, int] = {}
-        self._orders: dict[TableName, dict[Order, None]] = {}
-        self._tails: dict[tuple[str, int], tuple[int, Tail]] = {}
-        self._snapshots: dict[Snapshot, None] = {}
+        self._orders: dict[TableName, dict[TableVersioning, None]] = {}
+        self._tails: dict[tuple[str, int], tuple[int, LogTail]] = {}
+        self._snapshots: dict[KeylessSnapshot, None] = {}
         self._filled: dict[tuple[TableName, str], None] = {}
         self._records = self._bytes = self._kept_bytes = 0
 
@@ -51,7 +51,7 @@ class RecordTaskReport:
     def found(self) -> Iterable[TableName]:
         return self._found
 
-    def add(self, records: Records, decoded: Decoded) -> None:
+    def add(self, records: Records, decoded: DecodedRecords) -> None:
         self._records += records.rows
         self._bytes += int(records.value.nbytes)
         for found in decoded.found:
@@ -75,7 +75,7 @@ class RecordTaskReport:
                 hint=first.hint or "that is no matter of some records: check debezium.format and which topics are chosen",
             )
 
-    def _carried(self, one: Refused) -> Refused:
+    def _carried(self, one: RejectedRecord) -> RejectedRecord:
         """A record that cannot be read, as it is reported."""
         size = len(one.key or b"") + len(one.value or b"") + sum(len(name) + len(value or b"") for name, value in one.headers)
         one = replace(one, reason=one.reason[:_REASON_CHARACTERS])
@@ -119,14 +119,14 @@ class RecordTaskReport:
         ]
 
 
-def read_found_tables(reports: Iterable[Report]) -> list[Found]:
+def read_found_tables(reports: Iterable[Report]) -> list[DetectedSchema]:
     """What tasks found, table by table in the order in which the source came to be so, and alike each time."""
     found = []
     for report in reports:
         if report.kind == FOUND:
             raw = json.loads(report.detail)
             found.append(
-                Found(
+                DetectedSchema(
                     TableSchema.from_json(raw["schema"]),
                     raw["topic"],
                     raw["partition"],
@@ -139,7 +139,7 @@ def read_found_tables(reports: Iterable[Report]) -> list[Found]:
     return sorted(found, key=lambda one: (one.schema.name, one.told_at, one.topic, one.partition, one.offset))
 
 
-def read_refused_records(reports: Iterable[Report]) -> list[Refused]:
+def read_refused_records(reports: Iterable[Report]) -> list[RejectedRecord]:
     found = [_refused(json.loads(report.detail)) for report in reports if report.kind == REFUSED]
     return sorted(found, key=lambda one: (one.topic, one.partition, one.offset))
 
@@ -155,13 +155,13 @@ def read_truncations(reports: Iterable[Report]) -> list[Truncation]:
     return [Truncation(name, version) for name, version in sorted(last.items())]
 
 
-def read_orders(reports: Iterable[Report]) -> dict[TableName, Order]:
+def read_orders(reports: Iterable[Report]) -> dict[TableName, TableVersioning]:
     """The rules that first records have fixed; raises `DefiniteError` if two tasks found different ones of a table."""
-    found: dict[TableName, Order] = {}
+    found: dict[TableName, TableVersioning] = {}
     for report in reports:
         if report.kind == ORDER:
             database, table, raw = json.loads(report.detail)
-            name, order = TableName(database, table), Order.from_json(raw)
+            name, order = TableName(database, table), TableVersioning.from_json(raw)
             if found.setdefault(name, order) != order:
                 raise DefiniteError(
                     f"records of table {name} are ordered by different rules: {_order_text(found[name])} and {_order_text(order)}",
@@ -171,19 +171,21 @@ def read_orders(reports: Iterable[Report]) -> dict[TableName, Order]:
     return found
 
 
-def read_tails(reports: Iterable[Report]) -> dict[tuple[str, int], Tail]:
+def read_tails(reports: Iterable[Report]) -> dict[tuple[str, int], LogTail]:
     """Of each partition, the tail that the task with the last records of it told."""
-    last: dict[tuple[str, int], tuple[int, Tail]] = {}
+    last: dict[tuple[str, int], tuple[int, LogTail]] = {}
     for report in reports:
         if report.kind == TAIL:
             topic, partition, offset, raw = json.loads(report.detail)
-            last[topic, partition] = max(last.get((topic, partition), (-1, Tail())), (offset, Tail.from_json(raw)), key=lambda one: one[0])
+            last[topic, partition] = max(
+                last.get((topic, partition), (-1, LogTail())), (offset, LogTail.from_json(raw)), key=lambda one: one[0]
+            )
     return {place: tail for place, (_, tail) in last.items()}
 
 
-def read_snapshots(reports: Iterable[Report]) -> list[Snapshot]:
+def read_snapshots(reports: Iterable[Report]) -> list[KeylessSnapshot]:
     """Snapshots of tables without a key."""
-    return [Snapshot.from_json(json.loads(report.detail)) for report in reports if report.kind == SNAPSHOT]
+    return [KeylessSnapshot.from_json(json.loads(report.detail)) for report in reports if report.kind == SNAPSHOT]
 
 
 def read_filled_topics(reports: Iterable[Report]) -> dict[TableName, set[str]]:
@@ -196,16 +198,16 @@ def read_filled_topics(reports: Iterable[Report]) -> dict[TableName, set[str]]:
     return found
 
 
-def _order_text(order: Order) -> str:
+def _order_text(order: TableVersioning) -> str:
     return f"{order.rule} ({order.topic})" if order.topic else str(order.rule)
 
 
-def _found_text(one: Found) -> str:
+def _found_text(one: DetectedSchema) -> str:
     place = {"topic": one.topic, "partition": one.partition, "offset": one.offset, "told_at": one.told_at, "zeroes": one.zeroes}
     return json.dumps({"schema": one.schema.to_json(), **place, "unsigned": one.unsigned})
 
 
-def _refused_text(one: Refused) -> str:
+def _refused_text(one: RejectedRecord) -> str:
     return json.dumps(
         {
             "topic": one.topic,
@@ -221,10 +223,10 @@ def _refused_text(one: Refused) -> str:
     )
 
 
-def _refused(raw: dict[str, Any]) -> Refused:
+def _refused(raw: dict[str, Any]) -> RejectedRecord:
     headers = tuple((name, _decoded(value)) for name, value in raw["headers"])
     place = (raw["topic"], raw["partition"], raw["offset"], raw["reason"], raw["hint"])
-    return Refused(*place, _decoded(raw["key"]), _decoded(raw["value"]), headers, raw["whole"])
+    return RejectedRecord(*place, _decoded(raw["key"]), _decoded(raw["value"]), headers, raw["whole"])
 
 
 def _encoded(value: bytes | None) -> str | None:

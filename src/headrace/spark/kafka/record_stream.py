@@ -30,11 +30,11 @@ from headrace.runtime.error_transport import decode_error, serialize_errors
 from headrace.runtime.tasks import Report, Retry, report_batch
 from headrace.sinks.base import Writer, WriterFactory
 from headrace.sources.base import Offset
-from headrace.sources.debezium.events.records import Decoded, Records
-from headrace.sources.debezium.offset_range_reader import AWAY, OffsetRange
+from headrace.sources.debezium.events.records import DecodedRecords, Records
+from headrace.sources.debezium.offset_range_reader import UNREACHABLE, OffsetRange
 from headrace.spark.kafka.record_reports import IGNORED, RecordTaskReport
 from headrace.spark.runtime.micro_batch import BatchStream, run_task, translate_spark_error
-from headrace.transforms.block_transform import Shaper, kept_masks
+from headrace.transforms.block_transform import BlockTransformer, kept_masks
 
 
 class KafkaUnavailable(TransientError):
@@ -44,7 +44,7 @@ class KafkaUnavailable(TransientError):
 class RecordReader(Protocol):
     """Makes blocks of records. Picklable."""
 
-    def read(self, records: Records) -> Decoded: ...
+    def read(self, records: Records) -> DecodedRecords: ...
 
 
 class ValueKeeper(Protocol):
@@ -162,7 +162,7 @@ def select_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) ->
 
 def classify_transient_error(error: TransientError) -> TransientError:
     """What a task waited for in vain: Kafka, which the driver waits for, or the sink, which was waited for long enough."""
-    return KafkaUnavailable(error.message, place=error.place) if error.message.startswith(AWAY) else error
+    return KafkaUnavailable(error.message, place=error.place) if error.message.startswith(UNREACHABLE) else error
 
 
 _LOST: Final = ("KAFKA_DATA_LOSS", "some data may have been", "OffsetOutOfRangeException", "was changed from", "topicPartitions are gone")
@@ -221,7 +221,7 @@ class RecordTask:
     """Tables that the driver takes up when they are found: the batch is read again then, and the task need not go on."""
     fetch: Callable[[OffsetRange], Iterator[Records]] | None = None
     """Gets the records of a range."""
-    shape: Shaper | None = None
+    shape: BlockTransformer | None = None
     """What becomes of blocks before they are written, if they do not pass as they are."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

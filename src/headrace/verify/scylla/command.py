@@ -15,7 +15,7 @@ from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.stored_settings import settings_of
 from headrace.settings.settings_file import read_settings
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.verify.result import TableResult
 from headrace.verify.scylla.verifier import standing_of, verify_logged
 from headrace.verify.view import choose_view
@@ -38,10 +38,10 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
         yield from verify_logged(session, CellSink(replace(named.sink, options=choices)), chosen, watermark, choose_view(), repair=repair)
 
 
-def _scylla(known: KnownPipe) -> ScyllaChoices:
+def _scylla(known: KnownPipe) -> ScyllaOptions:
     """How the pipe reads its source, as far as its state is at hand."""
     state = known.directory.load() if known.directory is not None else None
-    return settings_of(state, "").scylla if state is not None else ScyllaChoices()
+    return settings_of(state, "").scylla if state is not None else ScyllaOptions()
 
 
 def _check(arguments: argparse.Namespace) -> None:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.cql.decode.arrow_arrays import to_arrow
-from headrace.cql.decode.canonical_bytes import canonical, shown
+from headrace.cql.decode.canonical_bytes import canonical, to_python
 from headrace.cql.decode.pages import RawValues, as_batch, read_pages, read_rows
 from headrace.cql.language.value_encoder import encode
 from headrace.cql.schema_reader import describe
@@ -32,13 +32,13 @@ from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.dead_letters.late_rows import resolve_late_rows
-from headrace.sources.scylla.log_tables import choose_tables
+from headrace.sources.scylla.log_tables import select_tables
 from headrace.sources.scylla.position import moment
-from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.reader import server_time
-from headrace.sources.scylla.snapshot.row_recheck import Rereader
-from headrace.sources.scylla.snapshot.table_probe import ask_ring, ask_telling
+from headrace.sources.scylla.snapshot.row_recheck import RowRechecker
+from headrace.sources.scylla.snapshot.table_probe import probe_write_times, read_ring
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE, TokenRange, cut
 from headrace.verify.key_values import key_list
 from headrace.verify.recheck import KeyRechecker, RecheckResult
@@ -72,13 +72,13 @@ def verify_logged(
     view: VerifyView | None = None,
     *,
     bucket_rows: int = BUCKET_ROWS,
-    repair: ScyllaChoices | None = None,
+    repair: ScyllaOptions | None = None,
 ) -> Iterator[TableResult]:
     """Compare the selected tables that have a log; each result as soon as it is sure.
 
     `repair`: write rows that are different again, as the source has them; how the source is read for that.
     """
-    names = choose_tables(session, selection).logged
+    names = select_tables(session, selection).logged
     if not names:
         raise DefiniteError(f"no table with a CDC log matches {selection}", place=str(session.address), hint="check --tables")
     told = view or LineView()
@@ -109,7 +109,7 @@ class LoggedRows:
 
     @property
     def _query(self) -> RowQuery:
-        return RowQuery(self.table, Telling(frozenset()))
+        return RowQuery(self.table, WriteTimeColumns(frozenset()))
 
     def _canonical(self, page: pa.RecordBatch) -> pa.Table:
         columns = (*self._query.keys, *self._query.cells)
@@ -156,7 +156,7 @@ class LoggedRows:
     def raw_keys(self, keys: pa.Table) -> list[tuple[bytes | None, ...]]:
         """Keys as their server serialises them."""
         kinds = [column.type for column in (*self.table.partition_key, *self.table.clustering)]
-        return [tuple(encode(kind, shown(kind, value)) for kind, value in zip(kinds, key, strict=True)) for key in key_list(keys)]  # type: ignore[arg-type]
+        return [tuple(encode(kind, to_python(kind, value)) for kind, value in zip(kinds, key, strict=True)) for key in key_list(keys)]  # type: ignore[arg-type]
 
 
 class _TableVerification:
@@ -170,7 +170,7 @@ class _TableVerification:
         watermark: Watermark[int] | None,
         view: VerifyView,
         bucket_rows: int,
-        repair: ScyllaChoices | None,
+        repair: ScyllaOptions | None,
     ) -> None:
         self._sink, self._repair = sink, repair
         self._session, self._reader, self._table, self._watermark, self._view = session, CellReader(sink.sink.scope), table, watermark, view
@@ -216,14 +216,14 @@ class _TableVerification:
             standing=self._stands() if rechecked.behind else "",
         )
 
-    def _repaired(self, rechecked: RecheckResult, choices: ScyllaChoices) -> RecheckResult:
+    def _repaired(self, rechecked: RecheckResult, choices: ScyllaOptions) -> RecheckResult:
         """What is different after the rows were written again, as the source has them: each cell with its own write time."""
         names = [column.name for column in (*self._table.partition_key, *self._table.clustering)]
         raw = self._rows.raw_keys(rechecked.keys)
         columns = [pa.array(values, pa.binary()) for values in zip(*raw, strict=True)]
         writer = self._sink.writer()
         try:
-            rereader, telling = Rereader(self._session, choices), ask_telling(self._session, self._table)
+            rereader, telling = RowRechecker(self._session, choices), probe_write_times(self._session, self._table)
             for block in rereader.read(self._table, telling, pa.RecordBatch.from_arrays(columns, names=names)):
                 writer.write(block)
         finally:
@@ -259,7 +259,7 @@ class _TableVerification:
                 target.close()
 
     def _read_source(self, buckets: Buckets, advanced: Callable[[int], None]) -> None:
-        parts = cut([WHOLE], ask_ring(self._session, self._table.name), 4 * _SLOTS)
+        parts = cut([WHOLE], read_ring(self._session, self._table.name), 4 * _SLOTS)
 
         def read(part: TokenRange) -> None:
             for rows in self._rows.source(part):
@@ -310,11 +310,11 @@ class _TableVerification:
     def _readable(self, found: Difference) -> Difference:
         """A difference with values that people read."""
         keys = [self._table.column(name).type for name in self._compared.schema.row_key]
-        key = tuple(shown(kind, _bytes(value)) for kind, value in zip(keys, found.key, strict=True))
+        key = tuple(to_python(kind, _bytes(value)) for kind, value in zip(keys, found.key, strict=True))
         if not found.column:
             return replace(found, key=key)
         kind = self._table.column(found.column).type
-        return replace(found, key=key, source=shown(kind, _bytes(found.source)), target=shown(kind, _bytes(found.target)))
+        return replace(found, key=key, source=to_python(kind, _bytes(found.source)), target=to_python(kind, _bytes(found.target)))
 
 
 def _bytes(value: Any) -> bytes | None:

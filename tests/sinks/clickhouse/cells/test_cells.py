@@ -19,7 +19,7 @@ from cassandra.util import Date, Duration, Time
 
 from headrace.cql import timeuuid
 from headrace.cql.blocks import LogBlock, RowBlock
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.tables import CqlTable
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
@@ -50,7 +50,7 @@ def sink(server: EmbeddedServer) -> Iterator[CellSink]:
 
 
 def table_of(script: str, name: str = "t") -> CqlTable:
-    found = Definitions("ks").apply_all(script)
+    found = CqlCatalog("ks").apply_all(script)
     return next(table for table in found.tables.values() if table.name.table == name)
 
 
@@ -312,7 +312,7 @@ def test_whatever_columns_are_called_they_are_shown_under_their_names(sink: Cell
 
 def test_tables_follow_alterations(sink: CellSink) -> None:
     """Columns added, dropped and added again, fields of user types added and renamed; at once, or when the pipe comes back."""
-    known = Definitions("ks").apply_all(
+    known = CqlCatalog("ks").apply_all(
         "CREATE TYPE u (a int, b text); CREATE TABLE t (pk int, ck int, s int static, v int, w u, f frozen<u>, "
         "m map<int, frozen<u>>, PRIMARY KEY (pk, ck))"
     )
@@ -378,7 +378,7 @@ def test_moments_that_clickhouse_does_not_hold_halt(sink: CellSink) -> None:
 
 
 def test_a_type_grows_in_columns_with_colons_in_their_names(sink: CellSink) -> None:
-    known = Definitions("ks").apply_all(
+    known = CqlCatalog("ks").apply_all(
         'CREATE TYPE u (a int); CREATE TABLE t (pk int PRIMARY KEY, "a:b" frozen<u>, "x:y" map<int, frozen<u>>, "z:" u)'
     )
     (name,) = known.tables

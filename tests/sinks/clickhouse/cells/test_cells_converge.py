@@ -23,7 +23,7 @@ from headrace.cql.language.ddl import sorted_table
 from headrace.cql.language.ddl_printer import create_table, create_type, types_used
 from headrace.cql.log import STREAM, TIME
 from headrace.cql.session import CqlSession
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
@@ -73,7 +73,7 @@ def test_any_delivery_of_random_histories_ends_as_cassandra_has_it(sink: CellSin
 def _table(seed: int, keyspace: str) -> CqlTable:
     """A random table whose partitions also have the number of their history."""
     made = random_table(Random(seed), TableName(keyspace, f"t{seed}"))
-    return sorted_table(made.name, [CqlColumn("h", CqlType("int"), Role.PARTITION), *made.columns])
+    return sorted_table(made.name, [CqlColumn("h", CqlType("int"), ColumnRole.PARTITION), *made.columns])
 
 
 def _histories(seed: int, table: CqlTable) -> list[History]:

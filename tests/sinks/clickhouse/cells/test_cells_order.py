@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from headrace.cql import timeuuid
 from headrace.cql.decode.arrow_arrays import Cells
-from headrace.cql.tables import CqlColumn, Role
+from headrace.cql.tables import ColumnRole, CqlColumn
 from headrace.cql.types import CqlType, parse_type
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.key_order import order_column, order_keys, range_keys
@@ -22,7 +22,7 @@ from testkit.generators.cql_values import SCALARS, serialised
 
 def encoded(kind: CqlType, values: list[Any], *, descending: bool = False) -> list[bytes]:
     raw = pa.array([None if value is None else serialised(kind, value) for value in values], pa.binary())
-    found: list[bytes] = order_column(CqlColumn("c", kind, Role.CLUSTERING, descending), Cells.of(raw)).to_pylist()
+    found: list[bytes] = order_column(CqlColumn("c", kind, ColumnRole.CLUSTERING, descending), Cells.of(raw)).to_pylist()
     return found
 
 
@@ -75,7 +75,10 @@ def test_made_types_sort_part_by_part() -> None:
 
 
 def test_bounds_of_prefixes_lie_around_all_keys_of_the_prefix() -> None:
-    columns = [CqlColumn("a", CqlType("text"), Role.CLUSTERING), CqlColumn("b", CqlType("int"), Role.CLUSTERING, descending=True)]
+    columns = [
+        CqlColumn("a", CqlType("text"), ColumnRole.CLUSTERING),
+        CqlColumn("b", CqlType("int"), ColumnRole.CLUSTERING, descending=True),
+    ]
 
     def keys(*rows: tuple[str | None, int | None]) -> list[bytes]:
         parts = {
@@ -98,4 +101,4 @@ def test_bounds_of_prefixes_lie_around_all_keys_of_the_prefix() -> None:
 
 def test_a_value_of_another_size_is_named() -> None:
     with pytest.raises(DefiniteError, match="3 bytes instead of 4"):
-        order_column(CqlColumn("c", CqlType("int"), Role.CLUSTERING), Cells.of(pa.array([b"abc"], pa.binary())))
+        order_column(CqlColumn("c", CqlType("int"), ColumnRole.CLUSTERING), Cells.of(pa.array([b"abc"], pa.binary())))

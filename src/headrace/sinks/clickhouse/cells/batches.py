@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.cql.decode.arrow_arrays import Cells, Damage
+from headrace.cql.decode.arrow_arrays import Cells, MalformedValue
 from headrace.cql.log import TIME
-from headrace.cql.log_positions import BatchPlace
-from headrace.cql.tables import CqlColumn, Role
+from headrace.cql.log_positions import BatchPosition
+from headrace.cql.tables import ColumnRole, CqlColumn
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.key_order import Array, order_keys
 from headrace.sinks.clickhouse.cells.storage import ORDER, Storage, sort_name
@@ -74,7 +74,7 @@ class BlockColumns:
         """Return a row's place for errors: its time in the log, or the first key column in the base table."""
         found = self._rows.slice(int(self._chosen[row]), 1)
         if TIME in found.schema.names:
-            return str(BatchPlace.of_row(self._subject, found, 0))
+            return str(BatchPosition.of_row(self._subject, found, 0))
         return f"table {self._subject}, {found.schema.names[0]} = 0x{(found.column(0)[0].as_py() or b'').hex()}"
 
     def array(self, name: str) -> Array:
@@ -83,10 +83,10 @@ class BlockColumns:
         return column if self._all else self(name).binary()
 
 
-def key_arrays(storage: Storage, read: BlockColumns, *roles: Role) -> dict[str, Array]:
+def key_arrays(storage: Storage, read: BlockColumns, *roles: ColumnRole) -> dict[str, Array]:
     """Return the key columns and the sort columns."""
     made: dict[str, Array] = {}
-    clustered = Role.CLUSTERING in roles and storage.is_clustered
+    clustered = ColumnRole.CLUSTERING in roles and storage.is_clustered
     parts, joined = order_keys(storage.table.clustering, read) if clustered else ([], None)
     orders = dict(zip((column.name for column in storage.table.clustering), parts, strict=False))
     for column in storage.table.columns:
@@ -104,7 +104,7 @@ def key_arrays(storage: Storage, read: BlockColumns, *roles: Role) -> dict[str, 
 def _typed(column: CqlColumn, read: BlockColumns) -> Array:
     try:
         return typed_array(column.type, read(column.name), nullable=False)
-    except Damage as damage:
+    except MalformedValue as damage:
         raise damaged_value(damage, column.name, read.place(damage.row)) from None
 
 
@@ -121,7 +121,7 @@ def _check_key(column: CqlColumn, read: BlockColumns) -> None:
         )
 
 
-def damaged_value(damage: Damage, name: str, place: str = "") -> DefiniteError:
+def damaged_value(damage: MalformedValue, name: str, place: str = "") -> DefiniteError:
     """Return the error for a damaged value; `place` is its row."""
     return DefiniteError(
         f"a value of column {name} cannot be read: {damage.reason}",
@@ -134,7 +134,7 @@ def damaged_value(damage: Damage, name: str, place: str = "") -> DefiniteError:
 
 def event_of(place: str) -> str:
     """Return the log batch that `headrace skip` takes; empty for rows of the base table, which cannot be skipped."""
-    return place if BatchPlace.parse(place) is not None else ""
+    return place if BatchPosition.parse(place) is not None else ""
 
 
 def insert_sql(storage: Storage, table: str, batch: CellBatch, types: dict[str, str]) -> str:

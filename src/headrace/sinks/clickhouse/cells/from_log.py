@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cql.blocks import LogBlock, fixed_bytes
-from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections
+from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_collections
 from headrace.cql.log import STREAM, TIME, TTL, Operation, deleted, deleted_elements
-from headrace.cql.log_positions import BatchPlace
-from headrace.cql.tables import Role
+from headrace.cql.log_positions import BatchPosition
+from headrace.cql.tables import ColumnRole
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import BlockColumns, CellBatch, damaged_value, key_arrays
 from headrace.sinks.clickhouse.cells.key_order import Array, order_keys, range_keys
@@ -86,7 +86,7 @@ class LogEncoder:
         places = np.flatnonzero(wrong)
         if len(places):
             row = int(places[0])
-            place = str(BatchPlace.of_row(block.subject, block.rows, row))
+            place = str(BatchPosition.of_row(block.subject, block.rows, row))
             raise DefiniteError(
                 f"operation {int(block.operations[row])} {why}; nothing of its block is written",
                 place=place,
@@ -106,7 +106,7 @@ class LogEncoder:
             return None
         read = BlockColumns(block.rows, chosen, block.subject)
         own = stamps.take(chosen)
-        made = key_arrays(self._storage, read, Role.PARTITION, Role.CLUSTERING)
+        made = key_arrays(self._storage, read, ColumnRole.PARTITION, ColumnRole.CLUSTERING)
         is_insert = (operations[chosen] == Operation.INSERT).astype(np.uint8)
         made[MARKER] = marker_cells(is_insert, np.zeros(len(chosen), np.uint8), own)
         made[ROW_DELETED] = tombstones(own.times, gone[chosen].astype(np.uint8))
@@ -125,7 +125,7 @@ class LogEncoder:
         if not len(chosen):
             return None
         read, own = BlockColumns(block.rows, chosen, block.subject), stamps.take(chosen)
-        made = key_arrays(self._storage, read, Role.PARTITION)
+        made = key_arrays(self._storage, read, ColumnRole.PARTITION)
         is_gone = np.zeros(len(chosen), np.uint8)
         is_gone[len(statics) : len(statics) + len(gone)] = 1
         made[PART_DELETED] = tombstones(own.times, is_gone)
@@ -176,7 +176,7 @@ def encode_log_column(cell_column: CellColumn, read: BlockColumns, stamps: CellT
             cell_column.cell: pack_elements_array(cell_column, there, stamps.repeat(there.offsets), gone, stamps.times),
             cell_column.all: covered,
         }
-    except Damage as damage:
+    except MalformedValue as damage:
         raise damaged_value(damage, name, read.place(damage.row)) from None
 
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cql.blocks import RowBlock
-from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections, split_tuples
-from headrace.cql.tables import Role
+from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_collections, split_tuples
+from headrace.cql.tables import ColumnRole
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import BlockColumns, CellBatch, damaged_value, key_arrays
 from headrace.sinks.clickhouse.cells.key_order import Array
@@ -57,16 +57,16 @@ class RowEncoder:
             rows, static = np.flatnonzero(~is_static), np.flatnonzero(is_static)
         made: list[tuple[CellBatch, bool]] = []
         if len(static):
-            made.append((self._batch(block, static, self._storage.static, Role.PARTITION), False))
+            made.append((self._batch(block, static, self._storage.static, ColumnRole.PARTITION), False))
         if len(rows):
-            batch = self._batch(block, rows, self._storage.regular, Role.PARTITION, Role.CLUSTERING)
+            batch = self._batch(block, rows, self._storage.regular, ColumnRole.PARTITION, ColumnRole.CLUSTERING)
             batch.columns[MARKER] = self._markers(block, rows)
             made.append((batch, True))
         if block.gone is not None and block.gone.num_rows:
             made.append((self._gone(block, block.gone), True))
         return made
 
-    def _batch(self, block: RowBlock, chosen: Rows, columns: tuple[CellColumn, ...], *roles: Role) -> CellBatch:
+    def _batch(self, block: RowBlock, chosen: Rows, columns: tuple[CellColumn, ...], *roles: ColumnRole) -> CellBatch:
         read = BlockColumns(block.rows, chosen, block.subject)
         made = key_arrays(self._storage, read, *roles)
         for cell_column in columns:
@@ -74,7 +74,7 @@ class RowEncoder:
             times, expiries = (_rows_of(part, name, chosen, block) for part in (block.times, block.expiries))
             try:
                 made |= _encode_row_column(cell_column, read(name), times, expiries, block.as_of)
-            except Damage as damage:
+            except MalformedValue as damage:
                 raise damaged_value(damage, name, read.place(damage.row)) from None
         return CellBatch(made)
 
@@ -87,7 +87,7 @@ class RowEncoder:
 
     def _gone(self, block: RowBlock, keys: pa.RecordBatch) -> CellBatch:
         count = keys.num_rows
-        made = key_arrays(self._storage, BlockColumns(keys, np.arange(count), block.subject), Role.PARTITION, Role.CLUSTERING)
+        made = key_arrays(self._storage, BlockColumns(keys, np.arange(count), block.subject), ColumnRole.PARTITION, ColumnRole.CLUSTERING)
         made[MARKER] = marker_cells(np.zeros(count, np.uint8), np.ones(count, np.uint8), _uniform_times(count, block.as_of))
         for cell_column in self._storage.regular:
             if cell_column.form is CellForm.LIST:

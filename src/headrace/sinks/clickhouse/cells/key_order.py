@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.cql.decode.arrow_arrays import Cells, Damage, split_vector
+from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_vector
 from headrace.cql.tables import CqlColumn
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
@@ -101,7 +101,7 @@ def _by_distinct(column: CqlColumn, cells: Cells) -> Array:
 def _order_of_value(column: CqlColumn, raw: bytes) -> bytes:
     try:
         found = order_of(column.type, raw)
-    except Damage as damage:
+    except MalformedValue as damage:
         raise damaged_key(column, damage.reason) from damage
     except (IndexError, ValueError) as error:
         raise damaged_key(column, str(error)) from error

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from headrace.cql.decode.arrow_arrays import Cells, Damage, Elements, split_collections, split_tuples
+from headrace.cql.decode.arrow_arrays import Cells, Elements, MalformedValue, split_collections, split_tuples
 from headrace.cql.tables import CqlColumn
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.cell_kernels import (
@@ -130,17 +130,17 @@ def time_bytes(micros: int) -> bytes:
 
 
 def check_width(kind: CqlType, cells: Cells) -> None:
-    """Raise `Damage` for a value whose size is not that of its type."""
+    """Raise `MalformedValue` for a value whose size is not that of its type."""
     width = WIDTHS.get(kind.name)
     if width is None:
         return
     wrong = np.flatnonzero((cells.sizes > 0) & (cells.sizes != width))
     if len(wrong):
-        raise Damage(int(wrong[0]), f"it has {int(cells.sizes[wrong[0]])} bytes instead of {width}")
+        raise MalformedValue(int(wrong[0]), f"it has {int(cells.sizes[wrong[0]])} bytes instead of {width}")
 
 
 def check_elements(kind: CqlType, bounds: Numbers, cells: Cells) -> None:
-    """Raise `Damage` for an element that is null, has a wrong size, or is empty where ClickHouse has no NULL for it."""
+    """Raise `MalformedValue` for an element that is null, has a wrong size, or is empty where ClickHouse has no NULL for it."""
     width, least = WIDTHS.get(kind.name), 1 if is_nullable(kind) and not is_bytes(kind) else 0
     wrong = cells.sizes < least
     if width is not None:
@@ -149,18 +149,18 @@ def check_elements(kind: CqlType, bounds: Numbers, cells: Cells) -> None:
     if len(found):
         size = int(cells.sizes[found[0]])
         empty = "it holds an empty value, for which ClickHouse has none" if size == 0 else f"an element has {size} bytes instead of {width}"
-        raise Damage(int(np.searchsorted(bounds, found[0], side="right")) - 1, "an element is null" if size < 0 else empty)
+        raise MalformedValue(int(np.searchsorted(bounds, found[0], side="right")) - 1, "an element is null" if size < 0 else empty)
 
 
 def _check_indices(gone: Elements, count: int) -> None:
-    """Raise `Damage` for a deleted field that the type does not have."""
+    """Raise `MalformedValue` for a deleted field that the type does not have."""
     keys = gone.parts[0]
     check_elements(CqlType("smallint"), gone.offsets, keys)
     indices = keys.data[keys.starts].astype(np.int64) << 8 | keys.data[keys.starts + 1] if len(keys) else keys.starts
     strange = np.flatnonzero(indices >= count)
     if len(strange):
         row = int(np.searchsorted(gone.offsets, strange[0], side="right")) - 1
-        raise Damage(row, f"its field {int(indices[strange[0]])} was deleted, and its type has {count}")
+        raise MalformedValue(row, f"its field {int(indices[strange[0]])} was deleted, and its type has {count}")
 
 
 def _with_values(cells: Array, kind: CqlType) -> Array:

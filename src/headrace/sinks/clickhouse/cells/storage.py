@@ -23,7 +23,7 @@ from enum import StrEnum
 from typing import Final
 
 from headrace.cql.log import key_type
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.types import FieldNaming, is_exact, is_plain, nullable_type, value_type
 from headrace.sinks.clickhouse.server.quoting import quote_name
@@ -149,18 +149,18 @@ class Storage:
         order = [(ORDER, _MAX.format("String"))] if self.is_clustered else []
         own = [(MARKER, _MAX.format("String")), (ROW_DELETED, _MAX.format("String"))]
         cells = [one for cell_column in self.regular for one in _columns_of(cell_column)]
-        return [*self._keys(Role.PARTITION, Role.CLUSTERING), *order, *own, *cells]
+        return [*self._keys(ColumnRole.PARTITION, ColumnRole.CLUSTERING), *order, *own, *cells]
 
     def partition_columns(self) -> list[tuple[str, str]]:
         """Return name and type of every column of the partitions table."""
         own = [(PART_DELETED, _MAX.format("String")), (RANGES, _MAX_MAP.format("String"))]
         cells = [one for cell_column in self.static for one in _columns_of(cell_column)]
-        return [*self._keys(Role.PARTITION), *own, *cells]
+        return [*self._keys(ColumnRole.PARTITION), *own, *cells]
 
-    def sort_key(self, *roles: Role) -> list[str]:
+    def sort_key(self, *roles: ColumnRole) -> list[str]:
         return [sort_name(column) for column in self.table.columns if column.role in roles]
 
-    def _keys(self, *roles: Role) -> Iterator[tuple[str, str]]:
+    def _keys(self, *roles: ColumnRole) -> Iterator[tuple[str, str]]:
         for column in self.table.columns:
             if column.role in roles:
                 kind = value_type(column.type, FieldNaming.INDEXED)

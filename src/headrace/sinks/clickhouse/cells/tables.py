@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.cql.tables import CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlTable
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, PARTITIONS_SUFFIX, Storage, columns_sql
@@ -117,10 +117,10 @@ def _preparation_statements(table: CqlTable, locations: TableLocations, before: 
         yield f"ALTER TABLE {locations.cells} MODIFY COMMENT {quote_text(_comment(table))}"
 
 
-def _tables(storage: Storage, locations: TableLocations) -> Iterator[tuple[str, list[tuple[str, str]], tuple[Role, ...]]]:
-    yield locations.cells, storage.row_columns(), (Role.PARTITION, Role.CLUSTERING)
+def _tables(storage: Storage, locations: TableLocations) -> Iterator[tuple[str, list[tuple[str, str]], tuple[ColumnRole, ...]]]:
+    yield locations.cells, storage.row_columns(), (ColumnRole.PARTITION, ColumnRole.CLUSTERING)
     if storage.is_clustered:
-        yield locations.partitions, storage.partition_columns(), (Role.PARTITION,)
+        yield locations.partitions, storage.partition_columns(), (ColumnRole.PARTITION,)
 
 
 def _alter_statements(old: Storage, new: Storage, locations: TableLocations) -> Iterator[str]:

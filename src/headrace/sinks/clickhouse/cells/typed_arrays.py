@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from headrace.cql.decode.arrow_arrays import Cells, Damage, from_cells
+from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, from_cells
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.types import field_name
 
@@ -19,7 +19,7 @@ Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 
 
 def typed_array(kind: CqlType, cells: Cells, *, nullable: bool = True) -> Array:
-    """Return serialised values in the shape of `value_type`, or of `nullable_type`. Raises `Damage`."""
+    """Return serialised values in the shape of `value_type`, or of `nullable_type`. Raises `MalformedValue`."""
     return _to_clickhouse_nulls(kind, from_cells(kind, cells), nullable=nullable)
 
 
@@ -42,7 +42,9 @@ def _to_clickhouse_nulls(kind: CqlType, array: Array, *, nullable: bool) -> Arra
             return struct_array([array.field(place) for place in range(3)], [field.name for field in array.type])
         case _:
             if array.null_count and not nullable:
-                raise Damage(int(np.flatnonzero(np.asarray(array.is_null()))[0]), "it holds an empty value, for which ClickHouse has none")
+                raise MalformedValue(
+                    int(np.flatnonzero(np.asarray(array.is_null()))[0]), "it holds an empty value, for which ClickHouse has none"
+                )
             return array
 
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.cql.decode.arrow_arrays import to_arrow
 from headrace.cql.log import TIME
-from headrace.cql.log_positions import BatchPlace
+from headrace.cql.log_positions import BatchPosition
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.cell_kernels import HEAD, LONG_HEAD
@@ -217,7 +217,9 @@ def check_timestamps(columns: Iterable[tuple[str, CqlType]], rows: pa.RecordBatc
             if len(wrong):
                 unit = "days" if leaf == "date" else "milliseconds"
                 # The row of a nested value is unknown.
-                event = str(BatchPlace.of_row(subject, rows, int(wrong[0]))) if kind.name in _TEMPORAL and TIME in rows.schema.names else ""
+                event = (
+                    str(BatchPosition.of_row(subject, rows, int(wrong[0]))) if kind.name in _TEMPORAL and TIME in rows.schema.names else ""
+                )
                 raise DefiniteError(
                     f"a {leaf} of column {name}, {numbers[int(wrong[0])]} {unit} since 1970, is not one that ClickHouse holds",
                     place=f"{event or f'table {subject}'}, column {name}",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from headrace.cql.tables import CqlColumn, Role
+from headrace.cql.tables import ColumnRole, CqlColumn
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.storage import (
     MARKER,
@@ -74,7 +74,7 @@ def held_sql(cell: str) -> str:
 
 def _merged_sql(storage: Storage, cells: str, partitions: str) -> str:
     """Return the rows table, joined with the tombstones that cover each row."""
-    keys = _key_names(storage, Role.PARTITION, Role.CLUSTERING)
+    keys = _key_names(storage, ColumnRole.PARTITION, ColumnRole.CLUSTERING)
     own = [name for name, _ in storage.row_columns() if not name.startswith(("key:", "sort:", "all:")) and name not in (ORDER, ROW_DELETED)]
     if not storage.is_clustered:
         chosen = [*map(q, [*keys, *own]), f"{q(ROW_DELETED)} AS {q(_COVERED)}", *_collection_tombstones(storage.regular, _COVERED)]
@@ -85,7 +85,7 @@ def _merged_sql(storage: Storage, cells: str, partitions: str) -> str:
     chosen.append(f"greatest(r.{q(ROW_DELETED)}, p.{q(PART_DELETED)}, {_ranges_sql(f'r.{q(ORDER)}', f'p.{q(RANGES)}')}) AS {q(_COVERED)}")
     chosen.append(f"p.{q(PART_DELETED)} AS {q(_PART_COVERED)}")
     chosen += [*_collection_tombstones(storage.regular, _COVERED, "r."), *_collection_tombstones(storage.static, _PART_COVERED, "p.")]
-    using = " AND ".join(f"r.{q(name)} = p.{q(name)}" for name in storage.sort_key(Role.PARTITION))
+    using = " AND ".join(f"r.{q(name)} = p.{q(name)}" for name in storage.sort_key(ColumnRole.PARTITION))
     joined = f"(SELECT * FROM {cells} FINAL) AS r LEFT ANY JOIN (SELECT * FROM {partitions} FINAL) AS p ON {using}"
     return f"SELECT {', '.join(chosen)} FROM {joined}"
 
@@ -112,7 +112,7 @@ def _ranges_sql(order: str, ranges: str) -> str:
 
 def _live_rows_sql(storage: Storage, merged: str) -> str:
     """Return the rows of the rows table with their live cells."""
-    chosen = [q(name) for name in _key_names(storage, Role.PARTITION, Role.CLUSTERING)]
+    chosen = [q(name) for name in _key_names(storage, ColumnRole.PARTITION, ColumnRole.CLUSTERING)]
     chosen.append(f"{alive_sql(q(MARKER), q(_COVERED), MARKER)} AS {q('alive:')}")
     chosen += [part for cell_column in storage.regular for part in _live_column(cell_column, q(_COVERED))]
     chosen += [part for cell_column in storage.static for part in _live_column(cell_column, q(_PART_COVERED))]
@@ -208,8 +208,8 @@ def _visible_rows_sql(storage: Storage, settled: str) -> str:
 
 def _static_only_partitions_sql(storage: Storage, merged: str, partitions: str) -> str:
     """Return partitions that only have live static cells: one row each, without clustering columns."""
-    key = storage.sort_key(Role.PARTITION)
-    chosen = [q(name) for name in _key_names(storage, Role.PARTITION)]
+    key = storage.sort_key(ColumnRole.PARTITION)
+    chosen = [q(name) for name in _key_names(storage, ColumnRole.PARTITION)]
     chosen += [part for cell_column in storage.static for part in _live_column(cell_column, q(PART_DELETED))]
     lives = " OR ".join(q(f"alive:{cell_column.column.name}") for cell_column in storage.static)
     covered = ", ".join(["*", *_collection_tombstones(storage.static, PART_DELETED)])
@@ -218,11 +218,11 @@ def _static_only_partitions_sql(storage: Storage, merged: str, partitions: str) 
     others = f"{_WITH_NOW} SELECT {', '.join(map(q, key))} FROM ({merged}) WHERE {exists}"
     same = " AND ".join(f"s.{q(name)} = o.{q(name)}" for name in key)
     keys = [
-        _key_sql(storage, column, f"{q(f'key:{column.name}')}" if column.role is Role.PARTITION else _no_key(column))
+        _key_sql(storage, column, f"{q(f'key:{column.name}')}" if column.role is ColumnRole.PARTITION else _no_key(column))
         for column in _key_columns(storage)
     ]
     values = [
-        f"{_value(cell_column) if cell_column.column.role is Role.STATIC else _no_value(cell_column)} AS {q(cell_column.column.name)}"
+        f"{_value(cell_column) if cell_column.column.role is ColumnRole.STATIC else _no_value(cell_column)} AS {q(cell_column.column.name)}"
         for cell_column in _in_order(storage)
     ]
     inner = f"SELECT s.* FROM ({settled}) AS s LEFT ANTI JOIN ({others}) AS o ON {same}"
@@ -232,7 +232,7 @@ def _static_only_partitions_sql(storage: Storage, merged: str, partitions: str) 
 def _key_sql(storage: Storage, column: CqlColumn, value: str) -> str:
     if value.startswith("`"):
         value = with_user_field_names(column.type, value)
-        if storage.static and column.role is Role.CLUSTERING and is_nullable(column.type):
+        if storage.static and column.role is ColumnRole.CLUSTERING and is_nullable(column.type):
             value = f"toNullable({value})"
     return f"{value} AS {q(column.name)}"
 
@@ -307,7 +307,7 @@ def _key_columns(storage: Storage) -> Sequence[CqlColumn]:
     return (*storage.table.partition_key, *storage.table.clustering)
 
 
-def _key_names(storage: Storage, *roles: Role) -> list[str]:
+def _key_names(storage: Storage, *roles: ColumnRole) -> list[str]:
     wanted = [column for column in _key_columns(storage) if column.role in roles]
     return list(dict.fromkeys(name for column in wanted for name in (f"key:{column.name}", sort_name(column))))
 

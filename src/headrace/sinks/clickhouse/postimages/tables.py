@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Final
 
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.types import is_exact, nullable_type, value_type
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
@@ -34,7 +34,7 @@ def qualified(table: CqlTable, scope: TargetScope) -> str:
 
 
 def column_type(column: CqlColumn) -> str:
-    return value_type(column.type) if column.role in (Role.PARTITION, Role.CLUSTERING) else nullable_type(column.type)
+    return value_type(column.type) if column.role in (ColumnRole.PARTITION, ColumnRole.CLUSTERING) else nullable_type(column.type)
 
 
 def check_table(table: CqlTable) -> None:

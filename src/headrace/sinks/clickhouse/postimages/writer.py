@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
-from headrace.cql.decode.arrow_arrays import Cells, Damage, split_collections
+from headrace.cql.decode.arrow_arrays import Cells, MalformedValue, split_collections
 from headrace.cql.log import SEQUENCE, TIME, Operation
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import damaged_value
 from headrace.sinks.clickhouse.cells.key_order import order_keys, range_keys
@@ -168,7 +168,7 @@ def _own(table: CqlTable) -> list[str]:
 def _sent(column: CqlColumn, name: str) -> tuple[str, str]:
     """Return the type in which a column is sent, and the SQL that converts it."""
     kind = column.type
-    if column.role in (Role.PARTITION, Role.CLUSTERING):
+    if column.role in (ColumnRole.PARTITION, ColumnRole.CLUSTERING):
         return "String", value_sql(kind, name)
     if not is_plain(kind):
         return nullable_type(kind, FieldNaming.INDEXED), with_user_field_names(kind, name)
@@ -191,7 +191,7 @@ def _array(column: CqlColumn, cells: Cells, *, logged: bool) -> Array:
             offsets = pa.py_buffer(elements.offsets.astype(np.int32))
             return pa.Array.from_buffers(made, len(cells), [None, offsets], children=[values])
         return typed_array(kind, cells, nullable=True)
-    except Damage as damage:
+    except MalformedValue as damage:
         raise damaged_value(damage, column.name) from None
 
 

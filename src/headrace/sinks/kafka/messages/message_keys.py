@@ -13,11 +13,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.kafka.mypipe.values import BYTES, INTEGERS, LONGS, STRINGS, Mapping, map_of, to_map
+from headrace.kafka.mypipe.values import BYTES, INTEGERS, LONGS, STRINGS, ValueMapping, map_of, to_map
 from headrace.model.schema import Column, Kind, TableSchema
 
 _HEX: Final = np.array([list(f"{n:02x}".encode()) for n in range(256)], dtype=np.uint8)
-_TEXTUAL: Final = Mapping(text_as_bytes=False)
+_TEXTUAL: Final = ValueMapping(text_as_bytes=False)
 
 
 def encode_keys(schema: TableSchema, images: pa.RecordBatch) -> pa.BinaryArray:

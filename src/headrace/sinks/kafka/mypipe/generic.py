@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from headrace.kafka.avro.encoder import MapOf, Source
+from headrace.kafka.avro.encoder import MapColumns, Source
 from headrace.kafka.mypipe.table_schemas import columns_schema
-from headrace.kafka.mypipe.values import Mapping, map_of, to_map
+from headrace.kafka.mypipe.values import ValueMapping, map_of, to_map
 from headrace.kafka.mypipe.wire_format import (
     COLUMNS_HEADER,
     MAPS,
@@ -35,7 +35,7 @@ class GenericForm:
     """One table's rows in maps."""
 
     schema: TableSchema
-    mapping: Mapping
+    mapping: ValueMapping
     ids: Map[Mutation, int]
     always: Extra
     """Headers that every message has."""
@@ -54,7 +54,7 @@ class GenericForm:
         entries: dict[str, dict[str, pa.Array]] = {name: {} for name in MAPS}
         for column, array in zip(self.schema.columns, columns, strict=True):
             entries[map_of(column, self.mapping)][column.name] = array
-        return {prefix + name: MapOf(mine) for name, mine in entries.items()}
+        return {prefix + name: MapColumns(mine) for name, mine in entries.items()}
 
     def headers(self, images: pa.RecordBatch, mutations: Mutations) -> tuple[Extra, ...]:
         return null_headers(images, mutations, self.always)
@@ -65,7 +65,7 @@ class GenericForms:
     """The forms of all tables."""
 
     book: SchemaBook
-    mapping: Mapping
+    mapping: ValueMapping
 
     def of(self, schema: TableSchema) -> GenericForm:
         ids = {mutation: self.book.register(generic_subject(mutation), schema_text(generic_schema(mutation))) for mutation in Mutation}

@@ -16,7 +16,7 @@ from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.mypipe.wire_format import generic_repository
 from headrace.kafka.registry import MEMORY, open_repository
 from headrace.kafka.registry_files import DirectoryRepository
-from headrace.kafka.schema_repository import Compatibility, SchemaRepository, refusal
+from headrace.kafka.schema_repository import Compatibility, SchemaRepository, incompatible_schema_error
 from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions
 
 _SHARED = "choose kafka.registry: a folder, or the http address of a registry"
@@ -44,7 +44,7 @@ class SchemaBook:
         """Raise `DefiniteError` if readers of the subject's messages could not read old ones by this schema."""
         found = self.repository.check(subject, parse_schema(text)) if self.checks and (subject, text) not in self._known else ()
         if found:
-            raise refusal(subject, found)
+            raise incompatible_schema_error(subject, found)
 
 
 def open_book(choices: KafkaOptions, *, must_be_shared: bool) -> SchemaBook:

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.kafka.avro.encoder import Source
 from headrace.kafka.mypipe.table_schemas import field_names, specific_schema
-from headrace.kafka.mypipe.values import Mapping, to_field
+from headrace.kafka.mypipe.values import ValueMapping, to_field
 from headrace.kafka.mypipe.wire_format import Mutation, schema_text, specific_subject
 from headrace.model.schema import TableSchema
 from headrace.sinks.kafka.mypipe.mutations import Mutations
@@ -26,7 +26,7 @@ class SpecificForm:
     """One table's rows in fields."""
 
     schema: TableSchema
-    mapping: Mapping
+    mapping: ValueMapping
     names: tuple[str, ...]
     """The field of each column."""
     ids: Map[Mutation, int]
@@ -55,7 +55,7 @@ class SpecificForms:
     """The forms of all tables."""
 
     book: SchemaBook
-    mapping: Mapping
+    mapping: ValueMapping
 
     def of(self, schema: TableSchema) -> SpecificForm:
         ids = {

@@ -1,7 +1,7 @@
 """What makes a change newer than another of the same row: never a clock.
 
-A table's rule (`Order`) is fixed by its first record and kept by the driver, so that no two changes of a table are ever compared by
-different rules. Whatever partition or batch a record comes in, its version is the same.
+A table's rule (`TableVersioning`) is fixed by its first record and kept by the driver, so changes of one table are never compared by
+different rules. A record has the same version in every partition and batch.
 
 - **MySQL, MariaDB** (`binlog`): epoch, number of the log file, position of the event + ordinal of the image in it, as decision 1 has it for
   a log that Headrace reads itself: one ordinal for a row that was inserted or deleted, two for an update. The log is in the order of
@@ -41,7 +41,7 @@ _NEW_SNAPSHOT: Final = "raise the setting epoch by one: then the new snapshot, a
 _NEW_LOG: Final = "if the source server was replaced or its log reset, raise the setting epoch by one"
 
 
-class Rule(StrEnum):
+class VersionRule(StrEnum):
     BINLOG = "binlog"
     LSN = "lsn"
     OFFSET = "offset"
@@ -52,10 +52,10 @@ ASKED_OF_LOGS: Final = frozenset({"file", "pos", "row", "server_id", "ts_us"})
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class TableVersioning:
     """How a table's changes are ordered, for good."""
 
-    rule: Rule
+    rule: VersionRule
     topic: str = ""
     """With `offset`: the only topic that may lead to the table, because offsets of two cannot be compared."""
     tombstones: bool = False
@@ -65,12 +65,12 @@ class Order:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Order:
-        return cls(Rule(raw["rule"]), raw["topic"], raw["tombstones"])
+    def from_json(cls, raw: dict[str, Any]) -> TableVersioning:
+        return cls(VersionRule(raw["rule"]), raw["topic"], raw["tombstones"])
 
 
 @dataclass(frozen=True, slots=True)
-class Tail:
+class LogTail:
     """How a source's log was at the last event of a partition: from it the next batch can tell that the log began anew."""
 
     base: str = ""
@@ -90,12 +90,12 @@ class Tail:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Tail:
+    def from_json(cls, raw: dict[str, Any]) -> LogTail:
         return cls(**raw)
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class EventPositions:
     """Events as versions see them: columns of equal length."""
 
     source: pa.RecordBatch
@@ -111,28 +111,28 @@ class Placed:
     """Which are of updates: those, and the two events of a changed key. None: all."""
 
 
-def rule_of(source: pa.RecordBatch) -> Rule:
+def rule_of(source: pa.RecordBatch) -> VersionRule:
     """What orders events, by what all of them say of their source."""
     if source.num_rows and not any(source[name].null_count for name in ("file", "pos")):
-        return Rule.BINLOG
+        return VersionRule.BINLOG
     connectors = set(pc.unique(source["connector"]).to_pylist())
     streamed = source["lsn"].filter(pc.invert(pc.fill_null(pc.match_substring_regex(source["snapshot"], "^(true|first|last)"), False)))
     if source.num_rows and connectors <= {"postgresql", None} and source["lsn"].null_count < source.num_rows and not streamed.null_count:
-        return Rule.LSN
-    return Rule.OFFSET
+        return VersionRule.LSN
+    return VersionRule.OFFSET
 
 
-def versions_of(order: Order, epochs: Epochs, events: Placed) -> tuple[Versions, Versions]:
+def versions_of(order: TableVersioning, epochs: Epochs, events: EventPositions) -> tuple[Versions, Versions]:
     """The versions of what each event takes away (a row before it) and of what it puts there. A deletion is one that takes away."""
     if len(epochs):
         pack_version(int(epochs.max()), 0, 0)
     base = epochs << np.uint64(_EPOCH_SHIFT)
     match order.rule:
-        case Rule.BINLOG:
+        case VersionRule.BINLOG:
             return _binlog(base, events)
-        case Rule.LSN:
+        case VersionRule.LSN:
             return _lsn(base, events)
-        case Rule.OFFSET:
+        case VersionRule.OFFSET:
             if len(events.offset) and int(events.offset.max()) >= 1 << ((_PARTITION_SHIFT if events.keyless else _EPOCH_SHIFT) - 1):
                 raise DefiniteError("an offset does not fit a version", place=events.place)
             if events.keyless:
@@ -142,7 +142,7 @@ def versions_of(order: Order, epochs: Epochs, events: Placed) -> tuple[Versions,
             return base, base + np.uint64(1)
 
 
-def _binlog(base: Versions, events: Placed) -> tuple[Versions, Versions]:
+def _binlog(base: Versions, events: EventPositions) -> tuple[Versions, Versions]:
     pos, row = _needed(events, "pos"), _filled(events.source["row"])
     names = events.source["file"].dictionary_encode()
     if names.null_count:
@@ -159,7 +159,7 @@ def _binlog(base: Versions, events: Placed) -> tuple[Versions, Versions]:
     return base, np.where(events.snapshot | single, base, base + np.uint64(1))
 
 
-def _lsn(base: Versions, events: Placed) -> tuple[Versions, Versions]:
+def _lsn(base: Versions, events: EventPositions) -> tuple[Versions, Versions]:
     lsn = _filled(events.source["lsn"])
     unknown = np.asarray(events.source["lsn"].is_null().to_numpy(zero_copy_only=False)) & ~events.snapshot
     if unknown.any():
@@ -171,12 +171,14 @@ def _lsn(base: Versions, events: Placed) -> tuple[Versions, Versions]:
     return base, base + np.uint64(1)
 
 
-def check_rising(order: Order, version: Versions, events: Placed, changes: npt.NDArray[np.int64], same: Callable[[int, int], bool]) -> None:
+def check_ascending(
+    order: TableVersioning, version: Versions, events: EventPositions, changes: npt.NDArray[np.int64], same: Callable[[int, int], bool]
+) -> None:
     """Halt where the log's places do not order events: a compressed transaction has one place for all its events.
 
     `changes`: which events are changes of rows; `same`: whether two of them are the same one, sent again.
     """
-    if order.rule is not Rule.BINLOG or len(changes) < 2:
+    if order.rule is not VersionRule.BINLOG or len(changes) < 2:
         return
     rising = version[changes]
     falls = np.flatnonzero(rising[1:] <= rising[:-1]) + 1
@@ -208,7 +210,9 @@ def file_number(name: str, place: str) -> tuple[str, int]:
     return base, int(digits)
 
 
-def follow(tail: Tail | None, rule: Rule, epoch: int, events: Placed, begun: int | None = None) -> tuple[Epochs, Tail | None]:
+def assign_epochs(
+    tail: LogTail | None, rule: VersionRule, epoch: int, events: EventPositions, begun: int | None = None
+) -> tuple[Epochs, LogTail | None]:
     """The epoch of each event, which are all of a partition's and in the order of their offsets, and how the log is after them.
 
     Where a log begins anew, versions would go back: from there on the next epoch counts, if the user has raised it; else we halt. Once it
@@ -216,12 +220,12 @@ def follow(tail: Tail | None, rule: Rule, epoch: int, events: Placed, begun: int
     `begun`: the epoch of first records, where no tail tells it; None: the one that is set.
     """
     rows = len(events.offset)
-    if rule is Rule.OFFSET or not rows:
+    if rule is VersionRule.OFFSET or not rows:
         return np.full(rows, epoch, dtype=np.uint64), tail
-    tail = tail or Tail(epoch=epoch if begun is None else begun)
+    tail = tail or LogTail(epoch=epoch if begun is None else begun)
     if epoch < tail.epoch:
         raise DefiniteError(f"the epoch is {epoch}, and was {tail.epoch} before", place=events.place, hint="an epoch is only ever raised")
-    turns, marks = _binlog_turns(events) if rule is Rule.BINLOG else _lsn_turns(events)
+    turns, marks = _binlog_turns(events) if rule is VersionRule.BINLOG else _lsn_turns(events)
     epochs = np.empty(rows, dtype=np.uint64)
     positions = _filled(events.source["pos"])
     for turn, end, mark in zip(turns, [*turns[1:], rows], marks, strict=True):
@@ -230,7 +234,7 @@ def follow(tail: Tail | None, rule: Rule, epoch: int, events: Placed, begun: int
             raise _at_place(problem, f"{events.place}@{int(events.offset[turn])}")
         anew = problem is not None or (tail.epoch < epoch and _goes_back(tail, mark))
         # A snapshot's rows name no server, changes name no snapshot.
-        tail = Tail(
+        tail = LogTail(
             mark.base or tail.base,
             mark.number or tail.number,
             mark.server_id or tail.server_id,
@@ -243,7 +247,7 @@ def follow(tail: Tail | None, rule: Rule, epoch: int, events: Placed, begun: int
     return epochs, tail
 
 
-def _binlog_turns(events: Placed) -> tuple[list[int], list[Tail]]:
+def _binlog_turns(events: EventPositions) -> tuple[list[int], list[LogTail]]:
     """Where the log file or the server changes or the log goes back, and to what."""
     names = events.source["file"].dictionary_encode()
     if names.null_count:
@@ -252,18 +256,18 @@ def _binlog_turns(events: Placed) -> tuple[list[int], list[Tail]]:
     servers, codes, pos = _filled(events.source["server_id"]), names.indices.to_numpy(), _filled(events.source["pos"])
     changed = (codes[1:] != codes[:-1]) | (servers[1:] != servers[:-1]) | (pos[1:] < pos[:-1])
     turns = np.flatnonzero(np.concatenate([[True], changed])).tolist()
-    return turns, [Tail(*parts[int(codes[turn])], int(servers[turn]), position=int(pos[turn])) for turn in turns]
+    return turns, [LogTail(*parts[int(codes[turn])], int(servers[turn]), position=int(pos[turn])) for turn in turns]
 
 
-def _lsn_turns(events: Placed) -> tuple[list[int], list[Tail]]:
+def _lsn_turns(events: EventPositions) -> tuple[list[int], list[LogTail]]:
     """Where rows of a snapshot begin and end; those of incremental ones, which come between changes, count as changes."""
     gradual = pc.fill_null(pc.equal(events.source["snapshot"], "incremental"), False).to_numpy(zero_copy_only=False)
     marks = np.where(events.snapshot & ~np.asarray(gradual), np.maximum(_filled(events.source["lsn"]), 1), 0)
     turns = np.flatnonzero(np.concatenate([[True], marks[1:] != marks[:-1]])).tolist()
-    return turns, [Tail(snapshot=int(marks[turn])) for turn in turns]
+    return turns, [LogTail(snapshot=int(marks[turn])) for turn in turns]
 
 
-def _problem(tail: Tail, mark: Tail) -> DefiniteError | None:
+def _problem(tail: LogTail, mark: LogTail) -> DefiniteError | None:
     """Why events at a mark cannot follow those before it under the same epoch."""
     if mark.snapshot and tail.snapshot and mark.snapshot != tail.snapshot:
         return DefiniteError(
@@ -286,7 +290,7 @@ def _problem(tail: Tail, mark: Tail) -> DefiniteError | None:
     return None
 
 
-def _goes_back(tail: Tail, mark: Tail) -> bool:
+def _goes_back(tail: LogTail, mark: LogTail) -> bool:
     return bool(tail.base and mark.base) and (mark.number, mark.position) < (tail.number, tail.position)
 
 
@@ -298,13 +302,13 @@ def _filled(array: pa.Array) -> npt.NDArray[np.int64]:
     return np.asarray(pc.fill_null(array, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
 
 
-def _needed(events: Placed, name: str) -> npt.NDArray[np.int64]:
+def _needed(events: EventPositions, name: str) -> npt.NDArray[np.int64]:
     if events.source[name].null_count:
         raise _lacking(events, name)
     return _filled(events.source[name])
 
 
-def _lacking(events: Placed, name: str) -> DefiniteError:
+def _lacking(events: EventPositions, name: str) -> DefiniteError:
     row = int(np.argmax(events.source[name].is_null().to_numpy(zero_copy_only=False)))
     return DefiniteError(
         f"an event does not say its {name!r}, by which the table's changes are ordered",

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class Wire(StrEnum):
+class WireFormat(StrEnum):
     """In what form values of a format come out of its parser."""
 
     JSON = "json"
@@ -18,7 +18,7 @@ class Wire(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class ConnectField:
     """One field."""
 
     name: str
@@ -29,9 +29,9 @@ class Field:
     parameters: Mapping[str, str] = field(default_factory=dict)
     optional: bool = True
     default: Any = None
-    fields: tuple[Field, ...] = ()
+    fields: tuple[ConnectField, ...] = ()
     """Of a struct."""
-    items: Field | None = None
+    items: ConnectField | None = None
     """Of an array."""
 
 
@@ -39,6 +39,6 @@ class Field:
 class RowFields:
     """A table's row as events describe it."""
 
-    row: tuple[Field, ...]
+    row: tuple[ConnectField, ...]
     key: tuple[str, ...]
     """The names of the key's fields, in order; none for a table without a key."""

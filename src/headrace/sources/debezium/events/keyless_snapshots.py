@@ -22,7 +22,7 @@ _FIRST: Final = pa.array(["first", "first_in_data_collection"])
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class KeylessSnapshot:
     """One of which rows were read."""
 
     table: TableName
@@ -38,14 +38,14 @@ class Snapshot:
         return [self.table.database, self.table.table, self.topic, self.place, self.version, sorted(self.begins)]
 
     @classmethod
-    def from_json(cls, raw: list[Any]) -> Snapshot:
+    def from_json(cls, raw: list[Any]) -> KeylessSnapshot:
         database, table, topic, place, version, begins = raw
         return cls(TableName(database, table), topic, place, version, frozenset((partition, offset) for partition, offset in begins))
 
 
-def snapshots_in(
+def find_snapshots(
     table: TableName, topic: str, partition: int, source: pa.RecordBatch, offset: npt.NDArray[np.int64], version: npt.NDArray[np.uint64]
-) -> list[Snapshot]:
+) -> list[KeylessSnapshot]:
     """The snapshots that rows are of, all of which are of some; `source` is what their events say of it."""
     log = pc.binary_join_element_wise(source["file"], pc.cast(source["pos"], pa.string()), ":")
     names = pc.fill_null(pc.coalesce(log, pc.cast(source["lsn"], pa.string())), "").dictionary_encode()
@@ -55,11 +55,11 @@ def snapshots_in(
     for code, place in enumerate(names.dictionary.to_pylist()):
         rows = np.flatnonzero(codes == code)
         begins = frozenset((partition, int(offset[row])) for row in rows[first[rows]].tolist())
-        found.append(Snapshot(table, topic, place, int(version[rows].max()), begins))
+        found.append(KeylessSnapshot(table, topic, place, int(version[rows].max()), begins))
     return found
 
 
-def check_first(known: Mapping[tuple[TableName, str], Snapshot], seen: Iterable[Snapshot], *, replaceable: bool) -> None:
+def check_first(known: Mapping[tuple[TableName, str], KeylessSnapshot], seen: Iterable[KeylessSnapshot], *, replaceable: bool) -> None:
     """Raise `DefiniteError` if rows are of another snapshot than those that are there."""
     for one in seen:
         former = known.get((one.table, one.topic))
@@ -69,7 +69,7 @@ def check_first(known: Mapping[tuple[TableName, str], Snapshot], seen: Iterable[
             raise begun_twice(one)
 
 
-def second_snapshot(former: Snapshot, one: Snapshot, *, replaceable: bool) -> DefiniteError:
+def second_snapshot(former: KeylessSnapshot, one: KeylessSnapshot, *, replaceable: bool) -> DefiniteError:
     """What is wrong with a second one."""
     if replaceable and one.version <= former.version:
         hint = "if the source's log begins anew, raise debezium.epoch by one, too"
@@ -85,7 +85,7 @@ def second_snapshot(former: Snapshot, one: Snapshot, *, replaceable: bool) -> De
     )
 
 
-def begun_twice(one: Snapshot) -> DefiniteError:
+def begun_twice(one: KeylessSnapshot) -> DefiniteError:
     """What is wrong with one that begins twice at one place."""
     return DefiniteError(
         f"table {one.table} has no key, and the connector has begun its snapshot twice, both at {one.place or 'no place that it says'}: "
@@ -96,6 +96,6 @@ def begun_twice(one: Snapshot) -> DefiniteError:
     )
 
 
-def _where(one: Snapshot) -> str:
+def _where(one: KeylessSnapshot) -> str:
     last = max(one.begins, default=None)
     return one.topic if last is None else f"{one.topic}[{last[0]}]@{last[1]}"

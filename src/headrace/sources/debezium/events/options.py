@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from headrace.sources.debezium.events.topic_tables import Naming, Pattern, TopicMap, parse_table
+from headrace.sources.debezium.events.topic_tables import TableNaming, TopicMap, TopicPattern, parse_table
 
 
 class Format(StrEnum):
@@ -17,7 +17,7 @@ class Format(StrEnum):
     AVRO = "avro"
 
 
-class Shape(StrEnum):
+class EventShape(StrEnum):
     """What a value is."""
 
     AUTO = "auto"
@@ -26,7 +26,7 @@ class Shape(StrEnum):
     """The row itself, as `ExtractNewRecordState` leaves it."""
 
 
-class Versions(StrEnum):
+class VersionSource(StrEnum):
     """What makes a change newer than another of the same row."""
 
     SOURCE = "source"
@@ -37,14 +37,14 @@ class Versions(StrEnum):
     """`source` where events carry it, `offset` where they do not; fixed for a table by its first record."""
 
 
-class Unavailable(StrEnum):
+class UnavailablePolicy(StrEnum):
     """What becomes of a value that did not change and that the source did not log."""
 
     KEEP = "keep"
     HALT = "halt"
 
 
-class OnMalformed(StrEnum):
+class MalformedPolicy(StrEnum):
     """What becomes of a record that cannot be read."""
 
     HALT = "halt"
@@ -67,22 +67,22 @@ FIXED = frozenset({"versions"})
 
 
 @dataclass(frozen=True, slots=True)
-class DebeziumChoices:
+class DebeziumOptions:
     """How topics are read."""
 
     format: Format = Format.AUTO
-    shape: Shape = Shape.AUTO
+    shape: EventShape = EventShape.AUTO
     registry: str = ""
     """The schema registry's address, for Avro: http://host:8081."""
     schema_id_bytes: int = 4
     """How long the id of a schema is before an Avro body: 4; 8 as Apicurio's own converters wrote it until its version 3."""
-    versions: Versions = Versions.AUTO
+    versions: VersionSource = VersionSource.AUTO
     epoch: int = 0
     """Raised by one when the source server was replaced by one whose log numbers begin anew."""
-    unavailable: Unavailable = Unavailable.KEEP
+    unavailable: UnavailablePolicy = UnavailablePolicy.KEEP
     placeholder: str = "__debezium_unavailable_value"
     """What stands for such a value: the connector's `unavailable.value.placeholder`."""
-    on_malformed: OnMalformed = OnMalformed.HALT
+    on_malformed: MalformedPolicy = MalformedPolicy.HALT
     dead_letter_topic: str = ""
     """Where such records go, with on_malformed = "topic"."""
     second_snapshot: SecondSnapshot = SecondSnapshot.HALT
@@ -102,7 +102,7 @@ class DebeziumChoices:
     """The tables of topics, by the topics' whole names: "shop.inventory.orders" = "inventory.orders". Several topics may lead to one."""
     topic_patterns: tuple[tuple[str, str], ...] = ()
     """The same by regular expressions, in which \\1 stands for a group; the first that matches counts."""
-    naming: Naming = Naming.TOPIC
+    naming: TableNaming = TableNaming.TOPIC
     """What names the table of a topic that neither of these does: its last two parts, or what each event says of its source."""
     database: str = ""
     """The database of all tables that topics or events name."""
@@ -111,4 +111,4 @@ class DebeziumChoices:
     def topic_map(self) -> TopicMap:
         """Which table a topic's records belong to."""
         tables = {topic: parse_table(table) for topic, table in self.topics}
-        return TopicMap(tables, tuple(Pattern(pattern, table) for pattern, table in self.topic_patterns), self.naming, self.database)
+        return TopicMap(tables, tuple(TopicPattern(pattern, table) for pattern, table in self.topic_patterns), self.naming, self.database)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.sources.debezium.events.fields import Field, RowFields, Wire
+from headrace.sources.debezium.events.fields import ConnectField, RowFields, WireFormat
 from headrace.sources.debezium.events.records import Records
 
 Rows = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ class Events:
     """Events of one partition under one schema."""
 
     fields: RowFields
-    wire: Wire
+    wire: WireFormat
     record: Rows
     """Which record each event is."""
     op: npt.NDArray[np.uint8]
@@ -70,7 +70,7 @@ class Events:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class Rejection:
     """A record that cannot be read."""
 
     record: int
@@ -79,11 +79,11 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
+class ParsedEvents:
     """What a parser made of records: each of them is in exactly one place here."""
 
     events: tuple[Events, ...] = ()
-    refused: tuple[Refusal, ...] = ()
+    refused: tuple[Rejection, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     """Records that are of another kind than row events, such as "heartbeat", and their number."""
     tombstones: tuple[int, ...] = ()
@@ -98,14 +98,14 @@ class EventParser(Protocol):
     saw_deleted: bool
     """Whether such rows say themselves that they are deleted."""
 
-    def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> Parsed:
+    def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
         """The events of these records, none of which is a tombstone. `before`: the columns asked for of rows before updates; None: all."""
 
-    def parse_keys(self, records: Records, rows: Rows) -> Parsed:
+    def parse_keys(self, records: Records, rows: Rows) -> ParsedEvents:
         """The same for tombstones of flat topics: deletions that know no more than the record's key (`keys_only`); `source` is all NULL."""
 
 
-def puts_zeroes(source: pa.RecordBatch) -> bool:
+def sends_zero_dates(source: pa.RecordBatch) -> bool:
     """Whether events are of MySQL or MariaDB, which put zero values into a required column that is added without a default."""
     if not any(source[name].null_count for name in ("file", "pos")):
         return True
@@ -117,7 +117,7 @@ def may_be_unsigned(source: pa.RecordBatch) -> bool:
     return set(pc.unique(source["connector"]).to_pylist()) <= {"mysql", "mariadb", "", None}
 
 
-def chosen(events: Events, rows: Rows) -> Events:
+def take_events(events: Events, rows: Rows) -> Events:
     """Some of the events."""
     if len(rows) == len(events.op):
         return events
@@ -135,7 +135,7 @@ def chosen(events: Events, rows: Rows) -> Events:
     )
 
 
-def wire_type(field: Field, wire: Wire) -> pa.DataType:
+def wire_type(field: ConnectField, wire: WireFormat) -> pa.DataType:
     """In what Arrow type a field's values come out of a format's parser.
 
     JSON's numbers are int64 or float64, its bytes base64 in text. Maps are JSON documents in text in both formats.
@@ -144,7 +144,7 @@ def wire_type(field: Field, wire: Wire) -> pa.DataType:
         return pa.struct([pa.field(inner.name, wire_type(inner, wire)) for inner in field.fields])
     if field.type == "array":
         return pa.list_(wire_type(field.items, wire) if field.items is not None else pa.string())
-    return (_JSON if wire is Wire.JSON else _AVRO)[field.type]
+    return (_JSON if wire is WireFormat.JSON else _AVRO)[field.type]
 
 
 _SHARED: Final = {

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName, TableSchema
-from headrace.sources.debezium.events.event_versions import Order, Tail
-from headrace.sources.debezium.events.keyless_snapshots import Snapshot
+from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning
+from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Records:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedRecord:
     """A record that cannot be read, with the reason."""
 
     topic: str
@@ -54,7 +54,7 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DetectedSchema:
     """A table as events describe it that is not as the reader knows it: the driver adapts the sink, then the batch is read again."""
 
     schema: TableSchema
@@ -79,21 +79,21 @@ class Truncation:
 
 
 @dataclass(frozen=True, slots=True)
-class Decoded:
+class DecodedRecords:
     """What records say."""
 
     blocks: tuple[ChangeBlock, ...] = ()
     kept: tuple[Mapping[str, pa.BooleanArray], ...] = ()
     """For each block: columns of which some images hold no value because it did not change (and which); the value before is to stay."""
-    found: tuple[Found, ...] = ()
+    found: tuple[DetectedSchema, ...] = ()
     """Tables whose records were left out, because the sink must be adapted first."""
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RejectedRecord, ...] = ()
     truncations: tuple[Truncation, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     """Records that carry no change of a row, and why: "tombstone", "message", "heartbeat", "transaction"…, with their number."""
-    orders: Mapping[TableName, Order] = field(default_factory=dict)
+    orders: Mapping[TableName, TableVersioning] = field(default_factory=dict)
     """The rules of versions that records of tables without one have fixed: the driver keeps them, and halts if two tasks differ."""
-    tail: Tail | None = None
+    tail: LogTail | None = None
     """How the source's log was at the last event, for the next batch of this partition; None if no event says it."""
-    snapshots: tuple[Snapshot, ...] = ()
+    snapshots: tuple[KeylessSnapshot, ...] = ()
     """Those of which there are rows of tables without a key."""

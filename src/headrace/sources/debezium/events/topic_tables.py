@@ -18,7 +18,7 @@ from headrace.model.schema import TableName
 _HINT: Final = "map it: topic=database.table, or a pattern with a replacement"
 
 
-class Naming(StrEnum):
+class TableNaming(StrEnum):
     """What names a table, where neither the map nor a pattern does."""
 
     TOPIC = "topic"
@@ -28,7 +28,7 @@ class Naming(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class TopicPattern:
     """Topics whose whole name matches `pattern` are of the table `table`, in which \\1 or \\g<name> stand for groups."""
 
     pattern: str
@@ -45,8 +45,8 @@ class TopicMap:
 
     tables: Mapping[str, TableName] = field(default_factory=dict)
     """By the topic's whole name."""
-    patterns: tuple[Pattern, ...] = ()
-    naming: Naming = Naming.TOPIC
+    patterns: tuple[TopicPattern, ...] = ()
+    naming: TableNaming = TableNaming.TOPIC
     database: str = ""
     """The database of all tables that are named by the topic or by the event, whatever those say."""
 
@@ -63,7 +63,7 @@ class TopicMap:
             found = pattern.table_of(topic)
             if found is not None:
                 return found
-        return None if self.naming is Naming.SOURCE else self._of_parts(topic)
+        return None if self.naming is TableNaming.SOURCE else self._of_parts(topic)
 
     def table_of_source(self, database: str, schema: str, table: str) -> TableName:
         """The table that an event names; `schema` is empty where a source has none."""
@@ -87,7 +87,7 @@ def parse_table(text: str) -> TableName:
     return TableName(database, table)
 
 
-def _check(pattern: Pattern) -> None:
+def _check(pattern: TopicPattern) -> None:
     try:
         re.compile(pattern.pattern)
     except re.error as error:

@@ -8,13 +8,13 @@ from typing import Any
 import orjson
 import pyarrow as pa
 
-from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.events.fields import ConnectField, WireFormat
 from headrace.sources.debezium.events.parsed_events import wire_type
 
 
-def as_wire(array: pa.Array, field: Field) -> pa.Array:
+def as_wire(array: pa.Array, field: ConnectField) -> pa.Array:
     """The same values; what is a map becomes a JSON document, what is fixed becomes bytes."""
-    wanted = wire_type(field, Wire.AVRO)
+    wanted = wire_type(field, WireFormat.AVRO)
     if array.type == wanted:
         return array
     if field.type == "struct":
@@ -28,7 +28,7 @@ def as_wire(array: pa.Array, field: Field) -> pa.Array:
     return array.cast(wanted)
 
 
-def _struct(array: pa.Array, field: Field, wanted: pa.DataType) -> pa.Array:
+def _struct(array: pa.Array, field: ConnectField, wanted: pa.DataType) -> pa.Array:
     parts = [as_wire(array.field(array.type.get_field_index(part.name)), part) for part in field.fields]
     gone = array.is_null()
     return pa.StructArray.from_arrays(parts, fields=list(wanted), mask=gone if array.null_count else None)

@@ -19,12 +19,12 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import Decoder
-from headrace.kafka.avro.schema import AvroSchema, AvroType, Kind, tree_of
+from headrace.kafka.avro.schema import AvroKind, AvroSchema, AvroType, tree_of
 from headrace.kafka.avro.wire_header import schema_ids
 from headrace.kafka.registry import open_repository
 from headrace.kafka.schema_repository import SchemaRepository
-from headrace.sources.debezium.events.fields import Field, RowFields, Wire
-from headrace.sources.debezium.events.options import DebeziumChoices, Shape
+from headrace.sources.debezium.events.fields import ConnectField, RowFields, WireFormat
+from headrace.sources.debezium.events.options import DebeziumOptions, EventShape
 from headrace.sources.debezium.events.parsed_events import (
     DELETE,
     MESSAGE,
@@ -32,14 +32,14 @@ from headrace.sources.debezium.events.parsed_events import (
     TRUNCATE,
     UPDATE,
     Events,
-    Parsed,
-    Refusal,
+    ParsedEvents,
+    Rejection,
     Rows,
     wire_type,
 )
 from headrace.sources.debezium.events.records import Records
 from headrace.sources.debezium.formats.avro_arrays import as_wire
-from headrace.sources.debezium.formats.envelope import NO_ROWS, What, about_event, what_is
+from headrace.sources.debezium.formats.envelope import NO_ROWS, RecordType, about_event, classify_record
 from headrace.sources.debezium.types.connect_schema import field_of_avro, key_names, row_fields
 
 _OPS: Final = np.frombuffer(b"cudrtm", np.uint8)
@@ -62,10 +62,10 @@ def repository_at(address: str) -> SchemaRepository:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layout:
+class _AvroLayout:
     """What records of one schema are, and how they are read."""
 
-    what: What
+    what: RecordType
     decoder: Decoder
     fields: RowFields
     about: Mapping[str, str]
@@ -75,16 +75,16 @@ class _Layout:
 class AvroParser:
     """Records of one partition. Schemas and programs are kept for the whole process."""
 
-    def __init__(self, choices: DebeziumChoices, repository: SchemaRepository, expected: RowFields | None = None) -> None:
+    def __init__(self, options: DebeziumOptions, repository: SchemaRepository, expected: RowFields | None = None) -> None:
         """expected: the row as the sink's table has it, for tombstones, of which only the key is known."""
-        self._choices, self._repository, self._expected = choices, repository, expected
-        self._id_bytes = _checked(choices.schema_id_bytes)
+        self._options, self._repository, self._expected = options, repository, expected
+        self._id_bytes = _checked(options.schema_id_bytes)
         self.saw_flat = False
         """Whether any record was a row without an envelope."""
         self.saw_deleted = False
         """Whether such rows say themselves that they are deleted."""
 
-    def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> Parsed:
+    def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
         """The events of these records, none of which is a tombstone. `before`: the columns asked for of rows before updates; None: all."""
         values, keys = _taken(records.value, rows), _taken(records.key, rows)
         value_ids, framed = schema_ids(values, self._id_bytes)
@@ -95,19 +95,19 @@ class AvroParser:
             try:
                 layout = self._layout(value_id, key_id, keys, where, records.topic)
             except DefiniteError as error:
-                refused += [Refusal(row, f"its schema cannot be used: {error.message}", error.hint) for row in rows[where].tolist()]
+                refused += [Rejection(row, f"its schema cannot be used: {error.message}", error.hint) for row in rows[where].tolist()]
                 continue
             if layout.what in NO_ROWS:
                 ignored[layout.what.value] = ignored.get(layout.what.value, 0) + len(where)
                 continue
-            reading = _Reading(layout, _taken(values, where), rows[where], 1 + self._id_bytes)
+            reading = _AvroEventReader(layout, _taken(values, where), rows[where], 1 + self._id_bytes)
             events += reading.events(before)
             refused += reading.refused
-            if layout.what is What.FLAT:
+            if layout.what is RecordType.FLAT:
                 self.saw_flat, self.saw_deleted = True, self.saw_deleted or "deleted" in layout.about.values()
-        return Parsed(tuple(events), tuple(refused), ignored)
+        return ParsedEvents(tuple(events), tuple(refused), ignored)
 
-    def parse_keys(self, records: Records, rows: Rows) -> Parsed:
+    def parse_keys(self, records: Records, rows: Rows) -> ParsedEvents:
         """Tombstones as deletions: their keys are all that is known of the row."""
         keys = _taken(records.key, rows)
         ids, framed = schema_ids(keys, self._id_bytes)
@@ -120,21 +120,21 @@ class AvroParser:
             except DefiniteError as error:
                 made, wrong = (
                     [],
-                    [Refusal(row, f"its key's schema cannot be used: {error.message}", error.hint) for row in rows[where].tolist()],
+                    [Rejection(row, f"its key's schema cannot be used: {error.message}", error.hint) for row in rows[where].tolist()],
                 )
             events += made
             refused += wrong
-        return Parsed(tuple(events), tuple(refused))
+        return ParsedEvents(tuple(events), tuple(refused))
 
-    def _layout(self, value_id: int, key_id: int, keys: pa.BinaryArray, where: Rows, topic: str) -> _Layout:
+    def _layout(self, value_id: int, key_id: int, keys: pa.BinaryArray, where: Rows, topic: str) -> _AvroLayout:
         value = self._repository.by_id(value_id)
         key = self._repository.by_id(key_id) if key_id >= 0 else None
         names: tuple[str, ...] | None = None
         if key_id == _OTHER_KEY:
             names = _names_in_json(keys[int(where[0])].as_py())
-        return _layout_of(value, key, names, self._choices.shape, self._choices.flat_prefix, topic)
+        return _layout_of(value, key, names, self._options.shape, self._options.flat_prefix, topic)
 
-    def _deletions(self, schema: AvroSchema, keys: pa.BinaryArray, rows: Rows) -> tuple[list[Events], list[Refusal]]:
+    def _deletions(self, schema: AvroSchema, keys: pa.BinaryArray, rows: Rows) -> tuple[list[Events], list[Rejection]]:
         expected, key = self._expected, field_of_avro(tree_of(schema.root))
         if expected is None:
             return [], [_refusal(row, "its table is not known") for row in rows.tolist()]
@@ -154,12 +154,12 @@ class AvroParser:
         columns = [
             as_wire(values.field(values.type.get_field_index(part.name)), part)
             if part.name in described
-            else pa.nulls(count, wire_type(part, Wire.AVRO))
+            else pa.nulls(count, wire_type(part, WireFormat.AVRO))
             for part in fields
         ]
         made = Events(
             RowFields(fields, expected.key),
-            Wire.AVRO,
+            WireFormat.AVRO,
             rows[good.to_numpy()],
             np.full(count, DELETE, np.uint8),
             _batch(columns, fields, count),
@@ -172,25 +172,27 @@ class AvroParser:
 
 
 @functools.lru_cache(maxsize=1024)
-def _layout_of(value: AvroSchema, key: AvroSchema | None, names: tuple[str, ...] | None, shape: Shape, prefix: str, topic: str) -> _Layout:
+def _layout_of(
+    value: AvroSchema, key: AvroSchema | None, names: tuple[str, ...] | None, shape: EventShape, prefix: str, topic: str
+) -> _AvroLayout:
     """How records with these schemas are read. `names`: those of the key's fields, where it is not in Avro."""
     described = field_of_avro(tree_of(value.root))
-    what = What.FLAT if shape is Shape.FLAT else what_is(described, [], topic)
-    if what is What.FLAT and shape is Shape.ENVELOPE:
+    what = RecordType.FLAT if shape is EventShape.FLAT else classify_record(described, [], topic)
+    if what is RecordType.FLAT and shape is EventShape.ENVELOPE:
         raise DefiniteError("it is no envelope of Debezium's", hint="set shape to flat or auto")
-    if value.root.kind is not Kind.RECORD:
+    if value.root.kind is not AvroKind.RECORD:
         raise DefiniteError(f"a value is a record, and {value.root.label} is none", hint=_HINT)
     if what in NO_ROWS:
-        return _Layout(what, _decoder(value.root), RowFields((), ()), {})
-    about = {} if what is What.ENVELOPE else _about(described, prefix)
+        return _AvroLayout(what, _decoder(value.root), RowFields((), ()), {})
+    about = {} if what is RecordType.ENVELOPE else _about(described, prefix)
     fields = row_fields(described, None if key is None else field_of_avro(tree_of(key.root)), frozenset(about))
     if names is not None:
         fields = replace(fields, key=tuple(name for name in names if any(part.name == name for part in fields.row)))
-    wanted = _wanted(value.root) if what is What.ENVELOPE else value.root
-    return _Layout(what, _decoder(value.root, wanted), fields, about)
+    wanted = _wanted(value.root) if what is RecordType.ENVELOPE else value.root
+    return _AvroLayout(what, _decoder(value.root, wanted), fields, about)
 
 
-def _about(described: Field, prefix: str) -> dict[str, str]:
+def _about(described: ConnectField, prefix: str) -> dict[str, str]:
     return {part.name: said for part in described.fields if (said := about_event(part.name, prefix)) is not None}
 
 
@@ -205,7 +207,7 @@ def _wanted(root: AvroType) -> AvroType:
 
 
 def _source_only(found: AvroType) -> AvroType:
-    if found.kind is Kind.UNION:
+    if found.kind is AvroKind.UNION:
         return replace(found, branches=tuple(_source_only(branch) for branch in found.branches))
     return replace(found, fields=tuple(field for field in found.fields if field.name == "ts_ms" or field.name in SOURCE.names))
 
@@ -214,10 +216,10 @@ def _decoder(writer: AvroType, reader: AvroType | None = None) -> Decoder:
     return Decoder(AvroSchema("", writer), None if reader is None else AvroSchema("", reader))
 
 
-class _Reading:
+class _AvroEventReader:
     """Events of one schema."""
 
-    def __init__(self, layout: _Layout, values: pa.BinaryArray, records: Rows, head: int) -> None:
+    def __init__(self, layout: _AvroLayout, values: pa.BinaryArray, records: Rows, head: int) -> None:
         self._layout = layout
         found = layout.decoder.decode(values, skip=head)
         self.refused = [_refusal(int(records[bad.row]), f"its value is not what its schema says: {bad.reason}") for bad in found.bad]
@@ -227,10 +229,10 @@ class _Reading:
 
     def events(self, before: Sequence[str] | None) -> list[Events]:
         self._refuse_sources()
-        op = self._envelope_ops() if self._layout.what is What.ENVELOPE else self._flat_ops()
+        op = self._envelope_ops() if self._layout.what is RecordType.ENVELOPE else self._flat_ops()
         if not len(self._records):
             return []
-        fields, envelope = self._layout.fields, self._layout.what is What.ENVELOPE
+        fields, envelope = self._layout.fields, self._layout.what is RecordType.ENVELOPE
         row = self._part("after") if envelope else self._values
         old = self._part("before") if envelope else None
         deleted, imageless = op == DELETE, (op == TRUNCATE) | (op == MESSAGE)
@@ -242,7 +244,7 @@ class _Reading:
         befores = [_only(_column(old, part), has_before) for part in asked]
         made = Events(
             fields,
-            Wire.AVRO,
+            WireFormat.AVRO,
             self._records,
             op,
             _batch(columns, fields.row, len(op)),
@@ -310,7 +312,7 @@ class _Reading:
         codes = [ord(text) if len(text) == 1 and text < "\x80" else 0 for text in coded.dictionary.to_pylist()]
         return np.asarray(np.array(codes or [0], np.uint8)[coded.indices.to_numpy(zero_copy_only=False)])
 
-    def _image(self, row: Any, old: Any, part: Field, deleted: Mask, imageless: Mask) -> pa.Array:
+    def _image(self, row: Any, old: Any, part: ConnectField, deleted: Mask, imageless: Mask) -> pa.Array:
         array = _column(row, part)
         if old is not None and deleted.any():
             array = _chosen(deleted, _column(old, part), array)
@@ -332,7 +334,7 @@ class _Reading:
 
     def _told(self) -> dict[str, pa.Array]:
         """What the events say of their source, in the types that they have for it."""
-        if self._layout.what is What.ENVELOPE:
+        if self._layout.what is RecordType.ENVELOPE:
             whole = self._part("source")
             return {} if whole is None else {one.name: whole.field(number) for number, one in enumerate(whole.type)}
         told = {}
@@ -353,7 +355,7 @@ class _Reading:
         return pa.RecordBatch.from_arrays([columns[name] for name in SOURCE.names], schema=SOURCE)
 
 
-def _column(row: Any, part: Field) -> pa.Array:
+def _column(row: Any, part: ConnectField) -> pa.Array:
     """A row's column in its wire type; NULL where the row is."""
     return as_wire(row.field(row.type.get_field_index(part.name)), part)
 
@@ -371,7 +373,7 @@ def _only(array: pa.Array, mask: Mask) -> pa.Array:
     return array if mask.all() else array.take(pa.array(np.arange(len(array)), mask=~mask))
 
 
-def _batch(columns: Sequence[pa.Array], fields: Sequence[Field], rows: int) -> pa.RecordBatch:
+def _batch(columns: Sequence[pa.Array], fields: Sequence[ConnectField], rows: int) -> pa.RecordBatch:
     if not columns:
         return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
     return pa.RecordBatch.from_arrays(list(columns), names=[part.name for part in fields])
@@ -454,5 +456,5 @@ def _taken(array: pa.Array, rows: Rows) -> pa.Array:
     return array if len(rows) == len(array) else array.take(pa.array(rows))
 
 
-def _refusal(row: int, reason: str) -> Refusal:
-    return Refusal(row, reason, _HINT)
+def _refusal(row: int, reason: str) -> Rejection:
+    return Rejection(row, reason, _HINT)

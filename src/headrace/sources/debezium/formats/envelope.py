@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final
 
-from headrace.sources.debezium.events.fields import Field, RowFields
+from headrace.sources.debezium.events.fields import ConnectField, RowFields
 from headrace.sources.debezium.events.parsed_events import SOURCE
-from headrace.sources.debezium.formats.json_program import Path, Program, Shape, build, shape_of
+from headrace.sources.debezium.formats.json_program import ObjectMembers, Path, ScanProgram, build_program, members_of_paths
 from headrace.sources.debezium.types.connect_schema import is_envelope
 
 
-class What(StrEnum):
+class RecordType(StrEnum):
     """What a record is."""
 
     ENVELOPE = "envelope"
@@ -29,13 +29,13 @@ class What(StrEnum):
     """Of PostgreSQL's pg_logical_emit_message."""
 
 
-NO_ROWS: Final = frozenset({What.HEARTBEAT, What.TRANSACTION, What.SCHEMA_CHANGE, What.MESSAGE})
+NO_ROWS: Final = frozenset({RecordType.HEARTBEAT, RecordType.TRANSACTION, RecordType.SCHEMA_CHANGE, RecordType.MESSAGE})
 
 _SCHEMA_NAMES: Final = {
-    "Heartbeat": What.HEARTBEAT,
-    "TransactionMetadataValue": What.TRANSACTION,
-    "SchemaChangeValue": What.SCHEMA_CHANGE,
-    "MessageValue": What.MESSAGE,
+    "Heartbeat": RecordType.HEARTBEAT,
+    "TransactionMetadataValue": RecordType.TRANSACTION,
+    "SchemaChangeValue": RecordType.SCHEMA_CHANGE,
+    "MessageValue": RecordType.MESSAGE,
 }
 _TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collections"})
 _SCHEMA_CHANGE: Final = frozenset({"source", "ddl", "databaseName"})
@@ -54,10 +54,10 @@ _ABOUT: Final = frozenset({*_SOURCE_MEMBERS, "op", "deleted", "ts_ms", "transact
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class EventLayout:
     """Where everything is in a text: paths of a program. A path that is missing is said nowhere."""
 
-    program: Program
+    program: ScanProgram
     fields: RowFields
     op: Path
     deleted: Path | None
@@ -69,22 +69,22 @@ class Layout:
     """Fields of rows that have held no value so far: nothing says what they are."""
 
 
-def what_is(value: Field | None, documents: list[dict[str, Any]], topic: str, key: Any = None) -> What:
+def classify_record(value: ConnectField | None, documents: list[dict[str, Any]], topic: str, key: Any = None) -> RecordType:
     """What records are, by their schema; without one, by some of them and the key of one."""
     if value is not None:
         named = _SCHEMA_NAMES.get(value.semantic.rpartition(".")[2])
-        return named or (What.ENVELOPE if is_envelope(value) else What.FLAT)
+        return named or (RecordType.ENVELOPE if is_envelope(value) else RecordType.FLAT)
     if not documents:
-        return What.FLAT
+        return RecordType.FLAT
     if any(_looks_like_envelope(document) for document in documents):
         messages = all(document.get("op") == "m" and isinstance(document.get("message"), dict) for document in documents)
-        return What.MESSAGE if messages else What.ENVELOPE
+        return RecordType.MESSAGE if messages else RecordType.ENVELOPE
     if all(document.keys() >= _TRANSACTION and document["status"] in ("BEGIN", "END") for document in documents):
-        return What.TRANSACTION
+        return RecordType.TRANSACTION
     if all(document.keys() >= _SCHEMA_CHANGE and isinstance(document["source"], dict) for document in documents):
-        return What.SCHEMA_CHANGE
+        return RecordType.SCHEMA_CHANGE
     beats = topic.startswith(_HEARTBEATS) or (isinstance(key, dict) and key.keys() == {"serverName"})
-    return What.HEARTBEAT if beats and all("ts_ms" in document for document in documents) else What.FLAT
+    return RecordType.HEARTBEAT if beats and all("ts_ms" in document for document in documents) else RecordType.FLAT
 
 
 def _looks_like_envelope(document: dict[str, Any]) -> bool:
@@ -100,18 +100,18 @@ def about_event(name: str, prefix: str) -> str | None:
     return rest if rest in _ABOUT else short if short in _ABOUT else None
 
 
-def envelope_layout(fields: RowFields, silent: frozenset[str] = frozenset()) -> Layout:
+def envelope_layout(fields: RowFields, silent: frozenset[str] = frozenset()) -> EventLayout:
     """`silent`: further fields of rows, which have held no value so far."""
-    row = Shape({**shape_of(fields.row).members, **dict.fromkeys(sorted(silent))}, strict=True)
+    row = ObjectMembers({**members_of_paths(fields.row).members, **dict.fromkeys(sorted(silent))}, strict=True)
     paths = {name: ("source", name) for name in (*SOURCE.names, "ts_ms")}
-    source = Shape(dict.fromkeys(_SOURCE_MEMBERS), passed=frozenset(_SOURCE_MEMBERS) - paths.keys())
+    source = ObjectMembers(dict.fromkeys(_SOURCE_MEMBERS), passed=frozenset(_SOURCE_MEMBERS) - paths.keys())
     members = {"before": row, "after": row, "source": source, "transaction": None, "op": None, "ts_ms": None, "ts_us": None, "ts_ns": None}
-    return Layout(build(Shape(members, passed=_PASSED)), fields, ("op",), None, ("after",), ("before",), paths, silent)
+    return EventLayout(build_program(ObjectMembers(members, passed=_PASSED)), fields, ("op",), None, ("after",), ("before",), paths, silent)
 
 
-def flat_layout(fields: RowFields, about: Mapping[str, str], silent: frozenset[str] = frozenset()) -> Layout:
+def flat_layout(fields: RowFields, about: Mapping[str, str], silent: frozenset[str] = frozenset()) -> EventLayout:
     """`about`: what the fields that are no columns say."""
-    row = shape_of(fields.row)
+    row = members_of_paths(fields.row)
     members = {**row.members, **dict.fromkeys(about), **dict.fromkeys(sorted(silent))}
     paths: dict[str, Path] = {}
     for name, said in about.items():
@@ -119,14 +119,14 @@ def flat_layout(fields: RowFields, about: Mapping[str, str], silent: frozenset[s
         if said not in paths or "source_" in name:
             paths[said] = (name,)
     deleted = paths.get("deleted")
-    return Layout(build(Shape(members, strict=True)), fields, paths.get("op", ()), deleted, (), None, paths, silent)
+    return EventLayout(build_program(ObjectMembers(members, strict=True)), fields, paths.get("op", ()), deleted, (), None, paths, silent)
 
 
-def presence_program() -> Program:
+def presence_program() -> ScanProgram:
     """Enough of a program to check a text whole."""
-    return build(Shape({}))
+    return build_program(ObjectMembers({}))
 
 
-def names_program() -> Program:
+def names_program() -> ScanProgram:
     """What names the table of an envelope."""
-    return build(Shape({"source": Shape({"db": None, "schema": None, "table": None})}))
+    return build_program(ObjectMembers({"source": ObjectMembers({"db": None, "schema": None, "table": None})}))

@@ -1,7 +1,7 @@
 """Columns of JSON texts: texts are scanned by a program, then each wanted value's places become an Arrow array of its wire type.
 
-A text that cannot be read, or that holds a value its field cannot have, is marked with what is wrong (`Scanned.problems`); the others are
-read all the same. No Python runs for each text, but for those that are marked.
+A text that cannot be parsed, or whose value does not fit its field, is marked with the problem (`ScannedRecords.problems`). All others are
+read. Python runs only for the marked texts.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from headrace.kernels.pointers import Bytes
-from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.events.fields import ConnectField, WireFormat
 from headrace.sources.debezium.events.parsed_events import wire_type
-from headrace.sources.debezium.formats.json_program import Path, Program
+from headrace.sources.debezium.formats.json_program import Path, ScanProgram
 from headrace.sources.debezium.kernels import json_grammar as grammar
 from headrace.sources.debezium.kernels.json_scan import KINDS, Kinds, Places, Table, scan
 from headrace.sources.debezium.kernels.json_values import FINE, TOO_BIG, copy_tokens, pick, read_whole, tokens_size
@@ -59,14 +59,14 @@ _REASONS: Final = {
 }
 
 
-class Texts:
+class TextColumn:
     """JSON texts in one buffer."""
 
     def __init__(self, data: Bytes, starts: Table, stops: Table) -> None:
         self.data, self.starts, self.stops = data, starts, stops
 
     @classmethod
-    def of(cls, values: pa.BinaryArray) -> Texts:
+    def of(cls, values: pa.BinaryArray) -> TextColumn:
         """Of an Arrow array without copying it; what is NULL is an empty text."""
         offsets = np.frombuffer(values.buffers()[1], dtype=np.int32, count=len(values) + 1 + values.offset)[values.offset :].astype(
             np.int64
@@ -78,17 +78,17 @@ class Texts:
     def __len__(self) -> int:
         return len(self.starts)
 
-    def take(self, rows: Rows | Mask) -> Texts:
-        return Texts(self.data, self.starts[rows], self.stops[rows])
+    def take(self, rows: Rows | Mask) -> TextColumn:
+        return TextColumn(self.data, self.starts[rows], self.stops[rows])
 
     def text(self, row: int) -> bytes:
         return self.data[self.starts[row] : self.stops[row]].tobytes()
 
 
-class Scanned:
+class ScannedRecords:
     """Texts of which the places of wanted values are known."""
 
-    def __init__(self, texts: Texts, program: Program) -> None:
+    def __init__(self, texts: TextColumn, program: ScanProgram) -> None:
         self.texts, self._slots = texts, program.slots
         rows, slots = len(texts), max(len(program.slots), 1)
         # Rows of a length that is a power of two would all be written through the same lines of a cache.
@@ -147,14 +147,14 @@ class Scanned:
         slot = self._slots.get(path)
         return np.zeros(KINDS, dtype=np.int64) if slot is None else self._counts[slot]
 
-    def values(self, path: Path) -> Values:
+    def values(self, path: Path) -> ScannedValues:
         """The places of one value in all texts."""
         slot = self._slots.get(path)
         if slot is None:
             nothing = np.zeros(len(self), dtype=np.int32)
-            return Values(self, path, nothing, nothing, np.zeros(len(self), dtype=np.uint8))
+            return ScannedValues(self, path, nothing, nothing, np.zeros(len(self), dtype=np.uint8))
         rows = len(self)
-        return Values(self, path, self._begins[slot, :rows], self._ends[slot, :rows], self._kinds[slot, :rows])
+        return ScannedValues(self, path, self._begins[slot, :rows], self._ends[slot, :rows], self._kinds[slot, :rows])
 
     def _spot(self, row: int) -> str:
         """Where in the text, and what is there."""
@@ -170,23 +170,23 @@ class Scanned:
         return before[before.rfind(b'"', 0, -1) :].decode(errors="replace")
 
 
-class Values:
+class ScannedValues:
     """The places of one value in all texts of a scan."""
 
-    def __init__(self, scanned: Scanned, path: Path, begins: Places, ends: Places, kinds: Kinds) -> None:
+    def __init__(self, scanned: ScannedRecords, path: Path, begins: Places, ends: Places, kinds: Kinds) -> None:
         self._scanned, self._path = scanned, path
         self._begins, self._ends, self.kinds = begins, ends, kinds
 
-    def or_else(self, mask: Mask, other: Values) -> Values:
+    def or_else(self, mask: Mask, other: ScannedValues) -> ScannedValues:
         """These where the mask is true, the other's elsewhere."""
         rows = len(mask)
         found = np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows, np.uint8)
         pick(mask.view(np.uint8), self._begins, self._ends, self.kinds, other._begins, other._ends, other.kinds, *found)
-        return Values(self._scanned, self._path, *found)
+        return ScannedValues(self._scanned, self._path, *found)
 
-    def only(self, mask: Mask) -> Values:
+    def only(self, mask: Mask) -> ScannedValues:
         """These where the mask is true, nothing elsewhere."""
-        return Values(self._scanned, self._path, self._begins, self._ends, np.where(mask, self.kinds, np.uint8(grammar.ABSENT)))
+        return ScannedValues(self._scanned, self._path, self._begins, self._ends, np.where(mask, self.kinds, np.uint8(grammar.ABSENT)))
 
     def whole(self, field_type: str = "int64") -> pa.Int64Array:
         """Whole numbers, of which those that the type cannot hold are problems."""
@@ -274,7 +274,7 @@ def _bitmap(valid: Kinds) -> pa.Buffer:
     return pa.py_buffer(np.packbits(valid, bitorder="little"))
 
 
-def wire_array(scanned: Scanned, field: Field, path: Path, chosen: Mask | None = None, other: Path | None = None) -> pa.Array:
+def wire_array(scanned: ScannedRecords, field: ConnectField, path: Path, chosen: Mask | None = None, other: Path | None = None) -> pa.Array:
     """A field's values in its wire type, taken from `path` where `chosen`, elsewhere from `other`; from nowhere if there is no other."""
     values = _picked(scanned, path, chosen, other)
     match field.type:
@@ -296,8 +296,8 @@ def wire_array(scanned: Scanned, field: Field, path: Path, chosen: Mask | None =
 
 
 def as_written(
-    scanned: Scanned, field: Field, path: Path, *, described: bool, chosen: Mask | None = None, other: Path | None = None
-) -> Field:
+    scanned: ScannedRecords, field: ConnectField, path: Path, *, described: bool, chosen: Mask | None = None, other: Path | None = None
+) -> ConnectField:
     """The field by how its values are written, where a converter may write them in another way than expected.
 
     Decimals may be numbers (decimal.format=NUMERIC). Of rows that no schema describes, a column of small numbers may be one of truth
@@ -311,7 +311,7 @@ def as_written(
     return replace(field, type=otherwise, semantic="", parameters={}) if changed else field
 
 
-def _otherwise(field: Field, *, described: bool) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
+def _otherwise(field: ConnectField, *, described: bool) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
     """The other type, the kinds of values by which the field is what is expected, and those by which it is the other."""
     if field.semantic == DECIMAL:
         return NUMERIC, (grammar.TEXT, grammar.ESCAPED), (grammar.WHOLE, grammar.NUMBER)
@@ -327,14 +327,16 @@ NUMERIC: Final = "number"
 _DOCUMENT: Final = "io.debezium.data.Json"
 
 
-def _picked(scanned: Scanned, path: Path, chosen: Mask | None, other: Path | None) -> Values:
+def _picked(scanned: ScannedRecords, path: Path, chosen: Mask | None, other: Path | None) -> ScannedValues:
     values = scanned.values(path)
     if chosen is None:
         return values
     return values.only(chosen) if other is None else values.or_else(chosen, scanned.values(other))
 
 
-def _struct(scanned: Scanned, values: Values, field: Field, path: Path, chosen: Mask | None, other: Path | None) -> pa.StructArray:
+def _struct(
+    scanned: ScannedRecords, values: ScannedValues, field: ConnectField, path: Path, chosen: Mask | None, other: Path | None
+) -> pa.StructArray:
     children = [
         wire_array(scanned, inner, (*path, inner.name), chosen, None if other is None else (*other, inner.name)) for inner in field.fields
     ]
@@ -342,13 +344,13 @@ def _struct(scanned: Scanned, values: Values, field: Field, path: Path, chosen: 
     values.mark(bad.astype(np.uint8), "an object")
     there = pa.array(values.kinds == grammar.OBJECT)
     return pa.StructArray.from_arrays(
-        children, fields=[pa.field(inner.name, wire_type(inner, Wire.JSON)) for inner in field.fields], mask=pc.invert(there)
+        children, fields=[pa.field(inner.name, wire_type(inner, WireFormat.JSON)) for inner in field.fields], mask=pc.invert(there)
     )
 
 
-def _lists(scanned: Scanned, values: Values, field: Field) -> pa.ListArray:
+def _lists(scanned: ScannedRecords, values: ScannedValues, field: ConnectField) -> pa.ListArray:
     """Arrays, by Arrow's own parser: each is a line of JSON."""
-    wanted = wire_type(field, Wire.JSON)
+    wanted = wire_type(field, WireFormat.JSON)
     lines = values.raw(grammar.ARRAY)
     filled = pc.fill_null(lines, "null")
     # A text may hold the line's end only as an escape; between values it is space.
@@ -372,7 +374,7 @@ def _bytes_of(texts: pa.StringArray) -> pa.Buffer:
     return texts.buffers()[2].slice(0, int(offsets[len(texts)]))
 
 
-def _lists_one_by_one(scanned: Scanned, values: Values, lines: pa.StringArray, wanted: pa.DataType) -> pa.ListArray:
+def _lists_one_by_one(scanned: ScannedRecords, values: ScannedValues, lines: pa.StringArray, wanted: pa.DataType) -> pa.ListArray:
     """The same where one of them is not of the wanted type: it is found, the others are read."""
     found: list[pa.Array] = []
     options = pj.ParseOptions(explicit_schema=pa.schema([("v", wanted)]))

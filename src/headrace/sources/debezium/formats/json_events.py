@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.sources.debezium.events.fields import Field, RowFields, Wire
-from headrace.sources.debezium.events.options import DebeziumChoices
-from headrace.sources.debezium.events.options import Shape as ChosenShape
+from headrace.sources.debezium.events.fields import ConnectField, RowFields, WireFormat
+from headrace.sources.debezium.events.options import DebeziumOptions
+from headrace.sources.debezium.events.options import EventShape as ChosenShape
 from headrace.sources.debezium.events.parsed_events import (
     DELETE,
     MESSAGE,
@@ -27,30 +27,30 @@ from headrace.sources.debezium.events.parsed_events import (
     TRUNCATE,
     UPDATE,
     Events,
-    Parsed,
-    Refusal,
+    ParsedEvents,
+    Rejection,
     Rows,
     wire_type,
 )
 from headrace.sources.debezium.events.records import Records
 from headrace.sources.debezium.formats.envelope import (
     NO_ROWS,
-    Layout,
-    What,
+    EventLayout,
+    RecordType,
     about_event,
+    classify_record,
     envelope_layout,
     flat_layout,
     presence_program,
-    what_is,
 )
-from headrace.sources.debezium.formats.json_columns import NUMERIC, Mask, Scanned, Texts, as_written, wire_array
-from headrace.sources.debezium.formats.json_program import build, shape_of
-from headrace.sources.debezium.formats.json_records import Part, objects, parsed, schema_of, split
+from headrace.sources.debezium.formats.json_columns import NUMERIC, Mask, ScannedRecords, TextColumn, as_written, wire_array
+from headrace.sources.debezium.formats.json_program import build_program, members_of_paths
+from headrace.sources.debezium.formats.json_records import RecordGroup, group_records, objects, parsed, schema_of
 from headrace.sources.debezium.kernels import json_grammar as grammar
 from headrace.sources.debezium.types.connect_schema import key_names, row_fields
 from headrace.sources.debezium.types.inferred_fields import DEFAULTED, as_seen
 
-Infer = Callable[[Sequence[dict[str, Any]]], tuple[Field, ...]]
+Infer = Callable[[Sequence[dict[str, Any]]], tuple[ConnectField, ...]]
 """The fields of rows that nothing describes."""
 
 _IS_OP: Final = np.isin(np.arange(256), np.frombuffer(b"cudrtm", dtype=np.uint8))
@@ -76,74 +76,74 @@ _MOST_REQUIRED: Final = 62
 class JsonParser:
     """Turns JSON records of one table, or of one topic, into events. Belongs to a task."""
 
-    def __init__(self, choices: DebeziumChoices, expected: RowFields | None, infer: Infer, asked: frozenset[str] | None = None) -> None:
+    def __init__(self, options: DebeziumOptions, expected: RowFields | None, infer: Infer, asked: frozenset[str] | None = None) -> None:
         """`asked`: the columns of `SOURCE` that are read, the others stay NULL; None: all."""
-        self._choices, self._expected, self._infer = choices, expected, infer
+        self._options, self._expected, self._infer = options, expected, infer
         self._asked = frozenset(SOURCE.names) if asked is None else asked
         self.saw_flat = False
         """Whether flat rows were among what was parsed, and which of them say so when they are deleted."""
         self.saw_deleted = False
 
-    def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> Parsed:
-        everything = split(Texts.of(records.value).take(rows), Texts.of(records.key).take(rows))
-        refused = [Refusal(int(rows[row]), error.message, error.hint) for row, error in everything.problems.items()]
+    def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
+        everything = group_records(TextColumn.of(records.value).take(rows), TextColumn.of(records.key).take(rows))
+        refused = [Rejection(int(rows[row]), error.message, error.hint) for row, error in everything.problems.items()]
         ignored: dict[str, int] = {}
         events: list[Events] = []
         for part in everything.parts:
             made, wrong, number, what = self._read(part, records, rows, before)
             events += made
-            refused += [Refusal(int(rows[part.rows[row]]), reason, _HINT) for row, reason in sorted(wrong.items())]
+            refused += [Rejection(int(rows[part.rows[row]]), reason, _HINT) for row, reason in sorted(wrong.items())]
             if number:
                 ignored[what] = ignored.get(what, 0) + number
         tombstones = tuple(rows[everything.empty].tolist())
-        return Parsed(tuple(events), tuple(sorted(refused, key=lambda refusal: refusal.record)), ignored, tombstones)
+        return ParsedEvents(tuple(events), tuple(sorted(refused, key=lambda refusal: refusal.record)), ignored, tombstones)
 
     def _read(
-        self, part: Part, records: Records, rows: Rows, before: Sequence[str] | None
+        self, part: RecordGroup, records: Records, rows: Rows, before: Sequence[str] | None
     ) -> tuple[list[Events], Mapping[int, str], int, str]:
         what = self._what(part, records, rows[part.rows])
         if what in NO_ROWS:
-            scanned = Scanned(part.payloads, presence_program())
+            scanned = ScannedRecords(part.payloads, presence_program())
             return [], scanned.problems, len(scanned) - len(scanned.problems), what.value
         try:
             layout = self._layout(part, what, records, rows)
         except DefiniteError as error:
             return [], dict.fromkeys(range(len(part.rows)), error.message), 0, ""
-        scanned = Scanned(part.payloads, layout.program)
+        scanned = ScannedRecords(part.payloads, layout.program)
         if part.value is None:
             scanned, layout = self._with_strangers(scanned, layout, what)
             layout = replace(layout, fields=as_seen(layout.fields, _shapes(scanned, layout))) if self._expected is not None else layout
-        made = _Reading(scanned, layout, what, before, self._asked, described=part.value is not None).events(rows[part.rows])
+        made = _JsonEventReader(scanned, layout, what, before, self._asked, described=part.value is not None).events(rows[part.rows])
         # An unreadable record does not show whether it is a flat row.
         if any(len(events.op) for events in made):
-            self.saw_flat |= what is What.FLAT
+            self.saw_flat |= what is RecordType.FLAT
             self.saw_deleted |= layout.deleted is not None
         return made, scanned.problems, 0, ""
 
-    def _what(self, part: Part, records: Records, rows: Rows) -> What:
+    def _what(self, part: RecordGroup, records: Records, rows: Rows) -> RecordType:
         if part.value is not None:
-            found = what_is(part.value, [], records.topic)
+            found = classify_record(part.value, [], records.topic)
         else:
             key = records.key[int(rows[0])].as_py()
-            found = what_is(None, list(objects(part.payloads)), records.topic, None if key is None else parsed(key))
-        if found in NO_ROWS or self._choices.shape is ChosenShape.AUTO:
+            found = classify_record(None, list(objects(part.payloads)), records.topic, None if key is None else parsed(key))
+        if found in NO_ROWS or self._options.shape is ChosenShape.AUTO:
             return found
-        return What.FLAT if self._choices.shape is ChosenShape.FLAT else What.ENVELOPE
+        return RecordType.FLAT if self._options.shape is ChosenShape.FLAT else RecordType.ENVELOPE
 
-    def _layout(self, part: Part, what: What, records: Records, rows: Rows) -> Layout:
+    def _layout(self, part: RecordGroup, what: RecordType, records: Records, rows: Rows) -> EventLayout:
         """Where things are in the part's texts, by its schema or by what is expected."""
-        prefix = self._choices.flat_prefix
+        prefix = self._options.flat_prefix
         if part.value is not None:
             return _described_layout(part.name, what, prefix)
         key = self._key_of(records, rows[part.rows])
         fields = self._expected or RowFields((), key or ())
         if key is not None and fields.key != key and (self._expected is None or set(fields.key) != set(key)):
             fields = replace(fields, key=key)
-        if what is What.ENVELOPE:
+        if what is RecordType.ENVELOPE:
             return envelope_layout(fields)
         return flat_layout(fields, self._about(part.payloads, prefix))
 
-    def _about(self, payloads: Texts, prefix: str) -> dict[str, str]:
+    def _about(self, payloads: TextColumn, prefix: str) -> dict[str, str]:
         names = dict.fromkeys(name for document in objects(payloads) for name in document)
         return {name: said for name in names if (said := about_event(name, prefix)) is not None}
 
@@ -155,7 +155,7 @@ class JsonParser:
         # The last one counts: where the two differ, the table got another key in between.
         return found[-1] if found else () if records.key.null_count == len(records.key) else None
 
-    def _with_strangers(self, scanned: Scanned, layout: Layout, what: What) -> tuple[Scanned, Layout]:
+    def _with_strangers(self, scanned: ScannedRecords, layout: EventLayout, what: RecordType) -> tuple[ScannedRecords, EventLayout]:
         """The same scan when rows hold fields that nobody expected: those are added, once one holds a value."""
         for _ in range(_MOST_ROUNDS):
             strangers = _strangers(scanned, layout)
@@ -164,39 +164,41 @@ class JsonParser:
             chosen = np.unique(np.concatenate([strangers[:_MOST_STRANGERS], strangers[-_MOST_STRANGERS:]]))
             images = [image for row in chosen for image in _images(parsed(scanned.texts.text(int(row))), what)]
             layout = self._grown(layout, images, what)
-            scanned = Scanned(scanned.texts, layout.program)
+            scanned = ScannedRecords(scanned.texts, layout.program)
         for row in _strangers(scanned, layout).tolist():
             scanned.mark(row, "it holds fields that its table does not have")
         return scanned, layout
 
-    def _grown(self, layout: Layout, images: list[dict[str, Any]], what: What) -> Layout:
+    def _grown(self, layout: EventLayout, images: list[dict[str, Any]], what: RecordType) -> EventLayout:
         """The layout with the fields that images hold beside those that it knows."""
-        prefix = self._choices.flat_prefix if what is What.FLAT else ""
+        prefix = self._options.flat_prefix if what is RecordType.FLAT else ""
         about = {name: said for image in images for name in image if (said := about_event(name, prefix)) is not None}
         known = {field.name for field in layout.fields.row} | about.keys()
         new = tuple(field for field in self._infer(images) if field.name not in known)
         known |= {field.name for field in new}
         silent = frozenset({name for image in images for name in image} | layout.silent) - known
         fields = replace(layout.fields, row=(*layout.fields.row, *new))
-        if what is What.ENVELOPE:
+        if what is RecordType.ENVELOPE:
             return envelope_layout(fields, silent)
         return flat_layout(fields, {**_about_of(layout), **about}, silent)
 
-    def parse_keys(self, records: Records, rows: Rows) -> Parsed:
+    def parse_keys(self, records: Records, rows: Rows) -> ParsedEvents:
         """Tombstones as deletions: their keys are all that is known of the row."""
-        everything = split(Texts.of(records.key).take(rows), Texts(np.zeros(1, np.uint8), *np.zeros((2, len(rows)), np.int64)))
-        refused = [Refusal(int(rows[row]), error.message, error.hint) for row, error in everything.problems.items()]
+        everything = group_records(
+            TextColumn.of(records.key).take(rows), TextColumn(np.zeros(1, np.uint8), *np.zeros((2, len(rows)), np.int64))
+        )
+        refused = [Rejection(int(rows[row]), error.message, error.hint) for row, error in everything.problems.items()]
         refused += [
-            Refusal(int(rows[row]), "its key says nothing, so nothing says which row is gone", _HINT) for row in everything.empty.tolist()
+            Rejection(int(rows[row]), "its key says nothing, so nothing says which row is gone", _HINT) for row in everything.empty.tolist()
         ]
         events = []
         for part in everything.parts:
             made, wrong = self._deletions(part, rows)
             events += made
-            refused += [Refusal(int(rows[part.rows[row]]), f"its key cannot be read: {reason}", _HINT) for row, reason in wrong.items()]
-        return Parsed(tuple(events), tuple(refused))
+            refused += [Rejection(int(rows[part.rows[row]]), f"its key cannot be read: {reason}", _HINT) for row, reason in wrong.items()]
+        return ParsedEvents(tuple(events), tuple(refused))
 
-    def _deletions(self, part: Part, rows: Rows) -> tuple[list[Events], Mapping[int, str]]:
+    def _deletions(self, part: RecordGroup, rows: Rows) -> tuple[list[Events], Mapping[int, str]]:
         if self._expected is None:
             return [], dict.fromkeys(range(len(part.rows)), "its table is not known")
         names = self._expected.key if part.value is None else key_names(part.value)
@@ -205,9 +207,9 @@ class JsonParser:
         described = {field.name: field for field in (part.value.fields if part.value is not None else ())}
         row = tuple(described.get(field.name, field) for field in self._expected.row)
         keys = tuple(field for field in row if field.name in names)
-        scanned = Scanned(part.payloads, build(shape_of(keys, strict=True)))
+        scanned = ScannedRecords(part.payloads, build_program(members_of_paths(keys, strict=True)))
         arrays = [
-            wire_array(scanned, field, (field.name,)) if field.name in names else pa.nulls(len(scanned), wire_type(field, Wire.JSON))
+            wire_array(scanned, field, (field.name,)) if field.name in names else pa.nulls(len(scanned), wire_type(field, WireFormat.JSON))
             for field in row
         ]
         for row_of_key in scanned.strangers.tolist():
@@ -222,7 +224,7 @@ class JsonParser:
         image = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in row]).take(pa.array(good))
         made = Events(
             RowFields(row, self._expected.key),
-            Wire.JSON,
+            WireFormat.JSON,
             rows[part.rows[good]],
             np.full(count, DELETE, np.uint8),
             image,
@@ -235,12 +237,12 @@ class JsonParser:
 
 
 @functools.lru_cache(maxsize=256)
-def _described_layout(name: tuple[bytes | None, bytes | None], what: What, prefix: str) -> Layout:
+def _described_layout(name: tuple[bytes | None, bytes | None], what: RecordType, prefix: str) -> EventLayout:
     """The layout of records that carry these schemas, of value and key."""
     value, key = (None if text is None else schema_of(text) for text in name)
-    assert isinstance(value, Field)
+    assert isinstance(value, ConnectField)
     assert not isinstance(key, DefiniteError)
-    if what is What.ENVELOPE:
+    if what is RecordType.ENVELOPE:
         return envelope_layout(row_fields(value, key))
     about = {field.name: said for field in value.fields if (said := about_event(field.name, prefix)) is not None}
     return flat_layout(row_fields(value, key, frozenset(about)), about)
@@ -252,7 +254,7 @@ def _names_of(key: Any) -> tuple[str, ...]:
     return tuple(key) if isinstance(key, dict) else ()
 
 
-def _strangers(scanned: Scanned, layout: Layout) -> Rows:
+def _strangers(scanned: ScannedRecords, layout: EventLayout) -> Rows:
     """Texts with a field that the layout does not know, or of which it knows no more than its name."""
     found = np.zeros(len(scanned), np.bool_)
     found[scanned.strangers] = True
@@ -264,7 +266,7 @@ def _strangers(scanned: Scanned, layout: Layout) -> Rows:
     return np.flatnonzero(found)
 
 
-def _shapes(scanned: Scanned, layout: Layout) -> dict[str, set[str]]:
+def _shapes(scanned: ScannedRecords, layout: EventLayout) -> dict[str, set[str]]:
     """As what each field's values are written."""
     sides = [side for side in (layout.after, layout.before) if side is not None]
     found: dict[str, set[str]] = {}
@@ -274,13 +276,17 @@ def _shapes(scanned: Scanned, layout: Layout) -> dict[str, set[str]]:
     return found
 
 
-def _images(document: Any, what: What) -> list[dict[str, Any]]:
+def _images(document: Any, what: RecordType) -> list[dict[str, Any]]:
     if not isinstance(document, dict):
         return []
-    return [document] if what is What.FLAT else [side for side in (document.get("after"), document.get("before")) if isinstance(side, dict)]
+    return (
+        [document]
+        if what is RecordType.FLAT
+        else [side for side in (document.get("after"), document.get("before")) if isinstance(side, dict)]
+    )
 
 
-def _about_of(layout: Layout) -> dict[str, str]:
+def _about_of(layout: EventLayout) -> dict[str, str]:
     return {path[0]: said for said, path in layout.source.items() if len(path) == 1}
 
 
@@ -288,15 +294,22 @@ def _no_columns(rows: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
 
 
-class _Reading:
+class _JsonEventReader:
     """One scan's events."""
 
     def __init__(
-        self, scanned: Scanned, layout: Layout, what: What, before: Sequence[str] | None, source: frozenset[str], *, described: bool
+        self,
+        scanned: ScannedRecords,
+        layout: EventLayout,
+        what: RecordType,
+        before: Sequence[str] | None,
+        source: frozenset[str],
+        *,
+        described: bool,
     ) -> None:
         self._scanned, self._layout, self._what, self._described = scanned, layout, what, described
         self._of_source = source
-        self._written: dict[str, Field] = {}
+        self._written: dict[str, ConnectField] = {}
         row = layout.fields.row
         self._asked = row if before is None else tuple(field for field in row if field.name in before)
 
@@ -304,7 +317,7 @@ class _Reading:
         """`records`: which record each text is. Events without a schema that lack a required field are of a table that has it no more, or
         not yet, as are those that lack one whose column has a default: they are told apart."""
         scanned, layout = self._scanned, self._layout
-        op = self._envelope_ops() if self._what is What.ENVELOPE else self._flat_ops()
+        op = self._envelope_ops() if self._what is RecordType.ENVELOPE else self._flat_ops()
         deleted = op == DELETE
         has_before = np.zeros(len(scanned), np.bool_)
         if layout.before is not None:
@@ -313,7 +326,7 @@ class _Reading:
         before = self._before(has_before)
         source = self._source()
         lacking = self._lacking(op, deleted) if not self._described else np.zeros(len(scanned), np.int64)
-        made = Events(fields, Wire.JSON, records, op, image, source, has_before, before)
+        made = Events(fields, WireFormat.JSON, records, op, image, source, has_before, before)
         if not scanned.problems and not lacking.any():
             return [made]
         good = scanned.good
@@ -341,7 +354,7 @@ class _Reading:
         sides = [(side, int(scanned.counts(side)[grammar.OBJECT])) for side in (layout.after, layout.before)]
         return all(int(scanned.counts((*side, field.name)).sum()) == rows for field in self._required() for side, rows in sides)
 
-    def _required(self) -> list[Field]:
+    def _required(self) -> list[ConnectField]:
         row = self._layout.fields.row
         defaulted = (field for field in row if field.optional and DEFAULTED in field.parameters)
         return [*(field for field in row if not field.optional), *defaulted][:_MOST_REQUIRED]
@@ -424,7 +437,7 @@ class _Reading:
         if not self._asked:
             return _no_columns(len(has_before))
         if layout.before is None or not has_before.any():
-            columns = [pa.nulls(len(has_before), wire_type(field, Wire.JSON)) for field in self._asked]
+            columns = [pa.nulls(len(has_before), wire_type(field, WireFormat.JSON)) for field in self._asked]
         else:
             columns = []
             for field in self._asked:
@@ -456,7 +469,7 @@ def _times_thousand(millis: pa.Int64Array) -> pa.Int64Array:
     return pc.multiply(pc.if_else(sane, millis, pa.scalar(None, pa.int64())), 1000)
 
 
-def _wrong_op(scanned: Scanned, path: tuple[str, ...], row: int) -> str:
+def _wrong_op(scanned: ScannedRecords, path: tuple[str, ...], row: int) -> str:
     kind = int(scanned.kinds(path)[row])
     if kind <= grammar.NULL:
         return "it has no 'op', so it is no change event"

@@ -9,7 +9,7 @@ import numpy as np
 
 from headrace.errors import DefiniteError
 from headrace.kernels.pointers import Bytes
-from headrace.sources.debezium.events.fields import Field
+from headrace.sources.debezium.events.fields import ConnectField
 from headrace.sources.debezium.kernels.json_scan import MAX_LEVELS, MEMBER_COLUMNS, NODE_COLUMNS, Table
 
 Path = tuple[str, ...]
@@ -17,10 +17,10 @@ _PADDING = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ObjectMembers:
     """An object: its members, in the order in which they are expected, each a value or an object."""
 
-    members: Mapping[str, Shape | None]
+    members: Mapping[str, ObjectMembers | None]
     strict: bool = False
     """Whether a member that is not listed is noted."""
     passed: frozenset[str] = frozenset()
@@ -28,7 +28,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class ScanProgram:
     """A shape as tables, and where each of its values is noted."""
 
     names: Bytes
@@ -38,17 +38,17 @@ class Program:
     longest_name: int
 
 
-def shape_of(fields: tuple[Field, ...], *, strict: bool = False) -> Shape:
+def members_of_paths(fields: tuple[ConnectField, ...], *, strict: bool = False) -> ObjectMembers:
     """Structs are objects; what is in arrays and maps is read later, from their text."""
-    return Shape({field.name: shape_of(field.fields) if field.type == "struct" else None for field in fields}, strict)
+    return ObjectMembers({field.name: members_of_paths(field.fields) if field.type == "struct" else None for field in fields}, strict)
 
 
-def build(shape: Shape) -> Program:
+def build_program(shape: ObjectMembers) -> ScanProgram:
     names = bytearray()
     nodes: list[list[int]] = []
     members: list[list[int]] = []
     slots: dict[Path, int] = {}
-    waiting: list[tuple[Shape, Path]] = [(shape, ())]
+    waiting: list[tuple[ObjectMembers, Path]] = [(shape, ())]
     while waiting:
         shape, path = waiting.pop(0)
         if len(path) >= MAX_LEVELS:
@@ -65,7 +65,7 @@ def build(shape: Shape) -> Program:
             names += text
             if below is not None:
                 waiting.append((below, (*path, name)))
-    return Program(
+    return ScanProgram(
         np.frombuffer(names + bytearray(_PADDING), dtype=np.uint8),
         np.array(nodes, dtype=np.int64).reshape(-1, NODE_COLUMNS),
         np.array(members, dtype=np.int64).reshape(-1, MEMBER_COLUMNS),

@@ -15,9 +15,9 @@ from typing import Any, Final
 import numpy as np
 
 from headrace.errors import DefiniteError
-from headrace.sources.debezium.events.fields import Field
+from headrace.sources.debezium.events.fields import ConnectField
 from headrace.sources.debezium.events.parsed_events import Rows
-from headrace.sources.debezium.formats.json_columns import Texts
+from headrace.sources.debezium.formats.json_columns import TextColumn
 from headrace.sources.debezium.kernels.json_scan import PAYLOAD_AT, PAYLOAD_END, SCHEMA_AT, SCHEMA_END, UNLIKE, WRAP_COLUMNS, Table, unwrap
 from headrace.sources.debezium.types.connect_schema import field_of
 
@@ -25,22 +25,22 @@ _NO_SCHEMA: Final = b"null"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RecordGroup:
     """Records under one schema of the value and one of the key."""
 
     rows: Rows
     """Which of the texts they are."""
-    payloads: Texts
-    value: Field | None
+    payloads: TextColumn
+    value: ConnectField | None
     """None: no schema describes them."""
-    key: Field | None
+    key: ConnectField | None
     """The key's schema, if it has one."""
     name: tuple[bytes | None, bytes | None]
     """The texts of both, which tell parts apart."""
 
 
 @functools.lru_cache(maxsize=1024)
-def schema_of(text: bytes) -> Field | DefiniteError:
+def schema_of(text: bytes) -> ConnectField | DefiniteError:
     """The schema of a text, or what is wrong with it."""
     try:
         return field_of(json.loads(text), "value")
@@ -51,17 +51,17 @@ def schema_of(text: bytes) -> Field | DefiniteError:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class GroupedRecords:
     """Texts taken apart."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[RecordGroup, ...]
     problems: Mapping[int, DefiniteError]
     """Texts whose schema cannot be read."""
     empty: Rows
     """Texts that say no more than null."""
 
 
-def split(values: Texts, keys: Texts) -> Split:
+def group_records(values: TextColumn, keys: TextColumn) -> GroupedRecords:
     """Texts of values sorted by the schemas in them and in the texts of their keys."""
     of_values, of_keys = _Unwrapped(values), _Unwrapped(keys)
     problems: dict[int, DefiniteError] = {}
@@ -80,14 +80,14 @@ def split(values: Texts, keys: Texts) -> Split:
             continue
         assert not isinstance(value_field, DefiniteError)
         assert not isinstance(key_field, DefiniteError)
-        parts.append(Part(rows, of_values.payloads.take(rows), value_field, key_field, (value, key)))
-    return Split(tuple(parts), problems, empty)
+        parts.append(RecordGroup(rows, of_values.payloads.take(rows), value_field, key_field, (value, key)))
+    return GroupedRecords(tuple(parts), problems, empty)
 
 
 class _Unwrapped:
     """Texts without their schemas: `ids` says which of `texts` is the schema of each (None: it has none)."""
 
-    def __init__(self, whole: Texts) -> None:
+    def __init__(self, whole: TextColumn) -> None:
         wraps = np.zeros((len(whole), WRAP_COLUMNS), dtype=np.int64)
         unwrap(whole.data, whole.starts, whole.stops, wraps)
         self.texts: list[bytes | None] = [None]
@@ -96,12 +96,12 @@ class _Unwrapped:
         if not wrapped.any():
             self.payloads = whole
             return
-        self.payloads = Texts(
+        self.payloads = TextColumn(
             whole.data, np.where(wrapped, wraps[:, PAYLOAD_AT], whole.starts), np.where(wrapped, wraps[:, PAYLOAD_END], whole.stops)
         )
         self._number(whole, wraps, wrapped)
 
-    def _number(self, whole: Texts, wraps: Table, wrapped: Any) -> None:
+    def _number(self, whole: TextColumn, wraps: Table, wrapped: Any) -> None:
         unlike = np.flatnonzero(wraps[:, UNLIKE])
         known: dict[bytes, int] = {_NO_SCHEMA: 0}
         numbers = []
@@ -116,12 +116,12 @@ class _Unwrapped:
         self.ids[wrapped] = np.array(numbers, dtype=np.int64)[latest]
 
 
-def _nulls(texts: Texts) -> Rows:
+def _nulls(texts: TextColumn) -> Rows:
     short = np.flatnonzero(texts.stops - texts.starts <= 16)
     return np.array([row for row in short.tolist() if texts.text(row).strip(b" \t\r\n") == b"null"], dtype=np.int64)
 
 
-def objects(texts: Texts, most: int = 4) -> Iterator[dict[str, Any]]:
+def objects(texts: TextColumn, most: int = 4) -> Iterator[dict[str, Any]]:
     """Some of the texts that are JSON objects: the first ones, one of the middle, the last."""
     rows = len(texts)
     for row in dict.fromkeys((*range(min(most, rows)), rows // 2, rows - 1)) if rows else ():

@@ -25,7 +25,7 @@ NARROW: Final = 15
 WIDE: Final = 32
 
 
-class Parsed(NamedTuple):
+class ParsedColumn(NamedTuple):
     """Values, and which rows have none because theirs cannot be read (None: no row)."""
 
     array: Array
@@ -65,7 +65,7 @@ def struct_parts(array: Array) -> dict[str, Array]:
     return {array.type.field(place).name: part for place, part in enumerate(array.flatten())}
 
 
-def without(array: Array, rows: Mask) -> Array:
+def with_nulls_at(array: Array, rows: Mask) -> Array:
     """The array with NULL in the given rows."""
     return pc.if_else(pa.array(rows), pa.scalar(None, array.type), array)
 
@@ -86,19 +86,19 @@ for _value, _letter in enumerate("ABCDEF", 10):
     _HEX[ord(_letter)] = _value
 
 
-def from_base64(texts: Array) -> Parsed:
+def from_base64(texts: Array) -> ParsedColumn:
     """Bytes of base64 in either alphabet, padded as Java pads it."""
     found = spans(texts)
     out = np.empty(len(found.data) // 4 * 3 + 3, np.uint8)
     offsets, bad = np.empty(len(texts) + 1, np.int32), np.zeros(len(texts), np.bool_)
     wrong = decode_base64(found.data, found.offsets, _BASE64, out, offsets, bad.view(np.uint8))
     if not wrong:
-        return Parsed(_binary(out[: offsets[-1]], offsets, found.valid))
+        return ParsedColumn(_binary(out[: offsets[-1]], offsets, found.valid))
     valid = ~bad if found.valid is None else found.valid & ~bad
-    return Parsed(_binary(out[: offsets[-1]], offsets, valid), bad)
+    return ParsedColumn(_binary(out[: offsets[-1]], offsets, valid), bad)
 
 
-def from_hex(texts: Array) -> Parsed:
+def from_hex(texts: Array) -> ParsedColumn:
     """Bytes of hexadecimal digits."""
     found = spans(texts)
     sizes = np.diff(found.offsets)
@@ -109,13 +109,13 @@ def from_hex(texts: Array) -> Parsed:
     wrong = (codes == _NONE).any(axis=1)
     if wrong.any():
         return _again(from_hex, texts, _rows_of(np.flatnonzero(wrong) << 1, found.offsets))
-    return Parsed(_binary((codes[:, 0] << 4 | codes[:, 1]).astype(np.uint8), found.offsets >> 1, found.valid))
+    return ParsedColumn(_binary((codes[:, 0] << 4 | codes[:, 1]).astype(np.uint8), found.offsets >> 1, found.valid))
 
 
-def _again(parse: Any, texts: Array, bad: Mask) -> Parsed:
+def _again(parse: Any, texts: Array, bad: Mask) -> ParsedColumn:
     """The other rows, parsed without those that are known to be bad."""
-    rest: Parsed = parse(without(texts, bad))
-    return Parsed(rest.array, bad if rest.bad is None else bad | rest.bad)
+    rest: ParsedColumn = parse(with_nulls_at(texts, bad))
+    return ParsedColumn(rest.array, bad if rest.bad is None else bad | rest.bad)
 
 
 def _rows_of(places: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> Mask:
@@ -131,7 +131,7 @@ def _binary(data: npt.NDArray[np.uint8], offsets: npt.NDArray[Any], valid: Mask 
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [bits, places, pa.py_buffer(np.ascontiguousarray(data))])
 
 
-def fixed(raw: Array, width: int) -> Parsed:
+def fixed(raw: Array, width: int) -> ParsedColumn:
     """Bytes of one size as Arrow's type of that size."""
     found = spans(raw)
     sizes = np.diff(found.offsets)
@@ -141,7 +141,7 @@ def fixed(raw: Array, width: int) -> Parsed:
     spread = np.zeros((len(raw), width), np.uint8)
     at = found.offsets[:-1][right]
     spread[right] = found.data[at[:, None] + np.arange(width)] if len(at) else 0
-    return Parsed(_masked(pa.binary(width), spread, right), bad if bad.any() else None)
+    return ParsedColumn(_masked(pa.binary(width), spread, right), bad if bad.any() else None)
 
 
 def _masked(kind: pa.DataType, values: npt.NDArray[Any], valid: Mask) -> Array:
@@ -149,7 +149,7 @@ def _masked(kind: pa.DataType, values: npt.NDArray[Any], valid: Mask) -> Array:
     return pa.Array.from_buffers(kind, len(valid), [bits, pa.py_buffer(np.ascontiguousarray(values))])
 
 
-def whole_numbers(raw: Array) -> Parsed:
+def whole_numbers(raw: Array) -> ParsedColumn:
     """Two's complement, most significant byte first, of any length, as decimals of scale 0; more than 76 digits are bad."""
     found = spans(raw)
     sizes = np.diff(found.offsets)
@@ -161,22 +161,22 @@ def whole_numbers(raw: Array) -> Parsed:
     values = np.empty(len(raw) * width, np.uint8)
     extend_numbers(found.data, found.offsets, width, valid.view(np.uint8), values)
     if width == 16:
-        return Parsed(_masked(pa.decimal128(38, 0), values, valid), bad if bad.any() else None)
+        return ParsedColumn(_masked(pa.decimal128(38, 0), values, valid), bad if bad.any() else None)
     array = _masked(pa.decimal256(76, 0), values, valid)
-    return _within(array, bad) if most == WIDE else Parsed(array, bad if bad.any() else None)
+    return _within(array, bad) if most == WIDE else ParsedColumn(array, bad if bad.any() else None)
 
 
-def _within(array: Array, bad: Mask) -> Parsed:
+def _within(array: Array, bad: Mask) -> ParsedColumn:
     """32 bytes hold a little more than 76 digits."""
     most = pa.scalar(10**76 - 1, pa.decimal256(76, 0))
     least = pa.scalar(-(10**76) + 1, pa.decimal256(76, 0))
     inside = pc.fill_null(pc.and_(pc.less_equal(array, most), pc.greater_equal(array, least)), True)
     outside = ~np.asarray(inside.to_numpy(zero_copy_only=False), dtype=np.bool_)
     bad = bad | outside
-    return Parsed(without(array, outside) if outside.any() else array, bad if bad.any() else None)
+    return ParsedColumn(with_nulls_at(array, outside) if outside.any() else array, bad if bad.any() else None)
 
 
-def bits(raw: Array) -> Parsed:
+def bits(raw: Array) -> ParsedColumn:
     """Bits, least significant byte first, as unsigned numbers; more than 64 that are set are bad."""
     found = spans(raw)
     sizes = np.diff(found.offsets)
@@ -189,4 +189,4 @@ def bits(raw: Array) -> Parsed:
     bad = np.zeros(len(raw), np.bool_)
     for row in np.flatnonzero(sizes > 8):
         bad[row] = bool(found.data[starts[row] + 8 : starts[row] + sizes[row]].any())
-    return Parsed(_masked(pa.uint64(), values, there & ~bad), bad if bad.any() else None)
+    return ParsedColumn(_masked(pa.uint64(), values, there & ~bad), bad if bad.any() else None)

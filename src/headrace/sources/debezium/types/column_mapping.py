@@ -14,7 +14,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.debezium.events.fields import Field, RowFields
+from headrace.sources.debezium.events.fields import ConnectField, RowFields
 
 SOURCE_TYPE: Final = "__debezium.source.column.type"
 SOURCE_LENGTH: Final = "__debezium.source.column.length"
@@ -110,7 +110,7 @@ _CLOCKS: Final = frozenset({"datetime", "timestamp", "timestamptz", "time"})
 _FRACTIONAL: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _MOST_FRACTION: Final = 6
 
-DefaultOf = Callable[[Field, Column], str | None]
+DefaultOf = Callable[[ConnectField, Column], str | None]
 
 
 def table_schema(name: TableName, fields: RowFields, default_of: DefaultOf | None = None) -> TableSchema:
@@ -154,7 +154,7 @@ def numeric_digits(numeric: str) -> tuple[int, int] | None:
     raise DefiniteError(f"numeric cannot be {numeric!r}", place="numeric", hint="choose string, or decimal(P,S) of at most 76 digits")
 
 
-def column_of(field: Field) -> Column:
+def column_of(field: ConnectField) -> Column:
     """The column that holds every value of a field."""
     column = _by_source(field, _by_field(field))
     source = source_type(field)
@@ -166,12 +166,12 @@ def column_of(field: Field) -> Column:
     )
 
 
-def source_word(field: Field) -> str:
+def source_word(field: ConnectField) -> str:
     """The first word of the source's own type, in lower case; empty where the connector does not pass it on."""
     return re.split(r"[\s(]", field.parameters.get(SOURCE_TYPE, "").strip().lower(), maxsplit=1)[0]
 
 
-def source_type(field: Field) -> str:
+def source_type(field: ConnectField) -> str:
     """The source's own type, in lower case, with its length; empty where the connector does not pass it on."""
     word = field.parameters.get(SOURCE_TYPE, "").strip().lower()
     length, scale = _number(field, SOURCE_LENGTH), _number(field, SOURCE_SCALE)
@@ -188,7 +188,7 @@ def source_type(field: Field) -> str:
     return f"{first}({digits}){rest}" if digits else word
 
 
-def field_type(field: Field) -> str:
+def field_type(field: ConnectField) -> str:
     """A field's type for people, and for telling whether two events mean the same: `int64`, `Decimal(12,2)`, `MicroTimestamp`."""
     short = field.semantic.rpartition(".")[2] if _is_known(field.semantic) else ""
     if field.semantic == DECIMAL:
@@ -214,12 +214,12 @@ def may_be_unsigned(column: Column) -> bool:
     return column.kind is Kind.INT64 and column.source_type == "int64"
 
 
-def members_of(field: Field) -> tuple[str, ...]:
+def members_of(field: ConnectField) -> tuple[str, ...]:
     """The names that an Enum or EnumSet allows."""
     return tuple(options_of(field).values())
 
 
-def options_of(field: Field) -> dict[str, str]:
+def options_of(field: ConnectField) -> dict[str, str]:
     """The names that an Enum or EnumSet allows, by how its schema writes them.
 
     Debezium takes MySQL's names from the text of statements, with a backslash before commas and backslashes; a row that it reads from the
@@ -246,7 +246,7 @@ def _is_known(semantic: str) -> bool:
     return semantic.startswith(("io.debezium.", "org.apache.kafka.connect.data."))
 
 
-def _by_field(field: Field) -> Column:
+def _by_field(field: ConnectField) -> Column:
     """By what the field itself says."""
     if field.semantic == DECIMAL:
         return _decimal(field)
@@ -263,7 +263,7 @@ def _by_field(field: Field) -> Column:
     return Column(field.name, kind, precision=digits)
 
 
-def _decimal(field: Field) -> Column:
+def _decimal(field: ConnectField) -> Column:
     scale, precision = _number(field, "scale") or 0, _number(field, PRECISION)
     if scale < 0:
         # 12E+3: only digits before the point are cut off; they are zeros in the table.
@@ -275,7 +275,7 @@ def _decimal(field: Field) -> Column:
     return Column(field.name, Kind.DECIMAL, precision=precision, scale=scale)
 
 
-def _by_source(field: Field, column: Column) -> Column:
+def _by_source(field: ConnectField, column: Column) -> Column:
     """By what the connector passes on of the source's type, where that says more than the field."""
     told = source_type(field)
     word, unsigned = source_word(field), "unsigned" in told
@@ -297,18 +297,18 @@ def _by_source(field: Field, column: Column) -> Column:
     return column
 
 
-def _told_fraction(field: Field) -> int:
+def _told_fraction(field: ConnectField) -> int:
     """Digits of a second: PostgreSQL's scale, MySQL's length, none if neither is told."""
     length, scale = _number(field, SOURCE_LENGTH), _number(field, SOURCE_SCALE)
     return min(scale if scale is not None else length or 0, _MOST_FRACTION)
 
 
-def _with_default(field: Field, column: Column, default_of: DefaultOf | None) -> Column:
+def _with_default(field: ConnectField, column: Column, default_of: DefaultOf | None) -> Column:
     if field.default is None or default_of is None:
         return column
     return replace(column, default=default_of(field, column))
 
 
-def _number(field: Field, name: str) -> int | None:
+def _number(field: ConnectField, name: str) -> int | None:
     text = field.parameters.get(name, "")
     return int(text) if re.fullmatch(r"-?\d+", text) else None

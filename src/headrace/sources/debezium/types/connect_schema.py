@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
-from headrace.sources.debezium.events.fields import Field, RowFields
+from headrace.sources.debezium.events.fields import ConnectField, RowFields
 from headrace.sources.debezium.types.column_mapping import ESCAPED
 
 _JSON_WORDS: Final = {"float": "float32", "double": "float64"}
@@ -49,14 +49,14 @@ _WRITTEN_IN_STATEMENTS: Final = ("io.debezium.connector.mysql.", "io.debezium.co
 _ENVELOPE: Final = frozenset({"before", "after", "op"})
 
 
-def field_of(schema: Mapping[str, Any], name: str = "") -> Field:
+def field_of(schema: Mapping[str, Any], name: str = "") -> ConnectField:
     """One schema of Kafka Connect, as its JSON converter writes it."""
     word = str(schema.get("type", ""))
     word = _JSON_WORDS.get(word, word)
     if word not in _CONNECT_WORDS and word not in ("struct", "array", "map"):
         raise _unreadable(name, f"no type of Kafka Connect is called {word!r}")
     inner = schema.get("items") if word == "array" else schema.get("values") if word == "map" else None
-    return Field(
+    return ConnectField(
         name or str(schema.get("field", "")),
         word,
         str(schema.get("name") or ""),
@@ -68,7 +68,7 @@ def field_of(schema: Mapping[str, Any], name: str = "") -> Field:
     )
 
 
-def field_of_avro(schema: Any, name: str = "") -> Field:
+def field_of_avro(schema: Any, name: str = "") -> ConnectField:
     """One Avro schema, as parsed JSON, in the words of Connect. Records that were named before may be named again."""
     return _Avro().field(schema, name, "")
 
@@ -77,14 +77,14 @@ class _Avro:
     """Reads one schema, and remembers the types that it names on the way."""
 
     def __init__(self) -> None:
-        self._named: dict[str, Field] = {}
+        self._named: dict[str, ConnectField] = {}
 
-    def field(self, schema: Any, name: str, namespace: str) -> Field:
+    def field(self, schema: Any, name: str, namespace: str) -> ConnectField:
         if isinstance(schema, list):
             return self._union(schema, name, namespace)
         if isinstance(schema, str):
             if schema in _AVRO_WORDS:
-                return Field(name, _AVRO_WORDS[schema], optional=False)
+                return ConnectField(name, _AVRO_WORDS[schema], optional=False)
             known = self._named.get(schema) or self._named.get(f"{namespace}.{schema}")
             if known is None:
                 raise _unreadable(name, f"the Avro schema names the type {schema!r} and does not define it")
@@ -102,27 +102,27 @@ class _Avro:
                 return self._array(schema, name, namespace)
             case "map":
                 inner = self.field(schema.get("values"), "item", namespace)
-                return _told(schema, Field(name, "map", optional=False, items=inner))
+                return _with_logical_type(schema, ConnectField(name, "map", optional=False, items=inner))
             case str() if word in _AVRO_WORDS:
                 return self._plain(schema, word, name, namespace)
             case str():
                 return self.field(word, name, namespace)
         raise _unreadable(name, "the Avro schema has a part without a type")
 
-    def _union(self, branches: list[Any], name: str, namespace: str) -> Field:
+    def _union(self, branches: list[Any], name: str, namespace: str) -> ConnectField:
         others = [branch for branch in branches if branch != "null"]
         if len(others) != 1:
             raise _unreadable(name, "an Avro union of several types has no meaning in a row")
         return replace(self.field(others[0], name, namespace), optional=len(others) < len(branches))
 
-    def _record(self, schema: dict[str, Any], name: str, namespace: str) -> Field:
+    def _record(self, schema: dict[str, Any], name: str, namespace: str) -> ConnectField:
         full, namespace = _full_name(schema, namespace)
         parts = tuple(self._part(part, namespace) for part in schema.get("fields", ()))
-        found = _told(schema, Field(name, "struct", full, optional=False, fields=parts))
+        found = _with_logical_type(schema, ConnectField(name, "struct", full, optional=False, fields=parts))
         self._named[full] = found
         return found
 
-    def _part(self, part: dict[str, Any], namespace: str) -> Field:
+    def _part(self, part: dict[str, Any], namespace: str) -> ConnectField:
         found = self.field(part["type"], str(part["name"]), namespace)
         default = found.default if found.default is not None else part.get("default")
         if found.type == "bytes" and isinstance(default, str):
@@ -130,16 +130,18 @@ class _Avro:
             default = b64encode(default.encode("latin-1", "replace")).decode()
         return replace(found, default=default)
 
-    def _array(self, schema: dict[str, Any], name: str, namespace: str) -> Field:
+    def _array(self, schema: dict[str, Any], name: str, namespace: str) -> ConnectField:
         inner = self.field(schema.get("items"), "item", namespace)
         names = tuple(part.name for part in inner.fields)
         if inner.type == "struct" and names == ("key", "value") and inner.semantic.endswith("MapEntry"):
             # Connect's maps whose keys are no required text.
-            return _told(schema, Field(name, "map", optional=False, fields=(inner.fields[0],), items=replace(inner.fields[1], name="item")))
-        return _told(schema, Field(name, "array", optional=False, items=inner))
+            return _with_logical_type(
+                schema, ConnectField(name, "map", optional=False, fields=(inner.fields[0],), items=replace(inner.fields[1], name="item"))
+            )
+        return _with_logical_type(schema, ConnectField(name, "array", optional=False, items=inner))
 
-    def _plain(self, schema: dict[str, Any], word: str, name: str, namespace: str) -> Field:
-        found = _told(schema, Field(name, _AVRO_WORDS[word], optional=False))
+    def _plain(self, schema: dict[str, Any], word: str, name: str, namespace: str) -> ConnectField:
+        found = _with_logical_type(schema, ConnectField(name, _AVRO_WORDS[word], optional=False))
         if word == "enum" and not found.parameters.get("allowed"):
             symbols = ",".join(str(symbol).replace(",", "\\,") for symbol in schema.get("symbols", ()))
             found = replace(found, semantic="io.debezium.data.Enum", parameters={"allowed": symbols})
@@ -149,7 +151,7 @@ class _Avro:
         return found
 
 
-def _told(schema: Mapping[str, Any], found: Field) -> Field:
+def _with_logical_type(schema: Mapping[str, Any], found: ConnectField) -> ConnectField:
     """A field with what Connect's converters say beside it; else with Avro's own logical type."""
     semantic = str(schema.get("connect.name") or found.semantic)
     parameters = {str(key): str(value) for key, value in (schema.get("connect.parameters") or {}).items()}
@@ -177,12 +179,12 @@ def _full_name(schema: Mapping[str, Any], namespace: str) -> tuple[str, str]:
     return (name if "." in name or not space else f"{space}.{name}"), space
 
 
-def is_envelope(value: Field) -> bool:
+def is_envelope(value: ConnectField) -> bool:
     """Whether a value's schema is Debezium's envelope, not the row itself."""
     return {part.name for part in value.fields} >= _ENVELOPE
 
 
-def row_fields(value: Field, key: Field | None, leave_out: frozenset[str] = frozenset()) -> RowFields:
+def row_fields(value: ConnectField, key: ConnectField | None, leave_out: frozenset[str] = frozenset()) -> RowFields:
     """A table's row as the schemas of a record's value and key describe it. `leave_out`: what a transform added to flat rows."""
     if is_envelope(value):
         images = [part for part in value.fields if part.name in ("after", "before")]
@@ -203,13 +205,13 @@ def row_fields(value: Field, key: Field | None, leave_out: frozenset[str] = froz
     return RowFields(row, told)
 
 
-def _with_escapes(field: Field) -> Field:
+def _with_escapes(field: ConnectField) -> ConnectField:
     """A field of MySQL's or MariaDB's: names of its enums are written as in statements."""
     named = field.semantic in ("io.debezium.data.Enum", "io.debezium.data.EnumSet")
     return replace(field, parameters={**field.parameters, ESCAPED: "1"}) if named else field
 
 
-def key_names(key: Field) -> tuple[str, ...]:
+def key_names(key: ConnectField) -> tuple[str, ...]:
     """The names of a key's fields; a key that is no struct has none."""
     return tuple(part.name for part in key.fields)
 

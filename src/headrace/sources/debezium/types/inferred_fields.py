@@ -13,8 +13,8 @@ from typing import Any, Final, assert_never
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
-from headrace.sources.debezium.events.fields import Field, RowFields
-from headrace.sources.debezium.events.options import DebeziumChoices
+from headrace.sources.debezium.events.fields import ConnectField, RowFields
+from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.types.column_mapping import (
     AS_IT_LOOKS,
     DECIMAL,
@@ -62,12 +62,12 @@ _MODE_NAMES: Final = {
 _GUESSED: Final = {GUESSED: "yes"}
 DEFAULTED: Final = "headrace.defaulted"
 """Marks a field of a column that has a default: rows from before it was added hold that, and their events do not hold the field."""
-_WKB: Final = (Field("wkb", "bytes", optional=False), Field("srid", "int32"))
+_WKB: Final = (ConnectField("wkb", "bytes", optional=False), ConnectField("srid", "int32"))
 _POINT: Final = (
-    Field("x", "float64", optional=False),
-    Field("y", "float64", optional=False),
-    Field("wkb", "bytes"),
-    Field("srid", "int32"),
+    ConnectField("x", "float64", optional=False),
+    ConnectField("y", "float64", optional=False),
+    ConnectField("wkb", "bytes"),
+    ConnectField("srid", "int32"),
 )
 
 
@@ -81,51 +81,51 @@ _AS_THEY_CAME: Final = {
 """Shapes by what `field_type` calls them."""
 
 
-def expected_fields(schema: TableSchema, choices: DebeziumChoices) -> RowFields:
+def expected_fields(schema: TableSchema, options: DebeziumOptions) -> RowFields:
     """What Debezium sends for rows of a table that is known, without saying so."""
-    check_modes(choices)
-    return RowFields(tuple(expected_field(column, choices) for column in schema.columns), schema.row_key)
+    check_modes(options)
+    return RowFields(tuple(expected_field(column, options) for column in schema.columns), schema.row_key)
 
 
-def check_modes(choices: DebeziumChoices) -> None:
+def check_modes(options: DebeziumOptions) -> None:
     """Refuse modes that no connector has."""
-    numeric_digits(choices.numeric)
+    numeric_digits(options.numeric)
     for setting, given, known in (
-        ("decimals", choices.decimals, _DECIMALS),
-        ("times", choices.times, _TIMES),
-        ("binaries", choices.binaries, _BINARIES),
+        ("decimals", options.decimals, _DECIMALS),
+        ("times", options.times, _TIMES),
+        ("binaries", options.binaries, _BINARIES),
     ):
         if given not in known:
             raise DefiniteError(f"{setting} cannot be {given!r}", place=setting, hint=f"choose the connector's own: {', '.join(known)}")
 
 
-def expected_field(column: Column, choices: DebeziumChoices) -> Field:
+def expected_field(column: Column, options: DebeziumOptions) -> ConnectField:
     """What Debezium sends for a column."""
     came = column.source_type.removesuffix(AS_IT_LOOKS)
     if came in _AS_THEY_CAME:
         # All that is known of it is how events looked: so they will look again.
         return replace(_by_shape(column.name, _AS_THEY_CAME[came]), optional=column.nullable)
-    word, semantic, parameters = _form(column, choices)
+    word, semantic, parameters = _form(column, options)
     if is_guessed(column):
         parameters = {**parameters, **_GUESSED}
     if column.default is not None:
         parameters = {**parameters, DEFAULTED: "1"}
-    inside: tuple[Field, ...] = ()
+    inside: tuple[ConnectField, ...] = ()
     if column.kind is Kind.GEOMETRY:
         inside = _POINT if semantic.endswith("Point") else _WKB
-    items = Field("item", "float32", optional=False) if column.kind is Kind.VECTOR else None
-    return Field(column.name, word, semantic, parameters, column.nullable, fields=inside, items=items)
+    items = ConnectField("item", "float32", optional=False) if column.kind is Kind.VECTOR else None
+    return ConnectField(column.name, word, semantic, parameters, column.nullable, fields=inside, items=items)
 
 
-def _form(column: Column, choices: DebeziumChoices) -> tuple[str, str, Mapping[str, str]]:
+def _form(column: Column, options: DebeziumOptions) -> tuple[str, str, Mapping[str, str]]:
     """Connect's word, the schema's name and its parameters."""
     match column.kind:
         case Kind.DECIMAL:
-            if choices.decimals != "precise":
-                return ("string" if choices.decimals == "string" else "float64"), "", {}
+            if options.decimals != "precise":
+                return ("string" if options.decimals == "string" else "float64"), "", {}
             return "bytes", DECIMAL, {"scale": str(column.scale), PRECISION: str(column.precision)}
         case Kind.BYTES:
-            return ("bytes" if choices.binaries == "bytes" else "string"), "", {}
+            return ("bytes" if options.binaries == "bytes" else "string"), "", {}
         case Kind.BIT:
             if column.precision == 1:
                 return "boolean", "", {}
@@ -139,7 +139,7 @@ def _form(column: Column, choices: DebeziumChoices) -> tuple[str, str, Mapping[s
         case Kind.VECTOR:
             return "array", "io.debezium.data.FloatVector", {}
         case Kind.DATE | Kind.DATETIME | Kind.TIME:
-            return (*_moment(column, choices.times), {})
+            return (*_moment(column, options.times), {})
         case Kind.TIMESTAMP:
             return (*_PLAIN[column.kind], {SOURCE_LENGTH: str(column.precision)})
         case Kind.UINT32 if column.source_type.lower().startswith("mediumint"):
@@ -183,14 +183,14 @@ def as_seen(fields: RowFields, shapes: Mapping[str, AbstractSet[str]]) -> RowFie
     return fields if all(new is old for new, old in zip(row, fields.row, strict=True)) else replace(fields, row=row)
 
 
-def _seen(field: Field, shapes: AbstractSet[str]) -> Field:
+def _seen(field: ConnectField, shapes: AbstractSet[str]) -> ConnectField:
     if not shapes or field.type in ("bytes", "struct", "array", "map"):
         return field
     found = _seen_as(field, shapes)
     return field if found is None else replace(field, type=found[0], semantic=found[1], parameters={**field.parameters, SEEN: "1"})
 
 
-def _seen_as(field: Field, shapes: AbstractSet[str]) -> tuple[str, str] | None:
+def _seen_as(field: ConnectField, shapes: AbstractSet[str]) -> tuple[str, str] | None:
     """The type and the schema's name of a field that looks otherwise than expected; None if it does not."""
     number, text = shapes <= _NUMBERS, shapes == {"string"}
     plain = not field.semantic
@@ -211,7 +211,7 @@ def _seen_as(field: Field, shapes: AbstractSet[str]) -> tuple[str, str] | None:
     return None
 
 
-def infer_fields(rows: Iterable[Mapping[str, Any]]) -> tuple[Field, ...]:
+def infer_fields(rows: Iterable[Mapping[str, Any]]) -> tuple[ConnectField, ...]:
     """The fields of rows that nothing describes, by how their values look. A field that is null everywhere says nothing yet."""
     seen: dict[str, list[Any]] = {}
     for row in rows:
@@ -221,17 +221,17 @@ def infer_fields(rows: Iterable[Mapping[str, Any]]) -> tuple[Field, ...]:
     return tuple(_inferred(name, values) for name, values in seen.items())
 
 
-def _inferred(name: str, values: Sequence[Any]) -> Field:
+def _inferred(name: str, values: Sequence[Any]) -> ConnectField:
     kinds = {_shape(value) for value in values}
     if kinds == {"int64"} and any(not -(1 << 63) <= value < 1 << 63 for value in values):
-        return Field(name, "string", parameters=_GUESSED)
+        return ConnectField(name, "string", parameters=_GUESSED)
     if len(kinds) == 1:
         return _by_shape(name, kinds.pop())
     if kinds == {"int64", "float64"}:
-        return Field(name, "float64", parameters=_GUESSED)
+        return ConnectField(name, "float64", parameters=_GUESSED)
     if kinds <= {"map", "array"}:
-        return Field(name, "map", parameters=_GUESSED)
-    return Field(name, "string", parameters=_GUESSED)
+        return ConnectField(name, "map", parameters=_GUESSED)
+    return ConnectField(name, "string", parameters=_GUESSED)
 
 
 def _shape(value: Any) -> str:
@@ -255,16 +255,16 @@ def _shape(value: Any) -> str:
     return "map"
 
 
-def _by_shape(name: str, shape: str) -> Field:
+def _by_shape(name: str, shape: str) -> ConnectField:
     match shape:
         case "geometry":
-            return Field(name, "struct", "io.debezium.data.geometry.Geometry", fields=_WKB)
+            return ConnectField(name, "struct", "io.debezium.data.geometry.Geometry", fields=_WKB)
         case "point":
-            return Field(name, "struct", "io.debezium.data.geometry.Point", fields=_POINT)
+            return ConnectField(name, "struct", "io.debezium.data.geometry.Point", fields=_POINT)
         case "variable":
-            inside = (Field("scale", "int32", optional=False), Field("value", "bytes", optional=False))
-            return Field(name, "struct", VARIABLE, fields=inside)
+            inside = (ConnectField("scale", "int32", optional=False), ConnectField("value", "bytes", optional=False))
+            return ConnectField(name, "struct", VARIABLE, fields=inside)
         case "array":
             # A list of anything is a document, as a map is: in text.
-            return Field(name, "map", parameters=_GUESSED)
-    return Field(name, shape, parameters=_GUESSED)
+            return ConnectField(name, "map", parameters=_GUESSED)
+    return ConnectField(name, shape, parameters=_GUESSED)

@@ -16,24 +16,24 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.sources.debezium.events.fields import Field
-from headrace.sources.debezium.types.binary import Array, Mask, Parsed, struct_parts, valid_rows
+from headrace.sources.debezium.events.fields import ConnectField
+from headrace.sources.debezium.types.binary import Array, Mask, ParsedColumn, struct_parts, valid_rows
 
-Leaf = Callable[[Array, Field], tuple[list[Any], Mask]]
+Leaf = Callable[[Array, ConnectField], tuple[list[Any], Mask]]
 """Values that hold no others, as Python has them, and which of them are bad."""
 
 
-def documents(array: Array, field: Field, leaf: Leaf) -> Parsed:
+def documents(array: Array, field: ConnectField, leaf: Leaf) -> ParsedColumn:
     """JSON texts of nested values; what is a text already stays as it is."""
     if not pa.types.is_nested(array.type):
-        return Parsed(array.cast(pa.string()))
+        return ParsedColumn(array.cast(pa.string()))
     values, bad = _plain(array, field, leaf)
     texts = [None if value is None else orjson.dumps(value).decode() for value in values]
     made = pa.array(texts, pa.string(), mask=bad) if bad.any() else pa.array(texts, pa.string())
-    return Parsed(made, bad if bad.any() else None)
+    return ParsedColumn(made, bad if bad.any() else None)
 
 
-def _plain(array: Array, field: Field, leaf: Leaf) -> tuple[list[Any], Mask]:
+def _plain(array: Array, field: ConnectField, leaf: Leaf) -> tuple[list[Any], Mask]:
     if pa.types.is_list(array.type) and field.items is not None:
         return _list(array, field.items, leaf)
     if pa.types.is_struct(array.type) and not field.semantic.startswith("io.debezium.data."):
@@ -44,7 +44,7 @@ def _plain(array: Array, field: Field, leaf: Leaf) -> tuple[list[Any], Mask]:
     return [_said(value) for value in values], bad
 
 
-def _list(array: Array, items: Field, leaf: Leaf) -> tuple[list[Any], Mask]:
+def _list(array: Array, items: ConnectField, leaf: Leaf) -> tuple[list[Any], Mask]:
     inner, wrong = _plain(array.flatten(), items, leaf)
     bad = np.zeros(len(array), np.bool_)
     if wrong.any():
@@ -57,7 +57,7 @@ def _list(array: Array, items: Field, leaf: Leaf) -> tuple[list[Any], Mask]:
     return values, bad
 
 
-def _struct(array: Array, field: Field, leaf: Leaf) -> tuple[list[Any], Mask]:
+def _struct(array: Array, field: ConnectField, leaf: Leaf) -> tuple[list[Any], Mask]:
     bad = np.zeros(len(array), np.bool_)
     parts: dict[str, list[Any]] = {}
     inner = struct_parts(array)

@@ -21,13 +21,13 @@ from headrace.sources.debezium.types.binary import (
     WIDE,
     Array,
     Mask,
-    Parsed,
+    ParsedColumn,
     from_base64,
     spans,
     struct_parts,
     valid_rows,
     whole_numbers,
-    without,
+    with_nulls_at,
 )
 from headrace.sources.debezium.types.column_mapping import MOST_DIGITS
 from headrace.sources.debezium.types.temporal import each
@@ -54,11 +54,11 @@ _MOST_PLACES: Final = 200
 """An exponent beyond this fits no column: such a text is not written out."""
 
 
-def integers(array: Array, column: Column, wraps: bool) -> Parsed:
+def integers(array: Array, column: Column, wraps: bool) -> ParsedColumn:
     """Whole numbers of a column's width. `wraps`: those below zero are 64 bits without a sign, as Debezium's `long` mode has them."""
     kind = column.arrow_type
     if wraps and column.kind is Kind.UINT64 and pa.types.is_signed_integer(array.type):
-        return Parsed(array.cast(pa.int64()).view(kind))
+        return ParsedColumn(array.cast(pa.int64()).view(kind))
     if not pa.types.is_integer(array.type):
         return each(array, kind, lambda part: _whole(part).cast(kind))
     least, most = _RANGES[column.kind]
@@ -66,12 +66,12 @@ def integers(array: Array, column: Column, wraps: bool) -> Parsed:
         most = min(most, (1 << column.precision) - 1)
     bounds = pc.min_max(array).as_py()
     if bounds["min"] is None or (bounds["min"] >= least and bounds["max"] <= most):
-        return Parsed(array.cast(kind))
+        return ParsedColumn(array.cast(kind))
     # Compared as decimals: no integer type holds the bounds of all others.
     wide = array.cast(pa.decimal128(_DIGITS, 0))
     outside = pc.or_(pc.less(wide, pa.scalar(least, wide.type)), pc.greater(wide, pa.scalar(most, wide.type)))
     bad = np.asarray(pc.fill_null(outside, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
-    return Parsed(without(array, bad).cast(kind), bad)
+    return ParsedColumn(with_nulls_at(array, bad).cast(kind), bad)
 
 
 def _whole(array: Array) -> Array:
@@ -79,7 +79,7 @@ def _whole(array: Array) -> Array:
     return array.cast(pa.uint8()) if pa.types.is_boolean(array.type) else array
 
 
-def floats(array: Array, column: Column) -> Parsed:
+def floats(array: Array, column: Column) -> ParsedColumn:
     """Fractions; texts as Java writes what JSON has no number for (`NaN`, `Infinity`)."""
     if pa.types.is_boolean(array.type):
         array = array.cast(pa.uint8())
@@ -88,13 +88,13 @@ def floats(array: Array, column: Column) -> Parsed:
     return each(array, column.arrow_type, lambda part: part.cast(column.arrow_type, safe=not unsafe))
 
 
-def decimal_bytes(array: Array, scale: int) -> Parsed:
+def decimal_bytes(array: Array, scale: int) -> ParsedColumn:
     """Decimals as Connect writes them: the digits as two's complement (in JSON: as base64), with one scale for all."""
     bad: Mask | None = None
     if pa.types.is_string(array.type):
         array, bad = from_base64(array)
     found = whole_numbers(array)
-    return Parsed(_scaled(found.array, scale), either(bad, found.bad))
+    return ParsedColumn(_scaled(found.array, scale), either(bad, found.bad))
 
 
 def _scaled(whole: Array, scale: int) -> Array:
@@ -114,7 +114,7 @@ def variable_decimals(array: Array) -> tuple[Array, Array, Mask | None]:
     return digits, scales, bad
 
 
-def variable_texts(array: Array) -> Parsed:
+def variable_texts(array: Array) -> ParsedColumn:
     """All digits of decimals of any scale and length, as text."""
     digits, scales, bad = variable_decimals(array)
     rows = [(place, _group(digits, scales, place)) for place in pc.unique(scales.drop_null()).to_pylist()]
@@ -122,24 +122,24 @@ def variable_texts(array: Array) -> Parsed:
     for scale, where in rows:
         parts.append(_spelled(digits.take(pa.array(where)), int(scale)))
         order.append(where)
-    return Parsed(_scattered(len(array), parts, order), bad)
+    return ParsedColumn(_scattered(len(array), parts, order), bad)
 
 
-def variable_as(array: Array, column: Column) -> Parsed:
+def variable_as(array: Array, column: Column) -> ParsedColumn:
     """Decimals of any scale as those of a column."""
     texts = variable_texts(array)
     found = _decimals_of_texts(texts.array, column)
-    return Parsed(found.array, either(texts.bad, found.bad))
+    return ParsedColumn(found.array, either(texts.bad, found.bad))
 
 
-def decimals_of_bytes(array: Array, scale: int, column: Column) -> Parsed:
+def decimals_of_bytes(array: Array, scale: int, column: Column) -> ParsedColumn:
     """Decimals as Connect writes them, as those of a column."""
     if 0 <= scale <= MOST_DIGITS:
         return fitted(decimal_bytes(array, scale), column)
     # 12E+3: a scale that Arrow's decimals do not reckon with.
-    digits, bad = from_base64(array) if pa.types.is_string(array.type) else Parsed(array)
+    digits, bad = from_base64(array) if pa.types.is_string(array.type) else ParsedColumn(array)
     found = _decimals_of_texts(_spelled(digits, scale), column)
-    return Parsed(found.array, either(bad, found.bad))
+    return ParsedColumn(found.array, either(bad, found.bad))
 
 
 def _group(digits: Array, scales: Array, scale: object) -> Any:
@@ -166,35 +166,35 @@ def _spelled(digits: Array, scale: int) -> Array:
     return pa.array(texts, pa.string())
 
 
-def fitted(found: Parsed, column: Column) -> Parsed:
+def fitted(found: ParsedColumn, column: Column) -> ParsedColumn:
     """Decimals in the digits of a column; those that have more are bad."""
     inside = _bounded(found.array, column)
     made = each(inside.array, column.arrow_type, lambda part: part.cast(column.arrow_type))
-    return Parsed(made.array, either(found.bad, either(inside.bad, made.bad)))
+    return ParsedColumn(made.array, either(found.bad, either(inside.bad, made.bad)))
 
 
-def _bounded(array: Array, column: Column) -> Parsed:
+def _bounded(array: Array, column: Column) -> ParsedColumn:
     """Decimals with no more digits before the point than a column has. Arrow's own cast takes some that have more for other numbers."""
     kind, before = array.type, column.precision - column.scale
     if before + kind.scale >= kind.precision:
-        return Parsed(array)
+        return ParsedColumn(array)
     bound = pa.scalar(Decimal(10) ** before, kind)
     outside = pc.greater_equal(pc.abs(array), bound)
     bad = np.asarray(pc.fill_null(outside, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
-    return Parsed(without(array, bad), bad) if bad.any() else Parsed(array)
+    return ParsedColumn(with_nulls_at(array, bad), bad) if bad.any() else ParsedColumn(array)
 
 
-def decimals(array: Array, column: Column) -> Parsed:
+def decimals(array: Array, column: Column) -> ParsedColumn:
     """Decimals of what is no decimal by its type: texts, whole numbers, doubles."""
     if pa.types.is_integer(array.type):
-        return fitted(Parsed(array.cast(pa.decimal128(_DIGITS, 0))), column)
+        return fitted(ParsedColumn(array.cast(pa.decimal128(_DIGITS, 0))), column)
     if pa.types.is_floating(array.type):
         # Texts of doubles are their shortest digits; what is no number (NaN) is no decimal.
         array = array.cast(pa.float64()).cast(pa.string())
     return _decimals_of_texts(array.cast(pa.string()), column)
 
 
-def _decimals_of_texts(texts: Array, column: Column) -> Parsed:
+def _decimals_of_texts(texts: Array, column: Column) -> ParsedColumn:
     """Decimals in digits: compiled, where they are short enough for 64 bits."""
     found = spans(texts)
     numbers, state = np.empty(len(texts), np.int64), np.empty(len(texts), np.uint8)
@@ -206,10 +206,10 @@ def _decimals_of_texts(texts: Array, column: Column) -> Parsed:
     wide = np.stack([numbers, numbers >> 63], axis=1)
     nulls = pa.py_buffer(np.packbits(there & ~bad, bitorder="little").tobytes())
     made = pa.Array.from_buffers(pa.decimal128(_DIGITS, column.scale), len(texts), [nulls, pa.py_buffer(wide)])
-    return Parsed(made.cast(column.arrow_type), bad if bad.any() else None)
+    return ParsedColumn(made.cast(column.arrow_type), bad if bad.any() else None)
 
 
-def _long_decimals(texts: Array, column: Column) -> Parsed:
+def _long_decimals(texts: Array, column: Column) -> ParsedColumn:
     """As `_bounded`: a text is only given to Arrow if its digits fit the column."""
     texts = _without_exponents(texts)
     digits = pc.extract_regex(texts, _PLAIN_NUMBER)
@@ -221,10 +221,10 @@ def _long_decimals(texts: Array, column: Column) -> Parsed:
     bad = ~np.asarray(pc.fill_null(fits, False).to_numpy(zero_copy_only=False), dtype=np.bool_)
     bad &= valid_rows(texts)
     if bad.any():
-        texts = without(texts, bad)
+        texts = with_nulls_at(texts, bad)
     # Zeros at the end may be more than any decimal type has digits.
     bare = pc.replace_substring_regex(texts, r"(\.\d*?)0+$", r"\1")
-    return Parsed(bare.cast(column.arrow_type), bad if bad.any() else None)
+    return ParsedColumn(bare.cast(column.arrow_type), bad if bad.any() else None)
 
 
 def _without_exponents(texts: Array) -> Array:

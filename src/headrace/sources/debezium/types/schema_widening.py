@@ -34,7 +34,7 @@ _BITS: Final = {
 _FRACTIONAL: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _TEXTUAL: Final = frozenset({Kind.ENUM, Kind.SET, Kind.JSON, Kind.UUID})
 _MOST_DIGITS: Final = 76
-_TOLD_AS: Final[dict[Kind, frozenset[Kind]]] = {
+_EVENT_KINDS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.INT8: frozenset({Kind.INT16}),
     Kind.UINT8: frozenset({Kind.INT8, Kind.INT16}),
     Kind.UINT16: frozenset({Kind.INT32}),
@@ -60,7 +60,7 @@ _TOLD_AS: Final[dict[Kind, frozenset[Kind]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class WidenedSchema:
     """What becomes of a table."""
 
     schema: TableSchema
@@ -72,15 +72,15 @@ class Growth:
     """What events do not say and what is done instead, for the log."""
 
 
-def holds(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> bool:
+def can_hold(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> bool:
     """Whether the table, as it is known, takes rows of events that describe it so."""
     try:
-        return grow(known, told, zeroes=zeroes).alteration is None
+        return widen_schema(known, told, zeroes=zeroes).alteration is None
     except DefiniteError:
         return False
 
 
-def grow(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> Growth:
+def widen_schema(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> WidenedSchema:
     """What the table must become for events that describe it so; a definite error where that would alter values or keys.
 
     `zeroes`: whether the source is one that puts zero values into a required column that is added without a default (`puts_zeroes`).
@@ -107,11 +107,11 @@ def grow(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> Grow
     for change in changes:
         schema = alter(change, schema)
     if not changes:
-        return Growth(known)
+        return WidenedSchema(known)
     fates = tuple(
         Fate(column, column.name if column.name in there else None, effects.get(column.name, Kept())) for column in schema.columns
     )
-    return Growth(schema, tuple(changes), Alteration(known, schema, fates), tuple(notes))
+    return WidenedSchema(schema, tuple(changes), Alteration(known, schema, fates), tuple(notes))
 
 
 def absent(column: Column, rows: int, *, zeroes: bool = False) -> pa.Array[pa.Scalar[pa.DataType]]:
@@ -162,7 +162,7 @@ def _added(column: Column, notes: list[str], zeroes: bool) -> tuple[Column, Effe
 def _missing(known: TableSchema, column: Column, notes: list[str], zeroes: bool) -> list[TableChange]:
     """A column that events do not have stays; where nothing can be put into it, it must take NULLs."""
     if column.name in known.row_key:
-        raise _refused(known, column.name, "is part of the key and is not in the events", "")
+        raise _incompatible(known, column.name, "is part of the key and is not in the events", "")
     if column.nullable or isinstance(filling(column, zeroes=zeroes), Filled):
         return []
     notes.append(f"column {column.name} is no longer in the events: new rows hold NULL in it")
@@ -174,7 +174,7 @@ def _grown(known: TableSchema, old: Column, new: Column) -> Column:
     nullable = (old.nullable or new.nullable) and old.name not in known.row_key
     wide = _widened(old, new)
     if wide is None:
-        raise _refused(
+        raise _incompatible(
             known,
             old.name,
             f"was {_described(old)} and is {_described(new)} in the events now",
@@ -185,7 +185,7 @@ def _grown(known: TableSchema, old: Column, new: Column) -> Column:
 
 def _widened(old: Column, new: Column) -> Column | None:
     """The narrowest column for both; None if there is none that alters no values."""
-    if not _from_events(old) and new.kind in _TOLD_AS.get(old.kind, ()) and not _says_more(new):
+    if not _from_events(old) and new.kind in _EVENT_KINDS.get(old.kind, ()) and not _is_more_precise(new):
         return old
     if old.kind in _BITS and new.kind in _BITS:
         return _wider_integer(old, new)
@@ -260,7 +260,7 @@ def _from_events(column: Column) -> bool:
     return word in _EVENT_WORDS or column.source_type.startswith(("decimal(?", "bits("))
 
 
-def _says_more(column: Column) -> bool:
+def _is_more_precise(column: Column) -> bool:
     """Whether events pass on the source's own type."""
     return not _from_events(column) and column.kind is not Kind.DECIMAL
 
@@ -269,5 +269,5 @@ def _described(column: Column) -> str:
     return f"{column.kind.value} ({column.source_type})" if column.source_type else column.kind.value
 
 
-def _refused(known: TableSchema, column: str, why: str, hint: str) -> DefiniteError:
+def _incompatible(known: TableSchema, column: str, why: str, hint: str) -> DefiniteError:
     return DefiniteError(f"column {column} of {known.name} {why}", place=f"table {known.name}, column {column}", hint=hint)

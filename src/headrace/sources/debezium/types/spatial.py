@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.schema import Column
-from headrace.sources.debezium.types.binary import Array, Mask, Parsed, from_base64, spans, struct_parts, valid_rows, without
+from headrace.sources.debezium.types.binary import Array, Mask, ParsedColumn, from_base64, spans, struct_parts, valid_rows, with_nulls_at
 
 _HEAD: Final = 9
 """The byte order, the type in four bytes, a reference in four bytes if the type says so."""
@@ -22,7 +22,7 @@ _REFERENCED: Final = 0x20
 _POINT: Final = np.frombuffer(b"\x01\x01\x00\x00\x00", np.uint8)
 
 
-def geometries(array: Array) -> Parsed:
+def geometries(array: Array) -> ParsedColumn:
     """Structs of `wkb` and `srid` (points: also of `x` and `y`)."""
     gone = ~valid_rows(array)
     parts = struct_parts(array)
@@ -38,10 +38,10 @@ def geometries(array: Array) -> Parsed:
     heads = pa.Array.from_buffers(pa.binary(4), len(array), [None, pa.py_buffer(references.to_numpy().astype("<i4"))]).cast(pa.binary())
     whole = pc.binary_join_element_wise(heads, shapes, pa.scalar(b"", pa.binary()))
     if gone.any():
-        whole = without(whole, gone)
+        whole = with_nulls_at(whole, gone)
     empty = pc.fill_null(pc.less(pc.binary_length(shapes), 5), True).to_numpy(zero_copy_only=False) & ~gone
     wrong = np.asarray(empty, dtype=np.bool_) if bad is None else np.asarray(empty | bad, dtype=np.bool_)
-    return Parsed(without(whole, wrong), wrong) if wrong.any() else Parsed(whole)
+    return ParsedColumn(with_nulls_at(whole, wrong), wrong) if wrong.any() else ParsedColumn(whole)
 
 
 def _points(x: Array, y: Array) -> Array:
@@ -87,13 +87,13 @@ def _rebuilt(shapes: Array, data: npt.NDArray[np.uint8], offsets: npt.NDArray[np
     return pa.Array.from_buffers(pa.binary(), len(shapes), buffers)
 
 
-def vectors(array: Array, column: Column) -> Parsed:
+def vectors(array: Array, column: Column) -> ParsedColumn:
     """Lists of numbers as lists of four-byte floats; a list with a NULL in it is bad. Doubles were floats in the source (pgvector)."""
     bad = np.zeros(len(array), np.bool_)
     if array.flatten().null_count:
         parents = pc.list_parent_indices(array).to_numpy()
         bad[parents[~valid_rows(array.flatten())]] = True
-        array = without(array, bad)
+        array = with_nulls_at(array, bad)
     # Without gaps and from the start of its buffers, so that lists and numbers can be put together anew.
     whole = pa.concat_arrays([array.take(pa.array(np.arange(len(array))))])
     numbers = whole.values.slice(whole.offsets[0].as_py(), whole.offsets[-1].as_py() - whole.offsets[0].as_py()).cast(
@@ -102,4 +102,4 @@ def vectors(array: Array, column: Column) -> Parsed:
     offsets = pc.subtract(whole.offsets, whole.offsets[0])
     nulls = None if not whole.null_count else pa.array(~valid_rows(whole))
     made = pa.ListArray.from_arrays(offsets, numbers, type=column.arrow_type, mask=nulls)
-    return Parsed(made, bad if bad.any() else None)
+    return ParsedColumn(made, bad if bad.any() else None)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.sources.debezium.types.binary import Array, Mask, Parsed, valid_rows
+from headrace.sources.debezium.types.binary import Array, Mask, ParsedColumn, valid_rows
 
 _PER_SECOND: Final = {
     "io.debezium.time.Time": 1_000,
@@ -36,7 +36,7 @@ _DAY: Final = r"^(\d{4}-\d\d-\d\d)(?:Z|\+00:00)?$"
 _SUB_MICRO: Final = r"(\.\d{6})0{1,3}(Z|[+-]\d\d|$)"
 
 
-def days(array: Array) -> Parsed:
+def days(array: Array) -> ParsedColumn:
     """Days since 1970, or texts such as `2017-09-15Z`."""
     if pa.types.is_string(array.type):
         found = pc.replace_substring_regex(array, _DAY, r"\1")
@@ -44,28 +44,28 @@ def days(array: Array) -> Parsed:
     return each(array, pa.date32(), lambda part: part.cast(pa.int32()).view(pa.date32()))
 
 
-def moments(array: Array, semantic: str, zoned: bool) -> Parsed:
+def timestamps(array: Array, semantic: str, zoned: bool) -> ParsedColumn:
     """Readings of a clock, or instants, in microseconds: counts since 1970, or ISO texts."""
     kind = pa.timestamp("us", "UTC") if zoned else pa.timestamp("us")
     if pa.types.is_string(array.type):
         found = each(_without_idle_zeros(array), pa.timestamp("us"), _instants)
-        return Parsed(found.array.view(kind), found.bad)
+        return ParsedColumn(found.array.view(kind), found.bad)
     counted = ticks(array, semantic)
-    return Parsed(counted.array.view(kind), counted.bad)
+    return ParsedColumn(counted.array.view(kind), counted.bad)
 
 
-def times(array: Array, semantic: str) -> Parsed:
+def times(array: Array, semantic: str) -> ParsedColumn:
     """Times in microseconds, below zero and beyond a day too: counts, or texts such as `20:05:23.123Z`."""
     counted = each(array, pa.int64(), _clocks) if pa.types.is_string(array.type) else ticks(array, semantic)
-    return Parsed(counted.array.view(pa.time64("us")), counted.bad)
+    return ParsedColumn(counted.array.view(pa.time64("us")), counted.bad)
 
 
-def ticks(array: Array, semantic: str) -> Parsed:
+def ticks(array: Array, semantic: str) -> ParsedColumn:
     """A count in microseconds."""
     per_second = _PER_SECOND.get(semantic, _MICROS)
     counts = array.cast(pa.int64())
     if per_second == _MICROS:
-        return Parsed(counts)
+        return ParsedColumn(counts)
     numbers = pc.fill_null(counts, 0).to_numpy(zero_copy_only=False)
     if per_second < _MICROS:
         factor = _MICROS // per_second
@@ -77,10 +77,10 @@ def ticks(array: Array, semantic: str) -> Parsed:
     return _counted(counts, made, bad)
 
 
-def _counted(counts: Array, made: npt.NDArray[np.int64], bad: Mask) -> Parsed:
+def _counted(counts: Array, made: npt.NDArray[np.int64], bad: Mask) -> ParsedColumn:
     none = bad if not counts.null_count else bad | ~valid_rows(counts)
     array = pa.array(made, mask=none) if none.any() else pa.array(made)
-    return Parsed(array, bad if bad.any() else None)
+    return ParsedColumn(array, bad if bad.any() else None)
 
 
 def _without_idle_zeros(texts: Array) -> Array:
@@ -115,14 +115,14 @@ def _number(texts: Array) -> npt.NDArray[np.int64]:
     return np.asarray(pc.fill_null(filled, "0").cast(pa.int64()).to_numpy(zero_copy_only=False))
 
 
-def each(array: Array, kind: pa.DataType, convert: Callable[[Any], Any]) -> Parsed:
+def each(array: Array, kind: pa.DataType, convert: Callable[[Any], Any]) -> ParsedColumn:
     """A conversion of all rows at once; if Arrow refuses some, those are found by halves, and are NULL."""
     try:
-        return Parsed(convert(array))
+        return ParsedColumn(convert(array))
     except pa.ArrowInvalid:
         if len(array) == 1:
-            return Parsed(pa.nulls(1, kind), np.ones(1, np.bool_))
+            return ParsedColumn(pa.nulls(1, kind), np.ones(1, np.bool_))
     half = len(array) // 2
     parts = [each(array[:half], kind, convert), each(array[half:], kind, convert)]
     bad = [part.bad if part.bad is not None else np.zeros(len(part.array), np.bool_) for part in parts]
-    return Parsed(pa.concat_arrays([part.array for part in parts]), np.concatenate(bad))
+    return ParsedColumn(pa.concat_arrays([part.array for part in parts]), np.concatenate(bad))

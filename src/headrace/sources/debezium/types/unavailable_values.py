@@ -16,26 +16,26 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
-from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.events.fields import ConnectField, WireFormat
 from headrace.sources.debezium.types.binary import Array, Mask, struct_parts
 
 UNAVAILABLE: Final = "__debezium_unavailable_value"
 """Debezium's own; `unavailable.value.placeholder` of a connector may say another."""
 
 
-def unavailable(array: Array, field: Field, column: Column, wire: Wire, placeholder: str = UNAVAILABLE) -> Mask | None:
+def unavailable(array: Array, field: ConnectField, column: Column, wire: WireFormat, placeholder: str = UNAVAILABLE) -> Mask | None:
     """The rows that hold the placeholder; None if there are none."""
     found = _found(array, field, column, wire, placeholder)
     return found if found is not None and found.any() else None
 
 
-def _found(array: Array, field: Field, column: Column, wire: Wire, placeholder: str) -> Mask | None:
+def _found(array: Array, field: ConnectField, column: Column, wire: WireFormat, placeholder: str) -> Mask | None:
     match field.type:
         case "string" | "map" if pa.types.is_string(array.type):
             return _one_of(array, _texts(column, placeholder))
         case "bytes":
             raw = placeholder.encode()
-            return _one_of(array, [b64encode(raw).decode()] if wire is Wire.JSON else [raw])
+            return _one_of(array, [b64encode(raw).decode()] if wire is WireFormat.JSON else [raw])
         case "array" if pa.types.is_list(array.type):
             return _lists(array, placeholder)
         case "struct" if pa.types.is_struct(array.type):

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
 from headrace.model.text_values import read_addresses, read_uuids, spell_decimals, spelling
-from headrace.sources.debezium.events.fields import Field, Wire
+from headrace.sources.debezium.events.fields import ConnectField, WireFormat
 from headrace.sources.debezium.events.parsed_events import wire_type
-from headrace.sources.debezium.types.binary import Array, Mask, Parsed, bits, fixed, from_base64, from_hex, without
+from headrace.sources.debezium.types.binary import Array, Mask, ParsedColumn, bits, fixed, from_base64, from_hex, with_nulls_at
 from headrace.sources.debezium.types.column_mapping import DECIMAL, VARIABLE, column_of, options_of
 from headrace.sources.debezium.types.nested_json import documents
 from headrace.sources.debezium.types.numeric import (
@@ -37,7 +37,7 @@ from headrace.sources.debezium.types.numeric import (
     variable_texts,
 )
 from headrace.sources.debezium.types.spatial import geometries, vectors
-from headrace.sources.debezium.types.temporal import days, each, moments, times
+from headrace.sources.debezium.types.temporal import days, each, times, timestamps
 from headrace.sources.debezium.types.unavailable_values import UNAVAILABLE, unavailable
 
 _BITS: Final = "io.debezium.data.Bits"
@@ -47,7 +47,7 @@ _PART: Final = re.compile(r"[^,]+")
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class ConvertedColumn:
     """A column of values."""
 
     array: Array
@@ -67,30 +67,32 @@ class Finished:
         return f"column {self.column.name}: {shown} is no value of {_described(self.column)}"
 
 
-def finish(array: Array, field: Field, column: Column, wire: Wire, *, placeholder: str = UNAVAILABLE, binaries: str = "bytes") -> Finished:
+def convert_column(
+    array: Array, field: ConnectField, column: Column, wire: WireFormat, *, placeholder: str = UNAVAILABLE, binaries: str = "bytes"
+) -> ConvertedColumn:
     """The values of a field as those of a column. `binaries`: the connector's `binary.handling.mode`, for bytes that come as text."""
     if pa.types.is_null(array.type):
-        return Finished(pa.nulls(len(array), column.arrow_type))
+        return ConvertedColumn(pa.nulls(len(array), column.arrow_type))
     kept = unavailable(array, field, column, wire, placeholder)
-    known = array if kept is None else without(array, kept)
+    known = array if kept is None else with_nulls_at(array, kept)
     try:
-        found = _FINISHERS[column.kind](_Case(known, field, column, binaries))
+        found = _CONVERTERS[column.kind](_Conversion(known, field, column, binaries))
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
         # A column of another sort altogether: every value of it is wrong.
         bad = np.asarray(pc.is_valid(known).to_numpy(zero_copy_only=False), dtype=np.bool_)
-        found = Parsed(pa.nulls(len(array), column.arrow_type), bad)
+        found = ParsedColumn(pa.nulls(len(array), column.arrow_type), bad)
     if found.array.type != column.arrow_type:
         raise DefiniteError(f"column {column.name}: values of {found.array.type} were made for {column.arrow_type}")
     bad_rows = found.bad if found.bad is not None and found.bad.any() else None
-    return Finished(found.array, bad_rows, kept, array, column)
+    return ConvertedColumn(found.array, bad_rows, kept, array, column)
 
 
-def default_text(field: Field, column: Column) -> str | None:
+def default_text(field: ConnectField, column: Column) -> str | None:
     """A field's default as the source spells it; None if there is none, or none that text tells."""
     if field.default is None:
         return None
     try:
-        made = finish(pa.array([field.default], wire_type(field, Wire.JSON)), field, column, Wire.JSON)
+        made = convert_column(pa.array([field.default], wire_type(field, WireFormat.JSON)), field, column, WireFormat.JSON)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return None
     value = made.array[0].as_py() if made.bad is None and column.kind not in _NO_TEXT else None
@@ -124,11 +126,11 @@ def _described(column: Column) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class _Case:
+class _Conversion:
     """Values of one field, and the column that they are for."""
 
     array: Array
-    field: Field
+    field: ConnectField
     column: Column
     binaries: str = "bytes"
 
@@ -145,17 +147,17 @@ class _Case:
         return self.semantic == VARIABLE and pa.types.is_struct(self.array.type)
 
 
-def _integers(case: _Case) -> Parsed:
+def _integers(case: _Conversion) -> ParsedColumn:
     column = case.column
     if case.semantic == _BITS:
         found = _decoded(case.array)
         made = bits(found.array)
         checked = integers(made.array, column, wraps=False)
-        return Parsed(checked.array, either(either(found.bad, made.bad), checked.bad))
+        return ParsedColumn(checked.array, either(either(found.bad, made.bad), checked.bad))
     if case.semantic == DECIMAL:
         found = decimal_bytes(case.array, case.scale)
         made = each(found.array, column.arrow_type, lambda part: part.cast(column.arrow_type))
-        return Parsed(made.array, either(found.bad, made.bad))
+        return ParsedColumn(made.array, either(found.bad, made.bad))
     if column.kind is Kind.YEAR and pa.types.is_integer(case.array.type):
         # No YEAR is 1900, but Debezium counts the year 0000 of a binary log from there.
         zero = pc.equal(case.array, _LOGGED_ZERO)
@@ -163,38 +165,38 @@ def _integers(case: _Case) -> Parsed:
     return integers(case.array, column, wraps=case.field.type == "int64" and not case.semantic)
 
 
-def _floats(case: _Case) -> Parsed:
+def _floats(case: _Conversion) -> ParsedColumn:
     if case.semantic == DECIMAL:
         found = decimal_bytes(case.array, case.scale)
-        return Parsed(floats(found.array, case.column).array, found.bad)
+        return ParsedColumn(floats(found.array, case.column).array, found.bad)
     if case.variable:
         texts = variable_texts(case.array)
-        return Parsed(floats(texts.array, case.column).array, texts.bad)
+        return ParsedColumn(floats(texts.array, case.column).array, texts.bad)
     return floats(case.array, case.column)
 
 
-def _decimals(case: _Case) -> Parsed:
+def _decimals(case: _Conversion) -> ParsedColumn:
     if case.semantic == DECIMAL:
         return decimals_of_bytes(case.array, case.scale, case.column)
     return variable_as(case.array, case.column) if case.variable else decimals(case.array, case.column)
 
 
-def _texts(case: _Case) -> Parsed:
+def _texts(case: _Conversion) -> ParsedColumn:
     if case.variable:
         return variable_texts(case.array)
     if case.semantic == DECIMAL:
         found = decimal_bytes(case.array, case.scale)
         kind = found.array.type
-        return Parsed(spell_decimals(found.array, kind.precision, kind.scale), found.bad)
+        return ParsedColumn(spell_decimals(found.array, kind.precision, kind.scale), found.bad)
     if case.field.type == "bytes":
         found = _decoded(case.array)
         made = each(found.array, pa.string(), lambda part: part.cast(pa.string()))
-        return Parsed(made.array, either(found.bad, made.bad))
+        return ParsedColumn(made.array, either(found.bad, made.bad))
     texts = documents(case.array, case.field, _leaf)
-    return Parsed(_as_named(texts.array, case.field), texts.bad) if case.semantic in _NAMED else texts
+    return ParsedColumn(_as_named(texts.array, case.field), texts.bad) if case.semantic in _NAMED else texts
 
 
-def _as_named(texts: Array, field: Field) -> Array:
+def _as_named(texts: Array, field: ConnectField) -> Array:
     """Names as the source has them, where some are written otherwise."""
     odd = {written: name for written, name in options_of(field).items() if written != name}
     if not odd:
@@ -208,28 +210,28 @@ def _as_named(texts: Array, field: Field) -> Array:
     return pa.array(names, pa.string()).take(found.indices)
 
 
-def _bytes(case: _Case) -> Parsed:
+def _bytes(case: _Conversion) -> ParsedColumn:
     if case.field.type != "bytes" and pa.types.is_string(case.array.type):
         if case.binaries == "bytes":
-            return Parsed(case.array.cast(pa.binary()))
+            return ParsedColumn(case.array.cast(pa.binary()))
         return from_hex(case.array) if case.binaries == "hex" else from_base64(case.array)
     return _decoded(case.array)
 
 
-def _decoded(array: Array) -> Parsed:
+def _decoded(array: Array) -> ParsedColumn:
     """Bytes, however the wire has them."""
-    return from_base64(array) if pa.types.is_string(array.type) else Parsed(array.cast(pa.binary()))
+    return from_base64(array) if pa.types.is_string(array.type) else ParsedColumn(array.cast(pa.binary()))
 
 
-def _names(case: _Case) -> Parsed:
+def _names(case: _Conversion) -> ParsedColumn:
     texts = _texts(case)
-    return Parsed(texts.array.dictionary_encode(), texts.bad)
+    return ParsedColumn(texts.array.dictionary_encode(), texts.bad)
 
 
-def _leaf(array: Array, field: Field) -> tuple[list[Any], Mask]:
+def _leaf(array: Array, field: ConnectField) -> tuple[list[Any], Mask]:
     """Values inside of others, as a column of their own would show them."""
     column = column_of(field)
-    found = _FINISHERS[column.kind](_Case(array, field, column))
+    found = _CONVERTERS[column.kind](_Conversion(array, field, column))
     bad = np.zeros(len(array), np.bool_) if found.bad is None else found.bad
     if column.kind is Kind.JSON:
         return [None if text is None else orjson.loads(text) for text in found.array.to_pylist()], bad
@@ -242,19 +244,19 @@ def _leaf(array: Array, field: Field) -> tuple[list[Any], Mask]:
 _AS_THEY_ARE: Final = INTEGERS | {Kind.FLOAT32, Kind.FLOAT64}
 
 
-def _uuids(case: _Case) -> Parsed:
+def _uuids(case: _Conversion) -> ParsedColumn:
     if case.field.type == "bytes":
         return _fixed(case)
     return each(case.array, case.column.arrow_type, lambda part: read_uuids(pc.utf8_lower(part)))
 
 
-def _fixed(case: _Case) -> Parsed:
+def _fixed(case: _Conversion) -> ParsedColumn:
     found = _decoded(case.array)
     made = fixed(found.array, case.column.arrow_type.byte_width)
-    return Parsed(made.array, either(found.bad, made.bad))
+    return ParsedColumn(made.array, either(found.bad, made.bad))
 
 
-def _addresses(case: _Case) -> Parsed:
+def _addresses(case: _Conversion) -> ParsedColumn:
     if case.field.type == "bytes":
         return _fixed(case)
     if case.column.kind is Kind.INET4:
@@ -263,7 +265,7 @@ def _addresses(case: _Case) -> Parsed:
     packed = [_packed(text) for text in named.dictionary.to_pylist()]
     wrong = pa.array([value is None for value in packed], pa.bool_())
     bad = np.asarray(pc.fill_null(wrong.take(named.indices), False).to_numpy(zero_copy_only=False), dtype=np.bool_)
-    return Parsed(pa.array(packed, case.column.arrow_type).take(named.indices), bad)
+    return ParsedColumn(pa.array(packed, case.column.arrow_type).take(named.indices), bad)
 
 
 def _packed(text: str) -> bytes | None:
@@ -273,7 +275,7 @@ def _packed(text: str) -> bytes | None:
         return None
 
 
-_FINISHERS: Final[dict[Kind, Callable[[_Case], Parsed]]] = {
+_CONVERTERS: Final[dict[Kind, Callable[[_Conversion], ParsedColumn]]] = {
     **dict.fromkeys(INTEGERS, _integers),
     Kind.FLOAT32: _floats,
     Kind.FLOAT64: _floats,
@@ -281,8 +283,8 @@ _FINISHERS: Final[dict[Kind, Callable[[_Case], Parsed]]] = {
     Kind.STRING: _texts,
     Kind.BYTES: _bytes,
     Kind.DATE: lambda case: days(case.array),
-    Kind.DATETIME: lambda case: moments(case.array, case.semantic, zoned=False),
-    Kind.TIMESTAMP: lambda case: moments(case.array, case.semantic, zoned=True),
+    Kind.DATETIME: lambda case: timestamps(case.array, case.semantic, zoned=False),
+    Kind.TIMESTAMP: lambda case: timestamps(case.array, case.semantic, zoned=True),
     Kind.TIME: lambda case: times(case.array, case.semantic),
     Kind.ENUM: _names,
     Kind.SET: _names,

@@ -23,14 +23,14 @@ from cassandra.query import UNSET_VALUE, BatchStatement, BatchType, BoundStateme
 
 from headrace.cql.address import parse_cql_url
 from headrace.cql.errors import server_errors
-from headrace.cql.language.ddl import Definitions
+from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table, table_name
-from headrace.cql.language.lexer import Cursor, shortened
-from headrace.cql.language.terms import Marker, Parameters, Serialised, Term
-from headrace.cql.language.value_encoder import serialise
+from headrace.cql.language.lexer import CqlCursor, shortened
+from headrace.cql.language.terms import Marker, Parameters, SerializedValue, Term
+from headrace.cql.language.value_encoder import serialize
 from headrace.cql.log import SUFFIX, log_table
 from headrace.cql.options import CdcOptions
-from headrace.cql.raw_pages import RawHandler, whole_page
+from headrace.cql.raw_pages import RawPageHandler, read_whole_page
 from headrace.cql.schema_reader import describe, describe_options, describe_types, list_tables
 from headrace.cql.session import RAW, CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
@@ -39,13 +39,13 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.generation_tables import prepare_generations, read_generations
 from headrace.sources.scylla.capture.log_rows import LogRow
-from headrace.sources.scylla.capture.partition_state_loader import Learning
+from headrace.sources.scylla.capture.partition_state_loader import PartitionStateLoader
 from headrace.sources.scylla.capture.statement_capture import Capture, Clock, Given, wall_clock
-from headrace.sources.scylla.capture.statements import Change, Does, parse
+from headrace.sources.scylla.capture.statements import AssignmentKind, ChangeStatement, parse
 from headrace.sources.scylla.capture.storage_model import Key
 from headrace.sources.scylla.capture.stream_ids import Generations
-from headrace.sources.scylla.capture.table_state import ListPlace
-from headrace.sources.scylla.capture.where_clause import chosen
+from headrace.sources.scylla.capture.table_state import ListLocation
+from headrace.sources.scylla.capture.where_clause import select_rows
 from headrace.sources.scylla.log_tables import check_log, log_name
 
 _CHANGES: Final = frozenset({"insert", "update", "delete", "begin"})
@@ -78,7 +78,7 @@ class CapturedSession:
         self._capture = Capture(
             tables, clock, options, generations=self._generations, keyspace=session.address.keyspace, knowing=self._know
         )
-        self._learning = Learning(session, self._capture.state, self._current, clock)
+        self._learning = PartitionStateLoader(session, self._capture.state, self._current, clock)
         for name in self._capture.tables:
             self._capture.default_ttls[name] = _default_ttl(session, name)
 
@@ -113,7 +113,7 @@ class CapturedSession:
 
     # --- knowing
 
-    def _know(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListPlace]) -> None:
+    def _know(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
         self._learning(table, key, rows, lists)
 
     def _current(self) -> Generations:
@@ -142,7 +142,7 @@ class CapturedSession:
             self.session.driver.execute(batch, **({"timeout": min(limits)} if limits else {}))
         self._learning.done(self._capture.tables, written.base)
 
-    def _add_base(self, batch: BatchStatement, change: Change, timestamp: int, given: Given) -> None:
+    def _add_base(self, batch: BatchStatement, change: ChangeStatement, timestamp: int, given: Given) -> None:
         text, dropped = self._without_list_keys(change, Parameters(given))
         own = change.using.timestamp is None
         if change.markers == len(dropped):
@@ -159,21 +159,21 @@ class CapturedSession:
             values.insert(sum(i < change.first_marker + change.timestamp_marker for i in places), timestamp)
         batch.add(_bound(self.session.prepare(_stamped(change, text, "?") if own else text), values))
 
-    def _without_list_keys(self, change: Change, given: Parameters) -> tuple[str, set[int]]:
+    def _without_list_keys(self, change: ChangeStatement, given: Parameters) -> tuple[str, set[int]]:
         """The statement with places of lists' elements for their keys, which Cassandra does not take; and the markers that fall away."""
         timeout = change.using.timeout
         text, dropped = change.text, {timeout.number} if isinstance(timeout, Marker) else set()
         for assignment in sorted(change.assignments, key=lambda one: one.key_span, reverse=True):
-            if assignment.does is Does.LIST_KEY and assignment.key is not None:
+            if assignment.does is AssignmentKind.LIST_KEY and assignment.key is not None:
                 start, end = assignment.key_span
                 text = text[:start] + str(self._place_of(change, assignment.column, assignment.key, given)) + text[end:]
                 dropped |= {assignment.key.number} if isinstance(assignment.key, Marker) else set()
         return text, dropped
 
-    def _place_of(self, change: Change, column: str, key: Any, given: Parameters) -> int:
+    def _place_of(self, change: ChangeStatement, column: str, key: Any, given: Parameters) -> int:
         table = self._capture.table(change.table)
-        selected = chosen(table, change.where, given)
-        wanted = serialise(CqlType("timeuuid"), key, given)
+        selected = select_rows(table, change.where, given)
+        wanted = serialize(CqlType("timeuuid"), key, given)
         is_static = table.column(column) in table.static
         if len(selected.partitions) == 1 and len(selected.prefixes) == 1:
             place = selected.partitions[0], None if is_static else selected.prefixes[0]
@@ -204,7 +204,7 @@ class CapturedSession:
 
     def _changes_captured(self, text: str) -> bool:
         """Whether an ALTER is about a table that is captured, or a type of such a table's keyspace."""
-        cursor = Cursor(text)
+        cursor = CqlCursor(text)
         cursor.take()
         what = cursor.name()
         cursor.skip_word("if", "exists")
@@ -229,13 +229,13 @@ class CapturedSession:
                 self._capture.default_ttls[name] = _default_ttl(self.session, name)
         return []
 
-    def _definitions(self) -> Definitions:
+    def _definitions(self) -> CqlCatalog:
         types = {
             (keyspace, kind): found
             for keyspace in {name.database for name in self._capture.tables}
             for kind, found in describe_types(self.session, keyspace).items()
         }
-        return Definitions(self.session.address.keyspace, dict(self._capture.tables), types)
+        return CqlCatalog(self.session.address.keyspace, dict(self._capture.tables), types)
 
     def _widen_log(self, old: CqlTable, new: CqlTable) -> None:
         """Columns that the log gets are there before the base table has them."""
@@ -307,18 +307,18 @@ def adopted(driver: Session) -> CqlSession:
     host, port = contact if isinstance(contact, tuple) else (contact, cluster.port)
     address = parse_cql_url(f"scylla://{f'[{host}]' if ':' in str(host) else host}:{port}/{driver.keyspace or ''}")
     if RAW not in cluster.profile_manager.profiles:
-        cluster.add_execution_profile(RAW, ExecutionProfile(row_factory=whole_page))
-    driver.client_protocol_handler = RawHandler
+        cluster.add_execution_profile(RAW, ExecutionProfile(row_factory=read_whole_page))
+    driver.client_protocol_handler = RawPageHandler
     return CqlSession(address, driver)
 
 
-def _parsed_name(cursor: Cursor, keyspace: str) -> TableName:
+def _parsed_name(cursor: CqlCursor, keyspace: str) -> TableName:
     first = cursor.name()
     return TableName(first, cursor.name()) if cursor.skip_sign(".") else TableName(keyspace, first)
 
 
 def _parsed(name: str, session: CqlSession) -> TableName:
-    cursor = Cursor(name)
+    cursor = CqlCursor(name)
     found = _parsed_name(cursor, session.address.keyspace)
     cursor.end()
     if not found.database or found.table.endswith(SUFFIX):
@@ -333,7 +333,7 @@ def _default_ttl(session: CqlSession, name: TableName) -> int:
 
 def _text_and_parameters(statement: Any, parameters: Given | None) -> tuple[str, Given]:
     if isinstance(statement, BoundStatement):
-        return str(statement.prepared_statement.query_string), [Serialised(value) for value in statement.values]
+        return str(statement.prepared_statement.query_string), [SerializedValue(value) for value in statement.values]
     if isinstance(statement, PreparedStatement):
         return str(statement.query_string), parameters if parameters is not None else ()
     if isinstance(statement, str | SimpleStatement):
@@ -358,7 +358,7 @@ def _first_word(text: str) -> str:
     return match[1].lower() if match else ""
 
 
-def _stamped(change: Change, text: str, timestamp: str) -> str:
+def _stamped(change: ChangeStatement, text: str, timestamp: str) -> str:
     """The statement with a timestamp. Places of keys may have moved what follows; USING stands where it stood, counted from its side."""
     moved = len(text) - len(change.text) if change.verb == "DELETE" else 0
     at = change.timestamp_at + moved
@@ -367,7 +367,7 @@ def _stamped(change: Change, text: str, timestamp: str) -> str:
 
 def _timeout_s(term: Term, given: Parameters) -> float:
     """The seconds of USING TIMEOUT, as ScyllaDB takes it."""
-    raw = serialise(CqlType("duration"), term, given)
+    raw = serialize(CqlType("duration"), term, given)
     found = DurationType.deserialize(raw, _PROTOCOL) if raw is not None else None
     if found is None or found.months or found.days or found.nanoseconds < 0 or found.nanoseconds % 1_000_000:
         raise DefiniteError(
@@ -382,7 +382,7 @@ def _bound(prepared: PreparedStatement, values: Sequence[Any] | Mapping[str, Any
     bound = BoundStatement(prepared)
     serialised = []
     for column, value in zip(prepared.column_metadata, ordered, strict=True):
-        if isinstance(value, Serialised):
+        if isinstance(value, SerializedValue):
             serialised.append(value.value)
         elif value is UNSET_VALUE:
             serialised.append(value)

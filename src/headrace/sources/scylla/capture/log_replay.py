@@ -14,8 +14,8 @@ from headrace.cql.decode.value_order import elements, parts
 from headrace.cql.log import OPERATION, SEQUENCE, TIME, TTL, Operation, deleted, deleted_elements
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.errors import DefiniteError
-from headrace.sources.scylla.capture.mutations import Moment
-from headrace.sources.scylla.capture.storage_model import Bound, Cell, Key, Partition, Range, Row
+from headrace.sources.scylla.capture.mutations import WriteContext
+from headrace.sources.scylla.capture.storage_model import Cell, ClusteringBound, Key, Partition, RangeTombstone, StoredRow
 
 Values = Mapping[str, bytes | None]
 """A log row's columns, serialised."""
@@ -24,23 +24,25 @@ _ENDS = {Operation.RANGE_END_INCLUSIVE: True, Operation.RANGE_END_EXCLUSIVE: Fal
 _IMAGES = frozenset({Operation.PREIMAGE, Operation.POSTIMAGE})
 
 
-def recovered(table: CqlTable, rows: Iterable[Values], written: int) -> dict[Key, Partition]:
+def replay_log(table: CqlTable, rows: Iterable[Values], written: int) -> dict[Key, Partition]:
     """The partitions that rows of a table's log tell of, in any order of batches. `written`: when, seconds since 1970."""
     found: dict[Key, Partition] = {}
-    starts: dict[tuple[bytes, int], Bound] = {}
+    starts: dict[tuple[bytes, int], ClusteringBound] = {}
     for row in sorted(rows, key=lambda row: (row[TIME] or b"", row[SEQUENCE] or b"")):
         time, sequence = row[TIME] or b"", int.from_bytes(row[SEQUENCE] or b"", "big")
-        moment = Moment(timeuuid.micros(UUID(bytes=time)), int.from_bytes(row.get(TTL) or b"", "big"), written)
+        moment = WriteContext(timeuuid.micros(UUID(bytes=time)), int.from_bytes(row.get(TTL) or b"", "big"), written)
         operation = Operation(int.from_bytes(row[OPERATION] or b"", "big", signed=True))
         key = tuple(row[column.name] or b"" for column in table.partition_key)
         partition = found.setdefault(key, Partition())
         if operation in _STARTS:
-            starts[time, sequence] = Bound(_clustering(table, row), _STARTS[operation])
+            starts[time, sequence] = ClusteringBound(_clustering(table, row), _STARTS[operation])
         elif operation in _ENDS:
             start = starts.get((time, sequence - 1))
             if start is None:
                 raise DefiniteError("a range's end stands alone in the log", place=f"table {table.name}", hint="report it")
-            partition.merge(Partition(ranges={Range(start, Bound(_clustering(table, row), _ENDS[operation]), moment.timestamp)}))
+            partition.merge(
+                Partition(ranges={RangeTombstone(start, ClusteringBound(_clustering(table, row), _ENDS[operation]), moment.timestamp)})
+            )
         elif operation not in _IMAGES:
             _apply(table, partition, operation, row, moment)
     return found
@@ -50,23 +52,23 @@ def _clustering(table: CqlTable, row: Values) -> Key:
     return tuple(value for column in table.clustering if (value := row.get(column.name)) is not None)
 
 
-def _apply(table: CqlTable, partition: Partition, operation: Operation, row: Values, moment: Moment) -> None:
+def _apply(table: CqlTable, partition: Partition, operation: Operation, row: Values, moment: WriteContext) -> None:
     if operation in (Operation.PARTITION_DELETE, Operation.SERVICE_PARTITION_DELETE):
         partition.merge(Partition(deleted=moment.timestamp))
         return
     clustering = _clustering(table, row)
     if operation in (Operation.ROW_DELETE, Operation.SERVICE_ROW_DELETE):
-        partition.row(clustering).merge(Row(deleted=moment.timestamp))
+        partition.row(clustering).merge(StoredRow(deleted=moment.timestamp))
         return
     is_static = operation is Operation.UPDATE and bool(table.clustering) and not clustering
     held = partition.static if is_static else partition.row(clustering)
     if operation is Operation.INSERT:
-        held.merge(Row(marker=moment.live(b"")))
+        held.merge(StoredRow(marker=moment.live(b"")))
     for column in table.static if is_static else table.regular:
         _apply_column(held, column, row, moment)
 
 
-def _apply_column(held: Row, column: CqlColumn, row: Values, moment: Moment) -> None:
+def _apply_column(held: StoredRow, column: CqlColumn, row: Values, moment: WriteContext) -> None:
     value, is_deleted = row.get(column.name), row.get(deleted(column.name)) == b"\x01"
     if column.type.is_atomic:
         if value is not None or is_deleted:

@@ -14,8 +14,17 @@ from headrace.cql.language.value_encoder import collection, in_order, tuple_of
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, Operation, deleted, deleted_elements, key_type
 from headrace.cql.options import CdcOptions
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.sources.scylla.capture.pre_post_images import Images
-from headrace.sources.scylla.capture.storage_model import NEVER, Cell, Collection, Key, Order, Partition, Range, Row
+from headrace.sources.scylla.capture.pre_post_images import PartitionImages
+from headrace.sources.scylla.capture.storage_model import (
+    NEVER,
+    Cell,
+    ClusteringOrder,
+    Collection,
+    Key,
+    Partition,
+    RangeTombstone,
+    StoredRow,
+)
 
 TRUE = b"\x01"
 
@@ -64,7 +73,7 @@ class _Batch:
     inserts: list[_Upsert] = field(default_factory=list)
     updates: list[_Upsert] = field(default_factory=list)
     rows: list[Key] = field(default_factory=list)
-    ranges: list[Range] = field(default_factory=list)
+    ranges: list[RangeTombstone] = field(default_factory=list)
     partition: bool = False
 
     def touched(self, table: CqlTable) -> dict[Key, set[str]]:
@@ -80,7 +89,7 @@ class _Batch:
 
 def split(table: CqlTable, written: Partition) -> dict[int, _Batch]:
     """The changes of a write by timestamp, from the least."""
-    order = Order(table)
+    order = ClusteringOrder(table)
     found: dict[int, _Batch] = {}
 
     def at(timestamp: int) -> _Batch:
@@ -100,7 +109,7 @@ def split(table: CqlTable, written: Partition) -> dict[int, _Batch]:
     return dict(sorted(found.items()))
 
 
-def _split_row(clustering: Key, row: Row, at: Callable[[int], _Batch]) -> None:
+def _split_row(clustering: Key, row: StoredRow, at: Callable[[int], _Batch]) -> None:
     marker = (row.marker.timestamp, row.marker.ttl) if row.marker is not None else None
     parts = _parts(row)
     if marker is not None:
@@ -118,7 +127,7 @@ def _split_row(clustering: Key, row: Row, at: Callable[[int], _Batch]) -> None:
             at(timestamp).updates.append(_Upsert(clustering, ttl, _Part({}, beside)))
 
 
-def _parts(row: Row) -> dict[tuple[int, int], _Part]:
+def _parts(row: StoredRow) -> dict[tuple[int, int], _Part]:
     """A row's cells by timestamp and TTL; a collection's clearing has none."""
     found: dict[tuple[int, int], _Part] = {}
 
@@ -135,7 +144,7 @@ def _parts(row: Row) -> dict[tuple[int, int], _Part]:
     return dict(sorted(found.items()))
 
 
-def is_split(batch: _Batch, order: Order) -> bool:
+def is_split(batch: _Batch, order: ClusteringOrder) -> bool:
     """Whether changes of one timestamp are of several kinds. If not, they stay in the order of their rows."""
     upserts = batch.inserts + batch.updates
     kinds = [bool(batch.static), bool(upserts), bool(batch.rows), bool(batch.ranges), batch.partition]
@@ -156,7 +165,7 @@ def _adds(part: _Part) -> bool:
 
 
 @dataclass(slots=True)
-class LogWriter:
+class LogRowWriter:
     """Writes the log rows of one partition's write."""
 
     table: CqlTable
@@ -166,14 +175,14 @@ class LogWriter:
     """The stream of this partition at a timestamp."""
     time: Callable[[int], bytes]
     """A new timeuuid of a timestamp."""
-    images: Images | None = None
+    images: PartitionImages | None = None
     """What was read before the write, if images are wanted."""
     _done: list[dict[str, bytes]] = field(default_factory=list)
 
     def rows(self, written: Partition) -> list[LogRow]:
         """All of a write, timestamp by timestamp."""
         batches = split(self.table, written)
-        whole = len(batches) == 1 and not is_split(next(iter(batches.values())), Order(self.table))
+        whole = len(batches) == 1 and not is_split(next(iter(batches.values())), ClusteringOrder(self.table))
         found = []
         for timestamp, batch in batches.items():
             self._done = []
@@ -186,7 +195,7 @@ class LogWriter:
         return found
 
     def _write(self, batch: _Batch, *, in_row_order: bool) -> None:
-        order = Order(self.table)
+        order = ClusteringOrder(self.table)
         touched = batch.touched(self.table)
         touched_rows = order.sorted(list(touched))
         static = {name for one in batch.static for name in (*one.part.cells, *one.part.collections)}
@@ -202,7 +211,7 @@ class LogWriter:
             for clustering in touched_rows:
                 self._image(Operation.POSTIMAGE, clustering, set())
 
-    def _deltas(self, batch: _Batch, order: Order, *, in_row_order: bool) -> None:
+    def _deltas(self, batch: _Batch, order: ClusteringOrder, *, in_row_order: bool) -> None:
         upserts = batch.inserts + batch.updates
         if in_row_order:
             place = {clustering: i for i, clustering in enumerate(order.sorted([one.clustering or () for one in upserts]))}

@@ -14,13 +14,13 @@ from headrace.cql import timeuuid
 from headrace.cql.decode.value_order import elements, parts
 from headrace.cql.language.lexer import shortened
 from headrace.cql.language.terms import Braces, Constant, Parameters, Term
-from headrace.cql.language.value_encoder import serialise, user_fields
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.language.value_encoder import serialize, user_fields
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
-from headrace.sources.scylla.capture.statements import Assignment, Change, Does
-from headrace.sources.scylla.capture.storage_model import Bound, Cell, Key, Order, Partition, Range, Row
-from headrace.sources.scylla.capture.where_clause import chosen
+from headrace.sources.scylla.capture.statements import Assignment, AssignmentKind, ChangeStatement
+from headrace.sources.scylla.capture.storage_model import Cell, ClusteringBound, ClusteringOrder, Key, Partition, RangeTombstone, StoredRow
+from headrace.sources.scylla.capture.where_clause import select_rows
 
 _MOST_TTL = 20 * 365 * 86400
 ReadList = Callable[[CqlTable, Key, Key | None, str], list[tuple[bytes, bytes]]]
@@ -55,7 +55,7 @@ class ListKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
+class WriteContext:
     """What all cells of a statement share."""
 
     timestamp: int
@@ -77,11 +77,11 @@ def whole_number(term: Term | None, parameters: Parameters) -> int | None:
     """A timestamp or a TTL; none if nothing, or null, is given."""
     if parameters.is_unset(term):
         raise DefiniteError("a timestamp is unset: which one the server takes is known to it alone", hint="leave USING TIMESTAMP out")
-    raw = None if term is None else serialise(CqlType("bigint"), term, parameters)
+    raw = None if term is None else serialize(CqlType("bigint"), term, parameters)
     return None if raw is None else int.from_bytes(raw, "big", signed=True)
 
 
-def ttl_of(change: Change, parameters: Parameters, default: int) -> int:
+def ttl_of(change: ChangeStatement, parameters: Parameters, default: int) -> int:
     """The TTL of what a statement writes; 0: none."""
     found = None if parameters.is_unset(change.using.ttl) else whole_number(change.using.ttl, parameters)
     if found is None:
@@ -92,14 +92,14 @@ def ttl_of(change: Change, parameters: Parameters, default: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class MutationWriter:
     """Turns one table's statements into what they write."""
 
     table: CqlTable
     keys: ListKeys
     read_list: ReadList
 
-    def write(self, change: Change, parameters: Parameters, moment: Moment) -> dict[Key, Partition]:
+    def write(self, change: ChangeStatement, parameters: Parameters, moment: WriteContext) -> dict[Key, Partition]:
         """What a statement writes, by partition."""
         if change.verb == "INSERT":
             return self._insert(change, parameters, moment)
@@ -116,7 +116,7 @@ class Writer:
     def _wrong(self, why: str) -> DefiniteError:
         return DefiniteError(why, place=f"table {self.table.name}", hint="check the statement against the table's definition")
 
-    def _insert(self, change: Change, parameters: Parameters, moment: Moment) -> dict[Key, Partition]:
+    def _insert(self, change: ChangeStatement, parameters: Parameters, moment: WriteContext) -> dict[Key, Partition]:
         given = {assignment.column: assignment for assignment in change.assignments}
         for name in given:
             self._column(name)
@@ -128,29 +128,29 @@ class Writer:
             written.row(clustering).marker = moment.live(b"")
         for assignment in change.assignments:
             column = self._column(assignment.column)
-            if column.role in (Role.STATIC, Role.REGULAR):
-                if column.role is Role.REGULAR and not with_row:
+            if column.role in (ColumnRole.STATIC, ColumnRole.REGULAR):
+                if column.role is ColumnRole.REGULAR and not with_row:
                     raise self._wrong(f"the clustering columns are missing, and {column.name} is not static")
-                place = _Place(partition_key, None if column.role is Role.STATIC else clustering)
+                place = _RowKey(partition_key, None if column.role is ColumnRole.STATIC else clustering)
                 self._assign(_row(written, place), column, assignment, parameters, moment, place, is_delete=False)
         return {partition_key: written}
 
     def _key(self, columns: tuple[CqlColumn, ...], given: Mapping[str, Assignment], parameters: Parameters) -> Key:
         found = []
         for column in columns:
-            value = serialise(column.type, given[column.name].value, parameters) if column.name in given else None
+            value = serialize(column.type, given[column.name].value, parameters) if column.name in given else None
             if value is None:
                 raise self._wrong(f"column {column.name} of the key needs a value")
             found.append(value)
         return tuple(found)
 
-    def _update(self, change: Change, parameters: Parameters, moment: Moment) -> dict[Key, Partition]:
+    def _update(self, change: ChangeStatement, parameters: Parameters, moment: WriteContext) -> dict[Key, Partition]:
         """Also a DELETE of columns."""
-        selected = chosen(self.table, change.where, parameters)
+        selected = select_rows(self.table, change.where, parameters)
         columns = [self._column(assignment.column) for assignment in change.assignments]
-        if any(column.role in (Role.PARTITION, Role.CLUSTERING) for column in columns):
+        if any(column.role in (ColumnRole.PARTITION, ColumnRole.CLUSTERING) for column in columns):
             raise self._wrong("a column of the key cannot be changed")
-        with_rows = any(column.role is Role.REGULAR for column in columns)
+        with_rows = any(column.role is ColumnRole.REGULAR for column in columns)
         complete = all(len(prefix) == len(self.table.clustering) for prefix in selected.prefixes) and not selected.is_slice
         if with_rows and not complete:
             raise self._wrong("all columns of the primary key need a value")
@@ -160,15 +160,15 @@ class Writer:
         for partition_key in selected.partitions:
             written = found[partition_key] = Partition()
             for column, assignment in zip(columns, change.assignments, strict=True):
-                is_static = column.role is Role.STATIC
+                is_static = column.role is ColumnRole.STATIC
                 # Static ones as often as there are rows, as servers do: an element is appended for each.
-                for place in [_Place(partition_key, None if is_static else prefix) for prefix in selected.prefixes]:
+                for place in [_RowKey(partition_key, None if is_static else prefix) for prefix in selected.prefixes]:
                     self._assign(_row(written, place), column, assignment, parameters, moment, place, is_delete=change.verb == "DELETE")
         return found
 
-    def _delete(self, change: Change, parameters: Parameters, moment: Moment) -> dict[Key, Partition]:
+    def _delete(self, change: ChangeStatement, parameters: Parameters, moment: WriteContext) -> dict[Key, Partition]:
         """Of rows, ranges of rows, partitions."""
-        selected = chosen(self.table, change.where, parameters)
+        selected = select_rows(self.table, change.where, parameters)
         found = {}
         for partition_key in selected.partitions:
             written = found[partition_key] = Partition()
@@ -178,11 +178,19 @@ class Writer:
                 elif len(prefix) == len(self.table.clustering):
                     written.row(prefix).deleted = moment.timestamp
                 elif not _is_nothing(self.table, *selected.bounds(prefix)):
-                    written.ranges.add(Range(*selected.bounds(prefix), moment.timestamp))
+                    written.ranges.add(RangeTombstone(*selected.bounds(prefix), moment.timestamp))
         return found
 
     def _assign(
-        self, row: Row, column: CqlColumn, assignment: Assignment, parameters: Parameters, moment: Moment, place: _Place, *, is_delete: bool
+        self,
+        row: StoredRow,
+        column: CqlColumn,
+        assignment: Assignment,
+        parameters: Parameters,
+        moment: WriteContext,
+        place: _RowKey,
+        *,
+        is_delete: bool,
     ) -> None:
         if column.type.name == "counter":
             raise DefiniteError(
@@ -191,33 +199,33 @@ class Writer:
                 hint="leave the table out",
             )
         if column.type.is_atomic:
-            if assignment.does is not Does.SET:
+            if assignment.does is not AssignmentKind.SET:
                 raise self._wrong(f"{column.name} is one value of type {column.type}, and is set as a whole")
-            row.put(column.name, moment.cell(serialise(column.type, assignment.value, parameters)))
+            row.put(column.name, moment.cell(serialize(column.type, assignment.value, parameters)))
             return
         found = self._elements(column, assignment, parameters, place)
-        if assignment.does is Does.SET:
+        if assignment.does is AssignmentKind.SET:
             row.collection(column.name).clear(moment.timestamp if is_delete else moment.timestamp - 1)
         for key, value in found:
             row.collection(column.name).put(key, moment.cell(value))
 
     def _elements(
-        self, column: CqlColumn, assignment: Assignment, parameters: Parameters, place: _Place
+        self, column: CqlColumn, assignment: Assignment, parameters: Parameters, place: _RowKey
     ) -> list[tuple[bytes, bytes | None]]:
         """The elements that an assignment writes, by key; None: those that it deletes."""
-        if assignment.does is Does.FIELD and column.type.name == "udt":
+        if assignment.does is AssignmentKind.FIELD and column.type.name == "udt":
             return [self._field(column, assignment, parameters)]
         if column.type.name == "list":
             return self._list_elements(column, assignment, parameters, place)
-        if assignment.does is Does.ELEMENT and column.type.name == "map":
-            key = self._needed(column, serialise(column.type.args[0], assignment.key or assignment.value, parameters))
-            return [(key, serialise(column.type.args[1], assignment.value, parameters))]
-        if assignment.does is Does.SUBTRACT and column.type.name in {"map", "set"}:
-            keys = serialise(CqlType("set", column.type.args[:1], frozen=True), assignment.value, parameters)
+        if assignment.does is AssignmentKind.ELEMENT and column.type.name == "map":
+            key = self._needed(column, serialize(column.type.args[0], assignment.key or assignment.value, parameters))
+            return [(key, serialize(column.type.args[1], assignment.value, parameters))]
+        if assignment.does is AssignmentKind.SUBTRACT and column.type.name in {"map", "set"}:
+            keys = serialize(CqlType("set", column.type.args[:1], frozen=True), assignment.value, parameters)
             return [(key, None) for key in elements(keys or b"")]
-        if assignment.does is Does.ELEMENT and column.type.name == "set" and _is_null(assignment.value):
-            return [(self._needed(column, serialise(column.type.args[0], assignment.key or assignment.value, parameters)), None)]
-        if assignment.does is Does.SET or (assignment.does is Does.ADD and column.type.name != "udt"):
+        if assignment.does is AssignmentKind.ELEMENT and column.type.name == "set" and _is_null(assignment.value):
+            return [(self._needed(column, serialize(column.type.args[0], assignment.key or assignment.value, parameters)), None)]
+        if assignment.does is AssignmentKind.SET or (assignment.does is AssignmentKind.ADD and column.type.name != "udt"):
             return whole_elements(column.type, assignment.value, parameters)
         raise self._wrong(f"{column.name} of type {column.type} cannot be changed like this")
 
@@ -230,53 +238,53 @@ class Writer:
         if assignment.field not in column.type.fields:
             raise self._wrong(f"{column.type} has no field {assignment.field}")
         index = column.type.fields.index(assignment.field)
-        return index.to_bytes(2, "big"), serialise(column.type.args[index], assignment.value, parameters)
+        return index.to_bytes(2, "big"), serialize(column.type.args[index], assignment.value, parameters)
 
     def _list_elements(
-        self, column: CqlColumn, assignment: Assignment, parameters: Parameters, place: _Place
+        self, column: CqlColumn, assignment: Assignment, parameters: Parameters, place: _RowKey
     ) -> list[tuple[bytes, bytes | None]]:
         inner = column.type.args[0]
-        if assignment.does is Does.LIST_KEY and assignment.key is not None:
-            key = self._needed(column, serialise(CqlType("timeuuid"), assignment.key, parameters))
-            return [(key, serialise(inner, assignment.value, parameters))]
-        if assignment.does is Does.ELEMENT and assignment.key is not None:
+        if assignment.does is AssignmentKind.LIST_KEY and assignment.key is not None:
+            key = self._needed(column, serialize(CqlType("timeuuid"), assignment.key, parameters))
+            return [(key, serialize(inner, assignment.value, parameters))]
+        if assignment.does is AssignmentKind.ELEMENT and assignment.key is not None:
             key = self._at(column, assignment.key, parameters, place)
-            return [(key, serialise(inner, assignment.value, parameters))]
-        if assignment.does is Does.FIELD:
+            return [(key, serialize(inner, assignment.value, parameters))]
+        if assignment.does is AssignmentKind.FIELD:
             raise self._wrong(f"{column.name} of type {column.type} has no fields")
-        values = elements(serialise(column.type.as_frozen(), assignment.value, parameters) or b"")
-        if assignment.does is Does.SUBTRACT:
+        values = elements(serialize(column.type.as_frozen(), assignment.value, parameters) or b"")
+        if assignment.does is AssignmentKind.SUBTRACT:
             gone = set(values)
             return [(key, None) for key, value in self._current(column, place) if value in gone] if gone else []
-        keys = self.keys.prepended(len(values)) if assignment.does is Does.PREPEND else self.keys.appended(len(values))
+        keys = self.keys.prepended(len(values)) if assignment.does is AssignmentKind.PREPEND else self.keys.appended(len(values))
         return list(zip(keys, values, strict=True))
 
-    def _at(self, column: CqlColumn, key: Term, parameters: Parameters, place: _Place) -> bytes:
-        raw = self._needed(column, serialise(CqlType("int"), key, parameters))
+    def _at(self, column: CqlColumn, key: Term, parameters: Parameters, place: _RowKey) -> bytes:
+        raw = self._needed(column, serialize(CqlType("int"), key, parameters))
         index = int.from_bytes(raw, "big", signed=True)
         current = self._current(column, place)
         if not 0 <= index < len(current):
             raise self._wrong(f"List index {index} out of bound, list has size {len(current)}")
         return current[index][0]
 
-    def _current(self, column: CqlColumn, place: _Place) -> list[tuple[bytes, bytes]]:
+    def _current(self, column: CqlColumn, place: _RowKey) -> list[tuple[bytes, bytes]]:
         return self.read_list(self.table, place.partition, place.clustering, column.name)
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RowKey:
     partition: Key
     clustering: Key | None
     """None: the static columns."""
 
 
-def _row(written: Partition, place: _Place) -> Row:
+def _row(written: Partition, place: _RowKey) -> StoredRow:
     return written.static if place.clustering is None else written.row(place.clustering)
 
 
-def _is_nothing(table: CqlTable, start: Bound, end: Bound) -> bool:
+def _is_nothing(table: CqlTable, start: ClusteringBound, end: ClusteringBound) -> bool:
     """Whether no row can lie between two bounds: servers write nothing then."""
-    order = Order(table).compare(start.prefix, end.prefix)
+    order = ClusteringOrder(table).compare(start.prefix, end.prefix)
     is_point = order == 0 and len(start.prefix) == len(end.prefix)
     return order > 0 or (is_point and not (start.inclusive and end.inclusive))
 
@@ -291,9 +299,9 @@ def whole_elements(kind: CqlType, value: Term, parameters: Parameters) -> list[t
         if isinstance(value, Braces):
             found = user_fields(kind, value, parameters)
         else:
-            found = list(parts(serialise(kind.as_frozen(), value, parameters) or b""))
+            found = list(parts(serialize(kind.as_frozen(), value, parameters) or b""))
         return [(i.to_bytes(2, "big"), part) for i, part in enumerate(found) if part is not None]
-    raw = serialise(kind.as_frozen(), value, parameters)
+    raw = serialize(kind.as_frozen(), value, parameters)
     items = elements(raw or b"")
     if kind.name == "set":
         return [(item, b"") for item in items]

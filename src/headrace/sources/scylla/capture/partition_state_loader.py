@@ -20,10 +20,10 @@ from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.log_replay import Values, recovered
-from headrace.sources.scylla.capture.storage_model import Cell, Key, Order, Partition, Row
+from headrace.sources.scylla.capture.log_replay import Values, replay_log
+from headrace.sources.scylla.capture.storage_model import Cell, ClusteringOrder, Key, Partition, StoredRow
 from headrace.sources.scylla.capture.stream_ids import Generations, token_of
-from headrace.sources.scylla.capture.table_state import Elements, ListPlace, State, seen_elements
+from headrace.sources.scylla.capture.table_state import Elements, ListLocation, TableState, seen_elements
 
 _UNNAMED: Final = bytes(8)
 """How keys begin that stand for those of a list which nobody knows; no timeuuid does."""
@@ -33,10 +33,10 @@ _MOST: Final = 10_000
 _Place = tuple[TableName, Key, Key | None]
 
 
-class Learning:
+class PartitionStateLoader:
     """Fills a state with the rows that a statement needs to know; for each statement anew, since others write too."""
 
-    def __init__(self, session: CqlSession, state: State, generations: Callable[[], Generations], clock: Callable[[], int]) -> None:
+    def __init__(self, session: CqlSession, state: TableState, generations: Callable[[], Generations], clock: Callable[[], int]) -> None:
         self._session, self._state = session, state
         self._generations, self._clock = generations, clock
         self._fresh: set[_Place] = set()
@@ -50,7 +50,7 @@ class Learning:
         self._logged.clear()
         self._state.partitions.clear()
 
-    def __call__(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListPlace]) -> None:
+    def __call__(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
         """Make sure that rows (None: the static columns) are known, and the keys of lists whose elements will be named."""
         for clustering in rows:
             place = (table.name, key, clustering)
@@ -90,7 +90,7 @@ class Learning:
 
     def _from_log(self, table: CqlTable, key: Key, now: int) -> Partition:
         if (table.name, key) not in self._logged:
-            self._logged[table.name, key] = recovered(table, self._log_rows(table, key), now).get(key, Partition())
+            self._logged[table.name, key] = replay_log(table, self._log_rows(table, key), now).get(key, Partition())
         return self._logged[table.name, key]
 
     def _log_rows(self, table: CqlTable, key: Key) -> Iterator[Values]:
@@ -142,14 +142,14 @@ def _matched(wanted: list[tuple[bytes | None, int]], pairs: list[tuple[bytes, tu
     return found
 
 
-def _hold(columns: Sequence[CqlColumn], held: Row, row: Sequence[bytes | None], now: int) -> None:
+def _hold(columns: Sequence[CqlColumn], held: StoredRow, row: Sequence[bytes | None], now: int) -> None:
     for i, column in enumerate(columns):
         value, times, ttls = row[i], row[len(columns) + 2 * i], row[len(columns) + 2 * i + 1]
         if value is not None:
             _hold_column(held, column, value, (times or b"", ttls or b""), now)
 
 
-def _hold_column(held: Row, column: CqlColumn, value: bytes, told: tuple[bytes, bytes], now: int) -> None:
+def _hold_column(held: StoredRow, column: CqlColumn, value: bytes, told: tuple[bytes, bytes], now: int) -> None:
     if column.type.is_atomic:
         held.put(column.name, _cell(value, told[0], told[1], now))
         return
@@ -177,12 +177,12 @@ def _elements(column: CqlColumn, value: bytes) -> list[tuple[bytes, bytes | None
     return [(_UNNAMED + (i ^ _SIGNS).to_bytes(8, "big"), item) for i, item in enumerate(items)]
 
 
-def _lists(table: CqlTable, partition: Partition, clustering: Key | None, now: int) -> dict[ListPlace, Elements]:
+def _lists(table: CqlTable, partition: Partition, clustering: Key | None, now: int) -> dict[ListLocation, Elements]:
     """The lists that are seen in a row, or among the static columns."""
     row = partition.static if clustering is None else partition.rows.get(clustering)
     if row is None:
         return {}
-    gone = partition.deleted if clustering is None else Order(table).deleted(partition, clustering)
+    gone = partition.deleted if clustering is None else ClusteringOrder(table).deleted(partition, clustering)
     columns = [
         column
         for column in (table.static if clustering is None else table.regular)

@@ -12,14 +12,14 @@ from headrace.cql.decode.value_order import elements, parts
 from headrace.cql.language.value_encoder import collection, in_order, tuple_of
 from headrace.cql.log import key_type
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.sources.scylla.capture.storage_model import NEVER, Cell, Collection, Key, Order, Partition, Range
+from headrace.sources.scylla.capture.storage_model import NEVER, Cell, ClusteringOrder, Collection, Key, Partition, RangeTombstone
 from headrace.sources.scylla.capture.table_state import Elements, as_logged, is_marked, seen_cells
 
 Values = dict[str, bytes | None]
 
 
 @dataclass(slots=True)
-class Images:
+class PartitionImages:
     """Rows of one partition, as far as a write touches them."""
 
     table: CqlTable
@@ -29,9 +29,9 @@ class Images:
     static_was_written: bool = False
 
     @classmethod
-    def read(cls, table: CqlTable, partition: Partition, wanted: Iterable[Key], now: int) -> Images:
+    def read(cls, table: CqlTable, partition: Partition, wanted: Iterable[Key], now: int) -> PartitionImages:
         """What a read before the write finds."""
-        order = Order(table)
+        order = ClusteringOrder(table)
         found = cls(table, _logged(table.static, seen_cells(table.static, partition.static, partition.deleted, now)))
         for clustering in wanted:
             row = partition.rows.get(clustering)
@@ -56,8 +56,8 @@ class Images:
     def delete_row(self, clustering: Key) -> None:
         self.rows.pop(clustering, None)
 
-    def delete_range(self, gone: Range) -> None:
-        order = Order(self.table)
+    def delete_range(self, gone: RangeTombstone) -> None:
+        order = ClusteringOrder(self.table)
         self.rows = {key: row for key, row in self.rows.items() if not order.covers(gone, key)}
 
     def delete_partition(self) -> None:

@@ -14,20 +14,20 @@ from headrace.cql.blocks import LogBlock
 from headrace.cql.language.terms import Parameters
 from headrace.cql.log import log_table
 from headrace.cql.options import CdcOptions
-from headrace.cql.tables import CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.log_rows import LogRow, LogWriter
-from headrace.sources.scylla.capture.mutations import ListKeys, Moment, Writer, ttl_of, whole_number
-from headrace.sources.scylla.capture.pre_post_images import Images
-from headrace.sources.scylla.capture.statements import Batch, Change, parse
+from headrace.sources.scylla.capture.log_rows import LogRow, LogRowWriter
+from headrace.sources.scylla.capture.mutations import ListKeys, MutationWriter, WriteContext, ttl_of, whole_number
+from headrace.sources.scylla.capture.pre_post_images import PartitionImages
+from headrace.sources.scylla.capture.statements import ChangeStatement, StatementBatch, parse
 from headrace.sources.scylla.capture.storage_model import Key, Partition
 from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
-from headrace.sources.scylla.capture.table_state import ListPlace, State
+from headrace.sources.scylla.capture.table_state import ListLocation, TableState
 
 Clock = Callable[[], int]
 Given = Sequence[object] | Mapping[str, object]
-Knowing = Callable[[CqlTable, Key, Iterable[Key | None], Iterable[ListPlace]], None]
+StateLoader = Callable[[CqlTable, Key, Iterable[Key | None], Iterable[ListLocation]], None]
 """Called before the state of rows (None: static columns) is read, with the lists whose elements will be named: it may have to be learned
 first."""
 
@@ -38,10 +38,10 @@ def wall_clock() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class StatementWrites:
     """What a statement writes: to base tables, by table and partition key, and to their logs."""
 
-    batch: Batch
+    batch: StatementBatch
     timestamps: tuple[int, ...]
     """Of each of the batch's statements."""
     base: Mapping[TableName, Mapping[Key, Partition]]
@@ -66,12 +66,12 @@ class Capture:
         keyspace: str = "",
         seed: int | None = None,
         node: int | None = None,
-        knowing: Knowing | None = None,
+        knowing: StateLoader | None = None,
     ) -> None:
         self.tables = {table.name: table for table in tables}
         for table in self.tables.values():
             log_table(table)
-        self.state = State()
+        self.state = TableState()
         self.generations = generations or Generations((even_generation(),))
         self._clock = clock
         self._options = options if options is not None else CdcOptions(enabled=True)
@@ -97,7 +97,7 @@ class Capture:
         self.done(written)
         return list(written.log)
 
-    def write(self, statement: str, parameters: Given = ()) -> Written:
+    def write(self, statement: str, parameters: Given = ()) -> StatementWrites:
         """What a statement writes; nothing is done yet."""
         batch = parse(statement, self._keyspace)
         given = Parameters(parameters)
@@ -117,9 +117,9 @@ class Capture:
             for key, partition in partitions.items()
             for row in self._rows(table, key, partition, now)
         ]
-        return Written(batch, tuple(timestamps), base, tuple(log))
+        return StatementWrites(batch, tuple(timestamps), base, tuple(log))
 
-    def done(self, written: Written) -> None:
+    def done(self, written: StatementWrites) -> None:
         """A statement was carried out: the tables hold what it wrote."""
         for table, partitions in written.base.items():
             self.state.merge(table, partitions)
@@ -133,19 +133,19 @@ class Capture:
             raise DefiniteError(f"table {name} is not captured", place=f"table {name}", hint="name it when the capture begins")
         return self.tables[name]
 
-    def _partitions(self, change: Change, given: Parameters, timestamp: int, now: int) -> dict[Key, Partition]:
+    def _partitions(self, change: ChangeStatement, given: Parameters, timestamp: int, now: int) -> dict[Key, Partition]:
         table = self.table(change.table)
         if change.verb != "DELETE" and any(given.is_unset(assignment.value) for assignment in change.assignments):
             change = replace(change, assignments=tuple(one for one in change.assignments if not given.is_unset(one.value)))
             if change.verb == "UPDATE" and not change.assignments:
                 return {}
-        moment = Moment(timestamp, ttl_of(change, given, self.default_ttls.get(table.name, 0)), now)
+        moment = WriteContext(timestamp, ttl_of(change, given, self.default_ttls.get(table.name, 0)), now)
 
         def read_list(table: CqlTable, key: Key, clustering: Key | None, column: str) -> list[tuple[bytes, bytes]]:
             self._know(table, key, [clustering], [(clustering, column)])
             return self.state.list_elements(table, key, clustering, column, now)
 
-        return Writer(table, self._keys, read_list).write(change, given, moment)
+        return MutationWriter(table, self._keys, read_list).write(change, given, moment)
 
     def _rows(self, name: TableName, key: Key, written: Partition, now: int) -> list[LogRow]:
         table, options = self.tables[name], self.options(name)
@@ -154,11 +154,11 @@ class Capture:
         wanted = list(written.rows) if table.clustering else [()]
         if options.images:
             self._know(table, key, [*wanted, None], _lists_of(table, written))
-        images = Images.read(table, self.state.partition(name, key), wanted, now) if options.images else None
+        images = PartitionImages.read(table, self.state.partition(name, key), wanted, now) if options.images else None
         token = token_of(key)
-        return LogWriter(table, options, key, lambda at: self.generations.stream(token, at), self._time, images).rows(written)
+        return LogRowWriter(table, options, key, lambda at: self.generations.stream(token, at), self._time, images).rows(written)
 
-    def _know(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListPlace]) -> None:
+    def _know(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
         if self._knowing is not None:
             self._knowing(table, key, rows, lists)
 
@@ -166,11 +166,11 @@ class Capture:
         return timeuuid.make(timestamp, self._random.getrandbits(64)).bytes
 
 
-def _lists_of(table: CqlTable, written: Partition) -> list[ListPlace]:
+def _lists_of(table: CqlTable, written: Partition) -> list[ListLocation]:
     """The lists that images of a write show."""
     lists = [column for column in table.cells if column.type.name == "list" and not column.type.is_atomic]
-    static = [(None, column.name) for column in lists if column.role is Role.STATIC and not written.static.is_empty]
-    return [*static, *((clustering, column.name) for clustering in written.rows for column in lists if column.role is Role.REGULAR)]
+    static = [(None, column.name) for column in lists if column.role is ColumnRole.STATIC and not written.static.is_empty]
+    return [*static, *((clustering, column.name) for clustering in written.rows for column in lists if column.role is ColumnRole.REGULAR)]
 
 
 def log_block(table: CqlTable, rows: Iterable[LogRow], written: int | None = None) -> LogBlock:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from headrace.cql.language.lexer import Cursor, Kind, shortened
+from headrace.cql.language.lexer import CqlCursor, TokenKind, shortened
 from headrace.cql.language.terms import NULL, Markers, Parentheses, Term, read_term
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -19,7 +19,7 @@ from headrace.model.schema import TableName
 LIST_INDEX = "scylla_timeuuid_list_index"
 
 
-class Does(StrEnum):
+class AssignmentKind(StrEnum):
     """What an assignment does to a column."""
 
     SET = "set"
@@ -36,7 +36,7 @@ class Assignment:
     """One assignment of an UPDATE, value of an INSERT, or (with null) column of a DELETE."""
 
     column: str
-    does: Does
+    does: AssignmentKind
     value: Term
     key: Term | None = None
     """An element's key or index, a list's timeuuid."""
@@ -66,7 +66,7 @@ class Using:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ChangeStatement:
     """An INSERT, UPDATE or DELETE."""
 
     verb: str
@@ -89,10 +89,10 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class StatementBatch:
     """One or more changes that are written together."""
 
-    changes: tuple[Change, ...]
+    changes: tuple[ChangeStatement, ...]
     timestamp: Term | None = None
     unlogged: bool = False
     markers: int = 0
@@ -105,21 +105,21 @@ class Batch:
 
 
 @lru_cache(4096)
-def parse(text: str, keyspace: str = "") -> Batch:
+def parse(text: str, keyspace: str = "") -> StatementBatch:
     """A statement; one that is no BATCH is a batch of one. `keyspace`: where tables are that are named without one."""
-    cursor = Cursor(text)
+    cursor = CqlCursor(text)
     markers = Markers()
     if not cursor.skip_word("begin"):
         change = _change(cursor, markers, keyspace)
         cursor.end()
-        return Batch((change,), markers=markers.count)
+        return StatementBatch((change,), markers=markers.count)
     if cursor.is_word("counter"):
-        raise _refused(cursor, "counters are not in ScyllaDB's log", "leave them out")
+        raise _unsupported(cursor, "counters are not in ScyllaDB's log", "leave them out")
     unlogged = cursor.skip_word("unlogged")
     cursor.word("batch")
     using, _, _ = _using(cursor, markers)
     if using.ttl is not None:
-        raise _refused(cursor, "a BATCH has no TTL", "write it at its statements")
+        raise _unsupported(cursor, "a BATCH has no TTL", "write it at its statements")
     cursor.skip_sign(";")
     changes = []
     while not cursor.is_word("apply"):
@@ -128,15 +128,15 @@ def parse(text: str, keyspace: str = "") -> Batch:
     cursor.word("apply", "batch")
     cursor.end()
     if using.timestamp is not None and any(change.using.timestamp is not None for change in changes):
-        raise _refused(cursor, "a timestamp is set on the BATCH and on its statements", "write one of them")
-    return Batch(tuple(changes), using.timestamp, unlogged, markers.count, using.timeout)
+        raise _unsupported(cursor, "a timestamp is set on the BATCH and on its statements", "write one of them")
+    return StatementBatch(tuple(changes), using.timestamp, unlogged, markers.count, using.timeout)
 
 
-def _refused(cursor: Cursor, why: str, hint: str) -> DefiniteError:
+def _unsupported(cursor: CqlCursor, why: str, hint: str) -> DefiniteError:
     return DefiniteError(why, place=f"statement {shortened(cursor.text)}", hint=hint)
 
 
-def _change(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
+def _change(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStatement:
     start, first = cursor.peek.start, markers.count
     if cursor.skip_word("insert"):
         found = _insert(cursor, markers, keyspace)
@@ -147,7 +147,7 @@ def _change(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
     else:
         raise cursor.unexpected("INSERT, UPDATE, DELETE or BEGIN BATCH")
     if cursor.is_word("if"):
-        raise _refused(
+        raise _unsupported(
             cursor, "whether a condition (IF) holds is known to the server alone", "write without IF; ScyllaDB logs such writes itself"
         )
     # As many spaces leave all places where they are.
@@ -166,16 +166,16 @@ def _change(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
     )
 
 
-def _table(cursor: Cursor, keyspace: str) -> TableName:
+def _table(cursor: CqlCursor, keyspace: str) -> TableName:
     name = cursor.name()
     if cursor.skip_sign("."):
         return TableName(name, cursor.name())
     if not keyspace:
-        raise _refused(cursor, f"{name} is in no keyspace", f"write keyspace.{name}")
+        raise _unsupported(cursor, f"{name} is in no keyspace", f"write keyspace.{name}")
     return TableName(keyspace, name)
 
 
-def _using(cursor: Cursor, markers: Markers) -> tuple[Using, int, str]:
+def _using(cursor: CqlCursor, markers: Markers) -> tuple[Using, int, str]:
     """USING ..., and where and how a timestamp can be put."""
     at = cursor.peek.start
     if not cursor.skip_word("using"):
@@ -191,7 +191,7 @@ def _using(cursor: Cursor, markers: Markers) -> tuple[Using, int, str]:
         if word is None:
             raise cursor.unexpected("TIMESTAMP, TTL or TIMEOUT")
         if word in found:
-            raise _refused(cursor, f"{word.upper()} is set twice", "write it once")
+            raise _unsupported(cursor, f"{word.upper()} is set twice", "write it once")
         found[word] = read_term(cursor, markers)
         if not cursor.is_word("and"):
             break
@@ -214,32 +214,32 @@ def _used(found: Mapping[str, Term], bounds: Sequence[int], at: int) -> tuple[Us
 
 def _made(
     verb: str, table: TableName, assignments: list[Assignment], where: list[Relation], using: tuple[Using, int, str], before: int
-) -> Change:
+) -> ChangeStatement:
     chosen, at, form = using
-    return Change(verb, table, tuple(assignments), tuple(where), chosen, "", 0, 0, at, before, form)
+    return ChangeStatement(verb, table, tuple(assignments), tuple(where), chosen, "", 0, 0, at, before, form)
 
 
-def _insert(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
+def _insert(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStatement:
     cursor.word("into")
     table = _table(cursor, keyspace)
     if cursor.is_word("json"):
-        raise _refused(cursor, "INSERT JSON is read by the server alone", "write INSERT INTO … (columns) VALUES (…)")
+        raise _unsupported(cursor, "INSERT JSON is read by the server alone", "write INSERT INTO … (columns) VALUES (…)")
     columns = cursor.names()
     cursor.word("values")
     values = read_term(cursor, markers)
     if not isinstance(values, Parentheses) or len(values.items) != len(columns):
-        raise _refused(cursor, "columns and values differ in number", "give each column one value")
+        raise _unsupported(cursor, "columns and values differ in number", "give each column one value")
     if cursor.is_word("if"):
-        raise _refused(
+        raise _unsupported(
             cursor, "whether a condition (IF) holds is known to the server alone", "write without IF; ScyllaDB logs such writes itself"
         )
     before = markers.count
     using = _using(cursor, markers)
-    assignments = [Assignment(column, Does.SET, value) for column, value in zip(columns, values.items, strict=True)]
+    assignments = [Assignment(column, AssignmentKind.SET, value) for column, value in zip(columns, values.items, strict=True)]
     return _made("INSERT", table, assignments, [], using, before)
 
 
-def _update(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
+def _update(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStatement:
     table = _table(cursor, keyspace)
     before = markers.count
     using = _using(cursor, markers)
@@ -250,7 +250,7 @@ def _update(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
     return _made("UPDATE", table, assignments, _where(cursor, markers), using, before)
 
 
-def _assignment(cursor: Cursor, markers: Markers) -> Assignment:
+def _assignment(cursor: CqlCursor, markers: Markers) -> Assignment:
     column = cursor.name()
     if cursor.is_sign("["):
         place = _element(cursor, markers, column)
@@ -259,31 +259,36 @@ def _assignment(cursor: Cursor, markers: Markers) -> Assignment:
     if cursor.skip_sign("."):
         field = cursor.name()
         cursor.sign("=")
-        return Assignment(column, Does.FIELD, read_term(cursor, markers), field=field)
+        return Assignment(column, AssignmentKind.FIELD, read_term(cursor, markers), field=field)
     if cursor.skip_sign("+="):
-        return Assignment(column, Does.ADD, read_term(cursor, markers))
+        return Assignment(column, AssignmentKind.ADD, read_term(cursor, markers))
     if cursor.skip_sign("-="):
-        return Assignment(column, Does.SUBTRACT, read_term(cursor, markers))
+        return Assignment(column, AssignmentKind.SUBTRACT, read_term(cursor, markers))
     cursor.sign("=")
     return _plain_assignment(cursor, markers, column)
 
 
-def _plain_assignment(cursor: Cursor, markers: Markers, column: str) -> Assignment:
+def _plain_assignment(cursor: CqlCursor, markers: Markers, column: str) -> Assignment:
     """`x`, `column + x`, `column - x` or `x + column`."""
     sign = cursor.ahead(1)
-    if cursor.peek.kind in (Kind.NAME, Kind.QUOTED) and cursor.peek.text == column and sign.kind is Kind.SIGN and sign.text in {"+", "-"}:
+    if (
+        cursor.peek.kind in (TokenKind.NAME, TokenKind.QUOTED)
+        and cursor.peek.text == column
+        and sign.kind is TokenKind.SIGN
+        and sign.text in {"+", "-"}
+    ):
         cursor.take()
         cursor.take()
-        return Assignment(column, Does.ADD if sign.text == "+" else Does.SUBTRACT, read_term(cursor, markers))
+        return Assignment(column, AssignmentKind.ADD if sign.text == "+" else AssignmentKind.SUBTRACT, read_term(cursor, markers))
     value = read_term(cursor, markers)
     if not cursor.skip_sign("+"):
-        return Assignment(column, Does.SET, value)
+        return Assignment(column, AssignmentKind.SET, value)
     if cursor.name() != column:
         raise cursor.unexpected(f"the column {column} itself")
-    return Assignment(column, Does.PREPEND, value)
+    return Assignment(column, AssignmentKind.PREPEND, value)
 
 
-def _element(cursor: Cursor, markers: Markers, column: str) -> Assignment:
+def _element(cursor: CqlCursor, markers: Markers, column: str) -> Assignment:
     """`[key]` after a column's name."""
     cursor.sign("[")
     start = cursor.peek.start
@@ -292,15 +297,15 @@ def _element(cursor: Cursor, markers: Markers, column: str) -> Assignment:
         cursor.sign("(")
         key = read_term(cursor, markers)
         cursor.sign(")")
-        does = Does.LIST_KEY
+        does = AssignmentKind.LIST_KEY
     else:
-        key, does = read_term(cursor, markers), Does.ELEMENT
+        key, does = read_term(cursor, markers), AssignmentKind.ELEMENT
     span = (start, cursor.peek.start)
     cursor.sign("]")
     return Assignment(column, does, NULL, key, key_span=span)
 
 
-def _delete(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
+def _delete(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStatement:
     targets: list[Assignment] = []
     while not cursor.is_word("from"):
         targets.append(_target(cursor, markers))
@@ -311,20 +316,20 @@ def _delete(cursor: Cursor, markers: Markers, keyspace: str) -> Change:
     before = markers.count
     using = _using(cursor, markers)
     if using[0].ttl is not None:
-        raise _refused(cursor, "a DELETE has no TTL", "leave it out")
+        raise _unsupported(cursor, "a DELETE has no TTL", "leave it out")
     return _made("DELETE", table, targets, _where(cursor, markers), using, before)
 
 
-def _target(cursor: Cursor, markers: Markers) -> Assignment:
+def _target(cursor: CqlCursor, markers: Markers) -> Assignment:
     column = cursor.name()
     if cursor.is_sign("["):
         return _element(cursor, markers, column)
     if cursor.skip_sign("."):
-        return Assignment(column, Does.FIELD, NULL, field=cursor.name())
-    return Assignment(column, Does.SET, NULL)
+        return Assignment(column, AssignmentKind.FIELD, NULL, field=cursor.name())
+    return Assignment(column, AssignmentKind.SET, NULL)
 
 
-def _where(cursor: Cursor, markers: Markers) -> list[Relation]:
+def _where(cursor: CqlCursor, markers: Markers) -> list[Relation]:
     cursor.word("where")
     found = [_relation(cursor, markers)]
     while cursor.skip_word("and"):
@@ -332,14 +337,14 @@ def _where(cursor: Cursor, markers: Markers) -> list[Relation]:
     return found
 
 
-def _relation(cursor: Cursor, markers: Markers) -> Relation:
+def _relation(cursor: CqlCursor, markers: Markers) -> Relation:
     if cursor.is_word("token"):
-        raise _refused(cursor, "token() is not for statements that change data", "name the partition's key")
+        raise _unsupported(cursor, "token() is not for statements that change data", "name the partition's key")
     is_tuple = cursor.is_sign("(")
     columns = tuple(cursor.names()) if is_tuple else (cursor.name(),)
     if cursor.skip_word("in"):
         operator = "IN"
-    elif cursor.peek.kind is Kind.SIGN and cursor.peek.text in {"=", "<", ">", "<=", ">="}:
+    elif cursor.peek.kind is TokenKind.SIGN and cursor.peek.text in {"=", "<", ">", "<=", ">="}:
         operator = cursor.take().text
     else:
         raise cursor.unexpected("=, <, >, <=, >= or IN")

@@ -72,7 +72,7 @@ class Collection:
 
 
 @dataclass(slots=True)
-class Row:
+class StoredRow:
     """A row, or the static columns of a partition."""
 
     marker: Cell | None = None
@@ -87,7 +87,7 @@ class Row:
     def collection(self, column: str) -> Collection:
         return self.collections.setdefault(column, Collection())
 
-    def merge(self, other: Row) -> None:
+    def merge(self, other: StoredRow) -> None:
         self.marker = newer(self.marker, other.marker)
         self.deleted = max(self.deleted, other.deleted)
         for name, cell in other.cells.items():
@@ -106,7 +106,7 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Bound:
+class ClusteringBound:
     """One side of a range: a prefix of the clustering key. An empty one that is included: no bound."""
 
     prefix: Key = ()
@@ -114,11 +114,11 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class RangeTombstone:
     """Rows that were deleted, by the order of the table."""
 
-    start: Bound
-    end: Bound
+    start: ClusteringBound
+    end: ClusteringBound
     timestamp: int
 
 
@@ -126,13 +126,13 @@ class Range:
 class Partition:
     """What is known of a partition, or what is written to it."""
 
-    static: Row = field(default_factory=Row)
-    rows: dict[Key, Row] = field(default_factory=dict)
-    ranges: set[Range] = field(default_factory=set)
+    static: StoredRow = field(default_factory=StoredRow)
+    rows: dict[Key, StoredRow] = field(default_factory=dict)
+    ranges: set[RangeTombstone] = field(default_factory=set)
     deleted: int = NEVER
 
-    def row(self, clustering: Key) -> Row:
-        return self.rows.setdefault(clustering, Row())
+    def row(self, clustering: Key) -> StoredRow:
+        return self.rows.setdefault(clustering, StoredRow())
 
     def merge(self, other: Partition) -> None:
         self.static.merge(other.static)
@@ -150,15 +150,15 @@ _Edge = tuple[Key, int]
 """Before (-1) or after (1) everything that begins with a prefix."""
 
 
-def _start(one: Range) -> _Edge:
+def _start(one: RangeTombstone) -> _Edge:
     return one.start.prefix, -1 if one.start.inclusive else 1
 
 
-def _end(one: Range) -> _Edge:
+def _end(one: RangeTombstone) -> _Edge:
     return one.end.prefix, 1 if one.end.inclusive else -1
 
 
-class Order:
+class ClusteringOrder:
     """The order of a table's rows."""
 
     def __init__(self, table: CqlTable) -> None:
@@ -175,22 +175,22 @@ class Order:
     def sorted(self, keys: Sequence[Key]) -> list[Key]:
         return sorted(keys, key=cmp_to_key(self.compare))
 
-    def disjoint(self, ranges: Iterable[Range]) -> list[Range]:
+    def disjoint(self, ranges: Iterable[RangeTombstone]) -> list[RangeTombstone]:
         """The same deletions without overlaps, in order: where several meet the newest counts, and neighbours of one timestamp are one."""
         ends = {place for one in ranges for place in (_start(one), _end(one))}
         places = sorted(ends, key=cmp_to_key(self._compare_places))
-        found: list[Range] = []
+        found: list[RangeTombstone] = []
         for start, end in pairwise(places):
             over = [one.timestamp for one in ranges if self._spans(one, start, end)]
             if not over:
                 continue
-            piece = Range(Bound(start[0], start[1] < 0), Bound(end[0], end[1] > 0), max(over))
+            piece = RangeTombstone(ClusteringBound(start[0], start[1] < 0), ClusteringBound(end[0], end[1] > 0), max(over))
             if found and found[-1].timestamp == piece.timestamp and _end(found[-1]) == start:
-                piece = Range(found.pop().start, piece.end, piece.timestamp)
+                piece = RangeTombstone(found.pop().start, piece.end, piece.timestamp)
             found.append(piece)
         return found
 
-    def _spans(self, one: Range, start: _Edge, end: _Edge) -> bool:
+    def _spans(self, one: RangeTombstone, start: _Edge, end: _Edge) -> bool:
         return self._compare_places(_start(one), start) <= 0 and self._compare_places(_end(one), end) >= 0
 
     def _compare_places(self, left: _Edge, right: _Edge) -> int:
@@ -202,7 +202,7 @@ class Order:
         # The shorter prefix lies around all that begins with it.
         return left[1] if len(left[0]) < len(right[0]) else -right[1]
 
-    def covers(self, found: Range, clustering: Key) -> bool:
+    def covers(self, found: RangeTombstone, clustering: Key) -> bool:
         start = self.compare(clustering, found.start.prefix)
         end = self.compare(clustering, found.end.prefix)
         return (start > 0 or (start == 0 and found.start.inclusive)) and (end < 0 or (end == 0 and found.end.inclusive))

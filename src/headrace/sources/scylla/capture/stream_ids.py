@@ -25,7 +25,7 @@ def token_of(key: Key) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class TokenRange:
+class StreamRange:
     """The partitions up to a token (and after the one before), and their streams, one for each shard."""
 
     end: int
@@ -37,7 +37,7 @@ class Generation:
     """Since when (milliseconds since 1970), and its ranges by token."""
 
     start: int
-    ranges: tuple[TokenRange, ...]
+    ranges: tuple[StreamRange, ...]
 
     def stream(self, token: int) -> bytes:
         place = bisect_left([one.end for one in self.ranges], token)
@@ -72,7 +72,7 @@ def made_generation(ends: Iterable[int], shards: int, start: int, random: Random
     for i, end in enumerate(ordered):
         before = ordered[i - 1] if i else ordered[-1] - (1 << 64)
         streams = [stream_id(_token_inside(before, end, shard, shards), i, random) for shard in range(shards)]
-        ranges.append(TokenRange(end, tuple(streams)))
+        ranges.append(StreamRange(end, tuple(streams)))
     return Generation(start, tuple(ranges))
 
 
@@ -98,4 +98,4 @@ def stream_id(token: int, index: int, random: Random) -> bytes:
 
 def from_description(start: int, ranges: Sequence[tuple[int, Sequence[bytes]]]) -> Generation:
     """A generation as `cdc_streams_descriptions_v2` tells it: ends of ranges and their streams."""
-    return Generation(start, tuple(TokenRange(end, tuple(streams)) for end, streams in sorted(ranges)))
+    return Generation(start, tuple(StreamRange(end, tuple(streams)) for end, streams in sorted(ranges)))

@@ -12,17 +12,17 @@ from headrace.cql.language.value_encoder import collection, in_order, tuple_of
 from headrace.cql.log import key_type
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.model.schema import TableName
-from headrace.sources.scylla.capture.storage_model import Cell, Key, Order, Partition, Row
+from headrace.sources.scylla.capture.storage_model import Cell, ClusteringOrder, Key, Partition, StoredRow
 
 Elements = tuple[tuple[bytes, Cell], ...]
 """What is seen of a column that is not atomic, in the order of its keys."""
 
-ListPlace = tuple[Key | None, str]
+ListLocation = tuple[Key | None, str]
 """A list of a partition: the row's clustering key (None: the static columns), and the column."""
 
 
 @dataclass(frozen=True, slots=True)
-class SeenRow:
+class SelectedRow:
     """A row as SELECT shows it. A partition that has nothing but static columns is one row without a clustering key."""
 
     partition: Key
@@ -34,7 +34,7 @@ class SeenRow:
 
 
 @dataclass(slots=True)
-class State:
+class TableState:
     """Partitions by table and key."""
 
     partitions: dict[TableName, dict[Key, Partition]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class State:
         seen = seen_elements(table.column(column), row, deleted, now) if row is not None else ()
         return [(key, cell.value or b"") for key, cell in seen]
 
-    def rows(self, table: CqlTable, now: int) -> list[SeenRow]:
+    def rows(self, table: CqlTable, now: int) -> list[SelectedRow]:
         """All rows that are seen at a moment (seconds since 1970), by partition key bytes, then in the table's order."""
         found = []
         for key in sorted(self.partitions.get(table.name, {})):
@@ -62,15 +62,15 @@ class State:
         return found
 
 
-def _place(table: CqlTable, partition: Partition, clustering: Key | None) -> tuple[Row | None, int]:
+def _place(table: CqlTable, partition: Partition, clustering: Key | None) -> tuple[StoredRow | None, int]:
     if clustering is None:
         return partition.static, partition.deleted
-    return partition.rows.get(clustering), Order(table).deleted(partition, clustering)
+    return partition.rows.get(clustering), ClusteringOrder(table).deleted(partition, clustering)
 
 
-def partition_rows(table: CqlTable, key: Key, partition: Partition, now: int) -> list[SeenRow]:
+def partition_rows(table: CqlTable, key: Key, partition: Partition, now: int) -> list[SelectedRow]:
     """What a SELECT of a partition gives: each row with the static columns, or those alone."""
-    order = Order(table)
+    order = ClusteringOrder(table)
     static = seen_cells(table.static, partition.static, partition.deleted, now)
     found = []
     for clustering in order.sorted(list(partition.rows)):
@@ -83,17 +83,17 @@ def partition_rows(table: CqlTable, key: Key, partition: Partition, now: int) ->
     return found
 
 
-def _seen_row(table: CqlTable, key: Key, clustering: Key | None, cells: Mapping[str, Cell | Elements]) -> SeenRow:
+def _seen_row(table: CqlTable, key: Key, clustering: Key | None, cells: Mapping[str, Cell | Elements]) -> SelectedRow:
     values = {name: as_selected(table.column(name), found) for name, found in cells.items()}
-    return SeenRow(key, clustering, values, cells)
+    return SelectedRow(key, clustering, values, cells)
 
 
-def is_marked(row: Row, deleted: int, now: int) -> bool:
+def is_marked(row: StoredRow, deleted: int, now: int) -> bool:
     """Whether a row is there without any column."""
     return row.marker is not None and row.marker.is_live(deleted, now)
 
 
-def seen_cells(columns: tuple[CqlColumn, ...], row: Row, deleted: int, now: int) -> dict[str, Cell | Elements]:
+def seen_cells(columns: tuple[CqlColumn, ...], row: StoredRow, deleted: int, now: int) -> dict[str, Cell | Elements]:
     """The columns of a row that are not null."""
     found: dict[str, Cell | Elements] = {}
     for column in columns:
@@ -106,7 +106,7 @@ def seen_cells(columns: tuple[CqlColumn, ...], row: Row, deleted: int, now: int)
     return found
 
 
-def seen_elements(column: CqlColumn, row: Row, deleted: int, now: int) -> Elements:
+def seen_elements(column: CqlColumn, row: StoredRow, deleted: int, now: int) -> Elements:
     """The live elements of a column that is not atomic."""
     held = row.collections.get(column.name)
     if held is None:

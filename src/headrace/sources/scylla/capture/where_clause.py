@@ -8,36 +8,36 @@ from itertools import product
 
 from headrace.cql.decode.value_order import elements, parts
 from headrace.cql.language.terms import Parameters, Parentheses, Term
-from headrace.cql.language.value_encoder import serialise
+from headrace.cql.language.value_encoder import serialize
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from headrace.sources.scylla.capture.statements import Relation
-from headrace.sources.scylla.capture.storage_model import Bound, Key
+from headrace.sources.scylla.capture.storage_model import ClusteringBound, Key
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class RowSelection:
     """Every partition with every prefix of the clustering key; with bounds, only what lies between them."""
 
     partitions: tuple[Key, ...]
     prefixes: tuple[Key, ...]
-    lower: Bound | None = None
+    lower: ClusteringBound | None = None
     """By the table's order; its prefix comes after each of `prefixes`."""
-    upper: Bound | None = None
+    upper: ClusteringBound | None = None
 
     @property
     def is_slice(self) -> bool:
         return self.lower is not None or self.upper is not None
 
-    def bounds(self, prefix: Key) -> tuple[Bound, Bound]:
+    def bounds(self, prefix: Key) -> tuple[ClusteringBound, ClusteringBound]:
         """The range of rows that one prefix means."""
-        start = Bound(prefix + self.lower.prefix, self.lower.inclusive) if self.lower is not None else Bound(prefix)
-        end = Bound(prefix + self.upper.prefix, self.upper.inclusive) if self.upper is not None else Bound(prefix)
+        start = ClusteringBound(prefix + self.lower.prefix, self.lower.inclusive) if self.lower is not None else ClusteringBound(prefix)
+        end = ClusteringBound(prefix + self.upper.prefix, self.upper.inclusive) if self.upper is not None else ClusteringBound(prefix)
         return start, end
 
 
-def chosen(table: CqlTable, where: Iterable[Relation], parameters: Parameters) -> Chosen:
+def select_rows(table: CqlTable, where: Iterable[Relation], parameters: Parameters) -> RowSelection:
     """What the relations of a statement choose."""
     rest = list(where)
     found: list[Key] = [()]
@@ -50,7 +50,7 @@ def chosen(table: CqlTable, where: Iterable[Relation], parameters: Parameters) -
     lower, upper = _slice(table, len(prefixes[0]) if prefixes else 0, slices, parameters)
     if rest:
         raise _wrong(table, f"column {rest[0].columns[0]} cannot be restricted here")
-    return Chosen(tuple(dict.fromkeys(found)), tuple(dict.fromkeys(prefixes)), lower, upper)
+    return RowSelection(tuple(dict.fromkeys(found)), tuple(dict.fromkeys(prefixes)), lower, upper)
 
 
 def _prefixes(table: CqlTable, rest: list[Relation], parameters: Parameters) -> tuple[list[Key], list[Relation]]:
@@ -88,7 +88,7 @@ def _values(table: CqlTable, columns: tuple[CqlColumn, ...], relation: Relation,
     if isinstance(relation.value, Parentheses):
         return [_one(table, columns, relation, item, parameters) for item in relation.value.items]
     inner = CqlType("tuple", tuple(column.type for column in columns)) if relation.is_tuple else columns[0].type
-    raw = serialise(CqlType("list", (inner.as_frozen(),), frozen=True), relation.value, parameters)
+    raw = serialize(CqlType("list", (inner.as_frozen(),), frozen=True), relation.value, parameters)
     if raw is None:
         raise _wrong(table, "IN needs values")
     return [_whole(table, tuple(parts(item))) if relation.is_tuple else (item,) for item in elements(raw)]
@@ -96,12 +96,12 @@ def _values(table: CqlTable, columns: tuple[CqlColumn, ...], relation: Relation,
 
 def _one(table: CqlTable, columns: tuple[CqlColumn, ...], relation: Relation, term: Term, parameters: Parameters) -> Key:
     if not relation.is_tuple:
-        return _whole(table, (serialise(columns[0].type, term, parameters),))
+        return _whole(table, (serialize(columns[0].type, term, parameters),))
     if isinstance(term, Parentheses):
         if len(term.items) != len(columns):
             raise _wrong(table, "a tuple needs as many values as columns")
-        return _whole(table, tuple(serialise(column.type, item, parameters) for column, item in zip(columns, term.items, strict=True)))
-    raw = serialise(CqlType("tuple", tuple(column.type for column in columns)), term, parameters)
+        return _whole(table, tuple(serialize(column.type, item, parameters) for column, item in zip(columns, term.items, strict=True)))
+    raw = serialize(CqlType("tuple", tuple(column.type for column in columns)), term, parameters)
     return _whole(table, tuple(parts(raw or b"")))
 
 
@@ -112,13 +112,15 @@ def _whole(table: CqlTable, values: tuple[bytes | None, ...]) -> Key:
     return found
 
 
-def _slice(table: CqlTable, at: int, slices: list[Relation], parameters: Parameters) -> tuple[Bound | None, Bound | None]:
+def _slice(
+    table: CqlTable, at: int, slices: list[Relation], parameters: Parameters
+) -> tuple[ClusteringBound | None, ClusteringBound | None]:
     lower = upper = None
     for relation in slices:
         columns = table.clustering[at : at + len(relation.columns)]
         if tuple(column.name for column in columns) != relation.columns or len({column.descending for column in columns}) > 1:
             raise _wrong(table, f"({', '.join(relation.columns)}) cannot be cut: its columns differ in order or place")
-        bound = Bound(_one(table, columns, relation, relation.value, parameters), relation.operator.endswith("="))
+        bound = ClusteringBound(_one(table, columns, relation, relation.value, parameters), relation.operator.endswith("="))
         if (relation.operator[0] == ">") != columns[0].descending:
             lower = _single(table, lower, bound)
         else:
@@ -126,7 +128,7 @@ def _slice(table: CqlTable, at: int, slices: list[Relation], parameters: Paramet
     return lower, upper
 
 
-def _single(table: CqlTable, old: Bound | None, new: Bound) -> Bound:
+def _single(table: CqlTable, old: ClusteringBound | None, new: ClusteringBound) -> ClusteringBound:
     if old is not None:
         raise _wrong(table, "a range has one bound on each side")
     return new

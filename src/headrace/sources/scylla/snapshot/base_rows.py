@@ -2,7 +2,7 @@
 
 A cell comes with its true timestamp, so it merges with the log's cells whatever comes first. Two things a SELECT does not tell: the keys of
 a list's elements and whether a row has a marker (see `rereading`). Where a server does not tell the times of a collection's elements
-(`Telling`), they count as of the moment of the read.
+(`WriteTimeColumns`), they count as of the moment of the read.
 
 Static columns come with every row of their partition; here they have rows of their own, with null clustering columns.
 """
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.cql.blocks import RowBlock
 from headrace.cql.decode.arrow_arrays import Cells, split_collections, to_arrow
-from headrace.cql.tables import CqlColumn, CqlTable, Role
+from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, quoted
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
@@ -32,17 +32,17 @@ _BIGINT, _INT, _TIMESTAMP = CqlType("bigint"), CqlType("int"), CqlType("timestam
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
+class WriteTimeColumns:
     """The columns of a table whose write times and expiries a server tells; of atomic columns it always does."""
 
     columns: frozenset[str]
 
     @classmethod
-    def all_of(cls, table: CqlTable) -> Telling:
+    def all_of(cls, table: CqlTable) -> WriteTimeColumns:
         return cls(frozenset(column.name for column in table.cells))
 
     @classmethod
-    def atomic_of(cls, table: CqlTable) -> Telling:
+    def atomic_of(cls, table: CqlTable) -> WriteTimeColumns:
         return cls(frozenset(column.name for column in table.cells if column.type.is_atomic))
 
     def silent(self, table: CqlTable) -> list[str]:
@@ -55,7 +55,7 @@ class RowQuery:
     """The SELECT of some of a table's columns, and how to read what it gives, by the places of its columns."""
 
     table: CqlTable
-    telling: Telling
+    telling: WriteTimeColumns
     statics: bool = False
     """Whether only what belongs to whole partitions is asked for."""
 
@@ -235,15 +235,15 @@ def _statics_apart(block: RowBlock, unsure: Mask) -> RowBlock:
     ordinary = ~alone & ~unsure
 
     def parts(batch: pa.RecordBatch) -> pa.RecordBatch:
-        of_rows = _only(batch, table, {Role.PARTITION, Role.CLUSTERING, Role.REGULAR}, ordinary)
-        of_partitions = _only(batch, table, {Role.PARTITION, Role.STATIC}, first)
+        of_rows = _only(batch, table, {ColumnRole.PARTITION, ColumnRole.CLUSTERING, ColumnRole.REGULAR}, ordinary)
+        of_partitions = _only(batch, table, {ColumnRole.PARTITION, ColumnRole.STATIC}, first)
         found = pa.Table.from_batches([of_rows, of_partitions]).combine_chunks().to_batches()
         return found[0] if found else batch.slice(0, 0)
 
     return RowBlock(table, parts(rows), parts(block.times), parts(block.expiries), block.as_of, block.again)
 
 
-def _only(batch: pa.RecordBatch, table: CqlTable, roles: set[Role], mask: Mask) -> pa.RecordBatch:
+def _only(batch: pa.RecordBatch, table: CqlTable, roles: set[ColumnRole], mask: Mask) -> pa.RecordBatch:
     """The rows of a mask, with nulls in the columns of other roles."""
     kept = batch.filter(pa.array(mask))
     columns = [

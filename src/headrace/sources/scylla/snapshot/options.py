@@ -23,7 +23,7 @@ class OnExpired(StrEnum):
     """Goes on with what is there, and says in the log what may be missing."""
 
 
-class Kept(StrEnum):
+class StoredForm(StrEnum):
     """What of rows is kept in ClickHouse."""
 
     CELLS = "cells"
@@ -33,7 +33,7 @@ class Kept(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ScyllaChoices:
+class ScyllaOptions:
     """How log tables are read."""
 
     confidence: float = 30.0
@@ -61,7 +61,7 @@ class ScyllaChoices:
     """Queries that each task has under way at once."""
     page_rows: int = 5000
     """Rows that a server sends at once."""
-    kept: Kept = Kept.CELLS
+    kept: StoredForm = StoredForm.CELLS
     """What of rows is kept in ClickHouse; `images` needs `cdc = {'enabled': true, 'postimage': true}`, and cannot be changed later."""
     expired: OnExpired = OnExpired.HALT
     log_ttl: int = 0

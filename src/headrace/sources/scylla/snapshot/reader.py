@@ -26,15 +26,15 @@ from headrace.cql.timeuuid import micros
 from headrace.model.schema import TableName
 from headrace.retry import current_wait, pause, retrying
 from headrace.sources.base import Split
-from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.token_ranges import TokenRange
 
 _BLOCK_ROWS, _BLOCK_BYTES = 50_000, 32 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class TokenChunk:
     """A part of a base table."""
 
     table: TableName
@@ -49,12 +49,12 @@ class Chunk:
         return {"kind": "chunk", "table": table, "range": self.range.to_json(), "rows": self.rows, "since": self.since}
 
     @classmethod
-    def from_split(cls, split: Split) -> Chunk:
+    def from_split(cls, split: Split) -> TokenChunk:
         return cls(TableName(*split["table"]), TokenRange.from_json(split["range"]), split["rows"], split["since"])
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkDone:
+class ChunkResult:
     """What came of a chunk."""
 
     read: TokenRange
@@ -66,37 +66,37 @@ class ChunkDone:
         return {"read": self.read.to_json(), "rows": self.rows, "as_of": self.as_of}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> ChunkDone:
+    def from_json(cls, raw: Mapping[str, Any]) -> ChunkResult:
         return cls(TokenRange.from_json(raw["read"]), raw["rows"], raw["as_of"])
 
 
 @dataclass(frozen=True, slots=True)
-class SnapshotReader:
+class TokenRangeReader:
     """What a task carries to read chunks. Picklable."""
 
     address: CqlAddress
     tables: Mapping[TableName, CqlTable]
-    telling: Mapping[TableName, Telling]
-    choices: ScyllaChoices
+    telling: Mapping[TableName, WriteTimeColumns]
+    options: ScyllaOptions
 
     def read(self, split: Split) -> Generator[RowBlock, None, Split]:
-        chunk = Chunk.from_split(split)
+        chunk = TokenChunk.from_split(split)
         query = RowQuery(self.tables[chunk.table], self.telling[chunk.table])
         session = retrying(lambda: shared_session(self.address))
-        done = yield from read_chunk(session, query, chunk, self.choices)
+        done = yield from read_chunk(session, query, chunk, self.options)
         return done.to_json()
 
 
-def read_chunk(session: CqlSession, query: RowQuery, chunk: Chunk, choices: ScyllaChoices) -> Generator[RowBlock, None, ChunkDone]:
+def read_chunk(session: CqlSession, query: RowQuery, chunk: TokenChunk, options: ScyllaOptions) -> Generator[RowBlock, None, ChunkResult]:
     """The rows of a chunk as blocks."""
-    as_of = server_time(session) - choices.confidence_us
+    as_of = server_time(session) - options.confidence_us
     while query.leaves_out and as_of < chunk.since and not current_wait().ending:
         # Else what was written to a list before its table had a log would be in neither.
         pause((chunk.since - as_of) / 1e6)
-        as_of = server_time(session) - choices.confidence_us
+        as_of = server_time(session) - options.confidence_us
     gathered: list[pa.RecordBatch] = []
     rows = sent = 0
-    for page in read_rows(session, query.by_range, (chunk.range.start, chunk.range.end), choices.page_rows):
+    for page in read_rows(session, query.by_range, (chunk.range.start, chunk.range.end), options.page_rows):
         rows += page.num_rows
         kept, end = (page, None) if rows < chunk.rows else _without_last(query, page)
         gathered.append(kept)
@@ -106,12 +106,12 @@ def read_chunk(session: CqlSession, query: RowQuery, chunk: Chunk, choices: Scyl
             yield block
             gathered = []
         if end is not None:
-            return ChunkDone(TokenRange(chunk.range.start, end), sent, as_of)
+            return ChunkResult(TokenRange(chunk.range.start, end), sent, as_of)
     if gathered:
         block = query.block(gathered, as_of)
         sent += block.changes
         yield block
-    return ChunkDone(chunk.range, sent, as_of)
+    return ChunkResult(chunk.range, sent, as_of)
 
 
 def _without_last(query: RowQuery, page: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:

@@ -26,10 +26,10 @@ from headrace.cql.log import Operation, deleted, deleted_elements
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.timeuuid import bulk_micros
-from headrace.sources.scylla.snapshot.base_rows import RowQuery, Telling
-from headrace.sources.scylla.snapshot.options import ScyllaChoices
+from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
+from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.reader import server_time
-from headrace.sources.scylla.snapshot.table_probe import ask_telling
+from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 Mask = npt.NDArray[np.bool_]
@@ -42,7 +42,7 @@ _KEYS_AT_ONCE: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
+class LogStartTimes:
     """How a table was begun: what is known of all its chunks together. Times are microseconds since 1970."""
 
     first: int
@@ -54,11 +54,11 @@ class Begun:
         return {"first": self.first, "last": self.last}
 
     @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> Begun:
+    def from_json(cls, raw: Mapping[str, Any]) -> LogStartTimes:
         return cls(raw["first"], raw["last"])
 
 
-def keys_to_reread(block: LogBlock, begun: Begun, telling: Telling) -> pa.RecordBatch | None:
+def keys_to_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColumns) -> pa.RecordBatch | None:
     """The keys, each once, of the rows that the log rows leave in doubt; null clustering columns: what is static in a partition."""
     needed = needs_reread(block, begun, telling)
     if not needed.any():
@@ -69,13 +69,13 @@ def keys_to_reread(block: LogBlock, begun: Begun, telling: Telling) -> pa.Record
     return found[0]
 
 
-def needs_reread(block: LogBlock, begun: Begun, telling: Telling) -> Mask:
+def needs_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColumns) -> Mask:
     """Which log rows leave their rows in doubt."""
     table, rows, times, operations = block.table, block.rows, block.times, block.operations
     found = np.zeros(rows.num_rows, dtype=bool)
     for column in table.cells:
         if column.type.name == "list" and not column.type.is_atomic:
-            found |= _names_old_key(rows, column, begun if column.name in telling.columns else Begun(begun.first), times)
+            found |= _names_old_key(rows, column, begun if column.name in telling.columns else LogStartTimes(begun.first), times)
     found |= _only_deletes(table, rows) & (operations == Operation.UPDATE)
     # What was written up to `first` is in the rows already. Images and deletes of whole rows say all there is to say.
     # (A row may be written later than its timestamp says.)
@@ -84,7 +84,7 @@ def needs_reread(block: LogBlock, begun: Begun, telling: Telling) -> Mask:
     return found
 
 
-def _names_old_key(rows: pa.RecordBatch, column: CqlColumn, begun: Begun, times: Numbers) -> Mask:
+def _names_old_key(rows: pa.RecordBatch, column: CqlColumn, begun: LogStartTimes, times: Numbers) -> Mask:
     """The log rows that name an element which may be one of the snapshot's."""
     added, removed = rows.column(column.name), rows.column(deleted_elements(column.name))
     if begun.last is None:
@@ -133,20 +133,20 @@ def _is_there(column: Array) -> Mask:
 
 
 @dataclass(frozen=True, slots=True)
-class Rereader:
+class RowRechecker:
     """Reads rows again for a task."""
 
     session: CqlSession
-    choices: ScyllaChoices
+    options: ScyllaOptions
 
-    def after(self, block: LogBlock, begun: Begun) -> Iterator[RowBlock]:
+    def after(self, block: LogBlock, begun: LogStartTimes) -> Iterator[RowBlock]:
         """What must follow a block of the log: the rows that it leaves in doubt."""
-        telling = ask_telling(self.session, block.table)
+        telling = probe_write_times(self.session, block.table)
         keys = keys_to_reread(block, begun, telling)
         if keys is not None:
             yield from self.read(block.table, telling, keys)
 
-    def read(self, table: CqlTable, telling: Telling, keys: pa.RecordBatch) -> Iterator[RowBlock]:
+    def read(self, table: CqlTable, telling: WriteTimeColumns, keys: pa.RecordBatch) -> Iterator[RowBlock]:
         """The rows with these keys as they are now."""
         alone = np.zeros(keys.num_rows, dtype=bool)
         if table.clustering:
@@ -157,10 +157,10 @@ class Rereader:
                 yield self._read(RowQuery(table, telling, statics), asked.slice(start, _KEYS_AT_ONCE))
 
     def _read(self, query: RowQuery, keys: pa.RecordBatch) -> RowBlock:
-        as_of = server_time(self.session) - self.choices.confidence_us
+        as_of = server_time(self.session) - self.options.confidence_us
         columns = [keys.column(column.name).to_pylist() for column in query.keys]
         requests = [(query.by_key, RawValues(values)) for values in zip(*columns, strict=True)]
-        pages = read_pages(self.session, requests, concurrency=self.choices.concurrency)
+        pages = read_pages(self.session, requests, concurrency=self.options.concurrency)
         found = [page for page in pages if page.rows.count]
         missing = np.ones(keys.num_rows, dtype=bool)
         missing[[page.request for page in found]] = False

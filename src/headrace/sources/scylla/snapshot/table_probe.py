@@ -12,7 +12,7 @@ from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.retry import retrying
-from headrace.sources.scylla.snapshot.base_rows import Telling
+from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
 from headrace.sources.scylla.snapshot.token_ranges import RING, Ring
 
 log = logging.getLogger("headrace.scylla")
@@ -22,9 +22,11 @@ _TIMES: Final = ["bigint", "int"]
 
 
 @functools.lru_cache(maxsize=256)
-def ask_telling(session: CqlSession, table: CqlTable) -> Telling:
+def probe_write_times(session: CqlSession, table: CqlTable) -> WriteTimeColumns:
     """Of which columns the server tells write times and expiries: ScyllaDB does not for collections, Cassandra 5 does, cell by cell."""
-    return Telling(frozenset(column.name for column in table.cells if column.type.is_atomic or _tells(session, table.name, column)))
+    return WriteTimeColumns(
+        frozenset(column.name for column in table.cells if column.type.is_atomic or _tells(session, table.name, column))
+    )
 
 
 def _tells(session: CqlSession, table: TableName, column: CqlColumn) -> bool:
@@ -40,7 +42,7 @@ def _tells(session: CqlSession, table: TableName, column: CqlColumn) -> bool:
     return types in ([f"list<{kind}>" for kind in _TIMES], [f"frozen<list<{kind}>>" for kind in _TIMES])
 
 
-def ask_ring(session: CqlSession, table: TableName) -> Ring:
+def read_ring(session: CqlSession, table: TableName) -> Ring:
     """Where the cluster's nodes' ranges end, and how large a table is, as far as the node that answers knows."""
     rows = [*session.execute("SELECT partitioner, tokens FROM system.local"), *session.execute("SELECT tokens FROM system.peers")]
     partitioner = rows[0].partitioner.rpartition(".")[2]

@@ -22,19 +22,19 @@ from headrace.transforms import duckdb_engine
 from headrace.transforms.column_types import column_of, engine_type
 from headrace.transforms.expressions import is_never_null, parse
 from headrace.transforms.mask_and_hash import hashed_column, masked_column
-from headrace.transforms.options import Hash, Mask, TransformChoices, read_hash, read_mask
+from headrace.transforms.options import Hash, Mask, TransformOptions, read_hash, read_mask
 
-Treatment = Mask | Hash
+Masking = Mask | Hash
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class OutputColumn:
     """One column in the sink."""
 
     column: Column
     source: str
     """The source's column that it is, or whose place it takes; empty for one that is computed under a new name."""
-    treatment: Treatment | None = None
+    treatment: Masking | None = None
     expression: str = ""
     inputs: tuple[str, ...] = ()
     """The source's columns that it is made of."""
@@ -51,13 +51,13 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class TransformPlan:
     """One table."""
 
     source: TableSchema
     schema: TableSchema
     """The table as the sink gets to see it."""
-    outputs: tuple[Output, ...]
+    outputs: tuple[OutputColumn, ...]
     filter: str = ""
     filter_inputs: tuple[str, ...] = ()
     salt: str = ""
@@ -84,53 +84,53 @@ class Shape:
         return tuple(dict.fromkeys((*self.inputs_of(keys), *self.filter_inputs))) if keys else ()
 
 
-def plain_shape(schema: TableSchema) -> Shape:
+def identity_plan(schema: TableSchema) -> TransformPlan:
     """The shape of a table that passes as it is."""
-    return Shape(schema, schema, tuple(Output(column, column.name, inputs=(column.name,)) for column in schema.columns))
+    return TransformPlan(schema, schema, tuple(OutputColumn(column, column.name, inputs=(column.name,)) for column in schema.columns))
 
 
 @functools.lru_cache(maxsize=1024)
-def shape_of(choices: TransformChoices, schema: TableSchema) -> Shape:
+def plan_transform(options: TransformOptions, schema: TableSchema) -> TransformPlan:
     """What the choices make of a table; `DefiniteError` if they do not fit it."""
-    if choices.is_empty:
-        return plain_shape(schema)
-    return _Shaping(choices, schema).shape()
+    if options.is_empty:
+        return identity_plan(schema)
+    return _PlanBuilder(options, schema).shape()
 
 
-def unmatched_columns(choices: TransformChoices, schema: TableSchema) -> list[tuple[str, str]]:
+def unmatched_columns(options: TransformOptions, schema: TableSchema) -> list[tuple[str, str]]:
     """The choices about columns that the table does not have: which choice, which column."""
     names = {column.name for column in schema.columns}
-    maps = {"rename": choices.rename, "mask": choices.mask, "hash": choices.hash}
+    maps = {"rename": options.rename, "mask": options.mask, "hash": options.hash}
     found = [(field, name) for field, pairs in maps.items() for name, _ in pairs if name not in names]
-    return found + [("drop", glob) for glob in choices.drop if not fnmatch.filter(names, glob)]
+    return found + [("drop", glob) for glob in options.drop if not fnmatch.filter(names, glob)]
 
 
-class _Shaping:
+class _PlanBuilder:
     """The making of one shape."""
 
-    def __init__(self, choices: TransformChoices, schema: TableSchema) -> None:
-        self._choices, self._schema = choices, schema
-        self._renamed, self._masks, self._hashes = dict(choices.rename), dict(choices.mask), dict(choices.hash)
-        self._computed = dict(choices.computed)
+    def __init__(self, options: TransformOptions, schema: TableSchema) -> None:
+        self._options, self._schema = options, schema
+        self._renamed, self._masks, self._hashes = dict(options.rename), dict(options.mask), dict(options.hash)
+        self._computed = dict(options.computed)
         self._check_once()
 
-    def shape(self) -> Shape:
-        choices, schema = self._choices, self._schema
+    def shape(self) -> TransformPlan:
+        options, schema = self._options, self._schema
         computed = self._computed_outputs()
-        outputs: list[Output] = []
+        outputs: list[OutputColumn] = []
         for column in schema.columns:
             if column.name in computed:
                 self._check_key(column.name, "computed", "computed anew")
                 outputs.append(computed.pop(column.name))
-            elif not any(fnmatch.fnmatchcase(column.name, glob) for glob in choices.drop):
+            elif not any(fnmatch.fnmatchcase(column.name, glob) for glob in options.drop):
                 outputs.append(self._output(column))
             else:
                 self._check_key(column.name, "drop", "left out")
         outputs += computed.values()
         self._check_names(outputs)
-        filter_inputs = self._filter_inputs() if choices.filter else ()
-        salt = choices.hash_salt if choices.hash else ""
-        return Shape(schema, self._made(outputs), tuple(outputs), choices.filter, filter_inputs, salt)
+        filter_inputs = self._filter_inputs() if options.filter else ()
+        salt = options.hash_salt if options.hash else ""
+        return TransformPlan(schema, self._made(outputs), tuple(outputs), options.filter, filter_inputs, salt)
 
     def _check_once(self) -> None:
         """A column is treated in one way only."""
@@ -139,24 +139,24 @@ class _Shaping:
         for name in self._computed.keys() & (self._masks.keys() | self._hashes.keys() | self._renamed.keys()):
             raise self._error("computed", f"column {name} is computed, and treated otherwise too", "put all of it into the expression")
 
-    def _output(self, column: Column) -> Output:
+    def _output(self, column: Column) -> OutputColumn:
         name = self._renamed.get(column.name, column.name)
         if column.name in self._masks:
             self._check_key(column.name, "mask", "masked")
             mask = read_mask(self._masks[column.name], self._place("mask"))
             with self._placed(f"mask.{column.name}"):
                 made = masked_column(column, mask)
-            return Output(replace(made, name=name), column.name, mask, inputs=(column.name,))
+            return OutputColumn(replace(made, name=name), column.name, mask, inputs=(column.name,))
         if column.name in self._hashes:
             how = read_hash(self._hashes[column.name], self._place("hash"))
             if how is Hash.NUMBER:
                 self._check_key(column.name, "hash", "hashed to a number, which two values may share")
             with self._placed(f"hash.{column.name}"):
                 made = hashed_column(column, how)
-            return Output(replace(made, name=name), column.name, how, inputs=(column.name,))
-        return Output(column if name == column.name else replace(column, name=name), column.name, inputs=(column.name,))
+            return OutputColumn(replace(made, name=name), column.name, how, inputs=(column.name,))
+        return OutputColumn(column if name == column.name else replace(column, name=name), column.name, inputs=(column.name,))
 
-    def _computed_outputs(self) -> dict[str, Output]:
+    def _computed_outputs(self) -> dict[str, OutputColumn]:
         if not self._computed:
             return {}
         inputs = {name: self._inputs(f"computed.{name}", text) for name, text in self._computed.items()}
@@ -168,13 +168,13 @@ class _Shaping:
             [(kind, values)] = self._types(f"computed.{name}", [text], inputs[name])
             with self._placed(f"computed.{name}"):
                 column = column_of(name, kind, values, nullable=not is_never_null(text, required))
-            made[name] = Output(column, name if name in names else "", None, text, inputs[name])
+            made[name] = OutputColumn(column, name if name in names else "", None, text, inputs[name])
         self._types("computed", list(self._computed.values()), needed)
         return made
 
     def _filter_inputs(self) -> tuple[str, ...]:
-        inputs = self._inputs("filter", self._choices.filter)
-        [(kind, _)] = self._types("filter", [self._choices.filter], inputs)
+        inputs = self._inputs("filter", self._options.filter)
+        [(kind, _)] = self._types("filter", [self._options.filter], inputs)
         if kind != "BOOLEAN":
             raise self._error("filter", f"the filter is not true or false, but {kind}", "compare something: total > 100")
         return inputs
@@ -210,7 +210,7 @@ class _Shaping:
             said = f"{' and '.join(texts)}: {error}"
             raise self._error(field, said, "correct the expression; types are set by CAST(x AS type)") from error
 
-    def _made(self, outputs: Sequence[Output]) -> TableSchema:
+    def _made(self, outputs: Sequence[OutputColumn]) -> TableSchema:
         """The table of these columns, with the keys that are over columns which still tell values apart."""
         new_names = {output.source: output.column.name for output in outputs if output.source}
         exact = {output.source for output in outputs if output.is_plain or output.treatment in (Hash.SHA256, Hash.MD5)}
@@ -229,10 +229,10 @@ class _Shaping:
             indexes=tuple(index(one) for one in schema.indexes if new_names.keys() >= set(one.columns)),
         )
 
-    def _check_names(self, outputs: Sequence[Output]) -> None:
+    def _check_names(self, outputs: Sequence[OutputColumn]) -> None:
         if not outputs:
             raise self._error("drop", f"no column of {self._schema.name} is left", "leave the table out as a whole")
-        seen: dict[str, Output] = {}
+        seen: dict[str, OutputColumn] = {}
         for output in outputs:
             name = output.column.name
             if not name:
@@ -258,13 +258,13 @@ class _Shaping:
             raise self._error(field, error.message, error.hint) from error
 
     def _place(self, field: str) -> str:
-        return place_of(self._schema.name, field)
+        return error_location(self._schema.name, field)
 
     def _error(self, field: str, message: str, hint: str) -> DefiniteError:
         return DefiniteError(message, place=self._place(field), hint=hint)
 
 
-def place_of(table: TableName, field: str) -> str:
+def error_location(table: TableName, field: str) -> str:
     """Where a choice for a table is, for people."""
     return f"table {table}, transforms: {field}"
 
