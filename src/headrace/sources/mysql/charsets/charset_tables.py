@@ -1,8 +1,8 @@
-"""The servers' own tables of character sets, as `testkit.recordings.charset_tables` asked them for: a compressed file beside this module.
+"""The servers' own character set tables, recorded by `testkit` in a compressed file next to this module.
 
-Every character set that is not Unicode in another form is a list of pages: the code points of consecutive last bytes behind a prefix. All
-code points in them are below U+10000, so two surrogates, which are no characters, say what else a sequence can be. Both server families
-convert every character alike, so there is one table per set and no question of which family a value came from.
+Every character set that is not a form of Unicode is a list of pages: the code points of consecutive last bytes after a prefix. All code
+points are below U+10000, so two surrogates, which are no characters, mark the other cases. Both server families convert every character
+alike, so there is one table per set.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ import numpy.typing as npt
 
 TABLES: Final = Path(__file__).with_name("charset_tables.xz")
 UNASSIGNED, MALFORMED = 0xD800, 0xD801
-"""A character without a meaning, for which the servers give a question mark; bytes that are no character."""
+"""A character without a meaning, for which the servers print a question mark; bytes that are no character."""
 
 ALGORITHMIC: Final = frozenset({"utf8mb4", "utf8mb3", "ucs2", "utf16", "utf16le", "utf32", "binary"})
 FOUR_BYTES: Final = b"\0\0\0"
-"""The prefix of the page of gb18030's four-byte characters, which are numbered through."""
+"""The prefix of the page of gb18030's four-byte characters, which are numbered consecutively."""
 
 _FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 1, "pb": 1}]
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What follows a prefix: the code points of the last bytes from `first` on."""
+    """The code points after a prefix, for the last bytes from `first` on."""
 
     prefix: bytes
     first: int
@@ -74,7 +74,7 @@ def load_tables() -> Tables:
 
 
 def pack_tables(servers: Sequence[str], collations: Mapping[int, str], pages: Mapping[str, Sequence[Page]]) -> bytes:
-    """The file's bytes. Points are kept as differences: neighbours in most sets are neighbours in Unicode."""
+    """Return the file's bytes. Points are stored as differences: neighbours in most sets are neighbours in Unicode."""
     header = {
         "servers": servers,
         "collations": {

@@ -1,9 +1,9 @@
-"""Character sets: text as the server keeps it, and as UTF-8.
+"""Converts text from the server's character sets to UTF-8.
 
-Values in row events are in their column's own character set. They become exactly what the server's own conversion to utf8mb4 makes of
-them, which is what a SELECT answers, so that a row is the same text whether it came from the snapshot or from the log. That includes the
-question marks for characters without a meaning. Only what is not Unicode in any form (half of a surrogate pair, bytes that are not UTF-8
-in a UTF-8 column) is refused: the server would hand it out as it is, and no reader of strings could take it.
+Values in row events are in their column's own character set. They become exactly what the server's own conversion to utf8mb4 returns in a
+SELECT, so that a row has the same text from the snapshot and from the log. That includes the question marks for characters without a
+meaning. Only values that are not Unicode in any form (an unpaired surrogate, bytes that are not UTF-8 in a UTF-8 column) are rejected: the
+server would return them unchanged, and no string type could hold them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SPARE: Final = 8
 
 
 class NotUnicode(ValueError):
-    """A value that is no text in any form of Unicode: its number in the array."""
+    """A value that is no text in any form of Unicode: its index in the array."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"value {index} is not Unicode")
@@ -38,11 +38,11 @@ class NotUnicode(ValueError):
 
 
 class UnknownCharset(ValueError):
-    """A character set, or the number of a collation, that no known server has."""
+    """A character set, or a collation number, that no known server has."""
 
 
 class TextTooLarge(ValueError):
-    """More text in one block than Arrow's offsets can address: the number of the value that was too much."""
+    """More text in one block than Arrow's offsets can address: the index of the value that exceeds them."""
 
     def __init__(self, index: int) -> None:
         super().__init__(f"value {index} does not fit")
@@ -55,11 +55,11 @@ class _Trie:
     four: npt.NDArray[np.int32]
     ascii_same: bool
     growth: int
-    """Bytes of output per byte of input, at most."""
+    """The most bytes of output per byte of input."""
 
 
 def charset_of_collation(number: int) -> str:
-    """The character set of a collation, by the number that table maps and packets carry."""
+    """Return the character set of a collation number from table maps and packets."""
     charset = load_tables().collations.get(number)
     if charset is None:
         raise UnknownCharset(f"collation {number}")
@@ -68,7 +68,7 @@ def charset_of_collation(number: int) -> str:
 
 @functools.cache
 def transcoder(charset: str) -> Transcoder:
-    """What makes UTF-8 strings of an array of values in the character set; it raises NotUnicode where there is no such string."""
+    """Return the function that converts an array of values in the character set to UTF-8. It raises NotUnicode."""
     if charset in UTF8:
         return _checked
     if charset in _WIDE:
@@ -79,7 +79,7 @@ def transcoder(charset: str) -> Transcoder:
 
 
 def decode_text(charset: str, raw: bytes) -> str:
-    """A single name in the character set; question marks for what is no text, as the server shows it in names."""
+    """Decode a single name in the character set, with question marks for invalid bytes, as the server shows it."""
     if charset in UTF8 or charset == "binary":
         return raw.decode("utf8", "replace").replace("\ufffd", "?")
     convert = functools.partial(_from_wide, _WIDE[charset], lenient=True) if charset in _WIDE else transcoder(charset)
@@ -107,7 +107,7 @@ def _from_trie(trie: _Trie, array: Array) -> Array:
 def _from_wide(form: int, array: Array, *, lenient: bool = False) -> Array:
     data, offsets = _contents(array)
 
-    # Two bytes become three at most, four become four, and an odd one becomes a question mark.
+    # Two bytes become at most three, four become four, and an odd one becomes a question mark.
     def convert(out: npt.NDArray[np.uint8], out_offsets: npt.NDArray[np.int32]) -> int:
         return kernels.transcode_wide(data, offsets, form, out, out_offsets)
 
@@ -122,7 +122,7 @@ def _converted(
     *,
     lenient: bool = False,
 ) -> Array:
-    """Run a conversion into fresh buffers; the validity bitmap, and so the offset into it, stays the array's own."""
+    """Run a conversion into new buffers. The validity bitmap, and the offset into it, stay the array's own."""
     out = np.empty(int(offsets[-1] - offsets[0]) * growth + _SPARE, dtype=np.uint8)
     out_offsets = np.zeros(array.offset + len(array) + 1, dtype=np.int32)
     status = convert(out, out_offsets[array.offset :])
@@ -135,7 +135,7 @@ def _converted(
 
 
 def _contents(array: Array) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int32]]:
-    """The bytes of an array of values of variable width, and where in them each value starts and ends."""
+    """Return the bytes of an array of variable-width values, and the offsets of the values."""
     _, bounds, data = array.buffers()
     if bounds is None or len(array) == 0:
         return np.empty(0, dtype=np.uint8), np.zeros(len(array) + 1, dtype=np.int32)
@@ -171,7 +171,7 @@ def _trie(charset: str) -> _Trie:
 
 
 def _entries(points: npt.NDArray[np.int32]) -> npt.NDArray[np.int32]:
-    """Code points below U+10000 as a trie has them: UTF-8 bytes, and their number in the highest byte."""
+    """Return code points below U+10000 as trie entries: UTF-8 bytes, and their number in the highest byte."""
     points = np.where(points == UNASSIGNED, ord("?"), points)
     two = 0x80C0 | points >> 6 | (points & 63) << 8 | 2 << kernels.LENGTH_SHIFT
     three = 0x8080E0 | points >> 12 | (points >> 6 & 63) << 8 | (points & 63) << 16 | 3 << kernels.LENGTH_SHIFT

@@ -1,8 +1,9 @@
-"""Opening events whose content is compressed, one event at a time.
+"""Decompresses events, one at a time.
 
-MySQL packs a transaction into one TRANSACTION_PAYLOAD event (zstd); MariaDB packs the rows of a row event or the text of a statement
-(zlib). Opened, they are plain events without checksums. Memory is bounded by the largest plain event: a payload's content streams. Its size
-must be exactly what the event's head says, because addresses are made from that (see `expand`); anything else is damage, with its place.
+MySQL compresses a transaction into one TRANSACTION_PAYLOAD event (zstd); MariaDB compresses the rows of a row event or the text of a
+statement (zlib). Decompressed, they are plain events without checksums. Memory is bounded by the largest plain event: a payload's content
+streams. Its size must be exactly the one in the event's header, because addresses depend on it (see `event_expander`). Any other size is
+reported as damage.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ _UPDATES: Final = (167, 170)
 
 
 def event_size(event: memoryview, at: int = 0) -> int:
-    """The size that the header of the event at `at` says."""
+    """Return the size in the header of the event at `at`."""
     return int.from_bytes(event[at + 9 : at + 13], "little")
 
 
 def with_header(event: memoryview, kind: int, body: bytes) -> bytes:
-    """An event with another kind and body, but the same header otherwise, and without checksum."""
+    """Return an event with another kind and body, but otherwise the same header, without checksum."""
     head = bytearray(event[:HEADER_SIZE])
     head[4] = kind
     head[9:13] = (HEADER_SIZE + len(body)).to_bytes(4, "little")
@@ -38,7 +39,7 @@ def with_header(event: memoryview, kind: int, body: bytes) -> bytes:
 
 
 def inner_events(payload: memoryview, place: str) -> Iterator[memoryview]:
-    """The events in the body of a TRANSACTION_PAYLOAD event, in order."""
+    """Yield the events in the body of a TRANSACTION_PAYLOAD event, in order."""
     compression, size, at = _payload_head(payload, place)
     content = pa.BufferReader(pa.py_buffer(payload[at:]))
     if compression == _ZSTD:
@@ -71,7 +72,7 @@ def _read(content: pa.NativeFile, size: int, place: str) -> bytes:
 
 
 def _payload_head(body: memoryview, place: str) -> tuple[int, int, int]:
-    """Compression, size when opened, and where the content starts."""
+    """Return the compression, the decompressed size, and the start of the content."""
     fields: dict[int, int] = {}
     at = 0
     try:
@@ -97,14 +98,14 @@ def packed_integer(body: memoryview, at: int) -> tuple[int, int]:
 
 
 def plain_event(event: memoryview, place: str) -> bytes:
-    """One of MariaDB's compressed events, given without checksum, as the plain event it stands for."""
+    """Return the plain event for one of MariaDB's compressed events, given without checksum."""
     kind = event[4]
     at = _record_start(event, kind, place)
     return with_header(event, _PLAIN_KINDS[kind], bytes(event[HEADER_SIZE:at]) + _inflate(event[at:], place))
 
 
 def _record_start(event: memoryview, kind: int, place: str) -> int:
-    """Where the compressed part of an event starts."""
+    """Return the start of the compressed part of an event."""
     at = HEADER_SIZE
     try:
         if kind == QUERY_COMPRESSED_EVENT:
@@ -119,7 +120,7 @@ def _record_start(event: memoryview, kind: int, place: str) -> int:
 
 
 def _inflate(record: memoryview, place: str) -> bytes:
-    """MariaDB's compressed record: mark, algorithm and width of the length; the length; zlib data."""
+    """Decompress MariaDB's record: marker, algorithm and width of the length; the length; zlib data."""
     width = record[0] & 7 if len(record) else 0
     if not 1 <= width <= 4 or record[0] & 0xF0 != 0x80 or len(record) < 1 + width:
         raise truncated("compressed", place)

@@ -1,7 +1,7 @@
-"""The binary log's events as the server names them, and Python parsers for the rare ones.
+"""The binary log's event types as the server names them, and Python parsers for the rare ones.
 
-Frequent events (rows, table maps, transaction bounds) are read by the compiled kernels; what is here runs once per file, statement or
-table, never per row.
+The compiled kernels parse frequent events (rows, table maps, transaction bounds). The code here runs once per file, statement or table,
+never per row.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _POST_HEADER_SIZES: Final = {
 
 _FIXED_FORMAT_SIZE: Final = 57
 _EVENT_TYPES_BEFORE_CHECKSUMS: Final = frozenset({18, 26, 27})
-"""How many types of events servers without checksums describe: MySQL 5.0; MySQL 5.1, MariaDB 5.1 and 5.2; MySQL 5.5."""
+"""The numbers of event types that servers without checksums describe: MySQL 5.0; MySQL 5.1, MariaDB 5.1 and 5.2; MySQL 5.5."""
 _FIRST_MYSQL_WITH_CHECKSUMS, _FIRST_MARIADB_WITH_CHECKSUMS = (5, 6, 1), (5, 3, 0)
 
 UNSUPPORTED: Final = {
@@ -87,13 +87,13 @@ UNSUPPORTED: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """A QUERY_EVENT: a statement, the database it ran in, and what its session was set to."""
+    """A QUERY_EVENT: a statement, its database, and its session settings."""
 
     database: str
     statement: str
     session: Session = field(default_factory=Session)
     error_code: int = 0
-    """What the statement failed with; it is in the log because it did a part of its work."""
+    """The error of the statement, which is logged because it had a partial effect."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -110,14 +110,14 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class FormatDescription:
-    """A FORMAT_DESCRIPTION_EVENT: who wrote the file and whether its events end in a checksum."""
+    """A FORMAT_DESCRIPTION_EVENT: the server that wrote the file, and whether its events end in a checksum."""
 
     server_version: str
     checksum: bool
 
 
 def parse_query(body: bytes, place: str) -> Query:
-    """The body of a QUERY_EVENT, without header and checksum."""
+    """Parse the body of a QUERY_EVENT, without header and checksum."""
     if len(body) < 13:
         raise truncated("QUERY", place)
     database_size = body[8]
@@ -132,12 +132,12 @@ def parse_query(body: bytes, place: str) -> Query:
 
 
 def parse_load_query(body: bytes, place: str) -> Query:
-    """The body of an EXECUTE_LOAD_QUERY_EVENT: a QUERY_EVENT's with the file's part of the statement after the fixed fields."""
+    """Parse the body of an EXECUTE_LOAD_QUERY_EVENT: that of a QUERY_EVENT with the file's part of the statement after the fixed fields."""
     return parse_query(body[:13] + body[26:], place)
 
 
 def parse_format_description(body: bytes, place: str) -> FormatDescription:
-    """The body of a FORMAT_DESCRIPTION_EVENT *with* its trailing checksum bytes, if any."""
+    """Parse the body of a FORMAT_DESCRIPTION_EVENT *with* its trailing checksum bytes, if any."""
     if len(body) < _FIXED_FORMAT_SIZE:
         raise truncated("FORMAT_DESCRIPTION", place)
     version = struct.unpack_from("<H", body)[0]
@@ -157,8 +157,8 @@ def parse_format_description(body: bytes, place: str) -> FormatDescription:
 def _names_algorithm(body: bytes) -> bool:
     """Whether a format description names a checksum algorithm, and ends in a checksum itself.
 
-    Its version decides, as it does for the servers. Only a description of the exact size that old servers write is taken for an old one:
-    else damage to the version could switch off all checksums.
+    Its version decides, as in the servers. Only a description of the exact size that old servers write counts as an old one: otherwise
+    damage to the version could switch off all checksums.
     """
     if len(body) - _FIXED_FORMAT_SIZE not in _EVENT_TYPES_BEFORE_CHECKSUMS:
         return True
@@ -173,21 +173,21 @@ def _server_version(body: bytes) -> str:
 
 
 def check_format_description(event: bytes, place: str) -> None:
-    """The event that says whether checksums are used has one in any case; else damage to it could switch off all others.
+    """Check the event that tells whether checksums are used. It always has a checksum: otherwise damage to it could switch off all others.
 
-    Servers that know no checksums write none here either.
+    Servers without checksum support write none here either.
     """
     if not _names_algorithm(event[HEADER_SIZE:]):
         return
     unmarked = bytearray(event[:-CHECKSUM_SIZE])
-    # Servers mark a file that they are writing here, without renewing the checksum.
+    # A server sets the in-use flag of the file it writes, without updating the checksum.
     unmarked[_FLAGS_AT] &= ~_IN_USE_FLAG & 0xFF
     if int.from_bytes(event[-CHECKSUM_SIZE:], "little") not in (zlib.crc32(event[:-CHECKSUM_SIZE]), zlib.crc32(unmarked)):
         raise DefiniteError("a binary log event is damaged: its checksum is wrong", place=place, hint=DAMAGE_HINT)
 
 
 def parse_rotate(body: bytes, place: str) -> tuple[str, int]:
-    """The next file's name and first position, from a ROTATE_EVENT's body without checksum."""
+    """Return the next file's name and first position, from a ROTATE_EVENT's body without checksum."""
     if len(body) < 9:
         raise truncated("ROTATE", place)
     try:

@@ -1,6 +1,6 @@
-"""What the session of a logged statement was set to, from the status variables of its QUERY event.
+"""The session settings of a logged statement, from the status variables of its QUERY event.
 
-A statement's text means nothing without it: which quotes make a name, what an omitted character set or an omitted NULL stands for.
+The meaning of a statement depends on them: which quotes delimit a name, and what an omitted character set or an omitted NULL stands for.
 """
 
 from __future__ import annotations
@@ -43,17 +43,17 @@ class Session:
 
     sql_mode: int = 0
     client_charset: str = ""
-    """What the statement's text was written in."""
+    """The character set of the statement's text."""
     connection_charset: str = ""
     """The character set to which the server converted the statement's strings."""
     server_charset: str = ""
-    """What a database gets that names none."""
+    """The default character set of a new database."""
     explicit_timestamps: bool = True
-    """Whether a TIMESTAMP may be NULL unless it says otherwise."""
+    """Whether a TIMESTAMP column is nullable by default."""
     time_zone: str = ""
     """The session's time zone; empty if the statement converted no times."""
     is_void_alter: bool = False
-    """MariaDB logs a long ALTER twice: when it starts, and when it is done or rolled back. Only one that is done has an effect."""
+    """MariaDB logs a long ALTER twice: at its start, and when it is committed or rolled back. Only a committed one has an effect."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -64,12 +64,12 @@ class Session:
 
 
 def parse_session(status: bytes) -> Session:
-    """The settings in a QUERY event's status variables. Those after one that is not known cannot be read, as for the servers themselves."""
+    """Parse a QUERY event's status variables. Variables after an unknown one cannot be parsed, as in the servers themselves."""
     values = _variables(status)
     flags = int.from_bytes(values.get(_FLAGS, b""), "little")
     explicit = values.get(_EXPLICIT_TIMESTAMPS)
     if explicit is None and _FLAGS in values and not {_UTF8MB4_COLLATION, _XID_LOGGED} & values.keys():
-        # A server that writes none of MySQL's newer variables says it in a flag, as MariaDB does.
+        # A server without MySQL's newer variables uses a flag, as MariaDB does.
         explicit_timestamps = bool(flags & _MARIADB_EXPLICIT_TIMESTAMPS)
     else:
         explicit_timestamps = explicit != b"\0"
@@ -87,7 +87,7 @@ def parse_session(status: bytes) -> Session:
 
 
 def decode_statement(raw: bytes, session: Session) -> str:
-    """A statement's text, from the character set its client used."""
+    """Decode a statement from the character set of its client."""
     if raw.isascii() or not session.client_charset:
         return raw.decode("utf8", "replace")
     from headrace.sources.mysql.charsets.charsets import decode_text
@@ -105,7 +105,7 @@ def _charset(collation: int) -> str:
 
 
 def _variables(status: bytes) -> dict[int, bytes]:
-    """The status variables by number."""
+    """Return the status variables by number."""
     found: dict[int, bytes] = {}
     at = 0
     while at < len(status):
@@ -119,7 +119,7 @@ def _variables(status: bytes) -> dict[int, bytes]:
 
 
 def _size(number: int, status: bytes, at: int) -> int | None:
-    """The bytes of a variable's value; None if it is not known."""
+    """Return the size of a variable's value; None if the variable is unknown."""
     if number in _FIXED_SIZES:
         return _FIXED_SIZES[number]
     first = status[at] if at < len(status) else 0

@@ -1,8 +1,8 @@
-"""TABLE_MAP events: how a table's columns lie in the row events that follow.
+"""TABLE_MAP events: the layout of a table's columns in the row events that follow.
 
-Parsed once per distinct map. The mandatory part gives storage types, their metadata, and which columns may be NULL; the optional part
-(`binlog_row_metadata=FULL`) also gives names, which then decide which column is which, the exact names of enum and set members, collations,
-the primary key, and more: enough for a schema (`mapped.schema_of`).
+Parsed once per distinct map. The mandatory part has storage types, their metadata, and which columns are nullable. The optional part
+(`binlog_row_metadata=FULL`) also has names, by which columns are then matched, the exact names of enum and set members, collations, the
+primary key, and more: enough for a schema (`table_map_schema.schema_of`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _METADATA_SIZE: Final = {
 _SIGNEDNESS, _DEFAULT_COLLATION, _COLLATIONS, _NAMES, _SET_MEMBERS, _ENUM_MEMBERS, _SHAPES, _KEY, _KEY_WITH_PREFIXES = range(1, 10)
 _NAMED_DEFAULT_COLLATION, _NAMED_COLLATIONS, _VISIBILITY, _DIMENSIONS = range(10, 14)
 _TEXTS: Final = frozenset({VARCHAR, VAR_STRING, STRING, BLOB, VARCHAR_COMPRESSED, BLOB_COMPRESSED, VECTOR})
-"""Columns of which the server tells collations, those of vectors and other bytes among them (MariaDB also of geometry)."""
+"""Column types for which the server lists collations, including vectors and other bytes (MariaDB also geometry)."""
 _NUMERIC: Final = frozenset({TINY, SHORT, INT24, LONG, LONGLONG, NEWDECIMAL, FLOAT, DOUBLE, YEAR})
 
 
@@ -67,19 +67,19 @@ class TableMap:
     """Per column, the member names of an ENUM or SET in the column's own character set, when the server wrote full metadata."""
     nullable: tuple[bool, ...] = ()
     collations: tuple[int, ...] | None = None
-    """Per column, the number of its collation (0 for columns without one), when the server wrote full metadata and it is understood."""
+    """Per column, the number of its collation (0 for columns without one), if the server wrote full metadata that is understood."""
     primary_key: tuple[int, ...] | None = None
     """The key's columns, in key order, when the server wrote full metadata; prefixes count as their columns."""
     visible: tuple[bool, ...] | None = None
     """Per column, when the server wrote it: MySQL 8.0.23 and later."""
     shapes: tuple[int, ...] = ()
-    """Per GEOMETRY column, which: 0 for any, 1 for POINT and so on, in the order of well-known binary."""
+    """Per GEOMETRY column, its type: 0 for any, 1 for POINT and so on, in the order of well-known binary."""
     dimensions: tuple[int, ...] = ()
-    """Per VECTOR column, the most numbers it holds."""
+    """Per VECTOR column, the maximum number of elements."""
 
 
 def parse_table_map(body: bytes, place: str) -> TableMap:
-    """A TABLE_MAP event's body after table id and flags, without checksum."""
+    """Parse a TABLE_MAP event's body after table id and flags, without checksum."""
     try:
         return _parse(body)
     except (IndexError, UnicodeDecodeError, ValueError) as error:
@@ -87,7 +87,7 @@ def parse_table_map(body: bytes, place: str) -> TableMap:
 
 
 def parse_table_name(body: bytes, place: str) -> TableName:
-    """Only the name in a TABLE_MAP event's body: whether a table matters is known before its columns are."""
+    """Parse only the name in a TABLE_MAP event's body, to filter tables before their columns are parsed."""
     try:
         database, at = _short_string(body, 0)
         return TableName(database, _short_string(body, at)[0])
@@ -140,7 +140,7 @@ def _resolve(raw_type: int, metadata: bytes) -> tuple[int, int]:
         real, low = metadata
         if real in (ENUM, SET):
             return real, low
-        # Lengths over 255 hide two of their bits, inverted, in the type byte.
+        # Lengths over 255 store two of their bits, inverted, in the type byte.
         return STRING, low | ((real & 0x30) ^ 0x30) << 4
     if raw_type == NEWDECIMAL:
         return raw_type, metadata[0] << 8 | metadata[1]
@@ -150,7 +150,7 @@ def _resolve(raw_type: int, metadata: bytes) -> tuple[int, int]:
 
 
 def _optional(body: bytes, at: int) -> dict[int, bytes]:
-    """The fields of the optional metadata by number."""
+    """Return the fields of the optional metadata by number."""
     fields = {}
     while at < len(body):
         field = body[at]
@@ -178,7 +178,7 @@ def _members(fields: dict[int, bytes], types: list[int]) -> tuple[tuple[bytes, .
 
 
 def _member_lists(field: bytes) -> Iterator[tuple[bytes, ...]]:
-    """One list of members per ENUM (or SET) column, in column order."""
+    """Return one list of members per ENUM (or SET) column, in column order."""
     at = 0
     while at < len(field):
         count, at = _length(field, at)
@@ -202,7 +202,7 @@ def _signedness(bits: bytes, types: list[int]) -> tuple[bool, ...]:
 
 
 def _collations(fields: dict[int, bytes], types: list[int]) -> tuple[int, ...] | None:
-    """Collations by column; None if they are told of other columns than we think, which only keeps a map from being a schema."""
+    """Return collations by column; None if the server lists them for other columns than expected. The map then gives no schema."""
     texts = [kind in _TEXTS for kind in types]
     if _counts_geometry(fields, types):
         texts = [text or kind == GEOMETRY for text, kind in zip(texts, types, strict=True)]
@@ -215,14 +215,14 @@ def _collations(fields: dict[int, bytes], types: list[int]) -> tuple[int, ...] |
 
 
 def _counts_geometry(fields: dict[int, bytes], types: list[int]) -> bool:
-    """Whether geometry is among the columns whose collations are told: as MariaDB does, which tells nothing of visibility."""
+    """Whether the server lists collations of geometry columns: MariaDB does, and it writes no visibility."""
     if _COLLATIONS in fields:
         return len(list(_numbers(fields[_COLLATIONS]))) > sum(kind in _TEXTS for kind in types)
     return _VISIBILITY not in fields and JSON not in types
 
 
 def _spread(fields: dict[int, bytes], default: int, each: int, chosen: list[bool]) -> list[int] | None:
-    """Collations of the chosen columns, told one by one or as a default with exceptions."""
+    """Return the collations of the chosen columns, listed one by one or as a default with exceptions."""
     count = sum(chosen)
     if each in fields:
         told = list(_numbers(fields[each]))
@@ -259,7 +259,7 @@ def _numbers(field: bytes) -> Iterator[int]:
 
 
 def _counted(body: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes behind their length, and the place after them."""
+    """Return length-prefixed bytes, and the position after them."""
     size, at = _length(body, at)
     if at + size > len(body):
         raise ValueError("length")

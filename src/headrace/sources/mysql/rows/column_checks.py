@@ -1,7 +1,7 @@
-"""Whether decoded columns hold what their definitions allow: the last look at a block before it leaves the source.
+"""Checks that decoded columns hold values that their definitions allow, before a block leaves the source.
 
-Servers never send what is refused here; damage does that no checksum covers, and a sink would take it for something else: a NULL in a
-column that has none for a zero, bytes that are not UTF-8 for text. Whole columns are looked at, in a few passes per block.
+Servers never send the values that are rejected here; damage without a checksum does. A sink would misread them: a NULL in a NOT NULL column
+as zero, bytes that are not UTF-8 as text. The checks work on whole columns, in a few passes per block.
 """
 
 from __future__ import annotations
@@ -23,10 +23,9 @@ _LAST_YEAR: Final = 2155
 def check_sound(
     schema: TableSchema, arrays: Sequence[Any], doubtful: frozenset[Kind], place: str, zero_dates: ZeroDates = ZeroDates.HALT
 ) -> None:
-    """Raise a definite error that names the first column with a value that it cannot hold.
+    """Raise a definite error that names the first column with an invalid value.
 
-    doubtful: kinds of which a decoder has not seen that every value is one.
-    zero_dates: with NULL, the decoder writes a NULL for a date that does not exist.
+    doubtful: kinds whose values the decoder has not validated. zero_dates: with NULL, the decoder writes a NULL for an invalid date.
     """
     for column, array in zip(schema.columns, arrays, strict=True):
         if zero_dates is ZeroDates.NULL and column.kind in DATES and not column.nullable and array.null_count:

@@ -1,10 +1,9 @@
-"""From the raw bytes of a column to the Arrow type of its kind, a block at a time.
+"""Converts the raw bytes of a column to the Arrow type of its kind, a block at a time.
 
-The compiled decoders copy everything of variable width as it lies in the log or in a query's result. What is left to do, where anything is,
-is done here on whole columns: a *finisher* takes the raw array and gives the final one. Columns that need none (numbers, times) have none,
-and cost nothing.
+The compiled decoders copy variable-width values unchanged from the log or from a query's result. A *finisher* converts the raw array of a
+whole column to the final one. Columns that need no conversion (numbers, times) have no finisher.
 
-Invariant: a finisher gives the exact values or raises a definite error; damaged bytes never become other values.
+Invariant: a finisher returns the exact values or raises a definite error; damaged bytes never become other values.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 Finisher = Callable[[Array], Array]
 
 UnreadableText = (NotUnicode, TextTooLarge)
-"""What a finisher of text may raise; `unreadable_text` makes the definite error of it, for whoever knows the place."""
+"""What a finisher of text may raise. The caller, which knows the place, converts it with `unreadable_text`."""
 _ZLIB: Final = 8
 _FIXED_BYTES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
 
 
 def finisher(column: Column, stored: int | None, metadata: int, place: str) -> Finisher | None:
-    """What makes the column's final array from the raw one; None if the raw one is final.
+    """Return the function that converts the raw array to the final one; None if the raw one is final.
 
     `stored` and `metadata` are the storage type of the table map, or None and 0 for the result of a query: a server answers queries in
     UTF-8, whatever the column's character set.
@@ -54,10 +53,10 @@ def _after(finish: Finisher | None, raw: Array, column: Column) -> Array:
 
 
 def decompress(column: Column, raw: Array, place: str) -> Array:
-    """The values of a MariaDB COMPRESSED column: each is empty, or a byte that says how the rest is kept, then the rest.
+    """Decompress the values of a MariaDB COMPRESSED column: each is empty, or a method byte and the data.
 
-    A first byte of zero: the rest is the value. Method 8: the low three bits are the bytes of the value's length, which follows, most
-    significant first; then deflated data, without zlib's header if the next bit is set.
+    Method 0: the data is the value. Method 8: the low three bits are the size of the value's length, which follows, most significant byte
+    first; then deflated data, without zlib's header if the next bit is set.
     """
     values = [None if value is None else _decompressed(column, value, place) for value in raw.to_pylist()]
     return pa.array(values, pa.binary())
@@ -70,7 +69,7 @@ def _decompressed(column: Column, value: bytes, place: str) -> bytes:
     size = int.from_bytes(value[1 : 1 + width], "big")
     try:
         stream = zlib.decompressobj(-zlib.MAX_WBITS if bare else zlib.MAX_WBITS)
-        # One byte more than told would show that more is there.
+        # Request one more byte, to detect data that is longer than its length field.
         plain = stream.decompress(value[1 + width :], size + 1)
     except zlib.error as error:
         raise _damaged(column, "a compressed value that cannot be read", place) from error
@@ -101,7 +100,7 @@ def unreadable_text(error: NotUnicode | TextTooLarge, column: Column, place: str
 
 
 def _vectors(column: Column, raw: Array, place: str) -> Array:
-    """Bytes as lists of four-byte floats over the same memory."""
+    """Return bytes as lists of four-byte floats over the same memory."""
     offsets = _offsets(raw)
     if np.any(offsets & 3):
         raise _damaged(column, "a vector of a broken number", place)
@@ -111,7 +110,7 @@ def _vectors(column: Column, raw: Array, place: str) -> Array:
 
 
 def _fixed_bytes(column: Column, raw: Array, width: int, place: str) -> Array:
-    """Bytes that all have one size as Arrow's type of that size; NULLs, which have no bytes, get zeros."""
+    """Return bytes of one size as Arrow's fixed-size type. NULLs, which have no bytes, become zeros."""
     offsets = _offsets(raw)
     sizes = np.diff(offsets)
     validity, _, data = raw.buffers()
@@ -128,7 +127,7 @@ def _fixed_bytes(column: Column, raw: Array, width: int, place: str) -> Array:
 
 
 def _offsets(raw: Array) -> npt.NDArray[np.int32]:
-    """The offsets of a raw array, which starts at the beginning of its buffers."""
+    """Return the offsets of a raw array, which starts at the beginning of its buffers."""
     return np.frombuffer(raw.buffers()[1], dtype=np.int32, count=len(raw) + 1)
 
 

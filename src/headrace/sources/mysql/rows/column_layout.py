@@ -1,7 +1,7 @@
-"""How a column's values lie in a row image, from the table map alone.
+"""The layout of a column's values in a row image, from the table map alone.
 
-Needs no schema: enough to step over any row, and so to count rows, of tables nobody replicates as well. What the values mean, and whether
-a schema agrees with them, is the decoder's business.
+It needs no schema: it suffices to step over any row, and so to count rows, also of tables that are not replicated. The decoder interprets
+the values and compares them with the schema.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.sources.mysql.events.table_map import TableMap
 from headrace.sources.mysql.kernels import row_images
 
 Layout = tuple[int, int, int]
-"""An encoding of `images` and its two parameters."""
+"""An encoding of `row_images` and its two parameters."""
 
 _FIXED: Final[dict[int, Layout]] = {
     tablemap.TINY: (row_images.INT, 1, 0),
@@ -39,11 +39,11 @@ OLD_TEMPORAL: Final = {
     tablemap.TIMESTAMP: row_images.OLD_TIMESTAMP,
     tablemap.TIME: row_images.OLD_TIME,
 }
-"""Forms older than MySQL 5.6. Their fractional digits, which only MariaDB has, are not in the table map: the schema must tell."""
+"""Forms older than MySQL 5.6. Their fractional digits, which only MariaDB has, are not in the table map but in the schema."""
 
 
 def column_layout(stored: int, metadata: int) -> Layout | None:
-    """The layout of a stored type, or None if no server is known to write it so; of an old temporal type, `metadata` is the digits."""
+    """Return the layout of a stored type, or None if it is unknown. For an old temporal type, `metadata` is the number of digits."""
     if stored in _FIXED:
         return _FIXED[stored]
     if stored in _FRACTIONAL and metadata <= 6:
@@ -68,7 +68,7 @@ def column_layout(stored: int, metadata: int) -> Layout | None:
 
 
 def describe_storage(table_map: TableMap) -> npt.NDArray[np.int32] | None:
-    """A table description without outputs, for walking over images; None if a column's layout is unknown."""
+    """Return a table description without outputs, for walking over images; None if a column's layout is unknown."""
     layouts = [column_layout(*column) for column in zip(table_map.types, table_map.metadata, strict=True)]
     description = np.zeros((6, len(layouts)), dtype=np.int32)
     for c, layout in enumerate(layouts):

@@ -1,8 +1,8 @@
-"""MySQL's binary JSON as a tree that partial updates can be applied to, and back.
+"""MySQL's binary JSON as a tree for partial updates, and back.
 
-Ordinary Python, for the documents of partial updates only. A scalar keeps its binary form, so whatever the server stored comes out again;
-objects come out in the server's order (keys by length, then bytes). Documents are written with wide offsets, which every reader of the
-format accepts. Nothing is trusted: what does not fit its container raises `ValueError`.
+Plain Python, for the documents of partial updates only. A scalar keeps its binary form, so the stored value is preserved; objects are
+written in the server's order (keys by length, then bytes). Documents are written with wide offsets, which every reader of the format
+accepts. The input is not trusted: a value that does not fit its container raises `ValueError`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _INLINED: Final = {2: (LITERAL, INT16, UINT16), 4: (LITERAL, INT16, UINT16, INT3
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A value that holds no others, as it lies in a document."""
+    """A value without children, in its binary form."""
 
     kind: int
     raw: bytes
@@ -31,11 +31,11 @@ class Scalar:
 
 Node = Scalar | list["Node"] | dict[bytes, "Node"]
 Leg = bytes | int
-"""A step of a path: a member's name, or an element's place (negative from the end, -1 the last)."""
+"""A step of a path: a member's name, or an element's index (negative from the end, -1 the last)."""
 
 
 def parse_document(data: bytes) -> Node:
-    """A binary document; an empty one is the JSON null that the server reads from it."""
+    """Parse a binary document; an empty one is JSON null, as in the server."""
     return _parse(data[0], data, 1, len(data), 0) if data else Scalar(LITERAL, b"\0")
 
 
@@ -76,7 +76,7 @@ def _number(data: bytes, at: int, width: int) -> int:
 
 
 def _scalar(kind: int, data: bytes, at: int, end: int) -> bytes:
-    """The bytes of a scalar, whose kind stands elsewhere."""
+    """Return the bytes of a scalar, whose kind is stored elsewhere."""
     if kind in _FIXED:
         size = _FIXED[kind]
     elif kind in (STRING, OPAQUE):
@@ -99,7 +99,7 @@ def _scalar(kind: int, data: bytes, at: int, end: int) -> bytes:
 
 
 def write_document(node: Node) -> bytes:
-    """The binary document of a tree."""
+    """Return the binary document of a tree."""
     kind, body = _written(node)
     return bytes([kind]) + body
 
@@ -137,7 +137,7 @@ _LEG: Final = re.compile(
 
 
 def parse_path(text: str) -> tuple[Leg, ...]:
-    """A path as the server writes it: `$.a."b c"[3]`."""
+    """Parse a path as the server writes it: `$.a."b c"[3]`."""
     if not text.startswith("$"):
         raise ValueError("path")
     legs: list[Leg] = []
@@ -157,7 +157,7 @@ def parse_path(text: str) -> tuple[Leg, ...]:
 
 
 def apply_change(root: Node, operation: int, path: tuple[Leg, ...], value: Node | None) -> Node:
-    """The document after one change; `root` is changed in place."""
+    """Return the document after one change; `root` is changed in place."""
     if not path:
         if operation != REPLACE or value is None:
             raise ValueError("operation")
@@ -184,14 +184,14 @@ def _insert(parent: Node, leg: Leg, value: Node) -> None:
     if isinstance(parent, dict) and isinstance(leg, bytes) and leg not in parent:
         parent[leg] = value
     elif isinstance(parent, list) and isinstance(leg, int):
-        # A place beyond either end is that end.
+        # An index beyond either end means that end.
         parent.insert(leg if leg >= 0 else max(len(parent) + leg, 0), value)
     else:
         raise ValueError("insert")
 
 
 def _step(node: Node, leg: Leg) -> Node:
-    """What a leg leads to, which must be there."""
+    """Return the child at a leg, which must exist."""
     if isinstance(node, dict) and isinstance(leg, bytes) and leg in node:
         return node[leg]
     if isinstance(node, list) and isinstance(leg, int) and -len(node) <= leg < len(node):

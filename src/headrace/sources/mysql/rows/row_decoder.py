@@ -1,7 +1,7 @@
 """A table's decoder: built once from its schema and table map, then run over row events.
 
-The decoder's description (small arrays for the kernel) is made per distinct table map; running it yields change blocks of bounded size.
-Decoding the same bytes again gives equal blocks, versions included.
+The decoder's description (small arrays for the kernel) is built per distinct table map. Running it yields change blocks of bounded size.
+Decoding the same bytes again gives equal blocks, including versions.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from headrace.sources.mysql.rows.zero_dates import ZERO_CODES, logged_zero_date,
 MAX_BLOCK_ROWS: Final = 65_536
 _MAX_DATA_BYTES: Final = 8 << 20
 _LARGEST_DATA_BYTES: Final = (1 << 31) - 1
-"""What offsets of 32 bits can address."""
+"""The limit of 32-bit offsets."""
 _PLACE: Final = 6
 """The column of an index with an event's offset in its file (see `scan`)."""
 
@@ -65,7 +65,7 @@ _TEMPORAL: Final = {
     Kind.TIMESTAMP: (tablemap.TIMESTAMP2, tablemap.TIMESTAMP),
     Kind.TIME: (tablemap.TIME2, tablemap.TIME),
 }
-"""The storage type of today, which has its fractional digits with it, and the one before MySQL 5.6."""
+"""The current storage type, whose metadata holds the fractional digits, and the one before MySQL 5.6."""
 _INTEGER_STORAGE: Final = {1: {tablemap.TINY}, 2: {tablemap.SHORT}, 4: {tablemap.LONG, tablemap.INT24}, 8: {tablemap.LONGLONG}}
 _PADDED: Final = {Kind.BYTES, Kind.UUID, Kind.INET4, Kind.INET6}
 _COMPRESSED: Final = {tablemap.VARCHAR_COMPRESSED, tablemap.BLOB_COMPRESSED}
@@ -88,29 +88,31 @@ _STORED: Final = {
     Kind.INET4: {tablemap.STRING},
     Kind.INET6: {tablemap.STRING},
 }
-"""The storage types in which a kind's values may lie; decimals and times also depend on their parameters."""
+"""The storage types of a kind's values. Decimals and times also depend on their parameters."""
 _COLLATED: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
 _BINARY_COLLATION: Final = 63
 _BEYOND_THREE_BYTES: Final = frozenset({"", "utf16", "utf16le", "utf32", "gb18030"})
-"""Character sets, besides utf8mb4, with characters that a server's descriptions of its tables cannot show; no name may be any."""
+"""Character sets, besides utf8mb4, with characters that a server's table descriptions cannot show. The empty name stands for an unknown
+set.
+"""
 _DOUBTFUL: Final = frozenset({Kind.JSON})
-"""Kinds whose values the kernel copies in part without looking at them."""
+"""Kinds whose values the kernel copies without full validation."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What a reader of row images may choose."""
+    """Options of a reader of row images."""
 
     every_before: bool = False
-    """Emit the before image of every update, not only of those that move a row to another key."""
+    """Whether to emit the before image of every update, not only of those that change the key."""
     zero_dates: ZeroDates = ZeroDates.HALT
-    """What becomes of a date that no calendar has."""
+    """How to read an invalid date."""
     transactions: bool = False
-    """Say of every image which transaction made it, and its place in there."""
+    """Whether to label every image with its transaction and its order in it."""
     queries: bool = False
-    """Say of every image which statement made it, where the source logs that."""
+    """Whether to label every image with its statement, if the source logs it."""
     projection: Projection = field(default_factory=Projection)
-    """The columns to read; blocks are of the schema that it makes of the table's."""
+    """The columns to read. Blocks have the projected schema."""
 
 
 class RowDecoder:
@@ -122,7 +124,7 @@ class RowDecoder:
         order = _column_order(schema, table_map, place)
         columns = [schema.columns[i] for i in order]
         self._names = [column.name for column in columns]
-        # Columns that nobody reads are checked against the schema all the same, and stepped over.
+        # Columns that are not read are still checked against the schema, and stepped over.
         places = {column.name: n for n, column in enumerate(self.schema.columns)}
         description = np.zeros((6, len(columns)), dtype=np.int32)
         for c, column in enumerate(columns):
@@ -133,7 +135,7 @@ class RowDecoder:
             columns = [_as_logged(*pair, schema, place) for pair in zip(columns, table_map.collations, strict=True)]
         self._table = description
         self._keys = len(key_columns)
-        # Rows without a key are told apart by all their values.
+        # Rows without a key are identified by all their values.
         self._every_before = options.every_before or not key_columns
         self._key_span = max((c + 1 for c, name in enumerate(self._names) if name in key_columns), default=0)
         self._finishers: list[Finisher | None] = [None] * len(places)
@@ -148,7 +150,7 @@ class RowDecoder:
         ]
 
     def decode(self, buf: npt.NDArray[np.uint8], events: npt.NDArray[np.int64], version_base: int, place: str) -> Iterator[ChangeBlock]:
-        """Blocks of the given row events (lines of an index, in log order)."""
+        """Yield blocks of the given row events (rows of an index, in log order)."""
         cursor = np.zeros(row_images.ZEROS + len(self._names), dtype=np.int64)
         volume = int((events[:, 1] - events[:, 0]).sum())
         data_bytes = min(max(volume, 4096), _MAX_DATA_BYTES)
@@ -201,7 +203,7 @@ class RowDecoder:
         commit_ts: npt.NDArray[np.int64],
         place: str,
     ) -> ChangeBlock:
-        # Columns are finished a block at a time, so what is wrong in one is placed by the block's first event.
+        # Columns are finished a block at a time, so an error is located by the block's first event.
         where = f"{place} or after, table {self.schema.name}"
         arrays = [
             self._finished(column, finish, array, where)
@@ -256,7 +258,7 @@ class RowDecoder:
 
 
 def _column_order(schema: TableSchema, table_map: TableMap, place: str) -> list[int]:
-    """For each column of the event, its index in the schema: by name if the server gave names, else by place."""
+    """Return, for each column of the event, its index in the schema: by name if the server wrote names, otherwise by position."""
     mine = [column.name for column in schema.columns]
     if table_map.names is None:
         if len(table_map.types) != len(mine):
@@ -269,7 +271,7 @@ def _column_order(schema: TableSchema, table_map: TableMap, place: str) -> list[
 
 
 def _as_logged(column: Column, collation: int, schema: TableSchema, place: str) -> Column:
-    """A column with the character set that the log says it had: what a value's bytes mean was settled when they were written."""
+    """Return a column with the character set in the log: it was fixed when the bytes were written."""
     if column.kind not in _COLLATED or collation == 0:
         return column
     if column.kind in (Kind.STRING, Kind.BYTES) and (column.kind is Kind.BYTES) != (collation == _BINARY_COLLATION):
@@ -278,7 +280,7 @@ def _as_logged(column: Column, collation: int, schema: TableSchema, place: str) 
     try:
         return replace(column, charset=charset_of_collation(collation))
     except UnknownCharset:
-        # A newer server's collation; the schema names the character set it is of.
+        # A newer server's unknown collation; the schema names its character set.
         return column
 
 
@@ -291,7 +293,7 @@ def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
 
 
 def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, place: str) -> tuple[int, int, int, int]:
-    """Encoding, its two parameters, and the width of the output (in bytes; for decimals in 8-byte words)."""
+    """Return the encoding, its two parameters, and the width of the output (in bytes; for decimals in 8-byte words)."""
     layout = column_layout(stored, column.precision if stored in OLD_TEMPORAL else metadata)
     if layout is None or not _agrees(column, stored, metadata):
         stored_name = TYPE_NAMES.get(stored, str(stored))
@@ -300,7 +302,7 @@ def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, pla
     if encoding == row_images.INT and column.kind in UNSIGNED_INTEGERS:
         encoding = row_images.UINT
     if stored == tablemap.STRING and column.kind in _PADDED:
-        # The log leaves out the zero bytes at the end of a BINARY, and of what MariaDB keeps as one.
+        # The log omits trailing zero bytes of a BINARY, and of types that MariaDB stores as one.
         b = metadata
     if column.kind is Kind.DECIMAL:
         return encoding, a, b, 4 if column.precision > 38 else 2
@@ -308,7 +310,7 @@ def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, pla
 
 
 def _agrees(column: Column, stored: int, metadata: int) -> bool:
-    """Whether values stored so are what the schema says the column holds."""
+    """Whether the stored type matches the schema's kind."""
     kind = column.kind
     if kind is Kind.DECIMAL:
         return stored == tablemap.NEWDECIMAL and (metadata >> 8, metadata & 255) == (column.precision, column.scale)
@@ -324,9 +326,9 @@ def _check_sign(column: Column, unsigned: bool | None, schema: TableSchema, plac
 
 
 def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: TableSchema, place: str) -> tuple[str, ...]:
-    """The member names of an ENUM or SET, checked against those in the log.
+    """Return the member names of an ENUM or SET, checked against those in the log.
 
-    A server describes its tables in three-byte UTF-8: a character beyond that is a question mark in the schema and whole only in the log.
+    A server describes its tables in three-byte UTF-8: a longer character is a question mark in the schema, and complete only in the log.
     """
     if column.kind not in (Kind.ENUM, Kind.SET):
         return ()
@@ -347,7 +349,7 @@ def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: Tab
 
 
 def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchema, place: str) -> str:
-    """One member's name: as the schema has it, or from the log where the schema's may have lost characters."""
+    """Return one member's name: from the schema, or from the log where the schema's may have lost characters."""
     name = decode_text(column.charset or "utf8mb4", stored)
     if member not in (name, "".join("?" if ord(char) > 0xFFFF else char for char in name)):
         raise _drifted(schema, f"member {member!r} of column {column.name} was {name!r} then", place)
@@ -355,7 +357,7 @@ def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchem
 
 
 def _named(column: Column, numbers: pa.Array, members: tuple[str, ...], place: str) -> pa.DictionaryArray:
-    """ENUM indexes and SET masks as names."""
+    """Convert ENUM indexes and SET masks to names."""
     if column.kind is Kind.ENUM:
         names = ["", *members]
         highest = pc.max(numbers).as_py()

@@ -1,8 +1,8 @@
-"""A table's schema from its table map alone, where the server writes full metadata (`binlog_row_metadata=FULL`).
+"""Derives a table's schema from its table map alone, if the server writes full metadata (`binlog_row_metadata=FULL`).
 
-Used where no other schema is at hand: reading copied log files, or a log older than the schemas that were kept. Invariant: rows decoded by
-such a schema have the values that they have by the captured one. What a map does not tell is left at its default: secondary indexes,
-defaults, comments, what is generated; and MariaDB's UUID, INET4 and INET6 are told as the BINARY columns in which the log keeps them.
+Used where no other schema is available: for copied log files, or a log older than the stored schemas. Invariant: rows decoded by such a
+schema have the same values as by the captured one. Properties that a map lacks keep their defaults: secondary indexes, defaults, comments,
+generated columns. MariaDB's UUID, INET4 and INET6 appear as the BINARY columns in which the log stores them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STRINGS: Final = {
 
 
 def schema_of(table_map: TableMap) -> TableSchema | None:
-    """The schema that the map tells; None if the server wrote too little metadata."""
+    """Return the schema of the map; None if the server wrote too little metadata."""
     if table_map.names is None or table_map.collations is None or table_map.primary_key is None:
         return None
     try:

@@ -1,6 +1,6 @@
-"""Dates that no calendar has and that are read as the epoch: what the kernels are told, and what people are told.
+"""Invalid dates that are read as the epoch: codes for the kernels, and warnings and errors for the user.
 
-A value that becomes another one is never silent: every process says so once for every column, with the count of its first occasion.
+A replaced value is never silent: every process warns once per column, with the count of the first occurrence.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _warned: set[tuple[TableName, str]] = set()
 
 
 def warn_of_zero_dates(schema: TableSchema, columns: Sequence[str], counts: Any) -> None:
-    """Say once of each column that dates in it were read as the epoch."""
+    """Warn once per column that its invalid dates were read as the epoch."""
     if not counts.any():
         return
     for column, count in zip(columns, counts.tolist(), strict=True):
@@ -44,19 +44,19 @@ def warn_of_zero_dates(schema: TableSchema, columns: Sequence[str], counts: Any)
 
 
 def scanned_zero_date(table: TableName, column: str) -> DefiniteError:
-    """The error of a row that a SELECT returned."""
+    """Return the error for a row that a SELECT returned."""
     return _zero_date(table, column, f"snapshot of {table}", f"correct the value in the source and start again, or {_OTHER_CHOICE_HINT}")
 
 
 def logged_zero_date(table: TableName, column: str, place: str) -> DefiniteError:
-    """The error of a row event. A value that is corrected in the source stays in the log: the table must be read again."""
+    """Return the error for a row event. A correction in the source does not change the log: the table needs a resync."""
     return _zero_date(
         table, column, place, f"{_OTHER_CHOICE_HINT}; or correct the value in the source and have the table read again: {_resync(table)}"
     )
 
 
 def zero_date_in_key(table: TableName, column: str, place: str) -> DefiniteError:
-    """The error of `--zero-dates null` for a column that cannot be NULL."""
+    """Return the error for `--zero-dates null` on a column that cannot be NULL."""
     hint = f"correct the value in the source, or choose --zero-dates epoch; then have the table read again: {_resync(table)}"
     return _zero_date(table, column, place, hint, ", and a column of the key cannot be NULL")
 

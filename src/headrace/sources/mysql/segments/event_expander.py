@@ -1,12 +1,12 @@
-"""A segment whose events are not all plain, as plain events with the addresses they would have in a log without compression.
+"""Expands a segment into plain events, with the addresses they would have in a log without compression.
 
-Compressed events hold more row images than bytes, so their offsets cannot number the images. Instead an image's *address* is where it
-would lie if every compressed event before it in the file, from where reading started, had been written out: the offset plus the *shift*.
-The events' own heads say how much they grow, so the planner knows every segment's shift without opening anything, and reading a segment
-again gives the same addresses. An XA transaction's rows, which lie before its XA COMMIT, take the addresses that follow the start of that
-statement, as if they had been logged there: versions follow the order of commits, and a snapshot taken between the halves stays below.
+Compressed events hold more row images than bytes, so their offsets cannot number the images. Instead, an image's *address* is the offset it
+would have if every compressed event before it in the file, from the start of reading, were decompressed: the offset plus the *shift*. Event
+headers contain the plain sizes, so the planner knows every segment's shift without decompressing, and reading a segment again gives the
+same addresses. The rows of an XA transaction, which precede its XA COMMIT, take the addresses after the start of that statement, as if they
+had been logged there. So versions follow the commit order, and a snapshot taken between the two halves has a lower version.
 
-Pieces are cut on event bounds and hold all table maps that their row events need, so memory is bounded by the largest event.
+Buffers are cut on event bounds and hold all table maps that their row events need, so memory is bounded by the largest event.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _SAVEPOINT, _ROLLBACK_TO = "SAVEPOINT ", "ROLLBACK TO "
 
 @dataclass(frozen=True, slots=True)
 class SkippedRange:
-    """Events inside a segment that are left out: bytes [start, end), which would grow by `growth` (-1: to be found out)."""
+    """Events inside a segment that are skipped: bytes [start, end), which would grow by `growth` (-1: not known yet)."""
 
     start: int
     end: int
@@ -59,7 +59,7 @@ class SkippedRange:
 
 @dataclass(frozen=True, slots=True)
 class InsertedRange:
-    """Bytes [start, end) of another place, whose events count where the event at `at` lies."""
+    """Bytes [start, end) of another file range, whose events count at the position of the event at `at`."""
 
     at: int
     path: str
@@ -68,7 +68,7 @@ class InsertedRange:
     growth: int
     checksum: bool
     crc: str = ""
-    """As a segment's."""
+    """See `Segment.crc`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ class EventBuffer:
     end: int
     checksum: bool
     positions: npt.NDArray[np.int64] | None
-    """Where each event starts in `buf`, if addresses are not simply positions plus `base`."""
+    """The start of each event in `buf`, if addresses are not simply positions plus `base`."""
     addresses: npt.NDArray[np.int64]
     places: npt.NDArray[np.int64]
-    """Each event's offset in the log file; of an event that is inside of another: that one's."""
+    """The offset of each event in the log file. For an event inside a compressed one: the offset of the compressed one."""
     base: int = 0
 
     def locate(self, positions: npt.NDArray[np.int64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Addresses and places of the events that start at `positions`."""
+        """Return addresses and file offsets of the events that start at `positions`."""
         if self.positions is None:
             return positions + (self.base + int(self.addresses[0])), positions + self.base
         at = np.searchsorted(self.positions, positions)
@@ -95,13 +95,13 @@ class EventBuffer:
 
 
 def map_plain(path: str, name: str, start: int, end: int, checksum: bool, shift: int) -> EventBuffer:
-    """A range of a file as one piece; nothing is copied. `shift`: how far its addresses are from its offsets."""
+    """Map a range of a file as one buffer, without copying. `shift`: the distance of its addresses from its offsets."""
     base = start // mmap.ALLOCATIONGRANULARITY * mmap.ALLOCATIONGRANULARITY
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         if end > size:
             raise truncated("binary log", f"{name}:{size}")
-        # A private mapping is writable for numpy's sake; nothing writes to it.
+        # numpy requires a writable mapping; nothing writes to it.
         mapped = mmap.mmap(file.fileno(), end - base, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE, offset=base)
     shifts = np.array([shift], dtype=np.int64)
     return EventBuffer(np.frombuffer(mapped, dtype=np.uint8), start - base, end - base, checksum, None, shifts, shifts, base)
@@ -117,7 +117,7 @@ class EventExpander:
         self._clear()
 
     def pieces(self, skips: tuple[SkippedRange, ...] = (), inserts: tuple[InsertedRange, ...] = ()) -> Iterator[EventBuffer]:
-        """The plain events, with skips left out and inserts put in."""
+        """Yield the plain events, without `skips` and with `inserts`."""
         left_out = {skip.start: skip for skip in skips}
         put_in = {insert.at: insert for insert in inserts}
         view = self._view(self._path, self._start, self._end, self._checksum)
@@ -145,7 +145,7 @@ class EventExpander:
         while at < len(view):
             event = self._event(view, at, insert.checksum)
             size = event_size(event)
-            # The statement that commits it has a GTID of its own.
+            # The statement that commits the transaction has its own GTID.
             if event[4] not in _GTIDS and not any(skip.start <= at < skip.end for skip in undone):
                 address = insert.at + self._shift + at
                 yield from self._plain(event[: size - _tail(insert.checksum)], address, insert.at, size)
@@ -153,7 +153,7 @@ class EventExpander:
         self._shift = origin + insert.end - insert.start + insert.growth
 
     def _growth(self, view: memoryview, skip: SkippedRange) -> int:
-        """By how much what is left out would grow."""
+        """Return the growth of a skipped range."""
         if skip.growth >= 0:
             return skip.growth
         at, growth = skip.start - self._start, 0
@@ -166,7 +166,7 @@ class EventExpander:
         return growth
 
     def _plain(self, event: memoryview, address: int, place: int, size: int) -> Iterator[EventBuffer]:
-        """Add an event, given without checksum, that occupies `size` bytes of the log; what is full by then."""
+        """Add an event, given without checksum, that occupies `size` bytes of the log; yield full buffers."""
         kind = event[4]
         where = f"{self._name}:{place}"
         if kind == TRANSACTION_PAYLOAD_EVENT:
@@ -184,7 +184,7 @@ class EventExpander:
             yield from self._add(self._resolved(event, where), address, place)
 
     def _resolved(self, event: memoryview, where: str) -> bytes:
-        """The event's bytes, of the size that they have without checksum; a partial update made whole."""
+        """Return the event's bytes with the size that they have without checksum. A partial update becomes a full one."""
         if event[4] == PARTIAL_UPDATE_ROWS_EVENT:
             table_id = bytes(event[HEADER_SIZE : HEADER_SIZE + 6])
             if table_id not in self._maps:
@@ -195,7 +195,7 @@ class EventExpander:
         return bytes(head)
 
     def _check_inner(self, event: memoryview, where: str) -> None:
-        """A payload holds changes of rows and nothing that a planner would have had to see."""
+        """Raise if a payload holds anything but row changes: the planner has not seen its content."""
         if event[4] == QUERY_EVENT:
             query = parse_query(bytes(event[HEADER_SIZE:]), where)
             if not query.statement.upper().startswith(_IN_PAYLOAD):
@@ -251,9 +251,9 @@ def _tail(checksum: bool) -> int:
 
 
 def find_undone(view: memoryview, base: int, checksum: bool, place: str) -> tuple[SkippedRange, ...]:
-    """What a transaction took back: the events between each savepoint and the last return to it. `base` is the offset of view[0].
+    """Return the rolled back events: those between each savepoint and the last ROLLBACK TO it. `base` is the offset of view[0].
 
-    MariaDB logs them, with the return, when a transaction cannot be cut short in its cache.
+    MariaDB logs them, with the ROLLBACK TO, if it cannot truncate the transaction in its cache.
     """
     savepoints: dict[str, int] = {}
     undone: list[SkippedRange] = []
@@ -270,13 +270,13 @@ def find_undone(view: memoryview, base: int, checksum: bool, place: str) -> tupl
                 start = savepoints.get(_savepoint(statement[len(_ROLLBACK_TO) :]))
                 if start is None:
                     raise DefiniteError(f"{statement} returns to a savepoint that is not in its transaction", place=place)
-                # What was undone within is undone again with the rest.
+                # Ranges rolled back inside this one are part of it.
                 undone = [skip for skip in undone if skip.start < start] + [SkippedRange(start, base + at)]
         at += size
     return tuple(skip for skip in undone if skip.start < skip.end)
 
 
 def _savepoint(name: str) -> str:
-    """A savepoint's name, which means the same in any case."""
+    """Return a savepoint's name, which is case-insensitive."""
     text = name.strip()
     return (text[1:-1].replace("``", "`") if text.startswith("`") else text).casefold()

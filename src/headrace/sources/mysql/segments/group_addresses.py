@@ -1,8 +1,7 @@
-"""Where the groups of a log file lie in the space of addresses, and what becomes of those that do not count where they lie.
+"""Assigns version addresses to transaction groups; drops groups already applied and moves prepared XA rows to their commit.
 
-Following the same groups from the same position gives the same course, so a batch that is planned again, after a crash, has the same
-addresses. Groups that were applied before (SKIPPED) and prepared XA transactions are left out; an XA COMMIT brings the rows of the
-transaction it names, with the addresses that follow its own.
+The same groups from the same position get the same addresses, so a batch that is planned again after a crash has the same versions. An XA
+COMMIT inserts the rows of the transaction it names, with the addresses that follow its own.
 """
 
 from __future__ import annotations
@@ -22,13 +21,14 @@ from headrace.sources.mysql.segments.group_gtids import named_xid, prepared_in
 from headrace.sources.mysql.server.position import Prepared
 
 LEFT_OUT: Final = (scan.PREPARED, scan.SKIPPED, scan.ROLLED_BACK)
-"""Kinds of groups whose rows do not count where they lie. (Rows of tables without transactions never lie in a group that is rolled back:
-both servers log them in groups of their own.)"""
+"""Kinds of groups whose rows do not count at their own position. (Rows of non-transactional tables are never in a group that is rolled
+back: both servers log them in separate groups.)
+"""
 _SPECIAL: Final = np.array([scan.PREPARED, scan.XA_COMMIT, scan.XA_ROLLBACK, scan.SKIPPED, scan.ROLLED_BACK])
 
 
 class LogFile(Protocol):
-    """The file that groups lie in."""
+    """The file that holds the groups."""
 
     @property
     def name(self) -> str: ...
@@ -42,19 +42,19 @@ class LogFile(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GroupAddresses:
-    """What comes of a run of groups of one file."""
+    """The addresses of consecutive groups of one file, and the ranges to skip and to insert."""
 
     shifts: npt.NDArray[np.int64]
-    """Before each group, how far addresses are from offsets."""
+    """The distance of addresses from offsets before each group."""
     shift: int
-    """The same after the last one."""
+    """The same after the last group."""
     prepared: tuple[Prepared, ...]
     skips: tuple[SkippedRange, ...] = ()
     inserts: tuple[InsertedRange, ...] = ()
 
 
 def assign_addresses(file: LogFile, groups: npt.NDArray[np.int64], shift: int, prepared: tuple[Prepared, ...]) -> GroupAddresses:
-    """The course of groups that start with this shift and these prepared transactions."""
+    """Assign addresses to groups that start with this shift and these prepared transactions."""
     growths = groups[:, scan.GROWTH].copy()
     waiting = {one.xid: one for one in prepared}
     skips: list[SkippedRange] = []
@@ -86,7 +86,7 @@ def assign_addresses(file: LogFile, groups: npt.NDArray[np.int64], shift: int, p
 
 
 def _event(file: LogFile, at: int) -> memoryview:
-    """The event at an offset, without checksum."""
+    """Return the event at an offset, without checksum."""
     size = int.from_bytes(_bytes(file, at, at + HEADER_SIZE)[9:13], "little")
     return _bytes(file, at, at + size)[: -CHECKSUM_SIZE if file.checksum else None]
 

@@ -1,4 +1,4 @@
-"""What a scan leaves to Python because it is rare: groups with tagged GTIDs, and XA transactions inside compressed events."""
+"""Resolves rare groups that the scan leaves to Python: tagged GTIDs, and XA transactions inside compressed events."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _XID: Final = re.compile(r"XA\s+\w+\s+(X'[0-9A-F]*',X'[0-9A-F]*',-?[0-9]+)", re.
 def complete(
     groups: npt.NDArray[np.int64], event_at: Callable[[int], memoryview], name: str
 ) -> tuple[npt.NDArray[np.int64], DefiniteError | None]:
-    """The groups with what the scan left open filled in, up to one where that fails, and why it does.
+    """Resolve the groups that the scan left open. Return the groups up to the first failure, and that failure if there is one.
 
-    `event_at` gives the event at an offset of the file, without checksum.
+    `event_at` returns the event at an offset of the file, without checksum.
     """
     open_ones = (groups[:, scan.TAG] != 0) | ((groups[:, scan.PACKED] != 0) & (groups[:, scan.KIND] == scan.DATA))
     for g in np.flatnonzero(open_ones).tolist():
@@ -58,9 +58,9 @@ def _fill_gtid(group: npt.NDArray[np.int64], event: memoryview, place: str) -> N
 
 
 def parse_tagged_gtid(body: bytes, place: str) -> tuple[bytes, int, str, int]:
-    """Source, number, tag and commit time (microseconds) from the body of a GTID_TAGGED event, without checksum.
+    """Return source, number, tag and commit time (microseconds) from the body of a GTID_TAGGED event, without checksum.
 
-    The format is the server's own serialization: numbered fields in rising order, integers whose first byte says how long they are.
+    The format is the server's own serialization: numbered fields in rising order, integers whose first byte holds their length.
     """
     source, number, tag, committed = b"", 0, "", 0
     try:
@@ -93,7 +93,7 @@ def parse_tagged_gtid(body: bytes, place: str) -> tuple[bytes, int, str, int]:
 
 
 def _integer(body: bytes, at: int) -> tuple[int, int]:
-    """As many more bytes follow as the first one has ones at its low end; the other bits are the number, low bytes first."""
+    """The number of low one bits of the first byte is the number of further bytes; the other bits are the number, low bytes first."""
     more = 0
     while more < 8 and body[at] >> more & 1:
         more += 1
@@ -103,12 +103,12 @@ def _integer(body: bytes, at: int) -> tuple[int, int]:
 
 
 def prepared_in(event: memoryview, place: str) -> str | None:
-    """The XA transaction that a payload or an XA_PREPARE event leaves prepared, if it does."""
+    """Return the xid that a payload or an XA_PREPARE event leaves prepared, if any."""
     if event[4] != TRANSACTION_PAYLOAD_EVENT:
         return _prepared_xid(bytes(event[HEADER_SIZE:]), place)
     last = b""
     for n, inner in enumerate(inner_events(event[HEADER_SIZE:], place)):
-        # The first event tells an XA transaction from others: the rest of those need not be opened.
+        # The first event shows whether it is an XA transaction. Others need not be decompressed further.
         if n == 0 and (inner[4] != QUERY_EVENT or not parse_query(bytes(inner[HEADER_SIZE:]), place).statement.startswith("XA START ")):
             return None
         last = bytes(inner) if inner[4] == XA_PREPARE_EVENT else b""
@@ -116,7 +116,7 @@ def prepared_in(event: memoryview, place: str) -> str | None:
 
 
 def _prepared_xid(body: bytes, place: str) -> str | None:
-    """The xid of an XA_PREPARE event; None if it was committed in the same breath."""
+    """Return the xid of an XA_PREPARE event; None if it was committed in one phase."""
     sizes = [int.from_bytes(body[at : at + 4], "little") for at in (5, 9)]
     if len(body) < 13 + sum(sizes):
         raise truncated("XA_PREPARE", place)
@@ -128,7 +128,7 @@ def _prepared_xid(body: bytes, place: str) -> str | None:
 
 
 def named_xid(statement: str, place: str) -> str:
-    """The xid in an XA COMMIT or XA ROLLBACK statement, as the servers log it."""
+    """Return the xid in an XA COMMIT or XA ROLLBACK statement, as the servers log it."""
     match = _XID.match(statement)
     if match is None:
         raise truncated("XA QUERY", place)

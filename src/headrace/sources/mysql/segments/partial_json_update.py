@@ -1,8 +1,8 @@
-"""Partial updates of JSON columns as whole ones.
+"""Converts partial updates of JSON columns to full ones.
 
-With `binlog_row_value_options = PARTIAL_JSON` MySQL logs only what an update changed in a document. The before image has the document
-whole, so the after image can be made whole: the result is the UPDATE_ROWS event that the server would have written without the setting.
-Python per row, which is accepted here: such a row carries one or several documents, and only updates of parts of them come this way.
+With `binlog_row_value_options = PARTIAL_JSON` MySQL logs only the changed parts of a document. The before image has the full document, so
+the full after image can be computed: the result is the UPDATE_ROWS event that the server would have written without the setting. It runs
+Python per row, which is acceptable: such a row carries large documents, and only partial updates come here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PARTIAL_JSON_OPTION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """How the columns of a table lie in an image."""
+    """The layout of a table's columns in an image."""
 
     sizes: tuple[tuple[int, int], ...]
     """Per column, its size; or 0 and the bytes of its length."""
@@ -38,7 +38,7 @@ class _Layout:
 
 
 def plain_update(event: memoryview, table_map: bytes, place: str) -> bytes:
-    """A PARTIAL_UPDATE_ROWS event, given without checksum, as the UPDATE_ROWS event it stands for.
+    """Return the UPDATE_ROWS event for a PARTIAL_UPDATE_ROWS event, given without checksum.
 
     `table_map` is the body of its table map after table id and flags.
     """
@@ -74,7 +74,7 @@ def _layout(table_map: bytes, place: str) -> _Layout:
 
 
 def _check_whole(present: bytes, width: int, place: str) -> None:
-    """Whether both images hold all columns."""
+    """Raise unless both images hold all columns."""
     half = len(present) // 2
     for bitmap in (present[:half], present[half:]):
         if int.from_bytes(bitmap, "little") & (1 << width) - 1 != (1 << width) - 1:
@@ -86,7 +86,7 @@ def _check_whole(present: bytes, width: int, place: str) -> None:
 
 
 def _copy_row(body: bytes, at: int, layout: _Layout, out: bytearray) -> int:
-    """Append one row's images, made whole, to `out`; the place after them in `body`."""
+    """Append one row's full images to `out`; return the position after them in `body`."""
     start = at
     before, at = _bounds(body, at, layout)
     out += body[start:at]
@@ -116,7 +116,7 @@ def _copy_row(body: bytes, at: int, layout: _Layout, out: bytearray) -> int:
 
 
 def _bounds(body: bytes, at: int, layout: _Layout) -> tuple[list[tuple[int, int] | None], int]:
-    """Where each value of the image at `at` lies, None for NULL; and the place after it."""
+    """Return the bounds of each value of the image at `at`, None for NULL, and the position after it."""
     nulls = int.from_bytes(body[at : at + layout.bitmap], "little")
     at += layout.bitmap
     found: list[tuple[int, int] | None] = []
@@ -133,7 +133,7 @@ def _bounds(body: bytes, at: int, layout: _Layout) -> tuple[list[tuple[int, int]
 
 
 def _changed(document: bytes, changes: bytes) -> bytes:
-    """A document after the changes that were logged; the same bytes if there are none."""
+    """Return a document after the logged changes; the same bytes if there are none."""
     if not changes:
         return document
     root = parse_document(document)

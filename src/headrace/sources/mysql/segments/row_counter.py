@@ -1,7 +1,7 @@
-"""Counting the changes in a piece of log without decoding them, so that a batch can be cut by rows.
+"""Counts row changes without decoding them, so that a batch can be cut by rows.
 
-Counts are of all tables, replicated or not: the planner knows no schemas. An event whose rows cannot be stepped over (a type of column
-nobody can read, or damage, which the reader reports with its place) counts as one change.
+It counts all tables, replicated or not: the planner has no schemas. An event whose rows cannot be parsed (an unknown column type, or
+damage, which the reader reports with its place) counts as one change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ID_SLOTS: Final = 16_384
 
 
 def groups_within(pieces: Iterator[EventBuffer], ends: npt.NDArray[np.int64], most: int, place: str) -> tuple[int, int]:
-    """How many of the groups that lie in `pieces` and end at `ends` hold at most `most` changes together, and how many they hold."""
+    """Return how many of the groups in `pieces`, which end at `ends`, hold at most `most` changes together, and their changes."""
     if not len(ends):
         return 0, 0
     totals = np.zeros(len(ends), dtype=np.int64)
@@ -36,13 +36,13 @@ def groups_within(pieces: Iterator[EventBuffer], ends: npt.NDArray[np.int64], mo
         if totals.sum() > most:
             break
     sums = np.cumsum(totals)
-    # Groups beyond the last one looked at have no count yet, but the sum up to them is above `most` already.
+    # Groups after the last parsed one have no count yet, but the sum before them already exceeds `most`.
     fitting = int(np.searchsorted(sums, most, side="right"))
     return fitting, int(sums[fitting - 1]) if fitting else 0
 
 
 class _Counter:
-    """One pass over a piece of log, a window of events at a time."""
+    """One pass over a buffer, a window of events at a time."""
 
     def __init__(self, piece: EventBuffer, place: str) -> None:
         self._piece, self._buf, self._place = piece, piece.buf, place
@@ -58,7 +58,7 @@ class _Counter:
         return int(self._state[scan.I_POS]) >= self._piece.end
 
     def step(self) -> list[tuple[int, int]]:
-        """Offset and number of changes of each row event in the next window."""
+        """Return offset and number of changes of each row event in the next window."""
         self._state[scan.I_EVENTS] = 0
         piece = self._piece
         status = scan.index_rows(self._buf, piece.end, 0, piece.checksum, self._events, self._maps, self._ids, self._state)
@@ -82,5 +82,5 @@ class _Counter:
         try:
             return describe_storage(parse_table_map(self._buf[start : start + size].tobytes(), self._place))
         except DefiniteError:
-            # A map nobody can read: if the table is replicated, the reader says so, with the place.
+            # The map is unreadable. If the table is replicated, the reader reports it with its place.
             return None

@@ -1,9 +1,9 @@
-"""A segment of the log to change blocks: what a task does with an address.
+"""Reads a segment of the log into change blocks, in a task.
 
-A segment is a byte range of a log file that starts and ends on statement bounds, so it never needs bytes from before its start. Reading
-it again gives equal blocks: they are cut by the segment's bytes and the table's definition alone, never by what else is read. The range is
-mapped, not loaded, and walked in windows, so memory is bounded whatever the segment's size. A segment whose events are not all plain goes
-through `expand` first; plain ones pay nothing for that.
+A segment is a byte range of a log file that starts and ends on statement bounds, so it never needs bytes before its start. Reading it again
+gives equal blocks: their bounds depend only on the segment's bytes and the table's definition. The range is memory-mapped and walked in
+windows, so memory is bounded for any segment size. Only a segment with compressed, skipped or inserted events goes through
+`event_expander`.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ from headrace.sources.mysql.segments.transaction_labels import OpenTransaction, 
 from headrace.sources.mysql.server.position import file_number
 
 _WINDOW_EVENTS: Final = 262_144
-"""Most segments are one window: every table of a window makes a block of its own, and small blocks cost a sink most."""
+"""Most segments are one window. Every table of a window gets its own block, and small blocks are expensive for sinks."""
 _MAX_MAPS: Final = 4_096
 _ID_SLOTS: Final = 16_384
 _UNWANTED: Final = _MAX_MAPS
 _NEVER: Final = 1 << 62
 _ALWAYS: Final = frozenset({"path", "file", "start", "end", "epoch", "checksum"})
-"""Fields of a segment that are always written down."""
+"""Fields of a segment that are always serialised."""
 _ABOUT_WORK: Final = ("kind", "until", "news", "ordered")
-"""What a piece of work says besides its segment."""
+"""The keys of a split that do not belong to its segment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The address of a piece of log: bytes [start, end) of `path`, which mirrors the server's `file`."""
+    """A range of the log: bytes [start, end) of `path`, the relay's copy of the server's `file`."""
 
     path: str
     file: str
@@ -52,17 +52,17 @@ class Segment:
     epoch: int
     checksum: bool
     shift: int = 0
-    """How far the addresses at its start are from the offsets (see `expand`)."""
+    """The distance of addresses from offsets at its start (see `event_expander`)."""
     packed: bool = False
-    """Whether events of it must be expanded, left out or put in."""
+    """Whether its events must be expanded, skipped or inserted."""
     skips: tuple[SkippedRange, ...] = ()
     inserts: tuple[InsertedRange, ...] = ()
     open_transaction: OpenTransaction | None = None
-    """The transaction in whose middle it starts, if it does."""
+    """The transaction that is open at its start, if any."""
     crc: str = ""
-    """The CRC-32 of its bytes, for tasks that may run elsewhere (see `fetching`); `path` may be empty then."""
+    """The CRC-32 of its bytes, for tasks on other machines (see `segment_fetch`). `path` may then be empty."""
     server: str = ""
-    """Whose log it is, then."""
+    """The identity of the server, if `crc` is set."""
 
     def to_json(self) -> dict[str, Any]:
         raw = asdict(self)
@@ -79,11 +79,11 @@ class Segment:
 
     @classmethod
     def from_split(cls, split: dict[str, Any]) -> Segment:
-        """The segment that a piece of work is about."""
+        """Return the segment of a split."""
         return cls.from_json({name: value for name, value in split.items() if name not in _ABOUT_WORK})
 
     def pieces(self) -> Iterator[EventBuffer]:
-        """Its events, plain."""
+        """Yield its plain events."""
         if self.packed:
             expander = EventExpander(self.path, self.file, self.start, self.end, self.checksum, self.shift)
             yield from expander.pieces(self.skips, self.inserts)
@@ -92,7 +92,7 @@ class Segment:
 
 
 def read_segment(segment: Segment, catalog: TableCatalog) -> Iterator[ChangeBlock]:
-    """The blocks of a segment, table by table within each window."""
+    """Yield the blocks of a segment, table by table within each window."""
     if segment.start == segment.end:
         return
     walk = _Walk(segment, catalog)
@@ -133,7 +133,7 @@ class _Walk:
             events = self._events[: state[scan.I_EVENTS]]
             events[:, scan.EVENT_AT], events[:, scan.PLACE] = piece.locate(events[:, scan.PLACE])
             if len(events):
-                # What does not fit a version is an error, not a wrapped number.
+                # Raise if the address does not fit a version, instead of wrapping around.
                 pack_version(0, 0, int(events[-1, scan.EVENT_AT] + events[-1, scan.IMAGES_END] - events[-1, scan.COUNT_AT]))
             if self._labels is None:
                 yield from self._decode(events)
@@ -150,7 +150,7 @@ class _Walk:
             events = events[late]
         events = self._without_skipped(events)
         tables: dict[TableName, tuple[int, dict[int, RowDecoder]]] = {}
-        # Events sorted by table once, not searched once per table: a window may hold hundreds of tables.
+        # Sort events by table once: a window may hold hundreds of tables.
         places = np.full(_MAX_MAPS, _UNWANTED, dtype=np.uint16)
         for m in np.unique(events[:, scan.MAP]).tolist():
             decoder = self._decoders[m] if m in self._decoders else self._decoders.setdefault(m, self._decoder_for(m, events))
@@ -178,7 +178,7 @@ class _Walk:
         return decoder.decode(self._piece.buf, run, self._version_base, self._segment.file)
 
     def _at_one_event(self, decoder: RowDecoder, run: npt.NDArray[np.int64], error: DefiniteError) -> DefiniteError:
-        """The same error of the one event that it is about: the first that cannot be decoded by itself."""
+        """Return the error of the first event that cannot be decoded alone."""
         while len(run) > 1:
             first, second = run[: len(run) // 2], run[len(run) // 2 :]
             failed = self._failure(decoder, first)
@@ -219,14 +219,14 @@ class _Walk:
         return np.ascontiguousarray(events[~skipped])
 
     def _place(self, position: int) -> str:
-        """Where in the log the bytes at a position of the piece lie."""
+        """Return the log position of the bytes at a position of the buffer."""
         piece = self._piece
         if piece.positions is None:
             return f"{self._segment.file}:{piece.base + position}"
         return f"{self._segment.file}:{int(piece.places[max(int(np.searchsorted(piece.positions, position, side='right')) - 1, 0)])}"
 
     def _first_offset(self, m: int) -> int:
-        """From where on in this file the events of a table map count."""
+        """Return the offset in this file before which events of a table map are skipped."""
         if not self._has_skipped_starts:
             return 0
         start, size = self._maps[m].tolist()
@@ -241,7 +241,7 @@ class _Walk:
         start, size = self._maps[m].tolist()
         place = self._place(start)
         body = self._piece.buf[start : start + size].tobytes()
-        # A table nobody wants may have columns nobody can read.
+        # A table that is not selected may have columns that cannot be decoded.
         if not self._catalog.wanted(parse_table_name(body, place)):
             return None
         table_map = parse_table_map(body, place)
@@ -271,11 +271,11 @@ class _Walk:
 
 
 def _runs(events: npt.NDArray[np.int64], decoders: Mapping[int, RowDecoder]) -> Iterator[tuple[RowDecoder, npt.NDArray[np.int64]]]:
-    """A table's events, in the order of the log, in runs of those with one decoder. Nearly always that is one run."""
+    """Yield a table's events, in log order, in runs with one decoder. Nearly always there is one run."""
     if len({id(decoder) for decoder in decoders.values()}) == 1:
         yield next(iter(decoders.values())), events
         return
-    # A table is described in two ways within a window when the server's binlog_row_metadata was changed in it.
+    # A window has two maps of a table if the server's binlog_row_metadata changed in it.
     owners = np.array([id(decoders[m]) for m in events[:, scan.MAP].tolist()])
     for run in np.split(events, np.flatnonzero(np.diff(owners)) + 1):
         yield decoders[int(run[0, scan.MAP])], np.ascontiguousarray(run)

@@ -1,7 +1,7 @@
-"""Single events of the log that are left out because somebody asked for it: their places, and what was in them.
+"""Skips single events of the log at the user's request, and reports their content.
 
-Invariant: just what is named is left out. An event is named by its file, its offset and the log's epoch; a single row by its version, with
-which the image before an update goes, too. What was left out is told whole, or as much of it as is small.
+Invariant: only named events are skipped. An event is named by its file, its offset and the log's epoch; a row by its version, together with
+the before image of the same update. The skipped content is reported, up to a limit.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ _STATEMENT: Final = "statement "
 _PLACE: Final = re.compile(r"(?P<statement>statement )?(?P<file>.+\.\d+):(?P<offset>\d+)(~(?P<epoch>\d+))?")
 _ROW: Final = re.compile(r"row (\d+)")
 MOST_BYTES: Final = 16 << 10
-"""Of what was left out, told of one event."""
+"""The most content that is reported for one event."""
 
 
 def event_place(file: str, offset: int, epoch: int) -> str:
-    """An event by where it begins."""
+    """Return the name of an event, by its start."""
     return f"{file}:{offset}" + (f"~{epoch}" if epoch else "")
 
 
 def statement_place(position: BinlogPosition) -> str:
-    """A statement by where it ends."""
+    """Return the name of a statement, by its end."""
     return f"{_STATEMENT}{event_place(position.file, position.offset, position.epoch)}"
 
 
 def is_place(place: str) -> bool:
-    """Whether it is one of an event, a row or a statement of a server's log."""
+    """Whether this names an event, a row or a statement of a server's log."""
     return bool(_PLACE.fullmatch(place) or _ROW.fullmatch(place))
 
 
 def is_passed(place: str, reached: BinlogPosition) -> bool:
-    """Whether a log that was read up to a position has been read past a place."""
+    """Whether a log that was read up to a position has passed this place."""
     row = _ROW.fullmatch(place)
     if row:
         return int(row[1]) < reached.version
@@ -56,7 +56,7 @@ def is_passed(place: str, reached: BinlogPosition) -> bool:
 
 @dataclass(slots=True)
 class SkippedEvents:
-    """What one task leaves out, and what it left out."""
+    """The events that one task must skip, and those that it has skipped."""
 
     places: Iterable[str]
     epoch: int
@@ -73,11 +73,11 @@ class SkippedEvents:
                 self._offsets.setdefault(event["file"], []).append(int(event["offset"]))
 
     def offsets(self, file: str) -> list[int]:
-        """Of the events in a file."""
+        """Return the offsets of the events to skip in a file."""
         return self._offsets.get(file, [])
 
     def left_out(self, place: str, table: TableName, content: bytes) -> None:
-        """Note an event. (A packed one has several rows of several tables; they are told together.)"""
+        """Record a skipped event. A compressed one holds rows of several tables, which are reported together."""
         there = self.found.setdefault(place, {"table": str(table), "content": "", "bytes": "0"})
         if str(table) not in there["table"].split(", "):
             there["table"] += f", {table}"
@@ -85,7 +85,7 @@ class SkippedEvents:
         there["content"] = there["content"] or base64.b64encode(content[:MOST_BYTES]).decode()
 
     def without_rows(self, block: ChangeBlock) -> ChangeBlock:
-        """A block without the rows that are left out."""
+        """Return a block without the rows to skip."""
         if not self._rows:
             return block
         versions, ops = block.version.to_numpy(), block.op.to_numpy()
@@ -102,5 +102,5 @@ class SkippedEvents:
         return block.taken(~gone)
 
     def told(self) -> list[dict[str, str]]:
-        """For the driver."""
+        """Return the report for the driver."""
         return [{"place": place, **what} for place, what in self.found.items()]

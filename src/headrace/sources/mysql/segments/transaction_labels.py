@@ -1,7 +1,7 @@
-"""Which transaction made a change, where in it, and by which statement: looked up for whole blocks, from the versions alone.
+"""Labels changes with their transaction, their order in it, and their statement, for whole blocks and from the versions alone.
 
-A version holds the image's address, and addresses rise along the log; so the transaction of an image is the last one that starts before
-it. Nothing is done per row, and nothing at all unless the reader was asked for it.
+A version holds the image's address, and addresses rise along the log, so the transaction of an image is the last one that starts before it.
+There is no work per row, and none at all unless the reader requests labels.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _FIRST_ROOM: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """The transaction in whose middle a segment starts."""
+    """The transaction that is open at the start of a segment."""
 
     address: int
     name: str
     committed: int
-    """When it was committed, in microseconds; 0 if the log does not say."""
+    """The commit time, in microseconds; 0 if the log does not contain it."""
 
 
 def name_group(group: npt.NDArray[np.int64], file: str, *, mariadb: bool) -> str:
-    """A group's transaction as `TransactionLabels` names it: its GTID, else where it starts."""
+    """Return the name of a group's transaction: its GTID, otherwise its start."""
     first, second, number, tag = group[scan.GTID].tolist()
     if not number:
         return f"{file}:{int(group[scan.START])}"
@@ -54,7 +54,7 @@ def name_group(group: npt.NDArray[np.int64], file: str, *, mariadb: bool) -> str
 
 
 class TransactionLabels:
-    """The transactions and statements of one pass over a segment, as far as it has come."""
+    """The transactions and statements seen so far in one pass over a segment."""
 
     def __init__(self, file: str, open_transaction: OpenTransaction, *, transactions: bool, queries: bool) -> None:
         self._file, self._transactions, self._queries = file, transactions, queries
@@ -64,7 +64,7 @@ class TransactionLabels:
         self._marks = np.empty((_FIRST_ROOM, scan.MARK_COLUMNS), dtype=np.int64)
 
     def note(self, piece: EventBuffer, start: int, end: int) -> None:
-        """Take in what names the changes of the events in [start, end) of a piece."""
+        """Record the transactions and statements of the events in [start, end) of a buffer."""
         for known in (self._starts, self._names, self._text_starts, self._texts):
             del known[:-1]
         marks = self._list(piece, start, end)
@@ -84,7 +84,7 @@ class TransactionLabels:
             self._texts.append(None)
 
     def attach(self, block: ChangeBlock) -> ChangeBlock:
-        """The block with what was asked for."""
+        """Return the block with the requested labels."""
         addresses = (block.version.to_numpy(zero_copy_only=False) & _ADDRESS).astype(np.int64)
         if self._transactions:
             starts = np.array(self._starts, dtype=np.int64)
