@@ -1,4 +1,4 @@
-"""`python -m headrace.embedded`: the child process that `EmbeddedServer` starts; people use `headrace serve`."""
+"""`python -m headrace.embedded`: the child process that `EmbeddedServer` starts. Users run `headrace serve`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def main() -> int:
     options = _read_arguments()
     if options.lifeline_fd >= 0:
         threading.Thread(target=_follow_parent, args=(options.lifeline_fd, os.getppid()), name="lifeline", daemon=True).start()
-    # Taken out of the environment: the engine and its children have no use for it.
+    # Removed from the environment: the engine and its children must not see it.
     password = os.environ.pop(PASSWORD_VARIABLE, "")
 
     def report_ready(port: int) -> None:
@@ -56,14 +56,14 @@ def _read_arguments() -> argparse.Namespace:
 
 def _report(fd: int, message: dict[str, object]) -> None:
     if fd >= 0:
-        # The parent may have given up waiting and closed its end.
+        # The parent may have timed out and closed its end.
         with contextlib.suppress(BrokenPipeError):
             os.write(fd, json.dumps(message).encode() + b"\n")
         os.close(fd)
 
 
 def _follow_parent(parent_pipe: int, parent: int) -> None:
-    """Stop this process once its parent is gone: the pipe closes or, if some fork of the parent still holds it, the parent's id changes."""
+    """Stop this process when its parent has ended: the pipe closes or, if a fork of the parent still holds it, the parent id changes."""
     poller = select.poll()
     poller.register(parent_pipe, select.POLLIN | select.POLLHUP)
     while not poller.poll(_PARENT_POLL_MS) and os.getppid() == parent:

@@ -1,8 +1,8 @@
-"""One HTTP request to the engine and back: ClickHouse's HTTP interface.
+"""Handles one HTTP request: ClickHouse's HTTP interface.
 
-Invariant: the status and headers go out only when the statement has either ended or produced more than `_HOLD` bytes. So a statement that
-fails early answers with its error's status; one that fails later ends in the exception block that ClickHouse clients look for, and in a
-cut-off chunked body, so it can never be taken for a complete result.
+Invariant: status and headers are sent only when the statement has ended or produced more than `_HOLD` bytes. So a statement that fails
+early answers with its error's status. One that fails later ends with the exception block that ClickHouse clients look for, and a truncated
+chunked body, so it is never taken for a complete result.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _HOLD: Final = 1 << 16
 _SPOOL_BYTES: Final = 16 << 20
 _MAX_QUERY: Final = 262_144
 _MOST_QUERY: Final = 64 << 20
-"""A statement is held in memory, whatever `max_query_size` says."""
+"""A statement is held in memory, whatever `max_query_size` is."""
 _MOST_DIGITS: Final = 18
 LIVENESS_PATHS: Final = frozenset({"/ping", "/replicas_status"})
 _QUERY_PATHS: Final = frozenset({"/", "/query", ""})
@@ -40,7 +40,7 @@ _REALM: Final = 'Basic realm="ClickHouse server HTTP API"'
 
 
 class Handler:
-    """Answers requests; shared by all connections."""
+    """Handles requests; shared by all connections."""
 
     def __init__(self, engine: Engine, account: Account, origin_check: OriginCheck, scratch: Path) -> None:
         self._engine = engine
@@ -52,7 +52,7 @@ class Handler:
         self._common = {"X-ClickHouse-Server-Display-Name": engine.display_name}
 
     def cancel(self) -> None:
-        """Tell all running statements to end."""
+        """Cancel all running statements."""
         self._engine.cancel()
 
     def close(self) -> None:

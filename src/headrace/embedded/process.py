@@ -1,7 +1,7 @@
-"""The embedded server as a child process of whoever needs it.
+"""Starts the embedded server as a child process, or finds a running one.
 
-The child holds one end of a pipe and stops when the other end closes, that is when its owner ends in whatever way: no orphan keeps the
-directory. It is in its own session, so Ctrl-C reaches the owner alone, which then finishes its work against a server that still runs.
+The child holds one end of a pipe and stops when the other end closes, that is, when its owner ends in any way. So no orphan keeps the
+directory. The child has its own session: Ctrl-C reaches only the owner, which then finishes its work while the server still runs.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _PACKAGES: Final = Path(__file__).resolve().parents[2]
 class EmbeddedServer:
     """A server on a directory: started here (`EmbeddedServer(path)`), or found running (`connect_or_start`).
 
-    `password` is what the server is to ask for: empty takes HEADRACE_SERVE_PASSWORD, the stored password or a random one, in this order.
-    Once the server runs, `user` and `password` are what it asks for.
+    `password` is the server's password; if empty: HEADRACE_SERVE_PASSWORD, the stored password, or a random one, in this order. Once the
+    server runs, `user` and `password` are its credentials.
     """
 
     _program: ClassVar = ("-m", "headrace.embedded")
-    """What the interpreter runs in the child."""
+    """Arguments of the child's interpreter."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class EmbeddedServer:
 
     @classmethod
     def connect_or_start(cls, path: Path, *, wait_seconds: float = 30.0) -> EmbeddedServer:
-        """The directory's running server, or a new one; either is ready. Only one that was started here is stopped by `stop`."""
+        """Return the directory's running server, or start one; it is ready. `stop` only stops a server that was started here."""
         server = cls(path, lock_wait_seconds=1.0)
         deadline = time.monotonic() + wait_seconds
         while True:
@@ -74,7 +74,7 @@ class EmbeddedServer:
                 try:
                     return server.start()
                 except DirectoryInUse:
-                    # Another process was faster, or holds the directory without serving it.
+                    # Another process was faster, or holds the directory without serving.
                     if time.monotonic() >= deadline:
                         raise
             elif serving.port and ping(serving.host, serving.port):
@@ -118,7 +118,7 @@ class EmbeddedServer:
         return self
 
     def stop(self, timeout_seconds: float = 45.0) -> None:
-        """Stop the child in order; kill it if it does not end in time. Does nothing to a server that was only found."""
+        """Stop the child; kill it if it does not end in time. Does nothing to a server that was found running."""
         child, self._child = self._child, None
         if child is not None:
             child.terminate()
@@ -147,10 +147,10 @@ class EmbeddedServer:
         self.user, self.password = account.user, account.password
 
     def _spawn(self, parent_pipe: int, ready: int) -> None:
-        # -P: a module of the working directory must not take the place of one of ours.
+        # -P: a module in the working directory must not shadow one of Headrace's.
         command = [sys.executable, "-P", *self._program, str(self.path), "--host", self.host, "--port", str(self.port)]
         command += ["--user", self.user, "--lock-wait", str(self._lock_wait), "--lifeline-fd", str(parent_pipe), "--ready-fd", str(ready)]
-        # The child finds this very package, however this process came to it.
+        # The child must import this same package, however this process found it.
         found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PYTHONPATH": found}
         if self.password:
@@ -189,7 +189,7 @@ class EmbeddedServer:
             time.sleep(0.02)
 
     def _failed_start(self) -> HeadraceError:
-        """Why the child ended without a word: its log says it, unless there was no room for that either."""
+        """Return why the child ended without a report: from its log, or because the disk is full."""
         assert self._child is not None
         code, tail, place = self._child.wait(), self._log_tail(), str(self.path)
         short = shortage_in("No space left on device" if full_directory([self.path]) else tail, place)
@@ -209,7 +209,7 @@ class EmbeddedServer:
 
 
 def ping(host: str, port: int, timeout_seconds: float = 5.0) -> bool:
-    """Whether a server answers there."""
+    """Whether a server answers."""
     connection = http.client.HTTPConnection(host, port, timeout=timeout_seconds)
     with contextlib.closing(connection):
         try:

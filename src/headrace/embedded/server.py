@@ -1,10 +1,10 @@
-"""The server: owns the directory, accepts connections, one thread each, until it is told to stop.
+"""The embedded server: owns the directory and serves each connection in a thread, until it is stopped.
 
-Connections are bounded in number. When there are too many, the one that has waited longest to send a request makes room; when all are at
-work, a few more are still answered on whether the server lives. So slow clients do not keep others out.
+The number of connections is bounded. When there are too many, the connection that has been idle longest is closed; when all are busy, a few
+more still get an answer to health checks. So slow clients do not keep others out.
 
-Stopping is orderly: no new connections, idle ones are closed, running requests get `_GRACE_SECONDS` to finish, then the engine is closed.
-A kill is safe too: an insert that was acknowledged is a complete part, and a part that was not completed is dropped at the next start.
+A stop is orderly: no new connections, idle ones are closed, running requests get `_GRACE_SECONDS` to finish, then the engine is closed. A
+kill is safe too: an acknowledged insert is a complete part, and an incomplete part is dropped at the next start.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _IO_SECONDS: Final = 300
 _GRACE_SECONDS: Final = 30
 _HURRY_SECONDS: Final = 5
 STOP_S: Final = _GRACE_SECONDS + 2 * _HURRY_SECONDS
-"""How long stopping takes at most."""
+"""The longest duration of a stop."""
 _BACKLOG: Final = 128
 _MOST_CONNECTIONS: Final = 512
 _MOST_RESERVED: Final = 32
@@ -68,11 +68,11 @@ def serve(
     lock_wait_seconds: float = 5.0,
     allowed_hosts: Sequence[str] = (),
 ) -> None:
-    """Serve the directory until SIGTERM or SIGINT; `on_ready` gets the port once requests are answered. Call it in the main thread.
+    """Serve the directory until SIGTERM or SIGINT; `on_ready` gets the port once requests are served. Call it in the main thread.
 
-    Without a password, the server uses the one that the directory's file holds, or makes a random one and stores it there.
+    Without a password, the server uses the stored one, or generates and stores a random one.
     """
-    # Other users of the machine read neither the rows nor the password, whatever mode the engine asks for.
+    # Other users must not read rows or password, whatever mode the engine requests.
     os.umask(0o077)
     root = path.resolve()
     if "?" in str(root):
@@ -92,10 +92,10 @@ def serve(
         stack.callback(shutil.rmtree, scratch, ignore_errors=True)
         config, users = scratch / "engine.xml", scratch / "users.xml"
         config.write_text(render_config())
-        # The engine reads a config.xml of the working directory unasked; there is none in ours. Its import makes a temporary directory.
+        # The engine reads a config.xml of the working directory; the scratch directory has none. Its import creates a temporary directory.
         os.chdir(scratch)
         os.environ["TMPDIR"] = str(scratch)
-        # A wide table of many parts needs thousands.
+        # A wide table with many parts needs thousands of files.
         check_file_limit("an embedded ClickHouse", SERVER_FILES)
         if not confine(root):
             log.warning("this kernel has no Landlock: only the engine's own rules keep SQL from files outside of %s", root)
@@ -113,7 +113,7 @@ def serve(
 
 
 class _Stop:
-    """Set by a signal, waited for by the accept loop."""
+    """Set by a signal handler, awaited by the accept loop."""
 
     def __init__(self) -> None:
         self.reader, self.writer = os.pipe()
@@ -153,7 +153,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _make_scratch(root: Path) -> Path:
-    """An empty directory for the engine's configuration and for results that are held back; what a killed server left in it goes."""
+    """Create an empty directory for the engine's configuration and spooled results; files of a killed server are removed."""
     scratch = root / "headrace-scratch"
     shutil.rmtree(scratch, ignore_errors=True)
     scratch.mkdir(mode=0o700)
@@ -180,7 +180,7 @@ class _Server:
         try:
             sock, _ = self._listener.accept()
         except OSError as error:
-            # Out of descriptors, or the client is gone already: neither may end the server.
+            # Out of descriptors, or the client has gone: neither may end the server.
             log.warning("cannot accept a connection: %s", error)
             time.sleep(0.1)
             return
@@ -217,10 +217,10 @@ class _Server:
 
 
 class _Connection:
-    """One client's connection and the thread that serves it."""
+    """One client's connection and its thread."""
 
     def __init__(self, sock: socket.socket, handler: Handler, forget: Callable[[_Connection], None], *, reserved: bool) -> None:
-        """`reserved`: one beyond the limit, which may only ask whether the server lives."""
+        """`reserved`: beyond the limit; only health checks are answered."""
         self.waiting_since: float | None = time.monotonic()
         self._reserved = reserved
         self._sock = sock
@@ -233,7 +233,7 @@ class _Connection:
         self.thread = threading.Thread(target=self._serve, name="client", daemon=True)
 
     def stop(self, hurry: bool) -> None:
-        """Close when idle, or after the request under way; in a hurry, now."""
+        """Close when idle, or after the current request; with `hurry`, now."""
         with self._lock:
             self._stopping = True
             if self._response is not None:
@@ -249,7 +249,7 @@ class _Connection:
                 while self._serve_one(stream):
                     pass
         except OSError as error:
-            # The client went away; whatever it was doing has been undone by the handler.
+            # The client has gone; the handler has undone its request.
             log.debug("connection lost: %s", error)
         finally:
             self._forget(self)
@@ -287,7 +287,7 @@ class _Connection:
             return False
 
     def _linger(self) -> None:
-        """Closing on unread bytes would cut off the answer: what is on its way is taken, for a moment."""
+        """Read what the client still sends for a moment: closing with unread bytes would cut off the response."""
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
             self._sock.settimeout(_LINGER_SECONDS)
@@ -303,7 +303,7 @@ class _Connection:
         try:
             self._handler.answer(request, response)
         except QueryFailure as failure:
-            # The result was under way: the handler has marked it, and closing here leaves it visibly incomplete.
+            # Part of the result was sent: the handler has marked it, and closing here leaves it visibly incomplete.
             log.info("a result ended early: %s", failure.message)
             return False
         if response.refused:

@@ -1,7 +1,7 @@
-"""HTTP sessions: what `SET`, `USE` and temporary tables leave behind for later requests with the same `session_id`.
+"""HTTP sessions: the state that `SET`, `USE` and temporary tables leave for later requests with the same `session_id`.
 
-A session is a name until a statement gives it state; only then it holds an engine handle of its own. So the many clients that send a
-session id by habit cost nothing. A request's own settings, parameters and database never stay in the session: they are put back afterwards.
+A session gets its own engine handle only when a statement gives it state. So clients that always send a session id cost nothing. A
+request's own settings, parameters and database are reset afterwards.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Sessions:
 
     @contextmanager
     def handle(self, options: RequestOptions, changes_session: bool) -> Iterator[Handle]:
-        """A handle prepared for the request: its database, settings and parameters apply, and nothing of another request does."""
+        """Provide a handle with the request's database, settings and parameters, and nothing of other requests."""
         if not options.session_id:
             with self._with_new_handle(options) as handle:
                 yield handle

@@ -1,1 +1,1 @@
-"""`CREATE DATABASE … ENGINE = MaterializeMySQL(…)` as a pipe: read, kept running in the background, shown and dropped."""
+"""`CREATE DATABASE … ENGINE = MaterializeMySQL(…)` as a background pipe: parsed, started, shown and dropped."""

@@ -1,7 +1,7 @@
-"""Pipes that run in the background, from outside: started, looked at, stopped.
+"""Starts, inspects and stops pipes that run in the background.
 
-A pipe's directory holds all that it needs to be started again: its plan, its settings, its secret (readable by its owner only), its
-state and its log. Invariant: at most one keeper runs a directory (its lock says so), and after `stop` nothing of the pipe runs any more.
+A pipe's directory has everything needed to start it again: plan, settings, secret (readable by its owner only), state and log. Invariant:
+at most one keeper runs a directory (by its lock), and after `stop` no process of the pipe runs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.settings.settings_file import PlainSettings
 from headrace.settings.toml_writer import to_toml
 
 SETTINGS: Final = "settings.toml"
-# -P: a module of the working directory must not take the place of one of ours.
+# -P: a module in the working directory must not shadow one of Headrace's.
 PYTHON: Final = (sys.executable, "-P", "-m")
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 _BEGIN_S: Final = 180.0
@@ -43,12 +43,12 @@ class BackgroundPipe:
 
     @property
     def is_running(self) -> bool:
-        """Whether a keeper, or a replicating process that has lost its keeper, works on the directory."""
+        """Whether a keeper, or a replicating process that lost its keeper, runs on the directory."""
         return self._keeper_pid() is not None or (self.directory.exists() and StateDirectory(self.directory, make=False).is_owned)
 
     @property
     def status(self) -> dict[str, Any]:
-        """What the keeper said last; empty if it has said nothing."""
+        """The keeper's last status; empty if there is none."""
         file = self.directory / keeper.STATUS
         try:
             content: dict[str, Any] = json.loads(file.read_text())
@@ -61,22 +61,22 @@ class BackgroundPipe:
         return self.directory / keeper.LOG
 
     def secrets(self) -> dict[str, str]:
-        """The passwords that the pipe was started with."""
+        """Return the passwords that the pipe was started with."""
         file = self.directory / keeper.SECRET
         return dict(json.loads(file.read_text())) if file.exists() else {}
 
     def write(self, command: Sequence[str], settings: PlainSettings, secrets: Mapping[str, str], retry_ms: int) -> None:
-        """Put down what the pipe is to be run with: the command, besides its state and settings, and the variables that are secret."""
+        """Store what the pipe runs with: the command (without state and settings), and the secret environment variables."""
         self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._write_file(keeper.SECRET, json.dumps(dict(secrets)))
         if not (self.directory / SETTINGS).exists():
-            # Someone may have edited what was put down before.
+            # The user may have edited the stored settings.
             self._write_file(SETTINGS, to_toml(settings))
         whole = [*command, "--state", str(self.directory), "--settings", str(self.directory / SETTINGS)]
         self._write_file(keeper.PLAN, json.dumps({"command": whole, "retry_ms": retry_ms}))
 
     def start(self, hidden: tuple[str, ...]) -> None:
-        """Start the keeper; it lives on when this process ends. `hidden` are variables that it must not inherit."""
+        """Start the keeper, which outlives this process. `hidden` are variables that it must not inherit."""
         self._await_exit(_END_S)
         (self.directory / keeper.STATUS).unlink(missing_ok=True)
         found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
@@ -93,7 +93,7 @@ class BackgroundPipe:
             )
 
     def await_started(self, *, even_without_source: bool) -> None:
-        """Wait until the pipe has begun; its error if it fails. (A passing failure is one too, unless the source may be away.)"""
+        """Wait until the pipe runs; raise its error if it fails. A transient failure counts too, unless the source may be away."""
         deadline = time.monotonic() + _BEGIN_S
         while True:
             status, running = self.status, self._keeper_pid() is not None
@@ -111,7 +111,7 @@ class BackgroundPipe:
             time.sleep(_POLL_S)
 
     def stop(self) -> None:
-        """End the keeper and the pipe, in order if they let us, and wait until they are gone."""
+        """Stop the keeper and the pipe, by force if needed, and wait until they have ended."""
         pid = self._keeper_pid()
         if pid is not None:
             _send(pid, signal.SIGTERM)
@@ -119,12 +119,12 @@ class BackgroundPipe:
             while self._keeper_pid() == pid and time.monotonic() < deadline:
                 time.sleep(_POLL_S)
             if self._keeper_pid() == pid:
-                # The replicating process, and all that it started, end with their keeper.
+                # The replicating process and its children end with their keeper.
                 _send(pid, signal.SIGKILL)
         self._await_exit(_END_S)
 
     def remove(self) -> None:
-        """Take away the directory, and those around it that are empty then."""
+        """Remove the directory, and its parents that are empty then."""
         shutil.rmtree(self.directory, ignore_errors=False)
         for around in self.directory.parents[:3]:
             if any(around.iterdir()):
@@ -143,7 +143,7 @@ class BackgroundPipe:
         new.replace(self.directory / name)
 
     def _keeper_pid(self) -> int | None:
-        """The process that holds the keeper's lock."""
+        """Return the process that holds the keeper's lock."""
         try:
             file = (self.directory / keeper.LOCK).open("r")
         except FileNotFoundError:
@@ -157,7 +157,7 @@ class BackgroundPipe:
         return None
 
     def _await_exit(self, wait_s: float) -> None:
-        """Wait for the last process of an earlier run to be gone."""
+        """Wait until the last process of an earlier run has ended."""
         if self.directory.exists():
             StateDirectory(self.directory, make=False).acquire(wait_s).release()
 

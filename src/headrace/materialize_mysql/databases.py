@@ -1,8 +1,8 @@
 """Databases that are pipes: created with their pipe, shown, dropped with it.
 
-The order of things makes every crash harmless. A database is entered in `headrace.pipes` before its pipe is started, and forgotten last
-when it is dropped: whatever was begun can be begun again or dropped by the same statement. An embedded sink has one owner at a time, so it
-is closed here before the pipe, which owns it while it runs, is started.
+The order of steps makes every crash harmless. A database is entered in `headrace.pipes` before its pipe starts, and removed last when it is
+dropped: the same statement can be repeated. An embedded sink has one owner at a time, so it is closed here before the pipe, which owns it
+while it runs, is started.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Databases:
     """The sink's address."""
 
     def create(self, statement: CreateMaterializedDatabase) -> str:
-        """Create the database and start its pipe, or start it again; what was done."""
+        """Create the database and start its pipe, or start it again; return a message."""
         plan = plan_pipe(statement)
         pipe = BackgroundPipe(self._directory(statement.name))
         secrets = self._secrets(statement, pipe)
@@ -68,7 +68,7 @@ class Databases:
         return f"{statement.name} is replicated from {plan.source}; its log is {pipe.log}"
 
     def drop(self, statement: DropDatabase) -> bool:
-        """Stop the pipe, drop the database, forget both; False if the database is no pipe of ours."""
+        """Stop the pipe and drop the database; False if the database is not a pipe."""
         entry = self.find(statement.name)
         if entry is None or not entry.statement:
             return False
@@ -77,12 +77,12 @@ class Databases:
         return True
 
     def show(self, name: str) -> str | None:
-        """The statement that made the database, its password hidden; None if it is no pipe of ours."""
+        """Return the statement that created the database, without its password; None if it is not a pipe."""
         entry = self.find(name)
         return entry.statement or None if entry is not None else None
 
     def pipes(self) -> list[list[str]]:
-        """Every pipe that fills the sink: name, source, whether it runs, why not, and its log if it runs in the background."""
+        """Return every pipe of the sink: name, source, status, reason, and log if it runs in the background."""
         with open_clickhouse_sink(self.sink) as named:
             return [[entry.name, entry.source, *_status(entry)] for entry in all_pipes(named.sink.own_tables())]
 
@@ -114,7 +114,7 @@ class Databases:
             )
 
     def _undo(self, name: str, cluster: str, pipe: BackgroundPipe) -> None:
-        """Leave nothing of a database and its pipe. Repeatable."""
+        """Remove a database and its pipe. Repeatable."""
         pipe.stop()
         where = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
         with open_clickhouse_sink(self.sink) as named:
@@ -139,13 +139,13 @@ class Databases:
 
     @property
     def _address(self) -> str:
-        """The sink's address as the pipe gets it: without password, from any directory."""
+        """The sink's address for the pipe: without password, and independent of the working directory."""
         if self.sink.startswith(_EMBEDDED):
             return f"{_EMBEDDED}{Path(self.sink.removeprefix(_EMBEDDED)).resolve()}"
         return str(parse_target(self.sink))
 
     def _directory(self, name: str) -> Path:
-        """Where the pipe of a database lives: in an embedded sink's directory, or in this user's state of programs."""
+        """Return the directory of a database's pipe: in an embedded sink's directory, or in the user's state directory."""
         if self.sink.startswith(_EMBEDDED):
             around = Path(self.sink.removeprefix(_EMBEDDED)).resolve() / "headrace" / "pipes"
         else:
@@ -155,7 +155,7 @@ class Databases:
 
 
 def _check_source_reachable(plan: PipePlan, password: str) -> None:
-    """Whether the source can be reached and lets us in: asked before anything is made."""
+    """Raise unless the source can be reached with these credentials; called before anything is created."""
     connection = connect(replace(parse_mysql_url(plan.source), password=password))
     with closing(connection):
         return
@@ -169,7 +169,7 @@ def _check_here(entry: PipeEntry) -> None:
 
 
 def _status(entry: PipeEntry) -> tuple[str, str, str]:
-    """Whether a pipe runs, why not, and its log."""
+    """Return a pipe's status, failure reason and log."""
     pipe = BackgroundPipe(Path(entry.state))
     if not entry.is_here:
         return f"on {entry.host}", "", ""
@@ -177,7 +177,7 @@ def _status(entry: PipeEntry) -> tuple[str, str, str]:
         return keeper.RUNNING if pipe.is_running else keeper.STOPPED, "", ""
     told = pipe.status
     state, reason = str(told.get("state", keeper.STOPPED)), str(told.get("failed", ""))
-    # What the keeper said last is only true while it lives, unless it was its last word.
+    # The keeper's status is valid only while it runs, unless it failed.
     alive = pipe.is_running or state == keeper.FAILED
     return state if alive else keeper.STOPPED, reason if alive else "", str(pipe.log)
 
@@ -193,5 +193,5 @@ def _state_home(environment: Mapping[str, str]) -> Path:
 
 
 def _file_name(text: str) -> str:
-    """A file's name that is like the text, and no other text's."""
+    """Return a file name that is unique to the text and readable."""
     return quote(text, safe="").replace(".", "%2E") if text.startswith(".") else quote(text, safe="")

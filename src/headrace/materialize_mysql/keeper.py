@@ -1,9 +1,9 @@
 """`python -m headrace.materialize_mysql.keeper DIR`: the process that keeps the pipe of a directory running.
 
-It starts `headrace replicate`, hears from it, and starts it again when it ended for a passing reason or without a word; a definite error
-ends it, for trying again cannot help. Invariant: while the lock file of the directory is locked, its keeper lives, and `status.json` says
-how the pipe is. The replicating process ends with its keeper, however that ends. Passwords come from the file `secret`, which only its
-owner may read, and go to the replicating process by its environment; they are in no argument and no log.
+It starts `headrace replicate`, receives its messages, and restarts it after a transient error or a crash; a definite error ends it, because
+a retry cannot help. Invariant: while the directory's lock file is locked, its keeper runs, and `status.json` has the pipe's status. The
+replicating process ends with its keeper. Passwords come from the file `secret`, which only its owner can read, and go to the replicating
+process through its environment; they appear in no argument and no log.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _LOG_BYTES: Final = 16 << 20
 
 
 class Keeper:
-    """Keeps one pipe."""
+    """Keeps one pipe running."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -36,7 +36,7 @@ class Keeper:
         self._command: list[str] = plan["command"]
         self._retry_s: float = plan["retry_ms"] / 1000
         self._stopping = False
-        # A signal's handler may interrupt whoever holds an event's lock, so it writes to a pipe instead.
+        # A signal handler may interrupt code that holds an event's lock, so it writes to a pipe instead.
         self._woken, self._wake = os.pipe()
         self._child: subprocess.Popen[bytes] | None = None
 
@@ -60,7 +60,7 @@ class Keeper:
         return 0
 
     def _run_once(self) -> dict[str, Any]:
-        """One run of the pipe, to its end: why it ended."""
+        """Run the pipe to its end; return why it ended."""
         self._write_status(STARTING)
         self._shorten_log()
         ours, theirs = socket.socketpair()
@@ -73,14 +73,14 @@ class Keeper:
                     env={**os.environ, **json.loads((self._directory / SECRET).read_text())},
                 )
             if self._stopping:
-                # The signal came while there was no child to pass it on to.
+                # The signal arrived before the child was started.
                 self._child.terminate()
             failure = self._receive_messages(ours)
         code = self._child.wait()
         return failure or {"failed": f"the pipe ended without a word (code {code})", "place": "", "hint": f"see {LOG}", "transient": True}
 
     def _receive_messages(self, line: socket.socket) -> dict[str, Any] | None:
-        """What the child says until it closes the line."""
+        """Receive the child's messages until it closes the socket; return its failure."""
         failure, rest = None, b""
         while True:
             try:
@@ -104,11 +104,11 @@ class Keeper:
         new.replace(self._directory / STATUS)
 
     def _shorten_log(self) -> None:
-        """A pipe that is started again and again must not fill the disk with its log."""
+        """Limit the log of a pipe that restarts again and again."""
         file = self._directory / LOG
         if file.exists() and file.stat().st_size > _LOG_BYTES:
             tail = file.read_bytes()[-_LOG_BYTES // 4 :]
-            # Written in place: standard output is this very file.
+            # Written in place, because standard output is this file.
             with file.open("r+b") as log:
                 log.write(tail)
                 log.truncate()
@@ -121,13 +121,13 @@ class Keeper:
 
 
 def main() -> int:
-    """Leave the caller's session, take the lock, keep the pipe."""
+    """Leave the caller's session, take the lock, keep the pipe running."""
     directory = Path(sys.argv[1])
     if os.fork():
-        # The caller waits for this process only; the keeper is its orphan from now on.
+        # The caller waits only for this process; the keeper becomes an orphan.
         os._exit(0)
     os.setsid()
-    # Never closed: the kernel releases the lock when this process has ended.
+    # Never closed: the kernel releases the lock when this process ends.
     lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

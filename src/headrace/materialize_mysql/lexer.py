@@ -1,6 +1,6 @@
-"""A statement cut into tokens as ClickHouse cuts it: strings, names and comments each in one piece, with their places in the text.
+"""Tokenises a statement like ClickHouse does: strings, names and comments, with offsets.
 
-What is quoted is never a keyword. A text that cannot be cut (a string without its end) is refused, not guessed at.
+A quoted token is never a keyword. Text that cannot be tokenised (an unterminated string) is an error.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Form(Enum):
 class Token:
     form: Form
     text: str
-    """The word, the number, the sign; of what is quoted, its content."""
+    """The word, number or sign; the content of a quoted token."""
     start: int
     end: int
 
     @property
     def keyword(self) -> str:
-        """A word in capitals; empty for all else."""
+        """A word in upper case; empty for other tokens."""
         return self.text.upper() if self.form is Form.WORD else ""
 
 
@@ -57,7 +57,7 @@ _PLAIN_ESCAPES: Final = "\\'\"`/="
 
 
 def cut(text: str) -> Iterator[Token]:
-    """The tokens of a statement, the last of them its end."""
+    """Yield the tokens of a statement, ending with END."""
     for match in _TOKEN.finditer(text):
         kind = str(match.lastgroup)
         if kind == "unclosed":
@@ -69,7 +69,7 @@ def cut(text: str) -> Iterator[Token]:
 
 
 def syntax_error(text: str, offset: int, what: str, hint: str = "") -> DefiniteError:
-    """The error at a place of a statement. The text itself is not repeated: it may hold a password."""
+    """Return the error at an offset of a statement. It does not quote the text, which may contain a password."""
     line = text.count("\n", 0, offset) + 1
     column = offset - (text.rfind("\n", 0, offset) + 1) + 1
     return DefiniteError(f"the statement cannot be read: {what}", place=f"line {line}, column {column}", hint=hint)
@@ -122,7 +122,7 @@ class Cursor:
             self.fail(f"{sign} is expected")
 
     def name(self, what: str) -> str:
-        """A name, quoted or not."""
+        """Read a name, quoted or not."""
         if self.token.form not in (Form.WORD, Form.NAME):
             self.fail(f"{what} is expected")
         return self.take().text
@@ -136,7 +136,7 @@ class Cursor:
         return self.take().text if self.token.form is Form.STRING else self.name(what)
 
     def expression(self, *ends: tuple[str, ...]) -> str:
-        """The text up to a comma, a closing parenthesis or one of these keywords, none of them inside of parentheses."""
+        """Return the text up to a comma, a closing parenthesis or one of these keywords, outside of nested parentheses."""
         first, last, depth = self.token.start, self.token.start, 0
         while self.token.form is not Form.END:
             if self.token.form is Form.SIGN and self.token.text in "([{":
@@ -159,7 +159,7 @@ class Cursor:
 
 
 def _unescape(body: str, quote: str) -> str:
-    """The content of what is quoted; an escape that ClickHouse does not know stands for itself, backslash included."""
+    """Return the content of a quoted token; an unknown escape stays unchanged, including its backslash."""
     if "\\" not in body and quote not in body:
         return body
     out = bytearray()

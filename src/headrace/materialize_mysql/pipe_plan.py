@@ -1,7 +1,7 @@
-"""What a CREATE DATABASE means as a pipe: the arguments of `headrace replicate` and the settings of its tables.
+"""Translates CREATE DATABASE to a pipe: arguments of `headrace replicate` and settings of its tables.
 
-Invariant: whatever the statement says is either in the plan or refused by name, with the reason; a plan holds no password. The conventions
-of the original hold unless the statement says otherwise: `_sign` and `_version`, its sort key, its partitions, all in one database.
+Invariant: everything in the statement is either in the plan or rejected by name with a reason; a plan contains no password. Unless the
+statement says otherwise, ClickHouse's conventions apply: `_sign` and `_version`, its sort key, its partitions, all in one database.
 """
 
 from __future__ import annotations
@@ -68,10 +68,10 @@ class PipePlan:
     source: str
     """The address, without password."""
     arguments: tuple[str, ...]
-    """For `headrace replicate`, besides source, sink and state."""
+    """Of `headrace replicate`, without source, sink and state."""
     settings: PlainSettings = field(default_factory=dict)
     retry_ms: int = RETRY_MS
-    """How long to wait before a pipe that ended for a passing reason is started again; negative: never."""
+    """Delay before a pipe restarts after a transient error; negative: never."""
     starts_without_source: bool = False
 
     @property
@@ -80,7 +80,7 @@ class PipePlan:
 
 
 def plan_pipe(statement: CreateMaterializedDatabase) -> PipePlan:
-    """The pipe that a statement asks for."""
+    """Return the pipe of a statement."""
     settings = dict(statement.settings)
     _check_known(settings)
     chosen = UserSettings({"sink": {"database": statement.name, **_CONVENTIONS}})
@@ -125,7 +125,7 @@ def _check_known(settings: Mapping[str, str]) -> None:
 
 
 def _chosen(name: str, value: str) -> UserSettings:
-    """What one setting of ours says of the tables."""
+    """Return one Headrace setting as table settings."""
     if name in list(ChangeKind):
         return parse_setting((SCHEMA_CHANGES, name), value, f"SETTINGS {name}")
     known = {**setting_fields(TableOptions), **setting_fields(ClickHouseOptions)}

@@ -1,7 +1,7 @@
-"""The statements about databases that are pipes, read by the grammar of ClickHouse's MaterializeMySQL.
+"""Parses statements about databases that are pipes, with the grammar of ClickHouse's MaterializeMySQL.
 
-Invariant: a statement is either understood whole or refused with the place where it is not; nothing in it is passed over. What is not about
-such a database is not ours (None) and goes to the server. No object here shows the password.
+Invariant: a statement is parsed completely or rejected with a position; nothing is ignored. Statements about other things give None and go
+to the server. No text form of an object here shows the password.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ _CLAUSES: Final = (("COLUMNS",), ("ORDER", "BY"), ("PRIMARY", "KEY"), ("PARTITIO
 
 @dataclass(frozen=True, slots=True)
 class ColumnOverride:
-    """What is said of one column."""
+    """The override of one column."""
 
     name: str
     type: str = ""
     declared: str = ""
-    """For a column that the source has not: ALIAS or MATERIALIZED, and its expression."""
+    """For a column that the source does not have: ALIAS or MATERIALIZED, and its expression."""
     codec: str = ""
     ttl: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TableOverride:
-    """What is said of one table; empty where nothing is."""
+    """The override of one table."""
 
     table: str
     columns: tuple[ColumnOverride, ...] = ()
     indexes: tuple[tuple[str, str], ...] = ()
     clauses: tuple[tuple[str, str], ...] = ()
-    """`ORDER BY` and the like, each with its expression."""
+    """`ORDER BY` and others, each with its expression."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class CreateMaterializedDatabase:
     settings: tuple[tuple[str, str], ...] = ()
     overrides: tuple[TableOverride, ...] = ()
     redacted: str = ""
-    """The statement as it may be shown: without the password, and without IF NOT EXISTS."""
+    """The statement without the password and without IF NOT EXISTS, for display."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ class ShowCreate:
 
 @dataclass(frozen=True, slots=True)
 class ShowPipes:
-    """`SHOW PIPES`: a word of ours, which ClickHouse does not have."""
+    """`SHOW PIPES`: a statement that ClickHouse does not have."""
 
 
 @dataclass(frozen=True, slots=True)
 class OtherDatabaseStatement:
-    """A statement that would pull a database from under its pipe."""
+    """A statement that would take a database away from its pipe."""
 
     verb: str
     name: str
@@ -90,18 +90,18 @@ Statement: TypeAlias = CreateMaterializedDatabase | DropDatabase | ShowCreate | 
 
 
 def parse_statement(text: str) -> Statement | None:
-    """The statement, if it is about databases in a way that may concern us; None: let the server see to it."""
+    """Parse a statement about databases; None if the server must handle it."""
     try:
         cursor = Cursor(text)
     except DefiniteError:
         if _mentions_engine(text):
             raise
-        # The server says better than we what is wrong with its own statements.
+        # The server reports errors in its own statements better.
         return None
     if cursor.accept("CREATE", "DATABASE"):
         return _create(cursor) if _names_engine(text) else None
     if (cursor.peek("CREATE") or cursor.peek("ATTACH")) and _names_engine(text):
-        # Nothing with a password in it goes to the server, whose log would keep it.
+        # A statement with a password must not reach the server, whose log would contain it.
         cursor.fail("CREATE DATABASE is expected", hint="drop the database first; nothing else makes one of this engine")
     if cursor.accept("DROP", "DATABASE"):
         if_exists = cursor.accept("IF", "EXISTS")
@@ -118,7 +118,7 @@ def parse_statement(text: str) -> Statement | None:
 
 
 def hide_password(text: str) -> tuple[str, str | None]:
-    """The text with the engine's password hidden, and the password; None if there is none to hide. Works on statements with errors too."""
+    """Return the text with the engine's password hidden, and the password; None if there is none. Also works on invalid statements."""
     place = _password_token(text)
     if place is None or place.text == HIDDEN:
         return text, None
@@ -240,7 +240,7 @@ def _overrides(cursor: Cursor) -> tuple[TableOverride, ...]:
         if override.table in [one.table for one in found]:
             cursor.fail(f"the table {override.table} is overridden twice")
         found.append(override)
-        # The comma between overrides may be left out, as in the original.
+        # The comma between overrides is optional, as in ClickHouse.
         cursor.accept_sign(",")
     return tuple(found)
 

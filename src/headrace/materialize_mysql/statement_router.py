@@ -1,4 +1,4 @@
-"""Statements about databases that are pipes, answered in the server's stead."""
+"""Runs statements about databases that are pipes, instead of the server."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from headrace.materialize_mysql.statement_parser import (
 )
 
 QueryResult: TypeAlias = tuple[list[str], list[list[Any]]]
-"""Names and rows of a result."""
+"""Column names and rows of a result."""
 
 
 def run_statement(sink: str, query: str) -> QueryResult | None:
-    """The result of a statement that is about a database that is a pipe; None: the server must be asked."""
+    """Run a statement about a database that is a pipe; None if the server must run it."""
     statement = parse_statement(query)
     if statement is None:
         return None
-    # Most queries are none of ours and need not wait for this.
+    # Most queries go to the server and need not wait for this import.
     from headrace.materialize_mysql.databases import Databases
 
     databases = Databases(sink)

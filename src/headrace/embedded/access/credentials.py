@@ -1,7 +1,7 @@
 """The account of an embedded server: one user and a password, in a file of the data directory that only its owner can read.
 
-The server writes the file while it holds the directory's lock, and before it says on which port it listens. So a client that finds the port
-finds the account that belongs to it. The file is made with its mode: there is no moment in which another user can read it.
+The server writes the file while it holds the directory's lock, and before it publishes its port. So a client that finds the port finds the
+matching account. The file is created with its final mode, so no other user can ever read it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _MOST_BYTES: Final = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The one user that an embedded server knows."""
+    """The only user of an embedded server."""
 
     user: str
     password: str = field(repr=False)
 
 
 def store_account(path: Path, user: str, password: str) -> Account:
-    """Decide and store the account of the directory's server: the given password, else the stored one, else a new random one."""
+    """Decide and store the account: the given password, else the stored one, else a random one."""
     stored = _read(path)
     account = Account(user, password or (stored.password if stored is not None else secrets.token_urlsafe(_PASSWORD_BYTES)))
     _write(path, account)
@@ -38,7 +38,7 @@ def store_account(path: Path, user: str, password: str) -> Account:
 
 
 def read_account(path: Path) -> Account:
-    """The account of the directory's server, for its clients."""
+    """Return the account of the directory's server, for its clients."""
     account = _read(path)
     if account is None:
         raise DefiniteError(
@@ -67,7 +67,7 @@ def _read(path: Path) -> Account | None:
         record = json.loads(text)
         account = Account(str(record["user"]), str(record["password"]))
     except (ValueError, KeyError, TypeError) as error:
-        # The cause is not chained: its text may quote the password.
+        # Not chained: the cause's text may contain the password.
         raise _damaged(file, type(error).__name__) from None
     if not account.password:
         raise _damaged(file, "empty password")

@@ -1,7 +1,7 @@
-"""Refuses requests that a web page of another site makes through a browser that can reach the server.
+"""Rejects requests that a web page of another site makes through a browser which can reach the server.
 
-The password alone stops a page that does not know it. These rules also stop a browser that has stored the password: the `Host` of a
-request must name this server, whatever the page's own name resolves to (DNS rebinding), and its `Origin` must be the same host.
+The password stops a page that does not know it. These rules also stop a browser that has stored the password: the `Host` of a request must
+name this server, whatever the page's name resolves to (DNS rebinding), and its `Origin` must be the same host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 class OriginCheck:
-    """The rules of one server: `host` is where it listens, `names` are further names that clients reach it by."""
+    """The rules of one server: `host` is its listen address, `names` are further names of it."""
 
     def __init__(self, host: str, names: Sequence[str] = ()) -> None:
         self._names = frozenset(name.lower().rstrip(".") for name in names)
@@ -25,7 +25,7 @@ class OriginCheck:
         self._open = not _is_loopback(host)
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Raise a `QueryFailure` unless the request was meant for this server and no page of another site made it."""
+        """Raise `QueryFailure` unless the request names this server and does not come from a page of another site."""
         host = headers.get("host")
         if host is not None and not self._is_own(_host_name(host)):
             raise clickhouse_error(
@@ -40,7 +40,7 @@ class OriginCheck:
         raise clickhouse_error(AUTHENTICATION_FAILED, "A page of another site may not query this server")
 
     def _is_own(self, name: str) -> bool:
-        # A name can be made to resolve to this machine. A number cannot: it is an address that the client did reach.
+        # A name can be made to resolve to this machine. An IP address cannot: the client did reach it.
         return name in self._hosts or _is_loopback(name) or (self._open and _is_address(name))
 
     def _is_same(self, origin: str, host: str) -> bool:

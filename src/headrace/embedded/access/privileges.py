@@ -1,8 +1,8 @@
-"""What SQL may do in the embedded engine: the one user's grants and the settings that no request may change.
+"""What SQL may do in the embedded engine: the grants of its user, and settings that no request may change.
 
-The engine runs as an application on files (like clickhouse-local), in which a table function reads any file and reaches any host. Its own
-access control is the first wall: what is not granted here is denied, also when a new release of the engine brings new sources. So table
-functions, table engines and database engines that read or write outside of the engine's own tables answer ACCESS_DENIED.
+The engine runs like clickhouse-local, where a table function can read any file and reach any host. Its own access control is the first line
+of defence: everything that is not granted here is denied, including new features of later releases. So table functions, table engines and
+database engines that read or write outside of the engine's own tables answer ACCESS_DENIED.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ TABLE_ENGINES: Final = (
     *("Alias", "Buffer", "Distributed", "GenerateRandom", "Join", "Log", "MaterializedView", "Memory", "Merge", "Null", "Set"),
     *("StripeLog", "TinyLog", "View"),
 )
-"""Engines whose rows are the engine's own; every other engine of `system.table_engines` reads or writes elsewhere."""
+"""Engines that store their own rows; every other engine of `system.table_engines` reads or writes elsewhere."""
 DATABASE_ENGINES: Final = ("Atomic", "Memory")
 TABLE_FUNCTIONS: Final = (
     *("SQLStandardValues", "cluster", "clusterAllReplicas", "dictionary", "format", "fuzzJSON", "fuzzQuery", "generateRandom"),
@@ -32,14 +32,14 @@ TABLE_FUNCTIONS: Final = (
     *("mergeTreeAnalyzeIndexes", "mergeTreeAnalyzeIndexesUUID", "mergeTreeCodecBlockCounts", "mergeTreeIndex", "mergeTreeProjection"),
     "mergeTreeTextIndex",
 )
-"""Functions that make rows or read the engine's own tables; no cluster is configured."""
+"""Functions that generate rows or read the engine's own tables; no cluster is configured."""
 
 VALUES_EXPRESSIONS: Final = ("input_format_values_interpret_expressions", "input_format_values_deduce_templates_of_expressions")
-"""Switched off. Rows in the format Values may hold SQL expressions, also inside of text (`format(Values, '…')`), where `statement_guard`
-does not see them; the function `file()`, which needs no grant, would read the files of the data directory."""
+"""Switched off. Rows in the format Values may contain SQL expressions, also inside of text (`format(Values, '…')`), where
+`statement_guard` does not see them; the function `file()`, which needs no grant, would read files of the data directory."""
 
 FIXED_SETTINGS: Final = (
-    # Other parsers than the one whose tokens `statement_guard` knows, and SQL inside of text.
+    # Parsers whose tokens `statement_guard` does not know, and SQL inside of text.
     *("dialect", "polyglot_dialect", "allow_experimental_polyglot_dialect", "allow_experimental_kusto_dialect"),
     *("allow_experimental_prql_dialect", "enable_json_ast_dialect", "enable_trino_dialect", "allow_experimental_eval_table_function"),
     *("additional_table_filters", "additional_result_filter", "parallel_replicas_custom_key"),
@@ -52,7 +52,7 @@ FIXED_SETTINGS: Final = (
 
 
 def render_users() -> str:
-    """Render the engine's file of users."""
+    """Return the text of the engine's users file."""
     grants = [f"GRANT {_PRIVILEGES} ON *.*", "GRANT dictGet ON *.*", "GRANT SET DEFINER ON *"]
     grants += [f"GRANT TABLE ENGINE ON {name}" for name in dict.fromkeys((*TABLE_ENGINES, *DATABASE_ENGINES))]
     return "\n".join(

@@ -1,11 +1,11 @@
-"""Keeps this process out of the rest of the machine, by Landlock, which needs no privileges.
+"""Confines this process with Landlock, which needs no privileges.
 
-The second wall around the engine: whatever SQL finds a way to ask of it, the kernel lets the process read and write files of its data
-directory only (and read programs, libraries and time zones), start no program and open no TCP connection. Kernels without Landlock (before
-5.13, or without it in their configuration) have the first wall alone, `privileges` and `statement_guard`.
+The second line of defence around the engine: whatever SQL makes it do, the kernel only lets the process read and write files of its data
+directory (and read programs, libraries and time zones), run no program and open no TCP connection. On kernels without Landlock (before
+5.13, or not configured) only the first line of defence exists: `privileges` and `statement_guard`.
 
-A rule holds for the thread that sets it and for all that it starts. A thread that was started before is not bound: `run_unconfined` uses
-one, for what this process itself has to do outside (numba keeps its compiled code beside the sources). So the engine must not be imported
+Restrictions apply to the thread that sets them and to threads that it starts later. `run_unconfined` uses a thread that was started before,
+for this process's own work outside of the directory (numba stores compiled code next to the sources). So the engine must not be imported
 before `confine`: its import starts the threads that run statements.
 """
 
@@ -47,11 +47,11 @@ class _PathRule(ctypes.Structure):
 
 
 _unbound: Final[list[ThreadPoolExecutor]] = []
-"""At most one, of one thread."""
+"""At most one executor, with one thread."""
 
 
 def run_unconfined(work: Callable[[], None]) -> None:
-    """Run work in the thread that `confine` left unbound; in this thread if nothing is confined."""
+    """Run work in the unconfined thread; in this thread if nothing is confined."""
     if _unbound:
         _unbound[0].submit(work).result()
     else:
@@ -59,14 +59,14 @@ def run_unconfined(work: Callable[[], None]) -> None:
 
 
 def confine(directory: Path) -> bool:
-    """Bind this thread, and all that it starts, to files of `directory`; False if the kernel cannot. Call it before `import chdb`."""
+    """Restrict this thread, and all that it starts, to files of `directory`; False if the kernel cannot. Call it before `import chdb`."""
     if "chdb" in sys.modules:
         raise RuntimeError("the engine was imported before its process was confined: its threads would not be bound")
     version = _call(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     if version < 1:
         return False
     _unbound.append(ThreadPoolExecutor(1, "unbound"))
-    # The thread starts with its first work, which must be before the rules hold.
+    # The thread starts with its first task, which must come before the restrictions.
     run_unconfined(lambda: None)
     rights = _RIGHTS_BY_VERSION[max(known for known in _RIGHTS_BY_VERSION if known <= version)]
     attributes = _Ruleset(rights, _CONNECT_TCP if version >= _NETWORK_VERSION else 0)
@@ -84,7 +84,7 @@ def confine(directory: Path) -> bool:
 
 
 def _programs() -> Iterable[Path]:
-    """What the interpreter and the engine read: code, time zones, figures about the machine."""
+    """Return what the interpreter and the engine read: code, time zones, system information."""
     packages = [name for name in sys.path if Path(name).name in ("site-packages", "dist-packages")]
     code = (sys.prefix, sys.base_prefix, sys.exec_prefix, *packages, str(Path(__file__).resolve().parents[2]))
     return [Path(name) for name in dict.fromkeys((*_READABLE, *code))]
@@ -95,7 +95,7 @@ def _allow(ruleset: int, paths: Iterable[Path], rights: int) -> None:
         try:
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
         except OSError:
-            # Not every machine has every one of them.
+            # Not every machine has all of these paths.
             continue
         try:
             allowed = rights if path.is_dir() else rights & (_FILE_RIGHTS | _TRUNCATE | _DEVICE_IOCTL)

@@ -1,9 +1,8 @@
-"""Refuses statements that reach files or hosts by ways that the engine's access control does not cover.
+"""Rejects statements that reach files or hosts in ways that the engine's access control does not cover.
 
-They are found by their tokens: the function `file` (not the table function of that name), table functions and engines that are not on the
-list of `privileges` (some of them need no grant), disks that a statement defines, tables attached from a path, INTO OUTFILE and
-FROM INFILE. Where the engine might read the text by other rules than this server (quotation marks and spaces that only Unicode has), the
-mere sight of such a name is enough.
+It inspects tokens: the function `file` (not the table function), table functions and engines that `privileges` does not list (some need no
+grant), disks defined in a statement, tables attached from a path, INTO OUTFILE and FROM INFILE. If the engine might tokenise the text
+differently than this server (Unicode quotes and spaces), the mere presence of such a name is enough.
 """
 
 from __future__ import annotations
@@ -17,27 +16,27 @@ from headrace.embedded.engine.errors import ACCESS_DENIED, INTO_OUTFILE_NOT_ALLO
 from headrace.embedded.engine.statement_scanner import Token, lex
 
 _FUNCTIONS: Final = frozenset({b"file", b"disk"})
-"""No table functions, or not only: the function that reads a file, and a disk that a statement defines."""
+"""The function that reads a file, and a disk defined in a statement."""
 _DEFINED: Final = frozenset({b"INTO", b"TABLE", b"VIEW", b"INDEX", b"PROJECTION"})
-"""Words that a name of the user's own follows, and then perhaps parentheses."""
+"""Words that are followed by a user-defined name, which parentheses may follow."""
 _DEFINING: Final = frozenset({b"CREATE", b"ATTACH", b"REPLACE"})
 _UNICODE_SYNTAX: Final = re.compile(rb"\xe2[\x80\x81\x88]|\xc2\xa0|\xe3\x80\x80|\xef\xbb\xbf")
 
 
 class StatementGuard:
-    """The rules for one engine, by the names of what it has."""
+    """The rules for one engine, by the names of its functions and engines."""
 
     def __init__(self, table_functions: Iterable[str], engines: Iterable[str]) -> None:
-        """Functions and engines of tables and databases that are not allowed by name in `privileges` are refused."""
+        """Functions and engines that `privileges` does not allow by name are rejected."""
         self._functions = _FUNCTIONS | (_names(table_functions) - _names(TABLE_FUNCTIONS))
         self._engines = _names(engines) - _names((*TABLE_ENGINES, *DATABASE_ENGINES))
         words = (*self._functions, b"outfile", b"infile", b"attach", b"engine")
         self._named = re.compile(rb"(?i)\b(?:" + b"|".join(map(re.escape, words)) + rb")\b")
 
     def check(self, text: bytes) -> None:
-        """Raise a `QueryFailure` for a statement that would leave the engine's own tables."""
+        """Raise `QueryFailure` for a statement that would reach beyond the engine's own tables."""
         listed = list(lex(text))
-        # Between quotation marks of ASCII they mean nothing, and up to the first one that does both read the text alike.
+        # Inside of ASCII quotes they have no meaning, and both tokenise the text equally up to the first one outside.
         bare = b"".join(token.value for token in listed if token.kind not in ("quoted", "text"))
         if (_UNICODE_SYNTAX.search(bare) or b"\x00" in text) and (found := self._named.search(text)):
             raise _denied(found[0], "in a statement with spaces or quotation marks that only Unicode has")
@@ -74,7 +73,7 @@ def _check_clause(verb: bytes, token: Token, following: list[Token]) -> None:
 
 
 def _identifier(token: Token) -> bytes:
-    """The name that a token stands for; one that is written with escapes keeps its backslash."""
+    """Return the name of a token; a name with escapes keeps its backslash."""
     if token.kind == "word":
         return token.value.lower()
     return token.value[1:-1].lower() if token.kind == "quoted" else b""
@@ -86,7 +85,7 @@ def _is_called(before: list[Token], following: list[Token]) -> bool:
         return True
     if not following or following[0].value != b"(":
         return False
-    # A table of that name, in its definition or as the target of an INSERT.
+    # A table of that name: in its definition, or as target of an INSERT.
     named = bool(before) and (before[-1].value == b"." or words[-1] in _DEFINED or words[-3:] == [b"IF", b"NOT", b"EXISTS"])
     return not named
 

@@ -1,7 +1,7 @@
-"""Who serves a directory: a small file in it, locked by the server for as long as it lives.
+"""Locks a directory for its server, with a small file that the server keeps locked while it runs.
 
-The lock is the truth and the kernel drops it when the server dies, however it dies; the content (pid and port) only says where to find
-the holder of the lock. So a stale file is never mistaken for a server.
+The kernel releases the lock when the server dies in any way. The file's content (pid and port) only tells where to find the server that
+holds the lock, so a stale file is never mistaken for a server.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DirectoryInUse(DefiniteError):
 
 @dataclass(frozen=True, slots=True)
 class ServingProcess:
-    """The server that holds a directory; port 0 while it is still starting."""
+    """The server that holds a directory; port 0 while it starts."""
 
     pid: int
     host: str
@@ -36,10 +36,10 @@ class ServingProcess:
 
 
 class DirectoryLock:
-    """This process's hold on a directory."""
+    """This process's lock on a directory."""
 
     def __init__(self, path: Path, deadline: float) -> None:
-        """Take the lock, waiting until `deadline` (monotonic) for a dying predecessor."""
+        """Take the lock, waiting until `deadline` (monotonic) for a predecessor that is ending."""
         self._path = path
         self._fd = os.open(path / _NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         while not _lock(self._fd, fcntl.LOCK_EX):
@@ -58,12 +58,12 @@ class DirectoryLock:
 
     def _write(self, serving: ServingProcess) -> None:
         text = json.dumps({"pid": serving.pid, "host": serving.host, "port": serving.port}).encode() + b"\n"
-        # Padded to one length and written in one call: a reader sees the old record or the new one.
+        # Padded to a fixed length and written in one call, so a reader sees the old record or the new one.
         os.pwrite(self._fd, text.ljust(_RECORD_BYTES), 0)
 
 
 def make_directory(path: Path) -> None:
-    """Create the directory, private to its owner, if it is not there."""
+    """Create the directory, accessible only to its owner, if it does not exist."""
     try:
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
@@ -72,9 +72,9 @@ def make_directory(path: Path) -> None:
 
 
 def restrict_permissions(path: Path) -> None:
-    """Withdraw other users' access to what is inside the directory: earlier releases left it to the umask.
+    """Remove other users' access to the directory's content: earlier releases left it to the umask.
 
-    The directory itself keeps its mode: it may be one that the user made for more than this.
+    The directory itself keeps its mode, because the user may have created it for other purposes too.
     """
     for entry in os.scandir(path):
         mode = entry.stat(follow_symlinks=False).st_mode
@@ -83,7 +83,7 @@ def restrict_permissions(path: Path) -> None:
 
 
 def require_data(path: Path) -> None:
-    """Raise unless the directory holds the data of an embedded server, or of a ClickHouse server."""
+    """Raise unless the directory contains the data of an embedded server or of a ClickHouse server."""
     if any((path / name).exists() for name in (_NAME, "metadata", "store")):
         return
     what = "no embedded ClickHouse has used this directory yet" if path.is_dir() else "there is no such directory"
@@ -92,7 +92,7 @@ def require_data(path: Path) -> None:
 
 
 def read_serving_process(path: Path) -> ServingProcess | None:
-    """The running server of the directory; None if there is none."""
+    """Return the running server of the directory; None if there is none."""
     try:
         fd = os.open(path / _NAME, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

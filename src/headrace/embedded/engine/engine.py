@@ -1,11 +1,11 @@
-"""The engine: the one chDB instance of this process, and handles on it.
+"""The chDB engine of this process, and connections to it.
 
-A handle is a chDB connection: it has its own current database, settings, query parameters and temporary tables, and costs a tenth of a
-millisecond. So each request gets a fresh one and nothing can leak between clients. Results leave the engine through a pipe (`INTO OUTFILE`
-the pipe's writing end): the engine formats and compresses straight into it, blocks when the client is slow, and a result of any size in any
-format passes in constant memory. Rows enter as a file without a name (`FROM INFILE`), in memory while they are few: the statement begins
-when all of them have arrived, and says so when it fails. (chDB's own inserter does not: what a table refuses while it is written, a
-constraint, too many partitions or parts, a view that fails, ends there without an error and without the rows.)
+A handle is a chDB connection with its own current database, settings, query parameters and temporary tables; opening one takes a tenth of a
+millisecond. So each request gets a new one, and nothing leaks between clients. Results leave the engine through a pipe (`INTO OUTFILE` with
+the pipe's writing end): the engine formats and compresses directly into it, blocks when the client is slow, and a result of any size and
+format needs constant memory. Rows enter as an unnamed file (`FROM INFILE`), in memory if they are few: the statement starts when all rows
+have arrived, and reports its failure. (chDB's own inserter does not: if a constraint, too many partitions or parts, or a view fails while
+the table is written, it ends without an error and without the rows.)
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _PIPE_BYTES: Final = 1 << 20
 _MEMORY_BYTES: Final = 64 << 20
 _CANCEL_SECONDS: Final = 0.2
 _FILES_DATABASE: Final = "_headrace_files"
-"""The engine makes a view of the file system under this name; it is dropped before the first request."""
-# async_insert would make every small insert wait for a flush timer; implicit_select would make typing errors valid queries.
+"""The engine creates a file system database under this name; it is dropped before the first request."""
+# async_insert would delay small inserts until a flush timer; implicit_select would accept typing errors as queries.
 _HANDLE_SETTINGS: Final = "implicit_select=0&async_insert=0"
 
 
@@ -64,14 +64,14 @@ class Engine:
     """chDB on a directory. Opened once per process, closed when the process ends."""
 
     def __init__(self, path: Path, config: Path, users: Path, scratch: Path) -> None:
-        # The import starts threads, which must inherit the rules of `sandbox.confine`.
+        # The import starts threads, which must inherit the restrictions of `sandbox.confine`.
         import chdb
 
         self.scratch = scratch
         self._connect = cast(Any, chdb).connect
         self._place = f"{path}?{_HANDLE_SETTINGS}"
         prepare_default_database(path)
-        # The files are in the working directory: a path could hold characters that mean something in this address.
+        # The files are in the working directory, because a path could contain characters that are special in this address.
         try:
             options = f"config-file={config.name}&users_config={users.name}&default_database={_FILES_DATABASE}"
             self._anchor = self._connect(f"{self._place}&{options}")
@@ -86,14 +86,14 @@ class Engine:
         self.version, self.timezone, self.display_name = row.rstrip("\n").split("\t")
 
     def names(self, table: str) -> list[str]:
-        """The names that a system table lists."""
+        """Return the names in a system table."""
         return str(self._anchor.query(f"SELECT name FROM system.{table}", "TabSeparatedRaw").bytes().decode()).split()
 
     def connect(self) -> Handle:
         return Handle(self._connect(self._place), self)
 
     def cancel(self, marker: str = "") -> None:
-        """Tell the running statements that contain `marker` to end; they do so within moments."""
+        """Cancel the running statements that contain `marker`; they end shortly."""
         with contextlib.closing(self.connect()) as handle:
             handle.execute(f"KILL QUERY WHERE position(query, {quote_text(marker)}) > 0 ASYNC".encode())
 
@@ -115,7 +115,7 @@ class Handle:
         self.execute(f"USE {quote_name(database)}".encode())
 
     def set(self, settings: Mapping[str, str], parameters: Mapping[str, str]) -> None:
-        """Apply settings and query parameters; `readonly` last, because nothing can be set after it."""
+        """Apply settings and query parameters; `readonly` last, because it forbids further changes."""
         parts = [f"{quote_setting(f'param_{name}')} = {quote_text(value)}" for name, value in parameters.items()]
         ordered = sorted(settings.items(), key=lambda item: item[0] == "readonly")
         parts += [f"{quote_setting(name)} = {quote_text(value)}" for name, value in ordered]
@@ -123,7 +123,7 @@ class Handle:
             self.execute(f"SET {', '.join(parts)}".encode())
 
     def snapshot(self, names: Iterable[str]) -> dict[str, str | None]:
-        """The session's own value of each setting; None where it has the default."""
+        """Return the session's value of each setting; None where it has the default."""
         wanted = list(names)
         if not wanted:
             return {}
@@ -146,7 +146,7 @@ class Handle:
         return out.decode().rstrip("\n")
 
     def execute(self, sql: bytes, output_format: str = "TabSeparated") -> tuple[bytes, QueryStats]:
-        """Run a statement whose result, if any, is small."""
+        """Run a statement with a small result."""
         try:
             result = self._connection.query(sql, output_format)
         except RuntimeError as error:
@@ -159,7 +159,7 @@ class Handle:
             return self._insert_file(statement.head, statement.source_at, statement.format, path)
 
     def insert_through_query(self, statement: ScannedStatement, pieces: Iterable[bytes]) -> QueryStats:
-        """INSERT ... SELECT FROM input(...): the rows go to a temporary table that takes the place of input()."""
+        """Run INSERT ... SELECT FROM input(...): the rows go to a temporary table that replaces input()."""
         assert statement.input_span is not None
         start, end, structure = statement.input_span
         name = quote_name(f"_headrace_input_{uuid.uuid4().hex}").encode()
@@ -183,14 +183,14 @@ class Handle:
 
 
 class OutputPipe:
-    """A running query's formatted result. Read it to its end, then ask `finish` how the query ended."""
+    """The formatted result of a running query. Read it to its end, then call `finish`."""
 
     def __init__(self, engine: Engine, handle: Handle, statement: ScannedStatement, output_format: str, compression: str) -> None:
         self._engine = engine
         self._reader, self._writer = os.pipe()
         _widen(self._reader)
         coding = f" COMPRESSION {quote_text(compression)}" if compression else ""
-        # The path is this query's alone while it runs, so it also serves to find the query.
+        # The path is unique while the query runs, so it also identifies the query.
         self._target = f"INTO OUTFILE '/proc/self/fd/{self._writer}'"
         into = f"\n{self._target} TRUNCATE{coding} FORMAT {output_format}"
         self._sql = statement.head + into.encode() + statement.tail
@@ -212,14 +212,14 @@ class OutputPipe:
         return os.read(self._reader, size)
 
     def finish(self) -> QueryStats:
-        """Wait for the query's end; raises what it failed with."""
+        """Wait for the query's end; raise its error."""
         self._thread.join()
         if self._failure is not None:
             raise self._failure
         return self._stats
 
     def close(self) -> None:
-        """Give up the rest of the result. The engine goes on computing when its writes fail, so it has to be told."""
+        """Discard the rest of the result and cancel the query: the engine continues even when its writes fail."""
         os.close(self._reader)
         while self._thread.is_alive():
             self._engine.cancel(self._target)
@@ -228,7 +228,7 @@ class OutputPipe:
 
 @contextlib.contextmanager
 def spooled(pieces: Iterable[bytes], scratch: Path) -> Iterator[str]:
-    """The pieces as a file without a name: in memory, or on disk when they are many."""
+    """Provide the pieces as an unnamed file: in memory, or on disk if they are large."""
     with contextlib.ExitStack() as files:
         file: IO[bytes] = files.enter_context(os.fdopen(os.memfd_create("rows", os.MFD_CLOEXEC), "w+b", buffering=0))
         size = 0
@@ -245,9 +245,9 @@ def spooled(pieces: Iterable[bytes], scratch: Path) -> Iterator[str]:
 
 
 def prepare_default_database(path: Path) -> None:
-    """Define the database `default` as an ordinary one: the engine's own is also a view of the file system.
+    """Define the database `default` as Atomic; the engine's own is also a view of the file system.
 
-    In a directory of release 0.9, the tables of `default` are found by the identity in the link `metadata/default`, which goes on.
+    In a directory of release 0.9, the tables of `default` are found by the UUID in the link `metadata/default`, which is kept.
     """
     metadata = path / "metadata"
     definition, link = metadata / "default.sql", metadata / "default"
@@ -258,7 +258,7 @@ def prepare_default_database(path: Path) -> None:
         temporary.write_text(f"ATTACH DATABASE _ UUID {quote_text(identity)}\nENGINE = Atomic\n")
         temporary.replace(definition)
     if link.is_symlink():
-        # The engine would give the same identity to its view of the file system. It makes the link again when it loads the database.
+        # The engine would give the same UUID to its file system database. It creates the link again when it loads the database.
         link.unlink()
 
 
@@ -269,7 +269,7 @@ def _write_all(file: IO[bytes], piece: bytes) -> None:
 
 
 def wait_for_directory(path: Path, deadline: float) -> bool:
-    """Wait until no chDB or ClickHouse process holds the directory; False if one still does at the deadline (monotonic)."""
+    """Wait until no chDB or ClickHouse process uses the directory; False if one still does at the deadline (monotonic)."""
     while True:
         if _is_free(path / "status"):
             return True
@@ -301,14 +301,14 @@ def quote_text(text: str) -> str:
 
 
 def quote_setting(name: str) -> str:
-    """A setting's name as it stands in SET; names that could be anything else are refused."""
+    """Return a setting's name for SET; raise for text that is not a name."""
     if not name.replace(".", "_").isidentifier() or not name.isascii():
         raise clickhouse_error(BAD_ARGUMENTS, f"{name!r} is not the name of a setting or parameter")
     return name
 
 
 def _widen(fd: int) -> None:
-    # The kernel refuses a bigger pipe once a user has many: then the default size does.
+    # The kernel refuses a larger pipe if the user has many; the default size is enough.
     try:
         fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     except PermissionError:
@@ -327,7 +327,7 @@ def _stats(result: Any) -> QueryStats:
 
 
 def _read_string(data: bytes, at: int) -> tuple[str, int]:
-    """A RowBinary String: LEB128 length, then bytes."""
+    """Read a RowBinary String: LEB128 length, then bytes."""
     length = shift = 0
     while True:
         byte = data[at]

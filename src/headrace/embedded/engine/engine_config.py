@@ -1,4 +1,4 @@
-"""The engine's configuration: small caches and few background threads, for a machine it shares with the pipeline that feeds it."""
+"""The engine's configuration: small caches and few background threads, because it shares the machine with the pipeline."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SERVER: Final = {
 
 
 def render_config() -> str:
-    """The configuration file's text."""
+    """Return the text of the configuration file."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     values = {**_SERVER, "max_server_memory_usage": memory // 2}
     lines = [f"    <{name}>{value}</{name}>" for name, value in values.items()]

@@ -1,6 +1,6 @@
-"""What a request can fail with, in ClickHouse's own terms: an error code, a message, and the HTTP status that goes with the code.
+"""Errors of the embedded server, as ClickHouse reports them: error code, message, and HTTP status.
 
-Clients decide by the code, so every refusal of this server carries one that ClickHouse uses for the same refusal.
+Clients act on the code, so every error of this server has the code that ClickHouse uses for the same case.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _NAMES: Final = {
     UNKNOWN_FORMAT: "UNKNOWN_FORMAT",
 }
 
-# Codes by the status ClickHouse answers them with; every other code is a 500.
+# Error codes by HTTP status; every other code is 500.
 _CODES_BY_STATUS: Final[dict[int, tuple[int, ...]]] = {
     400: (6, 7, 8, 25, 26, 27, 36, 38, 41, 44, 53, 56, 62, 72, 117, 167, 168, 223, 321, 376, 427, 441, 675, 676),
     401: (REQUIRED_PASSWORD,),
@@ -87,7 +87,7 @@ class QueryFailure(DefiniteError):
         return _STATUS_BY_CODE.get(self.code, 500)
 
     def text(self, version: str) -> str:
-        """The error as ClickHouse's server spells it in a response body."""
+        """Return the error as ClickHouse writes it in a response body."""
         trailer = "" if _VERSION_TRAILER.search(self.message) else f" (version {version})"
         return f"{self.message}{trailer}\n"
 
@@ -96,12 +96,12 @@ class QueryFailure(DefiniteError):
 
 
 def clickhouse_error(code: int, message: str) -> QueryFailure:
-    """A failure found by this server, spelled as the engine would spell it."""
+    """Return an error found by this server, in the engine's format."""
     return QueryFailure(code, f"Code: {code}. DB::Exception: {message}. ({_NAMES[code]})")
 
 
 def engine_failure(error: Exception) -> QueryFailure:
-    """The failure the engine reported; its text is kept, wrappers put in front of it are not."""
+    """Return the error that the engine reported, without the wrappers in front of its text."""
     found = _ENGINE_MESSAGE.search(str(error))
     if found is None:
         return clickhouse_error(UNKNOWN_EXCEPTION, str(error).rstrip(". "))

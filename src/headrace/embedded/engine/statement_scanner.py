@@ -1,8 +1,8 @@
-"""Reading a statement just far enough to run it: what kind it is, where its FORMAT clause stands, where inserted data begins.
+"""Scans a statement as far as needed to run it: its kind, its FORMAT clause, and the start of inserted data.
 
-The engine parses SQL; this module only finds the places where the server must cut or splice, by ClickHouse's own lexical rules (strings,
-quoted names, comments, heredocs). It works on bytes and never looks past the first byte of inserted data, which may be binary. A text that
-it cannot split is handed to the engine whole, whose error message is the right one.
+The engine parses SQL; this module only finds where the server must cut or insert text, by ClickHouse's lexical rules (strings, quoted
+names, comments, heredocs). It works on bytes and never looks beyond the first byte of inserted data, which may be binary. Text that it
+cannot split goes to the engine unchanged, which reports the error.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ _SESSION_VERBS = frozenset({b"SET", b"USE", b"BEGIN", b"START", b"COMMIT", b"ROL
 
 
 class StatementKind(Enum):
-    """How the server has to run a statement."""
+    """How the server runs a statement."""
 
     EMPTY = auto()
     OUTPUT = auto()
-    """Reads and answers with a result, which can be streamed."""
+    """Returns a result, which can be streamed."""
     INSERT_DATA = auto()
-    """Takes rows from the request in some format."""
+    """Reads rows from the request in some format."""
     INSERT_INPUT = auto()
-    """INSERT ... SELECT ... FROM input(...): takes rows from the request through a query."""
+    """INSERT ... SELECT ... FROM input(...): reads rows from the request through a query."""
     SESSION = auto()
     """Changes only the session: SET, USE, temporary tables, transactions."""
     OTHER = auto()
@@ -63,7 +63,7 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class ScannedStatement:
-    """One statement and the places in it that the server needs."""
+    """One statement and the offsets in it that the server needs."""
 
     kind: StatementKind
     head: bytes
@@ -71,17 +71,17 @@ class ScannedStatement:
     tail: bytes = b""
     """OUTPUT: what follows the FORMAT clause (a SETTINGS clause)."""
     format: str = ""
-    """The format the statement names; empty if it names none."""
+    """The format that the statement names; empty if none."""
     data_start: int = -1
-    """INSERT_DATA, INSERT_INPUT: where the rows begin in the text."""
+    """INSERT_DATA, INSERT_INPUT: offset of the rows in the text."""
     input_span: tuple[int, int, bytes] | None = None
     """INSERT_INPUT: start and end of `input(...)` in the head, and its argument."""
     source_at: int = -1
-    """INSERT_DATA: where in the head a FROM INFILE clause has its place: before the SETTINGS clause, if there is one."""
+    """INSERT_DATA: offset in the head for a FROM INFILE clause: before the SETTINGS clause, if there is one."""
 
 
 def leading_word(text: bytes) -> bytes:
-    """The statement's first keyword, upper-case; a parenthesis stands for the SELECT inside it."""
+    """Return the first keyword in upper case, skipping parentheses."""
     for token in lex(text):
         if token.value != b"(":
             return token.upper
@@ -137,7 +137,7 @@ def _makes_temporary(tokens: list[Token]) -> bool:
 
 
 class _InsertScanner:
-    """One pass over INSERT [INTO] [TABLE] [FUNCTION] name ... up to its rows or its SELECT."""
+    """Scans INSERT [INTO] [TABLE] [FUNCTION] name ... up to its rows or its SELECT."""
 
     def __init__(self, text: bytes) -> None:
         self.text = text
@@ -185,7 +185,7 @@ class _InsertScanner:
         return None
 
     def _names_target(self, token: Token) -> bool:
-        """Whether `token` ends the words before the target's name: the name itself may be any word, `values` and `format` included."""
+        """Whether `token` is the target's name, which may be any word, including `values` and `format`."""
         return token.upper not in (b"INTO", b"TABLE", b"FUNCTION")
 
     def _opens_select(self, token: Token) -> bool:
@@ -209,7 +209,7 @@ class _InsertScanner:
         return len(head) if self.settings_at < 0 else self.settings_at - begin
 
     def _settings_end(self, keyword: Token) -> int:
-        """The end of `SETTINGS a = 1, b = 'x'`: after a value that no comma follows."""
+        """Return the end of `SETTINGS a = 1, b = 'x'`: after a value without a following comma."""
         end = keyword.end
         while True:
             run = [next(self.stream, None) for _ in range(3)]
@@ -225,7 +225,7 @@ class _InsertScanner:
             next(self.stream, None)
 
     def _select(self, begin: int) -> ScannedStatement:
-        """INSERT ... SELECT: run as it is, unless it reads the request's rows through input()."""
+        """Scan INSERT ... SELECT: it runs unchanged, unless it reads the request's rows through input()."""
         tokens = [token for token in lex(self.text) if token.start >= begin]
         head = self.text[begin:]
         for at, token in enumerate(tokens[:-3]):

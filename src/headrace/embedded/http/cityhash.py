@@ -1,6 +1,6 @@
-"""CityHash128 in the variant ClickHouse froze for the checksums of its compressed blocks (version 1.0.2 of the algorithm).
+"""CityHash128 in the variant of ClickHouse's block checksums (version 1.0.2 of the algorithm).
 
-Only the loop over the bulk of the data is compiled; what comes before and after it handles at most 128 bytes.
+Only the main loop is compiled; the code before and after it handles at most 128 bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUAD = struct.Struct("<4Q")
 
 
 def cityhash128(data: bytes) -> bytes:
-    """The checksum as ClickHouse writes it: low word, then high word, little-endian."""
+    """Return the checksum as ClickHouse writes it: low word, high word, little-endian."""
     size = len(data)
     if size >= 16:
         low, high = _seeded(data, 16, size - 16, _word(data, 0) ^ _K3, _word(data, 8))
@@ -52,13 +52,13 @@ def _seeded(data: bytes, start: int, size: int, x: int, y: int) -> tuple[int, in
 
 @functools.cache
 def _compiled() -> Callable[[Any, int, Any], Any]:
-    """The loop, loaded and compiled where numba can keep its cache."""
+    """Return the main loop, compiled where numba can write its cache."""
     loaded: list[Callable[[Any, int, Any], Any]] = []
 
     def load() -> None:
         from headrace.embedded.http.cityhash_kernel import mix_words
 
-        # Of bytes, as below: numba compiles for arrays that are read-only apart.
+        # From bytes, as below: numba compiles separately for read-only arrays.
         mix_words(np.frombuffer(bytes(128), dtype=np.uint64), 1, np.zeros(7, dtype=np.uint64))
         loaded.append(mix_words)
 

@@ -1,4 +1,4 @@
-"""The long loop of CityHash128, compiled. Imported only when a client uses ClickHouse's block compression: numba is slow to load."""
+"""The compiled main loop of CityHash128. Imported only if a client uses ClickHouse's block compression, because numba loads slowly."""
 
 from __future__ import annotations
 

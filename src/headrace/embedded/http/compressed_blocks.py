@@ -1,7 +1,7 @@
-"""ClickHouse's own compression of HTTP bodies (`compress=1`, `decompress=1`): blocks of LZ4 or ZSTD, each under a CityHash128 checksum.
+"""ClickHouse's compression of HTTP bodies (`compress=1`, `decompress=1`): LZ4 or ZSTD blocks with a CityHash128 checksum.
 
-A block is: 16 bytes of checksum over all that follows, one byte of method, the compressed size (with the 9 header bytes) and the plain
-size, both 32 bit little-endian, then the data.
+A block is: 16 bytes of checksum over the rest, one byte of method, the compressed size (including the 9 header bytes) and the plain size,
+both 32 bit little-endian, then the data.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from headrace.embedded.http.http_connection import Readable
 _HEADER: Final = struct.Struct("<BII")
 _NONE, _LZ4, _ZSTD = 0x02, 0x82, 0x90
 _MAX_BLOCK: Final = 64 << 20
-"""Clients make blocks of about 1 MiB; each is held twice while it is unpacked."""
+"""Clients send blocks of about 1 MiB; each is held twice while it is decompressed."""
 _LZ4_GROWTH: Final = 256
 _BLOCK: Final = 1 << 20
 
 
 class FrameReader:
-    """The plain bytes of a body of compressed blocks."""
+    """Decompresses a body of blocks."""
 
     def __init__(self, body: Readable, verify: bool) -> None:
         self._body = body
@@ -65,7 +65,7 @@ class FrameReader:
 
 
 class FrameWriter:
-    """A source of plain bytes as compressed blocks."""
+    """Compresses plain bytes to blocks."""
 
     def __init__(self, source: Readable) -> None:
         self._source = source

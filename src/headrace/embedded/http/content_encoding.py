@@ -1,9 +1,8 @@
-"""Content codings: what clients may send, and what the engine may answer with.
+"""Content encodings of requests and responses.
 
-Requests are decoded here, in pieces of bounded size, however much a compressed byte stands for: memory does not depend on what a client
-sends. A body that grows beyond all measure is refused, because its rows are spooled to disk. A stream that ends in the middle of a coding
-unit is an error, never a shorter body. Responses are coded by the engine itself while it writes, so no result is compressed twice or held
-for compressing.
+Requests are decoded here in pieces of bounded size, so memory does not depend on the client. A body that expands too much is rejected,
+because its rows are spooled to disk. A truncated stream is an error, never a shorter body. The engine itself encodes responses while it
+writes them, so no result is compressed twice or buffered for compression.
 """
 
 from __future__ import annotations
@@ -18,18 +17,18 @@ import pyarrow as pa
 from headrace.embedded.engine.errors import CANNOT_DECOMPRESS, UNKNOWN_COMPRESSION_METHOD, QueryFailure, clickhouse_error
 from headrace.embedded.http.http_connection import PIECE, Readable
 
-# What this engine can write (bz2 it only reads), cheap first; its names for them are HTTP's.
+# Encodings that the engine can write (it only reads bz2), cheapest first.
 _ANSWER_CODINGS: Final = ("lz4", "zstd", "gzip", "deflate", "br", "xz")
 _XZ_MEMORY: Final = 128 << 20
-"""What a decoder may allocate for a dictionary that the stream asks for; the strongest preset of xz asks for 65 MiB."""
+"""Limit of a decoder's dictionary; the strongest preset of xz needs 65 MiB."""
 _GROWTH: Final = 1000
 _FREE_BYTES: Final = 256 << 20
-"""So much may come of few bytes; beyond, at most `_GROWTH` times the compressed size."""
+"""A body may always expand to this size; beyond it, to at most `_GROWTH` times the compressed size."""
 _ARROW_CODECS: Final = {"gzip": "gzip", "x-gzip": "gzip", "br": "brotli", "lz4": "lz4", "zstd": "zstd", "bz2": "bz2"}
 
 
 def choose_coding(accept_encoding: str) -> str:
-    """The coding to answer in, of those the client accepts; empty for none."""
+    """Return the encoding of the response, among those the client accepts; empty for none."""
     accepted = set()
     for part in accept_encoding.lower().split(","):
         name, _, weight = part.partition(";")
@@ -39,7 +38,7 @@ def choose_coding(accept_encoding: str) -> str:
 
 
 def decode(body: Readable, coding: str) -> Readable:
-    """`body` without its content coding."""
+    """Return `body` without its content encoding."""
     name = coding.strip().lower()
     if name in ("", "identity"):
         return body
@@ -53,13 +52,13 @@ def decode(body: Readable, coding: str) -> Readable:
 
 
 def bounded(body: Readable, decoder: Callable[[Readable], Readable]) -> Readable:
-    """`body` through a decoder whose output must stay in proportion to its input."""
+    """Return `body` through a decoder whose output must stay in proportion to its input."""
     counted = _Counted(body)
     return _Bounded(decoder(counted), counted)
 
 
 class _Counted:
-    """A body that counts what was read of it."""
+    """Counts the bytes read from a body."""
 
     def __init__(self, body: Readable) -> None:
         self._body = body
@@ -88,7 +87,7 @@ class _Bounded:
 
 
 class _Source:
-    """A body in the shape of a file, for pyarrow."""
+    """A body as a file object for pyarrow."""
 
     closed = False
 

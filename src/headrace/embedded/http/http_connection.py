@@ -1,8 +1,7 @@
-"""HTTP/1.1 over a socket: requests in, responses out, nothing about ClickHouse.
+"""HTTP/1.1 over a socket, independent of ClickHouse.
 
-A request's body is read only when asked for, in pieces, so an insert of any size passes through in constant memory. A response is sent with
-its length when it is known and chunked when it is not; a response that fails midway is cut off before its last chunk, so no client can
-take a part for the whole.
+A request's body is read on demand and in pieces, so an insert of any size needs constant memory. A response has a length if it is known,
+and is chunked otherwise. A response that fails midway ends without its last chunk, so no client takes it for complete.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import BinaryIO, Final, Protocol
 
 PIECE: Final = 1 << 20
 _MAX_LINE: Final = 1 << 20
-"""Of the first line, whose URL may hold a query; as in ClickHouse."""
+"""Of the request line, whose URL may contain a query; as in ClickHouse."""
 _MAX_HEADERS: Final = 200
 _MAX_HEAD_BYTES: Final = 64 << 10
 _MAX_CHUNK_LINE: Final = 4096
@@ -27,13 +26,13 @@ _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _ONCE: Final = frozenset(
     {"content-length", "transfer-encoding", "host", "authorization", "x-clickhouse-user", "x-clickhouse-key", "origin"}
 )
-"""Headers of which two would let two readers of a request understand different things."""
+"""Headers that must not be repeated, because two readers could interpret the request differently."""
 _MAX_DRAIN: Final = 64 << 20
 _METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "OPTIONS", "DELETE", "PATCH", "TRACE"})
 
 
 class BadRequest(Exception):
-    """The bytes are not a request this server can read; the connection is of no further use."""
+    """The bytes are not a valid request; the connection must be closed."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(reason)
@@ -42,7 +41,7 @@ class BadRequest(Exception):
 
 
 class TimedSocket(socket.SocketIO):
-    """The raw side of a buffered reader. While `deadline` (monotonic) is set, reading ends then, however often bytes come."""
+    """The raw side of a buffered reader. While `deadline` (monotonic) is set, reading ends then, even if bytes keep arriving slowly."""
 
     deadline: float | None = None
 
@@ -61,7 +60,7 @@ class TimedSocket(socket.SocketIO):
 
 class Readable(Protocol):
     def read(self, size: int, /) -> bytes:
-        """Up to `size` bytes; empty only at the end."""
+        """Return up to `size` bytes; empty only at the end."""
 
 
 class LineReader(Readable, Protocol):
@@ -69,7 +68,7 @@ class LineReader(Readable, Protocol):
 
 
 class Body:
-    """A request's body, framed by its length, by chunks, or absent."""
+    """A request's body, framed by length or chunks, or absent."""
 
     def __init__(self, stream: LineReader, length: int | None, chunked: bool) -> None:
         self._stream = stream
@@ -79,7 +78,7 @@ class Body:
         self._sock: socket.socket | None = None
 
     def expect_continue(self, sock: socket.socket) -> None:
-        """The client waits for a go-ahead before it sends the body; give it when the body is first wanted."""
+        """Send `100 Continue` when the body is first read, because the client waits for it."""
         self._sock = sock
 
     @property
@@ -106,7 +105,7 @@ class Body:
         return piece
 
     def drain(self, limit: int = _MAX_DRAIN) -> bool:
-        """Read what is left, so that the client reads the answer; False if that is too much and the connection has to go."""
+        """Read the rest, so that the client reads the response; False if it is too much and the connection must close."""
         if self._sock is not None:
             return False
         read = 0
@@ -120,7 +119,7 @@ class Body:
             raise BadRequest(400, "malformed chunk size")
         self._left = int(size[1], 16)
         if not self._left:
-            # Trailers are read by the rules of headers, and have no meaning here.
+            # Trailers are parsed like headers and ignored.
             _read_headers(self._stream)
             self._ended = True
 
@@ -140,7 +139,7 @@ class Request:
 
 
 def read_request(stream: LineReader, sock: socket.socket) -> Request:
-    """The next request on the connection, on which there is at least one byte."""
+    """Read the next request on a connection with at least one byte."""
     line = _read_line(stream, _MAX_LINE)
     try:
         method, target, version = line.decode("ascii").split(" ")
@@ -181,7 +180,7 @@ def _read_headers(stream: LineReader) -> dict[str, str]:
             raise BadRequest(431, "too many headers, or too long ones")
         name, colon, value = line.decode("latin-1").partition(":")
         if not colon or not _NAME.fullmatch(name):
-            # A line that begins with a space, which once went on with the line before, is none either.
+            # Obsolete line folding (a leading space) is malformed too.
             raise BadRequest(400, "malformed header")
         key = name.lower()
         if key in headers and key in _ONCE:
@@ -191,7 +190,7 @@ def _read_headers(stream: LineReader) -> dict[str, str]:
 
 
 def _read_line(stream: LineReader, limit: int, too_long: int = 414) -> bytes:
-    """The next line, which ends in CR LF and has neither of them inside."""
+    """Read the next line, which must end in CR LF and contain neither."""
     line = stream.readline(limit)
     if not line.endswith(b"\n"):
         raise BadRequest(too_long if len(line) == limit else 400, "request line or header too long or cut off")
@@ -203,7 +202,7 @@ def _read_line(stream: LineReader, limit: int, too_long: int = 414) -> bytes:
 
 @dataclass(slots=True)
 class Response:
-    """Writes one response; headers go out with the first bytes of the body, or at the end."""
+    """Writes one response; headers are sent with the first bytes of the body, or at the end."""
 
     sock: socket.socket
     method: str
@@ -212,11 +211,11 @@ class Response:
     started: bool = False
     finished: bool = False
     refused: bool = False
-    """The client has not shown who it is: it gets its answer, and little patience."""
+    """The client is not authenticated: it gets a response and short timeouts."""
     _chunked: bool = False
 
     def send(self, status: int, headers: Mapping[str, str], body: bytes) -> None:
-        """A whole response at once."""
+        """Send a whole response."""
         head = self._head(status, {**headers, "Content-Length": str(len(body))})
         self.started = self.finished = True
         self.sock.sendall(head if self.method == "HEAD" else head + body)
@@ -231,14 +230,14 @@ class Response:
         self.finished = True
 
     def begin(self, status: int, headers: Mapping[str, str]) -> None:
-        """Start a response whose length is not known."""
+        """Start a response of unknown length."""
         self._chunked = True
         self.started = True
         self.sock.sendall(self._head(status, {**headers, "Transfer-Encoding": "chunked"}))
 
     def write(self, piece: bytes) -> None:
         if piece and self.method != "HEAD":
-            # Three parts in one call: no copy of the piece, one system call for the small ones.
+            # Three parts in one call: no copy, and one system call for small pieces.
             _send_all(self.sock, [b"%x\r\n" % len(piece), piece, b"\r\n"])
 
     def end(self) -> None:

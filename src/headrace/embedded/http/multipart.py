@@ -1,4 +1,4 @@
-"""multipart/form-data: query parameters too long for a URL, and external tables that live as long as the request."""
+"""multipart/form-data: query parameters too long for a URL, and external tables that exist for one request."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _MAX_FORM = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class ExternalTable:
-    """Rows sent beside a query, under the name the query uses for them."""
+    """Rows sent with a query, and the table name that the query uses."""
 
     name: str
     rows: bytes
 
     def create(self, handle: Handle, fields: Mapping[str, str], guard: StatementGuard) -> None:
-        """Make the table on the request's own handle, with which it goes away."""
+        """Create the table on the request's own handle, with which it ends."""
         structure = fields.get(f"{self.name}_structure", "")
         types = fields.get(f"{self.name}_types", "")
         if not structure and types:
@@ -48,7 +48,7 @@ class MultipartForm:
 
 
 def read_form(body: Readable, content_type: str) -> MultipartForm:
-    """Read a whole form; it is held in memory, so its size is bounded."""
+    """Read a whole form into memory; its size is bounded."""
     data = bytearray()
     while piece := body.read(PIECE):
         data += piece

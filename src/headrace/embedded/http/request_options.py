@@ -1,7 +1,6 @@
-"""What a request asks for, read from its URL, headers and form fields.
+"""Parses a request's options from its URL, headers and form fields.
 
-Every parameter that is not one of the interface's own words is a setting or a query parameter, as in ClickHouse; an unknown setting is the
-engine's error, never ignored.
+Every parameter that the interface does not define is a setting or a query parameter, as in ClickHouse; the engine reports unknown settings.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class RequestOptions:
 
 
 def read_fields(query: str) -> dict[str, str]:
-    """The URL's parameters; bytes that are not UTF-8 survive as surrogates."""
+    """Parse the URL's parameters; bytes that are not UTF-8 become surrogates."""
     try:
         return dict(parse_qsl(query, keep_blank_values=True, errors="surrogateescape", max_num_fields=_MOST_FIELDS))
     except ValueError:
@@ -89,14 +88,14 @@ def read_options(fields: Mapping[str, str], headers: Mapping[str, str], external
 
 
 def check_format(name: str) -> str:
-    """A format's name, which stands in statements as it is; raises if it could be more than a name."""
+    """Return the format's name, which is inserted into statements; raise if it is not a plain identifier."""
     if not name.isascii() or not name.isidentifier():
         raise clickhouse_error(UNKNOWN_FORMAT, f"Unknown format {name}")
     return name
 
 
 def authenticate(account: Account, fields: Mapping[str, str], headers: Mapping[str, str]) -> None:
-    """Check the request's credentials, given in one of the three ways; raises if they are not the account's."""
+    """Check the request's credentials, given in one of three ways; raise if they are not the account's."""
     user, password = _credentials(fields, headers)
     same_user = hmac.compare_digest(user.encode("utf-8", "surrogateescape"), account.user.encode())
     same_password = hmac.compare_digest(password.encode("utf-8", "surrogateescape"), account.password.encode())

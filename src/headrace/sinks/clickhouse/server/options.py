@@ -1,7 +1,7 @@
-"""What a user may choose for the target tables, table by table.
+"""Options of target tables, for all tables or by table.
 
-Every field has a default that is right for most; a table's own choices are laid over those for all tables, glob by glob in their order.
-Pure data: picklable, comparable, no server is asked.
+Every field has a default. Options of a table override those of all tables, glob by glob in their order. Pure data: picklable, comparable,
+independent of a server.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from headrace.model.schema import TableName
 
 
 class TargetEngine(StrEnum):
-    """What a table that is made holds."""
+    """What a created table stores."""
 
     REPLACING = "replacing"
     """The last image of each row, by version; `FINAL` shows the source's rows."""
     COLLAPSING = "collapsing"
-    """Each row as often as its signs add up to."""
+    """Each row as often as its signs sum up to."""
     VERSIONED = "versioned"
-    """The same, in any order."""
+    """Like collapsing, in any order of writing."""
     HISTORY = "history"
-    """Every change, for ever."""
+    """Every change, forever."""
 
 
 class MissingColumns(StrEnum):
-    """What happens when a table that is there lacks a column that the source has."""
+    """What happens when an existing table lacks a column of the source."""
 
     ERROR = "error"
     ADD = "add"
@@ -60,7 +60,7 @@ class DecimalAs(StrEnum):
 
 
 class JsonAs(StrEnum):
-    """The type of JSON columns: their text, or ClickHouse's JSON, which holds objects only and does not keep the text."""
+    """The type of JSON columns: their text, or ClickHouse's JSON, which stores objects only and does not keep the text."""
 
     STRING = "string"
     JSON = "json"
@@ -107,14 +107,14 @@ class TimeAs(StrEnum):
 
 
 class TinyintAs(StrEnum):
-    """The type of TINYINT(1) columns; Bool halts at anything but 0 and 1."""
+    """The type of TINYINT(1) columns; Bool halts at values other than 0 and 1."""
 
     INT8 = "int8"
     BOOL = "bool"
 
 
 class UnsignedAs(StrEnum):
-    """The type of BIGINT UNSIGNED columns; Int64 halts at numbers beyond it."""
+    """The type of BIGINT UNSIGNED columns; Int64 halts at larger numbers."""
 
     UINT64 = "uint64"
     INT64 = "int64"
@@ -130,17 +130,17 @@ class YearAs(StrEnum):
 
 
 class OnRefusedRow(StrEnum):
-    """What happens to a row that the target table does not take."""
+    """What happens to a row that the target table rejects."""
 
     HALT = "halt"
-    """The pipe stops and names it."""
+    """The pipe stops and names the row."""
     DEAD_LETTER = "dead_letter"
-    """It is kept in `headrace.errors`, for `headrace retry`, and the pipe goes on."""
+    """The row is stored in `headrace.errors`, for `headrace retry`, and the pipe continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """How one table is made, or taken if it is there. What stands under a field is its documentation for users."""
+    """Options of one table. The text under a field is its documentation for users."""
 
     database: str = ""
     """The target database, in which `{database}` stands for the source's; empty: that of the sink's address, else the source's own name."""
@@ -148,44 +148,44 @@ class TableOptions:
     """The target table, as `table` or `database.table`, in which `{database}` and `{table}` stand for the source's; empty: `{table}`."""
     engine: TargetEngine = TargetEngine.REPLACING
     version_column: str = "_version"
-    """The column with the place of a change in the log: the higher, the later."""
+    """The column with the log position of a change: the higher, the later."""
     sign_column: str = "_sign"
-    """The column that is 1 for a row that is there and -1 for one that is deleted."""
+    """The column that is 1 for an inserted row and -1 for a deleted one."""
     delete_column: str = ""
     """If set, deletions are marked in this column (1, or -1 if it is signed) and there is no sign column."""
     tombstone_column: str = "_deleted"
-    """Of tables that are made with a sign: the column, computed from it, by which `FINAL` hides deleted rows."""
+    """Of created tables with a sign: the column, computed from it, by which `FINAL` hides deleted rows."""
     content_column: str = "_content"
-    """Of `versioned` tables that are made: the hash of the row by which images cancel each other."""
+    """Of created `versioned` tables: the hash of the row by which images cancel each other."""
     operation_column: str = "_operation"
-    """In a history, the column that says what happened: snapshot, insert, update, delete."""
+    """In a history, the column with the operation: snapshot, insert, update, delete."""
     time_column: str = "_commit_time"
-    """In a history, the column with the time of the commit."""
+    """In a history, the column with the commit time."""
     sort_key: tuple[str, ...] | str = "primary"
     """`primary`, `materialize` (the rule of MaterializeMySQL), or expressions."""
     partition_by: str = ""
-    """Nothing, `primary` (the rule of MaterializeMySQL), or an expression."""
+    """Empty, `primary` (the rule of MaterializeMySQL), or an expression."""
     shard_by: str = ""
-    """For a cluster: the expression that says where a row goes; empty: a hash of its key."""
+    """For a cluster: the expression that decides a row's shard; empty: a hash of its key."""
     settings: tuple[tuple[str, str], ...] = ()
-    """ClickHouse's settings of tables that are made, such as `index_granularity`."""
+    """ClickHouse settings of created tables, such as `index_granularity`."""
     primary_key: str = ""
-    """The part of the sort key that is indexed in tables that are made, such as `(tenant)`; empty: all of it."""
+    """The indexed prefix of the sort key in created tables, such as `(tenant)`; empty: all of it."""
     ttl: str = ""
-    """When ClickHouse lets rows of tables that are made expire, such as `created + INTERVAL 90 DAY`."""
+    """When rows of created tables expire, such as `created + INTERVAL 90 DAY`."""
     sample_by: str = ""
-    """The sampling expression of tables that are made."""
+    """The sampling expression of created tables."""
     extra_columns: tuple[tuple[str, str], ...] = ()
-    """Columns of tables that are made beyond the source's, each with its declaration, such as `UInt16 ALIAS toYear(created)`."""
+    """Additional columns of created tables, each with its declaration, such as `UInt16 ALIAS toYear(created)`."""
     column_ttls: tuple[tuple[str, str], ...] = ()
-    """Source column to when its values expire."""
+    """Source column to the expression by which its values expire."""
     indexes: tuple[tuple[str, str], ...] = ()
-    """Skipping indexes of tables that are made, each with its declaration, such as `total TYPE minmax GRANULARITY 4`."""
+    """Skipping indexes of created tables, each with its declaration, such as `total TYPE minmax GRANULARITY 4`."""
     missing_columns: MissingColumns = MissingColumns.ERROR
     rename: tuple[tuple[str, str], ...] = ()
     """Source column to target column."""
     types: tuple[tuple[str, str], ...] = ()
-    """Source column, or `kind:WORD` for all columns of a kind, to a ClickHouse type; it is made Nullable where the source's column is,
+    """Source column, or `kind:WORD` for all columns of a kind, to a ClickHouse type; it becomes Nullable where the source's column is,
     unless NOT NULL follows it."""
     datetime: DatetimeAs = DatetimeAs.DECLARED
     decimal: DecimalAs = DecimalAs.DECIMAL
@@ -199,23 +199,23 @@ class TableOptions:
     uint64: UnsignedAs = UnsignedAs.UINT64
     year: YearAs = YearAs.UINT16
     zone: str = "UTC"
-    """The time zone in which ClickHouse shows TIMESTAMP columns; what they hold is the instant, in any zone."""
+    """The time zone in which ClickHouse shows TIMESTAMP columns; they store the instant, in any zone."""
     codecs: tuple[tuple[str, str], ...] = ()
     """Source columns (globs) to a codec, such as `ZSTD(3)`."""
     low_cardinality: tuple[str, ...] = ()
-    """Source columns (globs) to keep as LowCardinality(String) where they are kept as String."""
+    """Source columns (globs) to store as LowCardinality(String) instead of String."""
     view: bool = False
     """Whether a view `t_current` shows the source's rows. (Tables without a key always have it.)"""
     row_policy: bool = False
     """Whether a row policy hides deleted rows."""
     cleanup_hours: float = 0.0
-    """How often deletions are purged; 0: never."""
+    """How often tombstones are purged; 0: never."""
     deletes: Deletes = Deletes.APPLY
     on_refused_row: OnRefusedRow = OnRefusedRow.HALT
 
 
 CHANGEABLE: Final = frozenset({"missing_columns", "view", "row_policy", "cleanup_hours", "deletes", "on_refused_row"})
-"""The fields that may change while a table is there: they say what is done from now on, not what the table is."""
+"""The fields that may change for an existing table: they affect future behaviour, not the table's definition."""
 
 Fields: TypeAlias = tuple[tuple[str, Any], ...]
 """Fields of `TableOptions` and their values."""
@@ -223,20 +223,20 @@ Fields: TypeAlias = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class ClickHouseOptions:
-    """The choices for all tables, and those for some."""
+    """Options of all tables and of some tables."""
 
     all_tables: Fields = ()
     tables: tuple[tuple[str, Fields], ...] = ()
-    """A glob over `database.table` of the source, and what is chosen for the tables that it matches."""
+    """A glob over `database.table` of the source, and the options of matching tables."""
     cluster: str = ""
-    """Make tables ON CLUSTER, replicated, with a Distributed table over them."""
+    """Create tables ON CLUSTER, replicated, with a Distributed table over them."""
     replica_path: str = ""
-    """For a cluster: the tables' path in Keeper, such as `/clickhouse/tables/{shard}/{database}/{table}`; empty: the servers' default."""
+    """For a cluster: the tables' Keeper path, such as `/clickhouse/tables/{shard}/{database}/{table}`; empty: the servers' default."""
     replica_name: str = "{replica}"
-    """With a path: what a server calls itself there."""
+    """With a path: the name of a server's replica there."""
 
     def of(self, name: TableName) -> TableOptions:
-        """What was chosen for a table."""
+        """Return the options of a table."""
         chosen = dict(self.all_tables)
         for glob, own in self.tables:
             if fnmatch.fnmatchcase(str(name), glob):
@@ -244,12 +244,12 @@ class ClickHouseOptions:
         return replace(TableOptions(), **chosen)
 
     def unmatched(self, names: Sequence[TableName]) -> tuple[str, ...]:
-        """The globs that match none of these tables."""
+        """Return the globs that match none of these tables."""
         return tuple(glob for glob, _ in self.tables if not any(fnmatch.fnmatchcase(str(name), glob) for name in names))
 
 
 def _laid_over(below: Any, above: Any) -> Any:
-    """Names that are mapped for all tables stay mapped unless a table maps them itself; any other value is replaced."""
+    """Merge mappings of all tables with those of a table; replace any other value."""
     if isinstance(below, tuple) and isinstance(above, tuple) and all(isinstance(pair, tuple) for pair in (*below, *above)):
         return tuple({**dict(below), **dict(above)}.items())
     return above
