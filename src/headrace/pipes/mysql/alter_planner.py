@@ -60,7 +60,7 @@ class AlterPlanner:
             self.plan.intent.tables[name] = altered
         policies = {self.plan.policy_for(kind, name) for kind in kinds}
         if not self.plan.was_loaded_before(name):
-            # Rows of it were read, or are being read, after the statement and by the old definition.
+            # Rows were read after the statement, or are being read, with the old schema.
             if kinds:
                 self.plan.resync(final, "it was altered while it was being read", kinds)
             elif final == name:
@@ -82,17 +82,17 @@ class AlterPlanner:
             self.plan.record(name, kinds, found, outcome, f"ignored: {', '.join(sorted(left))}" if left and outcome is APPLIED else "")
 
     def _shown(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> Alteration:
-        """The alteration as the sink sees it; transforms that no longer fit the table halt here."""
+        """Return the alteration of the sink's schema; raise if the transforms no longer fit the table."""
         with self.plan.hint_resync(told.before.name):
             return self.plan.executor.context.schemas.alteration(told, hidden, hidden_after)
 
     def _hidden(self, table: TableState, told: Alteration) -> tuple[str, ...]:
-        """The columns that are not carried from now on."""
+        """Return the columns that are not replicated after the statement."""
         ignores = self.plan.policy.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
         return tuple(fate.column.name for fate in told.fates if (ignores if fate.origin is None else fate.origin in table.hidden))
 
     def _left(self, told: Alteration) -> frozenset[str]:
-        """The columns that the target shall leave as they are."""
+        """Return the columns that stay unchanged in the target by policy."""
         dropped = told.dropped if self.plan.policy.of(ChangeKind.DROP_COLUMN) is Policy.IGNORE else ()
         modified: Iterable[str] = ()
         if self.plan.policy.of(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
@@ -101,7 +101,7 @@ class AlterPlanner:
 
 
 def _kinds_of(seen: Alteration) -> list[ChangeKind]:
-    """The kinds of changes that the sink would notice."""
+    """Return the kinds of changes that affect the sink."""
     found: set[ChangeKind] = set()
     if any(fate.origin is None for fate in seen.fates):
         found.add(ChangeKind.ADD_COLUMN)
@@ -117,7 +117,7 @@ def _kinds_of(seen: Alteration) -> list[ChangeKind]:
 
 
 def _is_modified(before: TableSchema, fate: Fate) -> bool:
-    """Whether a column holds other values, or other kinds of values, than before."""
+    """Whether the column's type or values change."""
     assert fate.origin is not None
     return not isinstance(fate.effect, Kept) or _material(before.column(fate.origin)) != _material(fate.column)
 
@@ -127,6 +127,6 @@ def _material(column: Column) -> tuple[object, ...]:
 
 
 def _without_left(seen: Alteration) -> Alteration:
-    """Columns that are left as they are hold what they held."""
+    """Treat columns that stay unchanged by policy as unaltered."""
     fates = (replace(fate, effect=Kept()) if fate.origin in seen.left else fate for fate in seen.fates)
     return replace(seen, fates=tuple(fates))

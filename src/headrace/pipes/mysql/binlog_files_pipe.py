@@ -1,7 +1,7 @@
-"""A pipe from a directory of log files to a sink: no server, no snapshot; definitions come from the files themselves.
+"""A pipe from a directory of binlog files to a sink, without a server and without snapshots.
 
-A table is known from its first table map on (which says everything if the server wrote `binlog_row_metadata = FULL`), or from its CREATE
-TABLE; statements before that are not about rows that anybody reads.
+Schemas come from the files. A table is known from its first table map (complete with `binlog_row_metadata = FULL`) or from its CREATE
+TABLE; earlier statements concern no rows in the files.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ logger = logging.getLogger("headrace")
 
 
 class BinlogFilesPipe(SchemaFollowingPipe):
-    """One replication of log files."""
+    """Replicates binlog files."""
 
     _reads_tables = False
 
@@ -71,7 +71,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
         if is_new:
             self._learn(log, state, history)
             for misfit in find_name_conflicts(self._settings.transforms, [table.schema for table in state.tables.values()]):
-                # Statements in the files may still make the table or the column.
+                # A later statement in the files may create the table or the column.
                 logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
         self._own_targets(directory, state)
         shown = [context.sink_schema(table.schema) for table in state.tables.values()]
@@ -120,7 +120,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
         take_column_settings(self._targets, state, self._settings, None)
 
     def _check_counting(self, state: PipeState) -> None:
-        """The state is an old copy: refuse to read changes again into tables that would count them twice."""
+        """Refuse to repeat changes into tables that would count them twice; the state is an old copy."""
         shown = [current_sink_schema(table.schema, state, self._settings) for table in state.tables.values()]
         counting = sorted(str(name) for name, need in retrying(lambda: self._targets.requirements(shown)).items() if need.exact)
         if counting:
@@ -131,7 +131,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
             )
 
     def _learn(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
-        """Begin with the tables that the files describe, each from its first table map on."""
+        """Add the tables that the files describe, each from its first table map."""
         history.begin(SchemaCatalog(), log.start)
         places: dict[TableName, BinlogPosition] = {}
 

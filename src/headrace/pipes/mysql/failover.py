@@ -1,8 +1,8 @@
-"""Which server's log a state goes on in: the one it came from, or another of the same history, by GTID and with a new epoch.
+"""Decides in which server's log a pipe resumes: the same one, or, by GTID and under a new epoch, a log with the same history.
 
-Invariant: `state.epoch`, `state.start` and `state.identity` change together, in one write, before anything is read from the new server.
-Spark's offsets of an older epoch then mean "the beginning of this one" (see `MySQLPlanner`). `state.seen` holds every transaction whose
-rows may be in the sink beyond what Spark's checkpoint says: those that snapshots read, and those of batches that a failover left open.
+Invariant: `state.epoch`, `state.start` and `state.identity` change in one write, before anything is read from the new server. Spark offsets
+of an older epoch then mean "the start of this one" (see `MySQLPlanner`). `state.seen` holds the transactions whose rows may be in the sink
+beyond Spark's checkpoint: those read by snapshots, and those of batches that a failover left open.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ log = logging.getLogger("headrace")
 
 
 def reached(directory: StateDirectory, state: PipeState) -> BinlogPosition:
-    """How far the state is in the log it reads now."""
+    """Return the committed position in the current log."""
     start = BinlogPosition.from_json(state.start)
     committed = committed_offset(directory.checkpoint)
     return max(start, BinlogPosition.from_json(committed)) if committed is not None else start
 
 
 def written(directory: StateDirectory, state: PipeState) -> BinlogPosition:
-    """How far rows of the log it reads now may have been written: a batch that was planned may be there in parts."""
+    """Return the position up to which rows may have been written: a planned batch may have been written in part."""
     planned = planned_offset(directory.checkpoint)
     found = BinlogPosition.from_json(planned) if planned is not None else None
     return found if found is not None and found.epoch == state.epoch and found > reached(directory, state) else reached(directory, state)
@@ -55,9 +55,9 @@ def resume_on_server(
     *,
     rows_copied: bool,
 ) -> None:
-    """Make sure that the state can go on in this server's log; if that is another log, change the state so that it does.
+    """Check that the state can resume in this server's log; if it is another log, move the state to it by GTID.
 
-    `rows_copied`: whether the sink may hold rows that a snapshot read.
+    `rows_copied`: whether the sink may hold snapshot rows.
     """
     position, planned = reached(directory, state), _planned(directory)
     trouble: DefiniteError | None = None
@@ -74,12 +74,12 @@ def resume_on_server(
     except DefiniteError as error:
         if trouble is None or (isinstance(error, LogReplaced) and isinstance(trouble, LogPurged)):
             raise
-        # GTIDs do not help: what is wrong is what was found first.
+        # GTIDs do not help, so the first error is the cause.
         raise trouble from error
 
 
 def _planned(directory: StateDirectory) -> BinlogPosition | None:
-    """Where the last planned batch ends, committed or not."""
+    """The end of the last planned batch, committed or not."""
     planned = planned_offset(directory.checkpoint)
     return None if planned is None else BinlogPosition.from_json(planned)
 
@@ -103,7 +103,7 @@ def _go_on_by_gtid(
     position, planned = reached(directory, state), _planned(directory)
     open_batch = "" if planned is None else planned.gtid
     touched: list[BinlogPosition | str] = [state.seen] if planned is None or planned == position else [state.seen, planned]
-    # A purged file says nothing about the log; any other trouble is evidence of another one.
+    # A purged file is no evidence of another log; any other error is.
     evidence = None if isinstance(trouble, LogPurged) else trouble
     start = continue_on(connection, address, position, touched, unless_found=evidence)
     state.source, state.identity = str(address), server.identity
@@ -120,10 +120,10 @@ def begin_new_log(
     server: ServerIdentity,
     wanted: Callable[[TableName], bool],
 ) -> SchemaCatalog:
-    """Let the state begin at the end of the log that the server writes now, under a new epoch; the tables as they are there.
+    """Start the state at the end of the server's current log, under a new epoch, and return the catalog there.
 
-    Nothing of the former log counts any more. Every table must be read again: the caller leaves the request for that where it is until all
-    tables are noted, so that a crash before leads to another new epoch and nothing else.
+    Positions of the former log no longer count, and every table must be read again. The caller keeps the resync request until all tables
+    are saved, so a crash before that only leads to another epoch.
     """
     check_no_prepared(connection, address)
     found, start = capture_catalogue(connection, address, wanted, state.epoch + 1)
@@ -135,10 +135,10 @@ def begin_new_log(
 
 
 def rewind(history: SchemaHistory, directory: StateDirectory, state: PipeState) -> None:
-    """Let the schema history begin where this log is read from, with the tables as they were at the last commit on the former server.
+    """Restart the schema history at the start of this log, with the schemas of the last commit on the former server.
 
-    Statements that were followed since, in a batch that was not committed, come again from this server, at other positions. Called at
-    every start until a batch of this epoch is committed, so a crash in between changes nothing.
+    Statements of an uncommitted batch come again from this server at other positions. This runs at every start until a batch of this epoch
+    is committed, so a crash in between is harmless.
     """
     committed = committed_offset(directory.checkpoint)
     left = BinlogPosition.from_json(committed) if committed is not None else BinlogPosition(".0", 0)
@@ -147,14 +147,14 @@ def rewind(history: SchemaHistory, directory: StateDirectory, state: PipeState) 
 
 
 def forget_seen(directory: StateDirectory, state: PipeState) -> None:
-    """A snapshot begins: until it has ended, nobody knows which transactions its rows hold."""
+    """Forget the snapshots' transactions: until the new snapshot ends, it is unknown which transactions its rows include."""
     if state.seen:
         state.seen = ""
         directory.save(state)
 
 
 def note_seen(connection: Connection[Any], address: MySQLAddress, directory: StateDirectory, state: PipeState) -> None:
-    """All snapshots have ended: what they read lies before what the server has executed by now."""
+    """Store the server's executed GTIDs after all snapshots have ended: their rows include no later transaction."""
     gtids = read_server_gtids(connection, address)
     if gtids is not None and not state.seen:
         state.seen = gtids.latest

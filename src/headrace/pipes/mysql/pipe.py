@@ -1,8 +1,8 @@
-"""A pipe from a MySQL server to a sink: checks, snapshot, stream, and going on where it stopped.
+"""A pipe from a MySQL or MariaDB server to a sink.
 
-The order of things makes every crash harmless. The start position is saved before anything is read; a table's schema is saved before its
-first row is written; a chunk counts as done after its rows are in the sink; a batch counts after Spark has checkpointed it. Whatever was
-done but not yet noted is done again, and the sink's merge makes the second time a no-op.
+The order of writes makes every crash harmless. The start position is saved before anything is read. A table's schema is saved before its
+first row is written. A chunk counts as done when its rows are in the sink. A batch counts when Spark has checkpointed it. After a crash,
+work that was done but not recorded is repeated, and the sink merges the repeated rows away.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from headrace.sources.mysql.source import MySQLSource
 
 
 class MySQLPipe(SchemaFollowingPipe):
-    """One replication of a server."""
+    """Replicates one server."""
 
     def __init__(self, address: MySQLAddress, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__(sink, sink_name, settings, view)
@@ -56,7 +56,7 @@ class MySQLPipe(SchemaFollowingPipe):
             self._targets.read_from(server.flavour, started.target.file)
             runners = self._assemble(directory, started)
             if started.is_new:
-                # What the sink cannot hold is refused before there is a state to go on with.
+                # Refuse what the sink cannot hold before a state exists.
                 runners.snapshots.prepare()
             directory.save(started.state)
             runners.resyncs.take_all(nullcontext)
@@ -144,14 +144,14 @@ class MySQLPipe(SchemaFollowingPipe):
             runners.resyncs.wait()
 
     def _relay(self, directory: StateDirectory, state: PipeState) -> Path:
-        """Where the log is mirrored. What a run that was killed left there is gone."""
+        """Return the relay's directory. A directory that several pipes share is cleared first: a killed run may have left files."""
         relay = directory.mirror(self._settings.relay, state.id)
         if self._settings.relay:
             shutil.rmtree(relay, ignore_errors=True)
         return relay
 
     def _segment_access(self, session: RuntimeSession) -> SegmentAccess:
-        """Where tasks find that mirror."""
+        """How tasks access the relay's segments."""
         if session.is_local:
             return SegmentAccess.LOCAL
         return SegmentAccess.FETCH if session.always_fetches_segments else SegmentAccess.LOCAL_OR_FETCH
@@ -159,7 +159,7 @@ class MySQLPipe(SchemaFollowingPipe):
 
 @dataclass(frozen=True, slots=True)
 class _Runners:
-    """The runners of a started pipe that do the work."""
+    """The running parts of a started pipe."""
 
     stream: StreamRunner
     snapshots: SnapshotRunner

@@ -28,7 +28,7 @@ class RenamePlanner:
         policies = {self.plan.policy_for(kind, new) for new in moved}
         if not moved:
             return set()
-        # As when a table is created: chunks of an earlier table of the new name may still be read.
+        # Chunks of an earlier table of the new name may still be pending, as with CREATE TABLE.
         ready = all(map(self.plan.is_loaded, moved.keys() - moved.values())) and all(
             table is not None and self.plan.was_loaded_before(moved[new]) and not self.plan.awaits_resync(moved[new])
             for new, table in tables.items()
@@ -64,7 +64,7 @@ class RenamePlanner:
         try:
             return self.plan.plan_in_sink(lambda sink: sink.plan_moves(pairs))
         except TargetNameTaken as error:
-            # The next snapshot replaces the target of a waiting table. The same holds for a table whose new name was read later.
+            # The next snapshot replaces the target of a waiting table, and of a table whose new name was read later.
             left = {change.table for change in self.plan.outcome.changes if isinstance(change, DropTable)}
             if not self.plan.can_replace_target and not moved.keys() & (self.plan.executor.context.state.waiting | left):
                 raise

@@ -1,8 +1,8 @@
-"""Reading tables again while everything else goes on.
+"""Reads tables again while the stream continues.
 
-A table is looked at together with a position; from then on its changes before that position are left out, and its rows are read in chunks
-beside the stream. Rows that the sink had and the source has not any more go at the end. The state says all of this before any of it is
-done, so that a crash only interrupts it.
+The table's schema is captured together with a position. From then on, changes before that position are skipped, and the rows are read in
+chunks alongside the stream. Rows that the source no longer has are deleted at the end. The state is saved before each step, so a crash only
+interrupts the resync.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LOOK_AGAIN_S = 1.0
 
 @dataclass(slots=True)
 class ResyncRunner:
-    """Takes requests, one after the other; a thread beside the stream does the reading."""
+    """Processes resync requests one at a time; a thread alongside the stream reads the rows."""
 
     stream: StreamRunner
     snapshots: SnapshotRunner
@@ -55,12 +55,12 @@ class ResyncRunner:
         return self._thread is None and not any(pending_requests(self.context.directory))
 
     def take_all(self, pause: Pause) -> None:
-        """Note what waiting requests ask for, before the stream runs."""
+        """Plan the pending requests before the stream starts."""
         for request in list(pending_requests(self.context.directory)):
             self._take(request, pause)
 
     def poll(self, session: RuntimeSession, pause: Pause) -> None:
-        """Begin with the next request, if there is one and nothing is under way; raise what went wrong with the last."""
+        """Start the next request if none is running; raise the error of the last one."""
         if self._thread is not None:
             if self._thread.is_alive():
                 return
@@ -75,26 +75,26 @@ class ResyncRunner:
             self._thread.start()
 
     def wait(self) -> None:
-        """Wait for what is under way; it ends by itself soon after the copier is told to stop."""
+        """Wait for the running request; it ends soon after the pipe starts to stop."""
         if self._thread is not None:
             self._thread.join()
 
     def _run(self, session: RuntimeSession, request: ResyncRequest, pause: Pause) -> None:
         try:
             self._take(request, pause)
-            # One task at a time: the others are for the stream.
+            # Use one task at a time and leave the other slots to the stream.
             self.snapshots.run(session, 1, pause)
         except Interrupted:
             log.info("stopped while reading tables again; run again to go on")
         except HeadraceError as error:
             self._failure = error
-        # The thread's last resort: an error of ours must reach the driver, not vanish with the thread.
+        # An unexpected error must reach the driver; otherwise it would be lost with the thread.
         except Exception as error:
             self._failure = DefiniteError(f"reading tables again failed: {type(error).__name__}: {error}", hint="please report it")
             raise
 
     def _take(self, request: ResyncRequest, pause: Pause) -> None:
-        """Note what is to be read again, and plan it."""
+        """Save which tables are read again, and plan their snapshots."""
         address, context, state = self.snapshots.address, self.context, self.context.state
         asked = Selection(request.tables)
         # The stream is paused, so that the position lies behind everything that it has written.
@@ -113,9 +113,9 @@ class ResyncRunner:
         request.forget()
 
     def _is_early(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> bool:
-        """Whether the stream must first come to where the tables became what they are: of a sink that appends, no change is left out.
+        """Whether the stream must first reach the position where the schemas changed: append-only sinks receive every change.
 
-        A table that is no more may have another name, under which its rows are still to be read: the log will say.
+        A table that no longer exists may have been renamed; its rows are then read under the new name.
         """
         there = {schema.name: schema for schema in found}
         known = {name: self._known_beside(name) for name in {*self.context.state.tables, *there} if asked(name)}
@@ -123,7 +123,7 @@ class ResyncRunner:
         return changed and self.stream.written < position
 
     def _known_beside(self, name: TableName) -> TableState | None:
-        """The table as the stream reads it, if its rows are to be read beside its changes."""
+        """Return the table's state if its rows are read alongside its changes (append-only sinks), else None."""
         state = self.context.state
         return state.tables.get(name) if self.context.targets.append_only and name not in state.waiting else None
 
@@ -132,7 +132,7 @@ class ResyncRunner:
         selection = context.selection
         for name in [name for name in {*state.tables, *state.waiting} if asked(name) and name not in {schema.name for schema in found}]:
             self._forget(name, position)
-        # A glob reaches what is chosen; what is not yet must be named.
+        # A glob matches selected tables only; a table that is not selected must be named exactly.
         meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, asked)]
         resolver = context.schemas
         for schema in meant:
@@ -152,7 +152,7 @@ class ResyncRunner:
         if not chosen:
             state.selection["added"].append(str(name))
         number = max(self.snapshots.snapshots.log.next_number(name), 1)
-        # All that the log says of it up to here is in what will be read: a lagging stream must not bring back what went since.
+        # The snapshot includes every change up to here: a lagging stream must not bring back rows that were deleted since.
         ignores = self.context.settings.schema_changes.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
         hidden = known.hidden if known is not None and ignores else ()
         renewed = TableState(schema, position.to_json(), position.to_json(), number, hidden)
@@ -164,10 +164,10 @@ class ResyncRunner:
         self.context.view.note(f"reading {name} again" if known is not None else f"adding {name}")
 
     def _forget(self, name: TableName, position: BinlogPosition) -> None:
-        """It was dropped since; its changes are left out until the log says so."""
+        """Handle a table that was dropped; its changes are skipped until the stream reaches the DROP."""
         state = self.context.state
         if self._known_beside(name) is not None:
-            # The log says so, after all that happened to it before.
+            # The stream will reach the DROP after the table's other changes.
             return
         known = state.tables.get(name)
         if known is not None and self.context.settings.schema_changes.of(ChangeKind.DROP_TABLE) is not Policy.KEEP:
@@ -182,7 +182,7 @@ class ResyncRunner:
         except DefiniteError as error:
             if shown.name not in self.context.state.waiting:
                 raise
-            # It was to be made anew for what the source's table had become.
+            # The target would have been recreated for the table's new columns.
             self.context.view.note(f"the target of {shown.name} stays as it was: {error.message}")
 
 

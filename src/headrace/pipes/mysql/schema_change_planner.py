@@ -24,14 +24,14 @@ from headrace.sinks.schema_changes import DdlPlan
 
 @dataclass(slots=True)
 class SchemaChangePlanner:
-    """Plans one statement. Whole tables are planned here, alterations and renames in modules of their own."""
+    """Plans one statement. Whole tables are planned here; alterations and renames have their own modules."""
 
     plan: StatementPlan
     _vacated: set[TableName] = field(default_factory=set)
     """Names whose target is dropped or renamed."""
 
     def plan_intent(self) -> Intent:
-        """What is to be done."""
+        """Return the intent of the statement."""
         outcome = self.plan.outcome
         made = {change.schema.name for change in outcome.changes if isinstance(change, CreateTable)}
         for name in sorted(outcome.emptied - made):
@@ -58,7 +58,7 @@ class SchemaChangePlanner:
             self.plan.intent.tables[name] = self.plan.advance(table, rows_from=table.rows_from)
             self.plan.record(name, [kind], DdlPlan(), IGNORED)
         elif is_waiting:
-            # The table is made anew when it is read again.
+            # The resync recreates the table.
             self.plan.add_steps(name, [kind], self._retain_target(schema, "truncated", again=False), KEPT)
         elif policy is Policy.KEEP and not self.plan.is_loaded(name):
             self.plan.intent.tables[name] = self.plan.advance(table, rows_from=table.rows_from)
@@ -69,7 +69,7 @@ class SchemaChangePlanner:
         elif not self.plan.is_loaded(name):
             self.plan.intent.swept.append(schema)
             self.plan.intent.tables[name] = self.plan.advance(table, rows_from=table.rows_from)
-            # Where nothing is taken away, those who read it are told.
+            # Append-only sinks record the truncation for their consumers.
             told = (
                 self.plan.plan_in_sink(lambda sink: sink.plan_emptying(schema, self.plan.version))
                 if self.plan.executor.context.targets.append_only
@@ -87,12 +87,12 @@ class SchemaChangePlanner:
             if keeps:
                 self.plan.intent.prepared.add(name)
             elif not found.steps:
-                # A history keeps what was; it is told of each row that it went.
+                # A target with history retains the rows and records a deletion for each.
                 self.plan.intent.swept.append(schema)
             self.plan.add_steps(name, [kind], found, KEPT if keeps or not found.steps else APPLIED)
 
     def _plan_drop(self, name: TableName) -> None:
-        """No table of that name, or another one."""
+        """Plan a table that no longer exists under this name."""
         table = self.plan.known_table(name)
         if table is None:
             if name in self.plan.executor.context.state.waiting | self.plan.executor.context.state.ignored:
@@ -104,7 +104,7 @@ class SchemaChangePlanner:
         if policy is Policy.IGNORE:
             self.plan.record(name, [kind], DdlPlan(), IGNORED, "the target keeps its rows")
         elif policy is Policy.KEEP:
-            # Also of a table that was being read, or was to be read again: what was read of it so far is kept.
+            # This includes a table whose snapshot is not complete: the rows read so far are retained.
             self._vacated.add(name)
             self.plan.add_steps(name, [kind], self._retain_target(schema, "dropped", again=False), KEPT)
         elif self.plan.executor.context.targets.append_only and name in self.plan.executor.context.state.waiting:
@@ -116,14 +116,15 @@ class SchemaChangePlanner:
             self._drop_target(name, schema)
 
     def _drop_target(self, name: TableName, schema: TableSchema) -> None:
-        """The target goes, also while its snapshot is read: a chunk that is written later finds no table, and is left out."""
+        """Drop the target, even during its snapshot: a chunk that is written later finds no table and is skipped."""
         kind = ChangeKind.DROP_TABLE
         try:
             found = self.plan.plan_in_sink(lambda sink: sink.plan_removal(schema))
         except DefiniteError as error:
             if name not in self.plan.executor.context.state.waiting:
                 raise
-            # The snapshot would have refused a target that Headrace did not create and that does not fit. It holds none of the rows.
+            # The snapshot would have refused this target, which Headrace did not create and which does not fit. It holds no rows of the
+            # table.
             self.plan.record(name, [kind], DdlPlan(), KEPT, f"it was to be read again; the target stays as it was: {error.message}")
             return
         if found.vacates:
@@ -147,7 +148,7 @@ class SchemaChangePlanner:
             self.plan.record(name, [kind], DdlPlan(), IGNORED)
             return
         if not self.plan.is_loaded(name):
-            # Chunks of an earlier table of this name may still be read: they would be read from this one, by the definition of that one.
+            # Chunks of an earlier table of this name may still be pending; they would read this table with the old schema.
             self.plan.resync(name, "it was made anew while it was being read")
             return
         with self.plan.hint_resync(name):
@@ -158,7 +159,7 @@ class SchemaChangePlanner:
         number = self.plan.executor.snapshots.next_number(name)
         keeps = self.plan.policy.of(ChangeKind.DROP_TABLE) is Policy.KEEP
         try:
-            # Where the old target is gone by then, it does not matter what it is now.
+            # The current target does not matter if it is dropped or renamed first.
             found = DdlPlan() if name in self._vacated else self.plan.plan_in_sink(lambda sink: sink.plan_creation(shown))
         except DefiniteError as error:
             if keeps and not self.plan.executor.context.targets.append_only:
@@ -175,12 +176,12 @@ class SchemaChangePlanner:
         if keeps and not found.steps and name not in self._vacated and self._target_holds_rows(shown):
             found = self._retain_target(shown, "dropped", again=True)
         elif not found.steps and self.plan.policy.of(ChangeKind.DROP_TABLE) is not Policy.IGNORE:
-            # A copy of an earlier table of this name may be there.
+            # The target may hold rows of an earlier table of this name.
             self.plan.intent.swept.append(shown)
         self.plan.add_steps(name, [kind], found, APPLIED)
 
     def _retain_target(self, schema: TableSchema, why: str, *, again: bool) -> DdlPlan:
-        """Renames the target, whatever it is, unless a stranger made it for other columns."""
+        """Rename the target to retain it, unless Headrace did not create it and its columns differ."""
         return self.plan.plan_in_sink(lambda sink: sink.plan_keeping(schema, f"{why}_{self.plan.position_tag}", again=again))
 
     def _target_holds_rows(self, schema: TableSchema) -> bool:
@@ -188,7 +189,7 @@ class SchemaChangePlanner:
         return not targets.append_only and retrying(lambda: targets.holds_rows(schema))
 
     def _check_target_conflict(self, made: TableSchema) -> None:
-        """A new table's target must not be another table's: it would be swept, and both would be written to it."""
+        """Raise if another table has the same target: both would write to it, and its stale rows would be deleted."""
         tables = {**self.plan.executor.context.state.tables, **self.plan.intent.tables}
         others = self.plan.intent.gone | self.plan.executor.context.state.waiting | {made.name}
         left = [table for name, table in tables.items() if name not in others]

@@ -1,8 +1,8 @@
-"""What the driver does about the statements between changes of rows.
+"""Applies the DDL statements of the log to the sink.
 
-Each statement is a barrier: everything before it is in the sink when it is looked at, nothing after it is. The history says what it did to
-the source; here it is decided, by the user's policy, what that means for the sink: an intent (see `intents`), or a halt with the statement.
-All of it may happen again after a crash, to the same effect: a table that has followed a statement was looked at behind it.
+Each statement is a barrier: everything before it is in the sink, nothing after it is. The schema history tells its effect on the source;
+the planner turns it into an intent by the user's policy, or halts the pipe with the statement. Repeating a statement after a crash is
+harmless: a table that was altered has a captured position after it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _DEFINING = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey
 
 @dataclass(frozen=True, slots=True)
 class SchemaChangeFollower:
-    """Follows the statements of one pipe's log."""
+    """Applies the statements of one pipe's log."""
 
     history: SchemaHistory
     executor: IntentExecutor
     policy: SchemaPolicy
     check: Callable[[], None] | None
-    """Raises if the server does not log all that happens to the tables."""
+    """Raises if the server does not log all changes of the tables."""
 
     def follow(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
-        """Do to the sink what the statement did to the source; raises where that is not possible.
+        """Apply the statement's effect to the sink; raise `DefiniteError` if that is not possible.
 
-        `left_out`: the table that the statement makes, if rows of it stood in one group with the statement and were passed over.
+        `left_out`: the table that the statement creates, if its group also held rows that were skipped.
         """
         followed = self.history.follow(query, position)
         if left_out is not None and self.executor.context.is_selected(left_out):
@@ -51,15 +51,15 @@ class SchemaChangeFollower:
             followed = replace(followed, outcome=OutcomeKind.RESYNC, arrived=followed.arrived | made, emptied=followed.emptied - made)
         self._do(followed)
         if self.check is not None and "references" in query.statement.lower():
-            # A foreign key may change rows of its table behind the log's back.
+            # A foreign key may change rows without logging them.
             self.check()
 
     def pass_over(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
-        """Leave a statement out: targets stay as they are, and a table whose rows would be wrong without it is read again."""
+        """Skip a statement: targets stay unchanged, and a table whose rows would be wrong without it is read again."""
         try:
             replace(self, policy=_PASSING_OVER).follow(query, position, left_out)
         except DefiniteError as error:
-            # Nobody can say what it did: what follows in the log is read as if it had done nothing.
+            # Its effect is unknown; the log is read as if the statement had none.
             log.warning("a statement that is left out is not understood: %s", error.message)
 
     def _do(self, followed: DdlOutcome) -> None:
@@ -83,7 +83,7 @@ class SchemaChangeFollower:
             self.executor.context.view.note(f"{note}: {shortened(query.statement)}")
 
     def _check_start(self, followed: DdlOutcome) -> None:
-        """Reading began before the tables were looked at: what changed them in between was not there when their rows were written."""
+        """Halt if a statement changed a table between the start position and the capture of its schema: earlier rows had another schema."""
         looked = self.executor.context.state.looked_at
         if looked is None or followed.position > BinlogPosition.from_json(looked):
             return

@@ -1,12 +1,12 @@
-"""Snapshots of tables: planning them, reading them as Spark jobs, and taking away what they did not see.
+"""Plans snapshots of tables, reads them as Spark jobs, and deletes rows that the source no longer has.
 
-A snapshot runs before the stream or beside it; either way it is noted chunk by chunk, so whatever was interrupted goes on where it stopped.
-Rows carry the position at which they were read as version, so they never hide a later change. A table that had rows in the sink before is
-swept at the end: what this snapshot has not seen, and no change since, is gone from the source.
+A snapshot runs before the stream or alongside it. Each finished chunk is recorded, so an interrupted snapshot continues. A row's version is
+the position at which it was read, so it never hides a later change. If the target held rows before, rows that neither the snapshot nor a
+later change wrote are deleted at the end.
 
-Some tables must be read exactly as of one position, because an image that comes twice would count twice (`TableRequirements.exact`).
-Nothing is written to them by the stream meanwhile, what an attempt left is taken away before the next, and changes before the position are
-left out from then on. Such a table is one chunk, or, in a consistent snapshot, chunks of one moment; a part of them is worth nothing.
+Some tables must be read exactly at one position, because a row image that arrives twice would count twice (`TableRequirements.exact`). The
+stream is paused meanwhile, rows of a failed attempt are discarded, and changes before the position are skipped. Such a table is one chunk,
+or, in a consistent snapshot, chunks of one point in time.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ Pause = Callable[[], AbstractContextManager[object]]
 
 _ATTEMPTS = 8
 _GROUPED = 64
-"""How many small chunks one job of Spark's reads at most."""
+"""The maximum number of small chunks in one Spark job."""
 _NOTE_EVERY_S = 1.0
-"""How often the positions of exact tables are noted in the state."""
+"""How often the positions of exact tables are saved."""
 _LEAST_JOBS = 8
-"""A snapshot has at least this many jobs for each slot, so that all slots are busy until its end."""
+"""A snapshot has at least this many jobs per slot, so that all slots stay busy until its end."""
 
 
 _MOMENTS = threading.Lock()
-"""Readers of one moment hold Spark's slots until all of them are there: of two such snapshots at once, each might wait for the other."""
+"""Readers of a consistent snapshot hold Spark slots until all have arrived: two such snapshots at once could block each other."""
 
 
 class Interrupted(Exception):
-    """The user asked to stop during a snapshot."""
+    """The user stopped the pipe during a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,11 @@ class SnapshotRunner:
     """Returns a task that reads these tables."""
 
     def plan(self, connection: Connection[Any]) -> None:
-        """Plan the snapshot of every table whose current one is not planned; after that the target tables are there and fit."""
+        """Plan the snapshots that are not planned yet, and create or complete the target tables."""
         unplanned = [
             (name, table)
             for name, table in self.context.state.tables.items()
-            # What waits to be read again is planned with the request for that.
+            # A waiting table is planned with its resync request.
             if name not in self.context.state.waiting and not self.snapshots.log.is_planned(name, table.snapshot)
         ]
         self.context.targets.check_target_conflicts(self._written())
@@ -89,7 +89,7 @@ class SnapshotRunner:
             if table.snapshot:
                 retrying(functools.partial(self.context.targets.replace, self.context.sink_schema(table.schema)))
         self.prepare()
-        # One request for the layouts of all tables: each plan asks for its own, and finds it known.
+        # One request fetches all target tables, so that each plan finds its own in the cache.
         retrying(lambda: self.context.targets.requirements(self._written()))
         for name, table in unplanned:
             self._empty_reshaped(name, table)
@@ -102,7 +102,7 @@ class SnapshotRunner:
             self.context.directory.save(self.context.state)
 
     def _empty_reshaped(self, name: TableName, table: TableState) -> None:
-        """Rows that other transforms made may have the position of the new ones: no version tells which are which."""
+        """Empty a table whose transforms changed: its old and new rows may have the same version."""
         if str(name) not in self.context.state.options.get(RESHAPED_TABLES, ()) or self.context.targets.append_only:
             return
         schema, position = self.context.sink_schema(table.schema), BinlogPosition.from_json(table.captured_at)
@@ -112,8 +112,8 @@ class SnapshotRunner:
         self.context.view.note(f"{name} was emptied: its rows come again, transformed otherwise")
 
     def prepare(self) -> None:
-        """See to it that every target table is there and fit."""
-        # What waits to be read again is made fit when that is planned.
+        """Create or complete every target table."""
+        # The targets of waiting tables are prepared when their resync is planned.
         schemas = self._written()
         retrying(lambda: self.context.targets.prepare(schemas), deadline_s=self.context.settings.retry_timeout_s)
 
@@ -127,7 +127,7 @@ class SnapshotRunner:
     def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:
         chunks: list[Chunk] = []
         had_rows = bool(table.snapshot) or table.rows_from is not None
-        # A table whose earlier changes are left out must be read, whatever was chosen for the start.
+        # A table whose earlier changes are skipped must be read, even with `--snapshot none`.
         if self.context.settings.snapshot is not SnapshotMode.NONE or had_rows:
             chunks = self._chunks(connection, table)
             self._check_empty(table)
@@ -140,14 +140,14 @@ class SnapshotRunner:
         self.snapshots.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
 
     def _chunks(self, connection: Connection[Any], table: TableState) -> list[Chunk]:
-        # As the source has it: in the sink its key may have other names, or be hashed.
+        # Use the source's schema: in the sink, key columns may be renamed or hashed.
         schema = table.schema
         if self._needs(table).exact and self.context.settings.snapshot is not SnapshotMode.CONSISTENT:
             return [Chunk(schema.name.database, schema.name.table, 0, "", max(estimate_rows(connection, self.address, schema.name), 1))]
         return plan_chunks(connection, self.address, schema, self.context.settings.chunk_rows)
 
     def _check_empty(self, table: TableState) -> None:
-        """Rows that are there before the first snapshot are nobody's: they would be shown beside the source's."""
+        """Refuse a non-empty target whose engine sums rows: existing rows would be counted with the source's."""
         schema = self.context.sink_schema(table.schema)
         if not table.snapshot and self._needs(table).emptied and retrying(functools.partial(self.context.targets.holds_rows, schema)):
             raise DefiniteError(
@@ -157,7 +157,7 @@ class SnapshotRunner:
             )
 
     def _check_older(self, table: TableState) -> None:
-        """Rows that are there before the first snapshot must not have versions above it: they would hide the source's for ever."""
+        """Refuse existing rows with versions above the snapshot: they would hide the source's rows."""
         if table.snapshot:
             return
         schema, position = self.context.sink_schema(table.schema), BinlogPosition.from_json(table.captured_at)
@@ -171,14 +171,14 @@ class SnapshotRunner:
         return self.context.targets.requirements([self.context.sink_schema(table.schema)])[table.schema.name]
 
     def run(self, session: RuntimeSession, parallelism: int, pause: Pause = nullcontext) -> None:
-        """Read the chunks that are left, `parallelism` at a time, and sweep. `pause` keeps the stream from starting a batch."""
+        """Read the remaining chunks, `parallelism` at a time, then delete stale rows. `pause` keeps the stream from starting a batch."""
         pending = self.snapshots.pending()
         if pending:
             with pause():
                 forget_seen(self.context.directory, self.context.state)
             self._read_steadily(session, pending, parallelism, pause)
         for name in [name for name, snapshot in self.snapshots.readable() if snapshot.sweep is not None]:
-            # A statement must not alter the table between the look at it and the sweep.
+            # No statement may alter the table between the check and the deletion.
             with pause():
                 self._sweep(name)
         if not self.context.state.seen:
@@ -186,7 +186,7 @@ class SnapshotRunner:
                 note_seen(connection, self.address, self.context.directory, self.context.state)
 
     def _sweep(self, name: TableName) -> None:
-        """Take away what the table's snapshot did not see, once it is read whole."""
+        """Delete the rows that the completed snapshot did not write."""
         snapshot = self.snapshots.of(name) if name not in self.context.state.waiting else None
         if snapshot is None or snapshot.sweep is None or snapshot.pending:
             return
@@ -197,7 +197,7 @@ class SnapshotRunner:
         self.snapshots.log.swept(name)
 
     def _read_steadily(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
-        """Read chunks; a table that was altered since it was planned waits to be read again, and the others go on."""
+        """Read chunks. A table that was altered since it was planned is postponed; the other tables continue."""
         while pending:
             try:
                 self._read(session, pending, parallelism, pause)
@@ -205,7 +205,7 @@ class SnapshotRunner:
             except DefiniteError as error:
                 names, left = {chunk.name for chunk in pending}, {chunk.name for chunk in self.snapshots.pending()}
                 altered = self._altered(left) | {name for name in left if error.place == snapshot_place(name)}
-                # Of a table that a statement made wait, or made anew, nothing is left to be read.
+                # A table that a statement postponed or recreated has no chunks left.
                 if not altered and left == names:
                     raise
                 if altered:
@@ -213,7 +213,7 @@ class SnapshotRunner:
                 pending = self.snapshots.pending()
 
     def _altered(self, names: set[TableName]) -> set[TableName]:
-        """Those of the tables that are no longer what they were when they were looked at."""
+        """Return the tables whose schemas differ from the state."""
         with closing(retrying(lambda: connect(self.address))) as connection:
             found = {schema.name: schema for schema in capture_schemas(connection, self.address, names.__contains__)}
         return {
@@ -222,11 +222,11 @@ class SnapshotRunner:
 
     def _postpone(self, names: set[TableName], error: DefiniteError, pause: Pause) -> None:
         with pause():
-            # A statement may have dropped some meanwhile.
+            # A statement may have dropped some of them.
             names = {name for name in names if name in self.context.state.tables}
             if not names:
                 return
-            # First the request, then the note that the tables wait for it.
+            # Write the request before the state: a crash in between must not leave a table that waits for no request.
             ask_for_resync(self.context.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
             if not self.context.targets.append_only:
                 self.context.state.waiting |= names
@@ -253,14 +253,14 @@ class SnapshotRunner:
 
         def finish(chunk: Chunk, count: int, span: ReadSpan) -> None:
             if not self.snapshots.log.is_planned(chunk.name, numbers[chunk.name]):
-                # A statement has ended this snapshot of the table. Another one may have chunks of the same numbers.
+                # A statement ended this snapshot. A later one of the table may have chunks with the same numbers.
                 return
             self.snapshots.log.finish(chunk.name, chunk.number, count, span.until.to_json())
             left[str(chunk.name)] = len(self.snapshots.log.tables[str(chunk.name)].pending)
             self.context.view.snapshot_rows(str(chunk.name), count, finished=not left[str(chunk.name)])
 
         def note_exact() -> None:
-            """Note the positions of exact tables, then that they are read: a crash in between has them read again."""
+            """Save the positions of exact tables before their chunks count as done: a crash in between repeats the read."""
             nonlocal noted_at
             self._note_exact({chunk.name: span.position.to_json() for chunk, _, span in unnoted}, pause)
             while unnoted:
@@ -274,13 +274,13 @@ class SnapshotRunner:
             span = _span_of(reports)
             self._settle(span.position)
             for chunk in map(Chunk.from_json, split["chunks"] if split["kind"] == "consistent" else [_chunk_of(split)]):
-                # Chunks that were read together have one count.
+                # Chunks that were read together have one row count.
                 read = chunk, rows.pop(str(chunk.name), 0), span
                 if chunk.name in exact:
                     unnoted.append(read)
                 else:
                     finish(*read)
-            # The state of a pipe with thousands of tables is megabytes.
+            # The state of a pipe with thousands of tables has megabytes, so it is not saved after each table.
             if unnoted and time.monotonic() - noted_at > _NOTE_EVERY_S:
                 note_exact()
             if self.context.is_stopping():
@@ -302,7 +302,7 @@ class SnapshotRunner:
                     raise
                 note_exact()
 
-            # The stream stands still meanwhile: what it writes to such a table would count beside the same in the rows.
+            # The stream is paused: changes that it writes to such a table would count twice.
             with pause():
                 retrying(attempt, deadline_s=math.inf, attempts=_ATTEMPTS)
         self.context.view.snapshot_ends(total, time.monotonic() - started)
@@ -311,9 +311,9 @@ class SnapshotRunner:
         self.context.targets.commit_batch(BatchCommit(str(taken), taken.version, snapshot=True))
 
     def _restart(self, exact: Set[TableName]) -> list[Chunk]:
-        """Begin those of the exact tables again that are not read whole: their chunks, all to be read at one position."""
+        """Restart the incomplete exact tables and return their chunks, which are all read at one position."""
         again: list[Chunk] = []
-        # A statement may have dropped one of them, or made it wait, while the others were read.
+        # A statement may have dropped or postponed one of them while the others were read.
         for name in sorted(exact & dict(self.snapshots.readable()).keys()):
             table, planned = self.context.state.tables[name], [Chunk.from_json(raw) for raw in self.snapshots.log.tables[str(name)].chunks]
             if not self.snapshots.log.tables[str(name)].pending:
@@ -335,13 +335,13 @@ class SnapshotRunner:
             session.run_groups(self._groups(chunks, parallelism), parallelism, on_done, self._stopper())
 
     def _groups(self, chunks: Sequence[Chunk], parallelism: int) -> list[SplitGroup]:
-        """The chunks as jobs of Spark's: a job costs more than a small chunk, and each carries the definitions of its tables."""
+        """Group chunks into Spark jobs: a job costs more than a small chunk, and each carries the schemas of its tables."""
         most = min(_GROUPED, len(chunks) // (parallelism * _LEAST_JOBS))
         groups: list[list[Chunk]] = []
         rows = 0
         for chunk in chunks:
             apart = not groups or len(groups[-1]) >= most or rows + chunk.estimate > self.context.settings.chunk_rows
-            # Spark must not run a task again that reads exact tables: all its chunks are read again by another.
+            # Spark must not repeat a task that reads exact tables, so these get groups of their own.
             if apart or self._is_exact(chunk) != self._is_exact(groups[-1][-1]):
                 groups.append([])
                 rows = 0
@@ -358,9 +358,9 @@ class SnapshotRunner:
         return table is not None and self._needs(table).exact
 
     def _stopper(self) -> Callable[[], None]:
-        """Ends works, when asked to, while something is away or they take long: chunks that are not done are read again.
+        """Return a callback that interrupts the jobs of a stopping pipe if a server is unavailable or the jobs take long.
 
-        They may take long without a word of their own: a slot of Spark's may be taken by a pipe whose server is away.
+        Jobs may take long without waiting themselves: a pipe whose server is unavailable may hold the Spark slots.
         """
         asked: list[float] = []
 
@@ -373,7 +373,7 @@ class SnapshotRunner:
         return stop_if_waiting
 
     def _run_together(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
-        """All chunks as of one moment: as many readers as run at once, each with its share of the chunks."""
+        """Read all chunks at one point in time. Each reader that runs at once gets a share of the chunks."""
         readers = min(parallelism, len(pending))
         rendezvous = Rendezvous(readers)
         shares = [[chunk.to_json() for chunk in pending[reader::readers]] for reader in range(readers)]
@@ -405,7 +405,7 @@ class SnapshotRunner:
             return snapshot.take(lambda: not self.context.is_stopping())
 
     def _note_exact(self, read: Mapping[TableName, dict[str, Any]], pause: Pause) -> None:
-        """Tables were read exactly as of a position: changes before it are in the rows, and must not count again."""
+        """Save the positions at which tables were read, so that the stream skips their earlier changes."""
         with pause():
             noted = {
                 name: position for name, position in read.items() if name in self.context.state.tables and not self._sends_earlier(name)
@@ -418,7 +418,7 @@ class SnapshotRunner:
                 self.snapshots.log.sweep_from(name, position)
 
     def _sends_earlier(self, name: TableName) -> bool:
-        """Whether changes from before the rows must come: an append-only target keeps rows of an earlier attempt, also deleted ones."""
+        """Whether earlier changes must be sent: an append-only target retains the rows of a failed attempt, including rows deleted since."""
         return self.context.targets.append_only and (
             self.context.state.tables[name].beside or self.snapshots.log.tables[str(name)].restarts > 1
         )

@@ -1,6 +1,6 @@
-"""The beginning of a run: what there is to go on with, checked before anything is created or written.
+"""Starts a run: loads or creates the state and checks it before anything is created or written.
 
-Invariant: a table's schema in the state is the table's as of the position beside it.
+Invariant: the schema of a table in the state is the schema at the position that is stored with it.
 """
 
 from __future__ import annotations
@@ -49,18 +49,18 @@ log = logging.getLogger("headrace")
 
 @dataclass(frozen=True, slots=True)
 class StartedPipe:
-    """What a run goes on with."""
+    """The result of a startup."""
 
     state: PipeState
     history: SchemaHistory
     target: BinlogPosition
-    """Where the log ends now: what `--once` goes up to."""
+    """The end of the log at startup; `--once` stops there."""
     is_new: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PipeStartup:
-    """Looks at one pipe's state and source, on one connection."""
+    """Checks one pipe's state and source on one connection."""
 
     connection: Connection[Any]
     address: MySQLAddress
@@ -70,7 +70,7 @@ class PipeStartup:
     targets: SinkTables
 
     def open(self, server: ServerIdentity, told: Told) -> StartedPipe:
-        """The state and history to go on with, or new ones. `told`: what the sink was told of the state."""
+        """Load or create the state and the schema history. `told` is the sink's record of the state."""
         state = self.directory.load()
         new, everything = state is None, None
         if state is None:
@@ -100,7 +100,7 @@ class PipeStartup:
         return StartedPipe(state, history, log_end(self.connection, self.address, state.epoch), new)
 
     def _take_over(self, state: PipeState, server: ServerIdentity) -> SchemaCatalog | None:
-        """Go on in the server's log; if the user asked for a new log, begin in it, with the tables as they are there."""
+        """Resume in the server's log, or start in its new log if a resync request asks for that."""
         if any(request.new_log for request in pending_requests(self.directory)):
             wanted = functools.partial(state.is_selected, self.settings.selection)
             return begin_new_log(self.connection, self.address, state, server, wanted)
@@ -109,7 +109,7 @@ class PipeStartup:
         return None
 
     def _check_transforms(self, state: PipeState, *, is_new: bool) -> None:
-        """Halt at names that are most likely misspelt before anything is shown; later, columns may have gone with a statement."""
+        """Halt at names that are probably misspelt in a new pipe. Later they are only logged: a statement may have dropped the column."""
         for misfit in find_name_conflicts(self.settings.transforms, [table.schema for table in state.tables.values()]):
             if is_new and misfit.is_sure:
                 raise misfit.error()
@@ -129,7 +129,7 @@ class PipeStartup:
     def _begin(self, state: PipeState, history: SchemaHistory, server: ServerIdentity) -> None:
         everything, start = capture_catalogue(self.connection, self.address, self.settings.selection, epoch=0)
         if self.settings.start_at:
-            # Tables are taken to be what they are now; a statement between the start and now that says otherwise halts.
+            # Tables are assumed to have their current schemas since the start; a statement in between that changes one halts the pipe.
             state.looked_at = start.to_json()
             start = resolve_start(self.connection, self.address, self.settings.start_at)
         else:
@@ -142,7 +142,7 @@ class PipeStartup:
         state.tables.update({name: TableState(schema, start.to_json()) for name, schema in chosen.items()})
 
     def _go_on(self, state: PipeState, history: SchemaHistory) -> None:
-        """Take up tables that came while we were away, and leave out what is no longer chosen."""
+        """Add tables that were created while the pipe was stopped, and remove those that are no longer selected."""
         rewind(history, self.directory, state)
         history.compact(reached(self.directory, state))
         chosen_before = Selection.from_json(state.selection)
@@ -156,21 +156,21 @@ class PipeStartup:
         snapshots = SnapshotLog(self.directory)
         for name in state.tables.keys() - {schema.name for schema in schemas}:
             if snapshots.tables.get(str(name)) is not None and snapshots.tables[str(name)].pending:
-                # It was dropped while it was read; the log will say so.
+                # The table was dropped during its snapshot; its DROP is still to come in the log.
                 if self.targets.append_only:
-                    # Or it has another name, under which its rows are still to be read.
+                    # It may have been renamed instead; its rows must then be read under the new name.
                     ask_for_resync(self.directory, (glob.escape(str(name)),))
                 snapshots.plan(name, state.tables[name].snapshot, [])
-        # Those that wait are asked for already.
+        # Waiting tables have a resync request already.
         came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored | state.waiting]
         if self.targets.append_only:
-            # A table that was chosen and not there came by a statement, which the log has, with all that happened to it since.
+            # A selected table that did not exist was created by a statement; the log holds it and all changes since.
             came = [schema for schema in came if not chosen_before(schema.name)]
         for schema in came:
             SinkSchemaResolver(self.settings).check_new(schema)
         history.learn(came, seen)
         for schema in came:
-            # Its snapshot sees all that the log says of it up to here.
+            # The snapshot includes every change up to this position.
             number = snapshots.next_number(schema.name)
             state.tables[schema.name] = TableState(schema, seen.to_json(), seen.to_json(), number)
 
@@ -180,7 +180,7 @@ class PipeStartup:
             raise DefiniteError(
                 f"the state belongs to another sink, {state.sink}", place=place, hint="use the state directory of this sink, or a new one"
             )
-        # A host of the cluster may have come or gone.
+        # Hosts of the cluster may have changed.
         state.sink = self.sink_name
         asked = [Selection(request.tables) for request in pending_requests(self.directory)]
 
@@ -191,12 +191,11 @@ class PipeStartup:
         take_column_settings(self.targets, state, self.settings, read_again)
 
     def _ask_again(self, state: PipeState, *, is_old: bool) -> None:
-        """Have those tables read again that wait for it, and those that count rows and were read from the log of a former server.
+        """Request a resync of waiting tables and of tables whose changes would count twice or be lost.
 
-        So, too, those that count rows where the state is an old copy: the sink has changes that are read once more.
-
-        (Another log repeats changes under other versions, which only a key, and an engine that merges by version, make harmless.) So, too,
-        those that followed a statement which the former server's log has and Spark has not committed: rows from before it come again.
+        Tables that count rows are read again if the state is an old copy, or if their rows come from a former server's log: that log
+        repeats changes under other versions. So are tables that were altered by a statement that the former server logged and Spark did not
+        commit.
         """
         names = set(state.waiting)
         former = [table for name, table in state.tables.items() if _read_in_epoch(table) < state.epoch and name not in names]
@@ -222,7 +221,7 @@ def capture_tables(
 
 
 def is_older_than_sink(directory: StateDirectory, state: PipeState, told: Told) -> bool:
-    """Whether the sink has changes from behind all batches that the state knows of; says so."""
+    """Whether the sink holds changes after the last batch of the state; log a warning if so."""
     is_old = told.is_ahead(max(BinlogPosition.from_json(state.start), written(directory, state)).version)
     if is_old:
         warn_of_old_state(told, directory, reached(directory, state))
@@ -230,12 +229,12 @@ def is_older_than_sink(directory: StateDirectory, state: PipeState, told: Told) 
 
 
 def _is_ahead(table: TableState, committed: Offset | None) -> bool:
-    """Whether a table is what a statement behind the last commit made it."""
+    """Whether a statement after the last commit altered the table."""
     if table.rows_from is None or table.rows_from != table.captured_at:
         return False
     return committed is None or BinlogPosition.from_json(table.captured_at) > BinlogPosition.from_json(committed)
 
 
 def _read_in_epoch(table: TableState) -> int:
-    """Of which server's log a table's rows are."""
+    """The epoch of the log that the table's rows come from."""
     return BinlogPosition.from_json(table.rows_from or table.captured_at).epoch

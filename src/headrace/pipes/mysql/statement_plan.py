@@ -62,12 +62,12 @@ class StatementPlan:
         return self.executor.context.state.tables.get(name) if self.executor.is_news(name, self.outcome.position) else None
 
     def is_loaded(self, name: TableName) -> bool:
-        """Whether the target holds the table's rows: it is neither being read nor waiting for that."""
+        """Whether the target holds the table's rows: no snapshot is pending and none is awaited."""
         snapshot = self.executor.snapshots.tables.get(str(name))
         return name not in self.executor.context.state.waiting and not (snapshot is not None and snapshot.pending)
 
     def was_loaded_before(self, name: TableName) -> bool:
-        """Whether all rows of the table's snapshot were read before the statement: what is altered holds no others."""
+        """Whether all rows of the table's snapshot were read before the statement."""
         snapshot = self.executor.snapshots.tables.get(str(name))
         return self.is_loaded(name) and (
             snapshot is None
@@ -76,31 +76,30 @@ class StatementPlan:
         )
 
     def awaits_resync(self, name: TableName) -> bool:
-        """Whether the table's rows are still to be read beside its changes, by a request that names it as it was called before."""
+        """Whether a resync request under the table's old name is pending (append-only sinks)."""
         executor = self.executor
         return executor.context.targets.append_only and any(
             Selection(one.tables)(name) for one in pending_requests(executor.context.directory)
         )
 
     def plan_in_sink(self, plan: Callable[[SchemaApplier], DdlPlan]) -> DdlPlan:
-        """What the sink says to a plan, when it can be reached."""
+        """Plan in the sink, with retries while it is unavailable."""
         return retrying(lambda: plan(self.schema_applier()))
 
     def advance(self, table: TableState, **changes: object) -> TableState:
-        """The table as of the statement: all its changes before it are in the sink."""
+        """Return the table's state at the statement's position: all its earlier changes are in the sink."""
         here = self.outcome.position.to_json()
         changed: TableState = replace(table, **{"captured_at": here, "rows_from": here, **changes})  # type: ignore[arg-type]
         return changed
 
     @property
     def can_replace_target(self) -> bool:
-        """Whether a target that is in the way is settled by a reading: an earlier table of its name went while it was being read, and its
-        target stayed. One of ours is then made anew; a stranger's is refused."""
+        """Whether a resync may replace a target that is in the way. A target that Headrace did not create is refused."""
         return self.executor.request_resync is not None and self.policy.of(ChangeKind.DROP_TABLE) is Policy.APPLY
 
     @contextmanager
     def hint_resync(self, name: TableName) -> Iterator[None]:
-        """What does not fit the transforms is settled by other settings, and the table read again by them."""
+        """Add a hint to errors of transforms: change the settings and resync the table."""
         try:
             yield
         except DefiniteError as error:
@@ -137,11 +136,11 @@ class StatementPlan:
         self.record(name, kinds, found or DdlPlan(), READ_AGAIN, why)
 
     def _resync_alongside(self, name: TableName) -> None:
-        """Its changes from here on are sent like any other table's; its rows are read again beside them."""
+        """Read the table's rows again alongside its changes, none of which is skipped (append-only sinks)."""
         if name not in self.intent.tables:
             here, known = self.outcome.position.to_json(), self.executor.context.state.tables.get(name)
             number = known.snapshot if known is not None else self.executor.snapshots.next_number(name)
-            # What is not carried of a table is not carried of it under another name.
+            # Columns that are hidden stay hidden under the new name.
             former = self.outcome.moved.get(name, name)
             table = self.altered.get(former) or self.executor.context.state.tables.get(former)
             self.intent.tables[name] = TableState(self.after.tables[name], here, here, number, table.hidden if table is not None else ())

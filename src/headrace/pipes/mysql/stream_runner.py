@@ -1,4 +1,4 @@
-"""Following a log into a sink: one Spark stream, its tasks, and what the driver does after each batch."""
+"""Streams a binlog into a sink: one Spark stream, its tasks, and the driver's work after each batch."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from headrace.sources.mysql.split_reader import MySQLReader
 
 @dataclass(slots=True)
 class StreamRunner:
-    """A pipe that is open, and how far it has come."""
+    """Runs the stream of one pipe and knows its position."""
 
     address: MySQLAddress | None
     """The server that snapshots are read from; None for binlog files."""
@@ -49,7 +49,7 @@ class StreamRunner:
     planned: BinlogPosition = field(init=False)
     """The position up to which an earlier run may have written."""
     waited: frozenset[TableName] = frozenset()
-    """Which tables waited to be read again when the view was told of tables last."""
+    """Tables that awaited a resync when the view last got the list of tables."""
     backlog: BacklogFile = field(init=False)
     """What the relay has received."""
 
@@ -60,7 +60,7 @@ class StreamRunner:
         self.reporter.backlog = self.pending
 
     def pending(self) -> Pending | None:
-        """Which changes the sink does not show yet; None until the relay has heard of the source."""
+        """Return the changes that are not visible in the sink yet; None until the relay has read from the source."""
         found = self.backlog.read()
         if found is None:
             return None
@@ -69,11 +69,11 @@ class StreamRunner:
 
     @property
     def written(self) -> BinlogPosition:
-        """How far the stream may have written."""
+        """The position up to which the stream may have written."""
         return max(self.reached, self.planned)
 
     def run(self, session: RuntimeSession, source: Source, ended: Callable[[], bool], meanwhile: Callable[[BatchStream], None]) -> None:
-        """Follow the log until `ended`; `meanwhile` is called every now and then."""
+        """Stream until `ended`; `meanwhile` is called in every loop."""
         stream = session.stream_changes(source, self.context.directory.checkpoint, self._task, self._on_batch)
         try:
             with self.reporter.beating():
@@ -89,24 +89,24 @@ class StreamRunner:
 
     @property
     def written_tables(self) -> list[TableSchema]:
-        """The pipe's tables as the sink gets to see them; without those that wait to be read again, whose targets may be gone."""
+        """The sink's schemas of the pipe's tables, without tables that await a resync: their targets may not exist."""
         tables = [table for name, table in self.context.state.tables.items() if name not in self.context.state.waiting]
         return [self.context.sink_schema(table.schema) for table in tables]
 
     def snapshot_task(self, names: Collection[TableName]) -> Task:
-        """A task that reads these tables as they are defined now. It carries nothing of others: a pipe may have thousands."""
+        """Return a task that reads these tables with their current schemas. Other tables are left out: a pipe may have thousands."""
         return self._task_for({name: table.schema for name, table in self.context.state.tables.items() if name in names})
 
     def _task(self) -> Task:
-        """A task for the batch that begins where the last one ended: tables are read as they were defined there."""
-        # A batch that is begun says that the one before it counts for good.
+        """Return the task of the next batch. Tables have the schemas that they had where the last batch ended."""
+        # Starting a batch proves that the previous one is committed.
         self.skips.pass_by(lambda place: is_passed(place, self.reached))
         defined = self.follower.history.as_of(self.reached)
         schemas = {name: self._defined(name, defined) for name in self.context.state.tables}
         return self._task_for(schemas, repeats=self.reached < self.planned)
 
     def _follow(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
-        """Follow a statement, unless it is to be left out."""
+        """Apply a statement to the sink, or skip it if the user asked for that."""
         place = statement_place(position)
         if place in self.skips.pending:
             self.follower.pass_over(query, position, left_out)
@@ -123,15 +123,15 @@ class StreamRunner:
         return table.schema if looked_at_later or name not in defined.tables else defined.tables[name]
 
     def _task_for(self, schemas: dict[TableName, TableSchema], *, repeats: bool = False) -> Task:
-        """A task that reads these tables; `repeats`: blocks of it may be in the sink from an earlier run."""
+        """Return a task that reads these tables. `repeats`: an earlier run may have written some of its blocks."""
         state = self.context.state
-        # Tables that wait to be read again may not be fit for what they are now; nothing is read of them.
+        # Nothing is read for waiting tables: their targets may not have their columns.
         schemas = {name: schema for name, schema in schemas.items() if name not in state.waiting}
         found = state.gone | {name: table.rows_from for name, table in state.tables.items() if name in schemas}
         starts = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
-        # A position in the log of a former server says nothing of this one, which is read from the committed transactions on.
+        # A position in a former server's log means nothing in this log, which starts at the committed transactions.
         starts = {name: position for name, position in starts.items() if position.epoch == state.epoch}
-        # Names that were gone at a place in a former server's log are left out altogether: the statement comes again in this one.
+        # Names that were dropped in a former server's log are skipped entirely: the statement comes again in this log.
         lost = {name for name, place in state.gone.items() if BinlogPosition.from_json(place).epoch != state.epoch}
         resolver = self.context.schemas
         shapes = {name: resolver.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
@@ -170,7 +170,7 @@ class StreamRunner:
                 query, position = Query.from_json(split["query"]), BinlogPosition.from_json(split["offset"])
                 left_out = TableName(*split["left_out"]) if split["left_out"] is not None else None
                 self._follow(query, position, left_out)
-        # A table that was read again has its target back without a statement.
+        # A resync recreates a target without a statement.
         if self.waited != self.context.state.waiting or any(report.kind == "statement" for report in reports):
             self.waited = frozenset(self.context.state.waiting)
             self.context.view.tables(targets_of(self.context.targets, self.written_tables))
