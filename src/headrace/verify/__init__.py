@@ -1,1 +1,1 @@
-"""Comparing a source with its copy: digests of regions, what differs in them, whether it is only behind, and setting it right."""
+"""Compares a source with its copy: digests of regions, the rows that differ, whether they are only behind, and their repair."""

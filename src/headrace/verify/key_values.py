@@ -1,4 +1,4 @@
-"""Keys of rows that differ, as Python values: few enough to be looked at singly."""
+"""Keys of differing rows as Python values; there are few of them."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ Key = tuple[object, ...]
 
 
 def key_list(rows: pa.Table, names: Sequence[str] = ()) -> list[Key]:
-    """The keys of rows; all columns are the key unless some are named."""
+    """Return the keys of rows; without names, all columns are the key."""
     columns = [[plain_value(value) for value in rows.column(name)] for name in names or rows.column_names]
     return list(zip(*columns, strict=True))
 
 
 def chosen(rows: pa.Table, wanted: Set[Key], names: Sequence[str] = ()) -> pa.Table:
-    """The rows that have one of the wanted keys."""
+    """Return the rows that have one of the wanted keys."""
     return rows.filter(pa.array([key in wanted for key in key_list(rows, names)], pa.bool_()))

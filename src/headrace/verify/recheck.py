@@ -1,15 +1,15 @@
-"""Telling what is different from what is behind, row by row.
+"""Distinguishes rows that differ from rows that are only behind.
 
-Rows that differed are looked at again: (1) read them from the source, (2) see where its log ends, (3) wait until the pipe has reached that,
-(4) read them from the sink, (5) read them from the source once more. A row that is the same in (1) and (5) did not change in between (or
-changed back), and the sink had all that (1) saw: if (4) shows another row, it is different. If the row changed, nothing is known yet, and
-it is looked at again; rows that keep changing are told as such, never as different. If the pipe did not get that far, rows are behind.
+Rows that differed are read again: (1) read them from the source, (2) get the end of its log, (3) wait until the pipe has reached it, (4)
+read them from the sink, (5) read them from the source again. A row that is equal in (1) and (5) did not change in between (or changed
+back), and the sink had everything that (1) showed: if (4) shows another row, it differs. If the row changed, it is read again; rows that
+keep changing are reported as such, never as different. If the pipe did not get that far, rows are behind.
 
-A server writes a transaction to its log before its own readers see it, so the sink may show a change that (5) does not: before a row is
-called different, all that the log held after (4) must have become visible, and the row must still be the same. And a row that was absent,
-came and went again would look constant: so a row is different only if two rounds, the second after the first, found the same two rows.
+A server writes a transaction to its log before its readers see it, so the sink may show a change that (5) does not. Before a row counts as
+different, all that the log held after (4) must have become visible, and the row must still be the same. A row that was absent, was inserted
+and deleted again would look constant, so a row differs only if two consecutive rounds found the same two rows.
 
-Without a pipe to watch there is no (3) but time: only what stays different for some seconds counts.
+Without a pipe to watch, (3) is a fixed wait: only what stays different for some seconds counts.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ _PAUSES_S: Final = (0.5, 1.5, 3.0)
 
 @dataclass(frozen=True, slots=True)
 class RecheckResult:
-    """What became of rows that differed once."""
+    """The result of rechecking rows."""
 
     comparison: Comparison
-    """Of the rows that are different."""
+    """The rows that differ."""
     keys: pa.Table
-    """Theirs."""
+    """Their keys."""
     changing: int = 0
-    """Rows that changed each time they were looked at."""
+    """Rows that changed in every round."""
     behind: int = 0
-    """Rows that differ, in a sink that has not reached what the source shows."""
+    """Rows that differ while the sink has not reached the source's position."""
     missing: int = 0
     """How many of those the sink does not have."""
     extra: int = 0
@@ -54,7 +54,7 @@ class RecheckResult:
 
 
 class RowReader(Protocol):
-    """What shows single rows of both sides."""
+    """Reads rows of both sides by key."""
 
     def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table: ...
 
@@ -62,7 +62,7 @@ class RowReader(Protocol):
 
 
 class KeyRechecker(Generic[P]):
-    """Looks at rows, told by their keys, until it is sure of them."""
+    """Rechecks rows by key until their result is certain."""
 
     def __init__(
         self,
@@ -73,12 +73,12 @@ class KeyRechecker(Generic[P]):
         *,
         patient: bool = True,
     ) -> None:
-        """`await_visible` returns when the source shows everything that its log held when it was called."""
+        """`await_visible` returns when the source shows everything that its log held at the call."""
         self._reader, self._watermark, self._log_end, self._await_visible = rows_reader, watermark, log_end, await_visible
         self._pauses_s = _PAUSES_S if patient else ()
 
     def recheck(self, table: TableComparison, keys: pa.Table) -> RecheckResult:
-        """Look at the rows with these keys until each is equal, different, behind, or known to keep changing."""
+        """Recheck the rows with these keys until each is equal, different, behind, or known to keep changing."""
         schema, extra = table.shown, not table.keeps_deleted
         sure: list[pa.Table] = []
         total = Comparison()
@@ -97,7 +97,7 @@ class KeyRechecker(Generic[P]):
             unlike = set(key_list(different_keys(schema, last, target, most=most, extra=extra)))
             moved = set(key_list(different_keys(schema, first, last, most=most)))
             if reached is None and _pause(pauses_s):
-                # Nothing tells when the sink is there: only what stays different counts, and the last look decides.
+                # The sink's position is unknown: only what stays different counts, and the last read decides.
                 keys = chosen(keys, unlike)
                 continue
             if reached is False:
@@ -114,18 +114,18 @@ class KeyRechecker(Generic[P]):
         return RecheckResult(total, pa.concat_tables([keys.slice(0, 0), *sure]), changing=keys.num_rows)
 
     def _deadline(self) -> float:
-        """When to stop looking: a pipe with a long lag makes every round as long."""
+        """The deadline: a pipe with a long lag makes every round as long."""
         return time.monotonic() + 5.0 + (self._watermark.wait_s if self._watermark is not None else _LONGEST_S)
 
     def _moved_late(self, table: TableComparison, seen: pa.Table, keys: pa.Table) -> set[Key]:
-        """The rows that are others once all of the log is visible."""
+        """Return the rows that changed once all of the log is visible."""
         self._await_visible()
         wanted = set(key_list(keys))
         now = chosen(self._reader.source_by_key(table, keys), wanted, table.schema.row_key)
         return set(key_list(different_keys(table.shown, seen, now, most=2 * keys.num_rows)))
 
     def _await(self) -> bool | None:
-        """Whether the sink has all that the source showed; None if nobody can say."""
+        """Whether the sink has everything that the source showed; None if unknown."""
         if self._watermark is None:
             return None
         wanted = self._log_end()
@@ -133,7 +133,7 @@ class KeyRechecker(Generic[P]):
 
 
 class Rechecker(KeyRechecker[BinlogPosition]):
-    """The same for tables whose rows may have no keys."""
+    """Rechecks rows of tables that may have no key."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ class Rechecker(KeyRechecker[BinlogPosition]):
         self._regions = rows_reader
 
     def recheck_region(self, table: TableComparison, region: Region, rows: int) -> RecheckResult:
-        """Look at a region of a table whose rows have no key as a whole."""
+        """Recheck a region of a table without a key as a whole."""
         pauses_s = iter(self._pauses_s)
         nothing = table.shown.arrow_schema.empty_table()
         deadline = self._deadline()
@@ -174,7 +174,7 @@ class Rechecker(KeyRechecker[BinlogPosition]):
 
 
 class _Candidates:
-    """Rows that differed in the last round, as both sides had them."""
+    """Rows that differed in the last round, with both sides' values."""
 
     def __init__(self, table: TableComparison) -> None:
         self._schema = table.shown
@@ -182,7 +182,7 @@ class _Candidates:
         self._sides: tuple[pa.Table, pa.Table] | None = None
 
     def confirmed(self, found: set[Key], source: pa.Table, target: pa.Table) -> set[Key]:
-        """Those of the rows found that differed in the last round in the same way; all of them are suspects from now on."""
+        """Return the rows that differed in the last round in the same way; all found rows become candidates."""
         now = tuple(chosen(side, found, self._schema.row_key) for side in (source, target))
         sure = found & self._keys
         for before, after in zip(self._sides or (), now, strict=False):
@@ -193,7 +193,7 @@ class _Candidates:
 
 
 def _pending(unlike: set[Key], source: list[Key], target: list[Key]) -> RecheckResult:
-    """Rows that differ and may only be behind, by the keys that each side has."""
+    """Return the result for rows that may only be behind, by the keys of each side."""
     return RecheckResult(Comparison(), pa.table({}), 0, len(unlike), len(unlike.difference(target)), len(unlike.difference(source)))
 
 

@@ -1,7 +1,7 @@
-"""Looking at a region on both sides: its digests, and where those differ, the rows that do.
+"""Reads a region on both sides: its digests, and the rows that differ where the digests do.
 
-Invariant: a row that differs is among the findings, unless `unread` says that so many rows were not looked at. Nothing here knows whether
-the sink is behind; what is found is what two reads, one after the other, showed.
+Invariant: a row that differs is among the findings, unless `unread` counts it. Nothing here knows whether the sink is behind; findings are
+what two reads, one after the other, showed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from headrace.verify.source_rows import beginning, read_rows, source_condition
 from headrace.verify.table_spec import TableComparison
 
 MOST_KEYS: Final = 100_000
-"""How many rows of a region are looked at singly."""
+"""The maximum number of rows of a region that are read."""
 _BUCKET_ROWS: Final = 400
 _MOST_BUCKETS: Final = 20_000
 _READ_ROWS: Final = 100_000
@@ -39,29 +39,29 @@ _DEADLINE_S: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What differs in a region."""
+    """The differences in a region."""
 
     comparison: Comparison
     keys: pa.Table
-    """Of rows that differ, at most `MOST_KEYS`; whole rows where the table has no key."""
+    """Keys of differing rows, at most `MOST_KEYS`; whole rows if the table has no key."""
     unread: int = 0
-    """Rows of parts that differ which were not read."""
+    """Rows in differing parts that were not read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sides:
-    """The two ends. Picklable."""
+    """The source and the sink. Picklable."""
 
     address: MySQLAddress
     sink: ClickHouseSink
     zero_dates: ZeroDates = ZeroDates.HALT
-    """What the pipe makes of dates that no calendar has."""
+    """How the pipe handles invalid dates."""
     shaper: BlockTransformer | None = None
-    """What the pipe makes of rows, if it transforms any."""
+    """The pipe's transforms, if any."""
 
     @property
     def dates_read(self) -> ZeroDates:
-        """How they are read to be compared: a pipe that halts at them has none."""
+        """How dates are read for the comparison: a pipe that halts at invalid dates has none."""
         return ZeroDates.EPOCH if self.zero_dates is ZeroDates.EPOCH else ZeroDates.NULL
 
 
@@ -94,9 +94,9 @@ class RegionReader(AbstractContextManager["RegionReader"]):
         return retrying(lambda: self._digests.digest(table.schema, condition, _names(table.digested)), deadline_s=_DEADLINE_S)
 
     def narrow(self, table: TableComparison, region: Region, rows: int) -> Findings:
-        """The rows that differ, found through the digests of ever smaller parts. `rows`: how many the region has."""
+        """Find the rows that differ through digests of ever smaller parts. `rows`: the region's row count."""
         if rows <= _READ_ROWS:
-            # Reading it costs no more than summing it up in parts.
+            # Reading it costs no more than digests of its parts.
             return self.read(table, region)
         count = min(max(rows // _BUCKET_ROWS, 1), _MOST_BUCKETS)
         source = self._source_buckets(table, region.wheres, count)
@@ -112,7 +112,7 @@ class RegionReader(AbstractContextManager["RegionReader"]):
         return _joined(table, found, rows, unread)
 
     def read(self, table: TableComparison, region: Region, schema: TableSchema | None = None) -> Findings:
-        """The rows that differ, found by reading the region on both sides; in some columns only, if a schema with fewer is given."""
+        """Find the rows that differ by reading the region on both sides; with a narrower schema, in its columns only."""
         shown, extra = schema or table.shown, not table.keeps_deleted
         source = pa.concat_tables([self._source_rows(table, shown, where) for where in region.wheres]).unify_dictionaries()
         if region.prefixes:
@@ -134,11 +134,11 @@ class RegionReader(AbstractContextManager["RegionReader"]):
         return retrying(lambda: self._reader.read_where(table.schema, condition, _names(shown)), deadline_s=_DEADLINE_S)
 
     def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
-        """The source's rows with these keys, and perhaps others that its collation takes for the same."""
+        """Return the source's rows with these keys, and perhaps others that its collation considers equal."""
         return pa.concat_tables([self._source_rows(table, table.shown, source_condition(table, part)) for part in _parts(keys)])
 
     def sink_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
-        """The sink's rows with these keys."""
+        """Return the sink's rows with these keys."""
         return pa.concat_tables(
             [self._sink_rows(table, table.shown, self._reader.key_condition(table.schema, part)) for part in _parts(keys)]
         )
@@ -164,7 +164,7 @@ class RegionReader(AbstractContextManager["RegionReader"]):
         return Region(wheres, condition, region.estimate)
 
     def _ask(self, question: Callable[[Connection[Any]], Any]) -> Any:
-        """Ask the source, again on a new connection when it went away."""
+        """Query the source; reconnect if the connection was lost."""
 
         def attempt() -> Any:
             if self._connection is None:
@@ -172,7 +172,7 @@ class RegionReader(AbstractContextManager["RegionReader"]):
             try:
                 return question(self._connection)
             except BaseException:
-                # What is left of an answer must not be read as the next one's.
+                # The rest of a result must not be read as the next one.
                 self._connection.close()
                 self._connection = None
                 raise
@@ -194,7 +194,7 @@ def _parts(keys: pa.Table) -> list[pa.Table]:
 
 
 def _grouped(sizes: Mapping[int, int]) -> list[list[int]]:
-    """Buckets put together, so that each group has few enough rows to be read at once."""
+    """Combine buckets into groups that are small enough to be read at once."""
     groups: list[list[int]] = []
     held = _READ_ROWS
     for bucket, size in sizes.items():

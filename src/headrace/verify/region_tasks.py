@@ -1,7 +1,7 @@
-"""Pieces of work of a comparison, run in this process's threads or as Spark tasks.
+"""The tasks of a comparison, run in threads of this process or as Spark tasks.
 
-The servers do the summing up; a thread that waits for them costs nothing, so a comparison of few rows is not worth starting Spark for. A
-large one is spread over Spark's tasks, which also read and compare the rows where digests differ.
+The servers compute the digests, and a waiting thread costs nothing, so a small comparison does not start Spark. A large one is spread over
+Spark tasks, which also read and compare the rows where digests differ.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from headrace.verify.table_spec import TableComparison
 
 
 class TaskKind(StrEnum):
-    """What is done with a region."""
+    """What a task does with a region."""
 
     SOURCE = "source"
-    """Sum up the source's side."""
+    """Compute the source's digest."""
     SINK = "sink"
     BOTH = "both"
     NARROW = "narrow"
@@ -42,15 +42,15 @@ class TaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegionTask:
-    """One piece of work."""
+    """One task on one region."""
 
     kind: TaskKind
     table: int
     region: int
-    """Their numbers, for whoever puts the answers together."""
+    """Index of the table and of the region, to assign the answer."""
     where: Region
     rows: int = 0
-    """How many the region has, where it is known."""
+    """The region's row count, if known."""
 
     def to_json(self) -> Split:
         return {"kind": self.kind.value, "table": self.table, "region": self.region, "where": self.where.to_json(), "rows": self.rows}
@@ -62,7 +62,7 @@ class RegionTask:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a look found."""
+    """The result of a task."""
 
     source: Digest | None = None
     sink: Digest | None = None
@@ -73,7 +73,7 @@ OnAnswer = Callable[[RegionTask, Answer], None]
 
 
 def run_task(rows_reader: RegionReader, table: TableComparison, task: RegionTask) -> Answer:
-    """Look once."""
+    """Run one task."""
     match task.kind:
         case TaskKind.SOURCE:
             return Answer(source=rows_reader.source_digest(table, task.where.wheres))
@@ -88,14 +88,14 @@ def run_task(rows_reader: RegionReader, table: TableComparison, task: RegionTask
 
 
 class TaskRunner(Protocol):
-    """Whoever takes many looks; `on_answer` hears of each as it ends, in the calling thread."""
+    """Runs tasks; `on_answer` is called for each finished task, in the calling thread."""
 
     def run(self, tasks: Sequence[RegionTask], on_answer: OnAnswer) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadTaskRunner:
-    """In this process."""
+    """Runs tasks in threads of this process."""
 
     sides: Sides
     tables: Sequence[TableComparison]
@@ -131,7 +131,7 @@ _ANSWER: Final = "answer"
 
 @dataclass(frozen=True, slots=True)
 class SparkRegionTask:
-    """What runs in a Spark task. Picklable."""
+    """Runs region tasks in a Spark task. Picklable."""
 
     sides: Sides
     tables: tuple[TableComparison, ...]
@@ -146,7 +146,7 @@ class SparkRegionTask:
 
 @dataclass(frozen=True, slots=True)
 class SparkTaskRunner:
-    """As Spark tasks."""
+    """Runs tasks on Spark."""
 
     session: Any
     sides: Sides
@@ -163,7 +163,7 @@ class SparkTaskRunner:
 
 
 def _report(answer: Answer) -> Report:
-    # The answers of our own tasks: nobody else can put anything there.
+    # The pickles come from this program's own tasks.
     return Report(_ANSWER, "", 0, 0, 0, base64.b64encode(pickle.dumps(answer)).decode())
 
 

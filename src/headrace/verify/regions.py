@@ -1,9 +1,9 @@
-"""Cutting a table into regions: sets of rows that both sides tell apart in the same way.
+"""Splits a table into regions: sets of rows that both sides select in the same way.
 
-A region is a range of the key where both sides order the key alike and the sink has it as its sort key: each range is then found by an
-index on both sides. Elsewhere (text, whose order is the collation's; a sink sorted otherwise) the whole table is one region: the source
-sums it up range by range in its own order, the sink at once, and sums may be added in any order. Whatever the plan, every row belongs to
-exactly one region on each side, and equal keys to the same.
+A region is a key range where both sides order the key alike and the sink is sorted by it: both sides then find the range by an index.
+Otherwise (text in collation order; a sink with another sort key) the whole table is one region: the source computes digests range by range
+in its own order, the sink at once, and sums may be added in any order. Every row belongs to exactly one region on each side, and equal keys
+belong to the same.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from headrace.verify.table_spec import TableComparison
 
 CHUNK_ROWS: Final = 250_000
 _ALIKE: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint"))) | {Kind.DECIMAL, Kind.BYTES, Kind.YEAR}
-"""Kinds that both sides order alike, and whose values are spelled exactly on both."""
+"""Kinds that both sides order alike and represent exactly."""
 _SINK_ROWS: Final = 20_000_000
-"""Rows that the sink sums up in one query: seconds, and far from any limit of time."""
+"""The maximum number of rows in one digest query of the sink: it takes seconds, far below any timeout."""
 _HASHED_ROWS: Final = 2_000_000
-"""Rows of a table with a hashed key that are read at once."""
+"""The maximum number of rows of a table with a hashed key that are read at once."""
 _TWO_DIGITS: Final = tuple(f"{number:02x}" for number in range(256))
 _LEAST_SAMPLE_CHUNK: Final = 2_000
 _SAMPLE_CHUNKS: Final = 8
@@ -38,16 +38,16 @@ _SAMPLE_CHUNKS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """Some rows of a table, told by conditions in the SQL of each side; the source's are disjoint and belong together."""
+    """Some rows of a table, selected by conditions in each side's SQL; the source's conditions are disjoint."""
 
     wheres: tuple[str, ...]
     condition: str
     estimate: int
     parts: tuple[str, ...] = ()
-    """Conditions for the sink that cut the region into disjoint parts, if it is too large for one query."""
+    """Conditions for the sink that split the region into disjoint parts, if it is too large for one query."""
     prefixed: str = ""
     prefixes: tuple[str, ...] = ()
-    """If there are any: only rows whose value of that column, in the sink, begins with one of them."""
+    """If not empty: only rows whose value of that column in the sink starts with one of these prefixes."""
 
     @property
     def conditions(self) -> tuple[str, ...]:
@@ -63,23 +63,23 @@ class Region:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A part of the rows, the same for the same seed."""
+    """A reproducible sample of the rows."""
 
     seed: int
     share: float = 0.0
-    """Of all rows, if it is given."""
+    """The share of all rows, if given."""
     rows: int = 0
-    """About how many rows of each table, else."""
+    """Otherwise the approximate number of rows per table."""
 
     def of(self, rows: int) -> float:
-        """The share of a table of about so many rows."""
+        """Return the share for a table of about this many rows."""
         return min(1.0, self.share or self.rows / max(rows, 1))
 
 
 def plan_regions(
     connection: Connection[Any], address: MySQLAddress, sink: ClickHouseSink, table: TableComparison, chunk_rows: int, sample: Sample | None
 ) -> list[Region]:
-    """Regions of about `chunk_rows` rows each, or one for the whole table; of a sample, those that belong to it."""
+    """Return regions of about `chunk_rows` rows, or one for the whole table; with a sample, those that belong to it."""
     rows = estimate_rows(connection, address, table.schema.name)
     share = 1.0 if sample is None else sample.of(rows)
     if share < 1.0:
@@ -99,7 +99,7 @@ def plan_regions(
 
 
 def _whole(sink: ClickHouseSink, table: TableComparison, rows: int, wheres: tuple[str, ...]) -> Region:
-    """The table as one region; the sink is asked for parts of it where an answer for the whole would take minutes."""
+    """Return the table as one region; the sink is queried in parts if one query would take minutes."""
     count, digests = -(-rows // _SINK_ROWS), sink.digests()
     names = [column.name for column in table.digested.columns]
     parts = [digests.in_buckets(table.schema, count, [i], names) for i in range(count)] if count > 1 else []
@@ -107,7 +107,7 @@ def _whole(sink: ClickHouseSink, table: TableComparison, rows: int, wheres: tupl
 
 
 def _ranges(sink: ClickHouseSink, schema: TableSchema, cuts: ChunkBounds) -> list[Region]:
-    """A region for each chunk, cut at the columns of the key that both sides order alike."""
+    """Return a region for each chunk, split at the key columns that both sides order alike."""
     width = 0
     if cuts.bounds and sink.digests().is_sorted_by(schema):
         kinds = [schema.column(name).kind for name in schema.row_key]
@@ -146,7 +146,7 @@ def _sampled_rows(sink: ClickHouseSink, table: TableComparison, rows: int, seed:
 
 
 def _buckets(sink: ClickHouseSink, table: TableComparison, rows: int, chunk_rows: int) -> list[Region]:
-    """Parts that can be read one after the other, told by a hash of the key: each costs a scan, but memory holds it."""
+    """Split a region by a hash of the key into parts that fit in memory; each part costs a scan."""
     count = max(1, -(-rows // chunk_rows))
     keyed = table.schema.row_key and not set(table.schema.row_key) & set(table.read)
     if count == 1 or not keyed:
@@ -159,7 +159,7 @@ def _buckets(sink: ClickHouseSink, table: TableComparison, rows: int, chunk_rows
 
 
 def _by_prefix(sink: ClickHouseSink, table: TableComparison, rows: int) -> list[Region]:
-    """Parts of a table whose key is hashed, by the first digits of the hash: each costs a reading of the source, but memory holds it."""
+    """Split a table with a hashed key by the first digits of the hash; each part costs a read of the source."""
     count = min(max(1, -(-rows // _HASHED_ROWS)), len(_TWO_DIGITS))
     hashed = next((name for name in table.schema.row_key if table.schema.column(name).kind is Kind.STRING), "")
     if count == 1 or not hashed:

@@ -1,8 +1,8 @@
-"""Setting rows right: those that differ are written again as the source has them.
+"""Repairs rows: writes differing rows again with the source's values.
 
-A row is read from the source after a position of its log was noted, as a snapshot's chunk is, and written with that position as version:
-every later change has a higher one and wins, every earlier one is in the row. A row that the source has no more is deleted with that
-version; so is a row in the sink under another sort key than the source's row has now. Repairing may be repeated, and a pipe may run.
+As with a snapshot's chunk, the log's position is captured before a row is read and becomes the row's version: every later change has a
+higher version and wins, every earlier one is included. A row that the source no longer has is deleted with that version; so is a row that
+the sink holds under another sort key. A repair may be repeated, and the pipe may run meanwhile.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KEYS_AT_ONCE: Final = 500
 
 
 def refusal(table: TableComparison, sides: Sides, watermark: Watermark[BinlogPosition] | None) -> str:
-    """Why a table's rows cannot be written again one by one, and what to do instead; empty if they can."""
+    """Return why a table's rows cannot be repaired one by one, and what to do instead; empty if they can."""
     name, layout = table.schema.name, sides.sink.target_table(table.schema)
     if watermark is None:
         return "no pipe from the source's own log is known, whose versions they would get; name it with --state or --pipe"
@@ -47,14 +47,14 @@ def refusal(table: TableComparison, sides: Sides, watermark: Watermark[BinlogPos
 
 
 class Repairer:
-    """Writes rows of one table again."""
+    """Repairs rows of one table."""
 
     def __init__(self, sides: Sides, table: TableComparison, watermark: Watermark[BinlogPosition]) -> None:
         self._sides, self._table, self._watermark = sides, table, watermark
         self._schema, self._layout = table.schema, sides.sink.target_table(table.schema)
 
     def rewrite(self, keys: pa.Table) -> int:
-        """Write the rows with these keys as the source has them; the highest version that they got."""
+        """Write the rows with these keys again; return the highest version written."""
         highest = 0
         reader = self._sides.sink.reader()
         for start in range(0, keys.num_rows, _KEYS_AT_ONCE):
@@ -71,7 +71,7 @@ class Repairer:
         return highest
 
     def why_not(self, keys: pa.Table, version: int) -> str:
-        """Why rows are not right after they were written with a version."""
+        """Return why rows still differ after they were written with a version."""
         mark = self._layout.metadata_column(MetadataRole.VERSION)
         reader = self._sides.sink.reader()
         if mark is not None:
@@ -99,7 +99,7 @@ class Repairer:
         return retrying(read)
 
     def _stale(self, source: pa.Table, target: pa.Table) -> pa.Table:
-        """The sink's rows that no row of the source will take the place of: gone, or stored under another sort key."""
+        """Return the sink's rows that no source row replaces: deleted ones, and those stored under another sort key."""
         places = list(dict.fromkeys((*self._schema.row_key, *self._layout.key_dependencies)))
         kept = set(key_list(source, places))
         return chosen(target, set(key_list(target, places)) - kept, places)
@@ -119,7 +119,7 @@ class Repairer:
 
 
 def _halt(layout: TargetTable, block: ChangeBlock, refused: RejectedRows) -> None:
-    """A row that is refused here is refused to the pipe as well, which has its own way with it."""
+    """Ignore rejected rows: the pipe's own writer rejects and records them, too."""
     raise DefiniteError(
         f"the row is refused: {refused.reasons[0]}",
         place=f"table {layout.source}, row {key_text(block, int(refused.rows[0]))}",

@@ -1,4 +1,4 @@
-"""What a comparison says of a table."""
+"""The result of comparing a table."""
 
 from __future__ import annotations
 
@@ -10,39 +10,39 @@ from headrace.verify.row_compare import Comparison
 
 
 class Verdict(StrEnum):
-    """From good to bad."""
+    """Ordered from good to bad."""
 
     EQUAL = "equal"
     CHANGING = "changing"
-    """Rows changed each time they were looked at; nothing else differs."""
+    """Rows changed in every round; nothing else differs."""
     BEHIND = "behind"
-    """The sink has not reached what the source shows; whatever differs may come yet."""
+    """The sink has not reached the source's position, so the differences may disappear."""
     DIFFERENT = "different"
 
 
 @dataclass(frozen=True, slots=True)
 class TableResult:
-    """What comparing one table found."""
+    """The result of comparing one table."""
 
     schema: TableSchema
     comparison: Comparison
-    """Rows looked at, and differences that are sure."""
+    """The rows compared, and the differences that are certain."""
     behind: int = 0
     changing: int = 0
     unread: int = 0
-    """Rows in parts that differ, beyond those that were looked at singly."""
+    """Rows in differing parts beyond those that were read."""
     repaired: int = 0
-    """Rows that were different and have been set right; they are not among the differences."""
+    """Rows that were repaired; they are not among the differences."""
     is_behind: bool = False
-    """Whether nothing could be said, because the table is not there yet."""
+    """Whether the table could not be compared because it is not complete in the sink."""
     notes: tuple[str, ...] = ()
     seconds: float = 0.0
     missing: int = 0
-    """Of the rows behind, those that the sink does not have."""
+    """Rows behind that the sink does not have."""
     extra: int = 0
-    """Of the rows behind, those that only the sink has."""
+    """Rows behind that only the sink has."""
     standing: str = ""
-    """Where the pipe is, if rows are behind."""
+    """The pipe's position, if rows are behind."""
 
     @property
     def verdict(self) -> Verdict:

@@ -1,9 +1,9 @@
-"""Compares the same rows as the source and as the target show them, by key and by value.
+"""Compares rows of the source and the target by key and by value.
 
-Invariant: no difference is found exactly where both sides have the same keys equally often and, under each key, the same values (a table
-without a key is compared by whole rows, each as often as it occurs): floats
-by their bits, NULL equal to NULL only, enums and sets by their strings. Nothing is converted that could make two values equal. Pure: it
-knows Arrow tables, not where they came from. Rows are looked at singly only where they differ, and only as many as will be reported.
+Invariant: no difference is found exactly if both sides have the same keys equally often and, under each key, the same values. A table
+without a key is compared by whole rows, each as often as it occurs. Floats are compared by their bits, NULL equals only NULL, enums and
+sets are compared as strings. No conversion can make two values equal. The comparison is pure: it knows Arrow tables only. Single rows are
+examined only where they differ, and only as many as are reported.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One row that the target lacks or has too much, or one value in which a row differs."""
+    """A missing or extra row of the target, or one differing value."""
 
     key: tuple[object, ...]
     kind: DifferenceKind
@@ -51,7 +51,7 @@ class Comparison:
 
 
 def compare(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: int = MOST_REPORTED, count_extra: bool = True) -> Comparison:
-    """Compare two tables of `schema`, their rows in any order; without `count_extra`, rows that only the target has are no difference."""
+    """Compare two tables of `schema` with rows in any order; without `count_extra`, extra rows of the target are no difference."""
     _check_shape(schema, source, "source")
     _check_shape(schema, target, "target")
     left = {c.name: _comparable(source.column(c.name)) for c in schema.columns}
@@ -70,7 +70,7 @@ def compare(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: in
 
 
 def different_keys(schema: TableSchema, source: pa.Table, target: pa.Table, *, most: int, extra: bool = True) -> pa.Table:
-    """The keys, each once, of at most so many rows that differ; without `extra` not of those that only the target has."""
+    """Return the distinct keys of at most `most` differing rows; without `extra`, not of those that only the target has."""
     left = {c.name: _comparable(source.column(c.name)) for c in schema.columns}
     right = {c.name: _comparable(target.column(c.name)) for c in schema.columns}
     missing, only_target, in_source, in_target = _match(schema, left, right)
@@ -84,7 +84,7 @@ def different_keys(schema: TableSchema, source: pa.Table, target: pa.Table, *, m
 
 
 def distinct(keys: pa.Table) -> pa.Table:
-    """The table without rows that stood before."""
+    """Return the table without repeated rows."""
     if keys.num_rows < 2:
         return keys
     plain = {name: _comparable(keys.column(name)) for name in keys.column_names}
@@ -94,7 +94,7 @@ def distinct(keys: pa.Table) -> pa.Table:
 
 
 class _Found:
-    """Counts all differences, keeps the first few."""
+    """Counts all differences and stores the first few."""
 
     def __init__(self, schema: TableSchema, source: pa.Table, target: pa.Table, most: int) -> None:
         self._schema, self._source, self._target, self._most = schema, source, target, most
@@ -123,7 +123,7 @@ def _check_shape(schema: TableSchema, table: pa.Table, side: str) -> None:
 
 
 def _comparable(column: Any) -> Any:
-    """The column in one piece and in a type whose equality is identity of values."""
+    """Return the column as one chunk, in a type whose equality is identity of values."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     array = column.combine_chunks()
@@ -136,7 +136,7 @@ def _comparable(column: Any) -> Any:
 
 
 def _list_bytes(lists: Any) -> Any:
-    """Lists of floats as the bytes of their values, NULL as NULL."""
+    """Return lists of floats as the bytes of their values, NULL as NULL."""
     validity, offsets = lists.buffers()[:2]
     floats = lists.values.buffers()[-1]
     places = np.frombuffer(offsets, dtype=np.int32, count=lists.offset + len(lists) + 1) if len(lists) else np.zeros(1, dtype=np.int32)
@@ -145,7 +145,7 @@ def _list_bytes(lists: Any) -> Any:
 
 
 def _match(schema: TableSchema, left: dict[str, Any], right: dict[str, Any]) -> tuple[Rows, Rows, Rows, Rows]:
-    """Rows only in the source, rows only in the target, and the rows of both that have equal keys, pair by pair."""
+    """Return the rows only in the source, those only in the target, and the pairs with equal keys."""
     keys = {f"k{i}": pa.concat_arrays([left[name], right[name]]) for i, name in enumerate(_key(schema))}
     if not schema.row_key:
         keys["times"] = pa.array(np.concatenate((_occurrence(left), _occurrence(right))))
@@ -173,7 +173,7 @@ def _key(schema: TableSchema) -> tuple[str, ...]:
 
 
 def _occurrence(rows: dict[str, Any]) -> Rows:
-    """Of each row, how many equal ones stand before it."""
+    """For each row, the number of equal rows before it."""
     order = pc.sort_indices(pa.table(rows), [(name, "ascending") for name in rows])
     starts = np.concatenate(([True], ~_equal_to_next(rows, order)))[: len(order)]
     places = np.arange(len(order))
@@ -183,7 +183,7 @@ def _occurrence(rows: dict[str, Any]) -> Rows:
 
 
 def _equal_to_next(columns: dict[str, Any], order: Any) -> npt.NDArray[np.bool_]:
-    """Of each row but the last, in the given order, whether the next one is equal to it."""
+    """For each row but the last, in the given order, whether the next one is equal."""
     equal = np.ones(max(len(order) - 1, 0), dtype=bool)
     for column in columns.values():
         in_order = column.take(order)

@@ -1,4 +1,4 @@
-"""The source's rows as the sink should have them: read, and led through the table's transforms."""
+"""Reads the source's rows as the sink should have them, with the table's transforms applied."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def read_rows(
     zero_dates: ZeroDates,
     shaper: BlockTransformer | None,
 ) -> pa.Table:
-    """The rows of a condition in the source's SQL, with the columns of `shown`."""
+    """Return the rows of an SQL condition, with the columns of `shown`."""
     if table.source is None or shaper is None:
         return pa.Table.from_batches(scan_table(connection, address, shown, where, zero_dates=zero_dates), schema=shown.arrow_schema)
-    # Batch by batch: rows that the filter leaves out are not held.
+    # Apply the transforms batch by batch: filtered rows are not held in memory.
     made = [
         shaper.shaped_rows(table.source, pa.Table.from_batches([batch], schema=table.source.arrow_schema))
         for batch in scan_table(connection, address, table.source, where, zero_dates=zero_dates)
@@ -39,13 +39,13 @@ def read_rows(
 
 
 def source_condition(table: TableComparison, keys: pa.Table) -> str:
-    """The condition of having one of these keys of the sink, in the source's SQL."""
+    """Return the source's SQL condition for these keys of the sink."""
     if table.source is None:
         return key_condition(table.schema, keys)
     return key_condition(table.source, keys.select(list(table.schema.row_key)).rename_columns(list(table.source.row_key)))
 
 
 def beginning(rows: pa.Table, name: str, prefixes: Iterable[str]) -> pa.Table:
-    """The rows whose value of a text column begins with one of these."""
+    """Return the rows whose value of a text column starts with one of these prefixes."""
     found = pc.is_in(pc.utf8_slice_codeunits(rows.column(name), 0, 2), value_set=pa.array(list(prefixes), pa.string()))
     return rows.filter(found)

@@ -1,4 +1,4 @@
-"""A table that is compared: which of its columns, and how."""
+"""How a table is compared: which columns, and by which method."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from headrace.transforms.transform_plan import TransformPlan
 
 @dataclass(frozen=True)
 class TableComparison:
-    """One table of the source, as the sink gets to see it. Picklable."""
+    """How one table is compared, with the sink's schema. Picklable."""
 
     schema: TableSchema
     read: tuple[str, ...] = ()
-    """Columns that no digest can be made of: they are read, with the key, and compared by value."""
+    """Columns without a digest: they are read with the key and compared by value."""
     left_out: tuple[str, ...] = ()
-    """Columns that cannot be compared at all."""
+    """Columns that cannot be compared."""
     losses: tuple[tuple[str, str], ...] = ()
-    """Columns whose type in the sink keeps less than the source has, and what it loses."""
+    """Columns whose type in the sink loses information, and what it loses."""
     keeps_deleted: bool = False
-    """Whether rows that are gone at the source stay in the sink by choice."""
+    """Whether the sink retains deleted rows by choice."""
     source: TableSchema | None = None
-    """The table as it is read, if it is transformed: then `schema` is what the transforms make of it, and rows are compared by value."""
+    """The source's schema, if the table is transformed: then `schema` is the transformed one, and rows are compared by value."""
     keeps_key: bool = True
-    """Whether a row has the same key on both sides, whatever its columns are called."""
+    """Whether both sides have the same key values, even under other column names."""
 
     @cached_property
     def shown(self) -> TableSchema:
-        """The table with the columns that are compared."""
+        """The table with the compared columns."""
         return self._with([column.name for column in self.schema.columns if column.name not in self.left_out])
 
     @cached_property
     def digested(self) -> TableSchema:
-        """The table with the columns that digests are made of."""
+        """The table with the columns in the digest."""
         return self._with([column.name for column in self.shown.columns if column.name not in self.read])
 
     @cached_property
     def undigested(self) -> TableSchema:
-        """The table with its key and the columns that are read; all of them where nothing else would tell rows apart."""
+        """The table with its key and the columns that are read; all of them if nothing else identifies rows."""
         key = self.schema.row_key
         return self._with([column.name for column in self.shown.columns if not self.by_digest or column.name in (*key, *self.read)])
 
@@ -51,12 +51,12 @@ class TableComparison:
 
     @property
     def keyed(self) -> bool:
-        """Whether single rows can be asked for on both sides."""
+        """Whether single rows can be queried on both sides."""
         return bool(self.schema.row_key) and self.keeps_key
 
     @property
     def by_digest(self) -> bool:
-        """Whether there are digests: of whole rows, or of the columns that have one."""
+        """Whether there are digests of whole rows, or of the columns that have one."""
         if self.source is not None:
             return False
         keyed = bool(self.schema.row_key) and not set(self.schema.row_key) & set(self.read)
@@ -64,7 +64,7 @@ class TableComparison:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader of the result should know."""
+        """Notes for the reader of the result."""
         lossy = dict(self.losses)
         found = [f"column {name} is not compared: its type in the sink does not keep {lossy[name]}" for name in self.left_out]
         found += [f"column {name} is compared without {lossy[name]}" for name in lossy if name not in self.left_out]
@@ -86,10 +86,10 @@ class TableComparison:
 def describe(
     schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT, shape: TransformPlan | None = None
 ) -> TableComparison:
-    """How a table can be compared, by the table that is in the sink. `shape`: how its rows come about, if they are transformed."""
+    """Return how a table is compared, by the existing target. `shape`: its transform plan, if it is transformed."""
     layout, digests = sink.target_table(schema), sink.digests()
     losses, left_out = digests.losses(schema), digests.incomparable(schema)
-    # The source's own functions do not know of a date that became another one.
+    # The source's functions cannot compute a replaced date.
     dates = [column.name for column in schema.columns if column.kind in DATES] if zero_dates is ZeroDates.EPOCH else []
     read = tuple(name for name in dict.fromkeys((*digests.undigested(schema), *dates)) if name not in left_out)
     source, keeps_key = (shape.source, shape.keeps_key) if shape is not None else (None, True)

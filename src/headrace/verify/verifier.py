@@ -1,8 +1,9 @@
-"""Comparing every table of a source with its copy, on a live pipe: by digests, then by rows where those differ.
+"""Compares every table of a source with its copy on a live pipe: by digests, then by rows where those differ.
 
-In this order: wait until the pipe has reached where the source's log ends; sum up every region on both sides; in regions that differ find
-the rows that do (`looking`); look at those rows until it is sure that they differ and are not only behind (`settling`); if asked for, set
-them right (`repairing`). The first two passes are pieces of work for threads or Spark tasks (`tasks`), the rest is about few rows.
+The order: wait until the pipe has reached the end of the source's log; compute the digests of every region on both sides; find the rows
+that differ in regions that differ (`region_reader`); recheck those rows until it is certain that they differ and are not only behind
+(`recheck`); repair them if requested (`repair`). The first two passes run as tasks in threads or on Spark (`region_tasks`); the rest
+concerns few rows.
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ class SparkUse(StrEnum):
     """Where regions are compared."""
 
     AUTO = "auto"
-    """As Spark tasks if there are many rows; starting Spark takes longer than comparing few."""
+    """On Spark if there are many rows; starting Spark takes longer than comparing few."""
     ALWAYS = "always"
     NEVER = "never"
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """How to compare."""
+    """The options of a comparison."""
 
     projection: Projection = field(default_factory=Projection)
     zero_dates: ZeroDates = ZeroDates.HALT
@@ -71,16 +72,16 @@ class VerifyOptions:
     sample: Sample | None = None
     repair: bool = False
     recheck: bool = True
-    """Whether rows that differ are looked at again after a while when no pipe is watched."""
+    """Whether differing rows are rechecked after a while when no pipe is watched."""
     spark: SparkUse = SparkUse.AUTO
     master: str = "local[2]"
     spark_settings: Mapping[str, str] = field(default_factory=dict)
     slots: int = min(os.cpu_count() or 2, 4)
     transforms: Transforms = field(default_factory=Transforms)
-    """What the pipe makes of rows."""
+    """The pipe's transforms."""
 
     def shape(self, schema: TableSchema) -> TransformPlan:
-        """A source's table as the sink gets to see it, and how that comes about."""
+        """Return the sink's schema of a source table and its transform plan."""
         return plan_transform(self.transforms.of(schema.name), self.projection.project(schema.with_zero_dates(self.zero_dates)))
 
 
@@ -93,7 +94,7 @@ def verify_tables(
     watermark: Watermark[BinlogPosition] | None = None,
     view: VerifyView | None = None,
 ) -> Iterator[TableResult]:
-    """Compare the selected tables; each result as soon as it is sure."""
+    """Compare the selected tables; yield each result as soon as it is certain."""
     chosen = options or VerifyOptions()
     with closing(connect(address)) as connection:
         shapes = [chosen.shape(schema) for schema in capture_schemas(connection, address, selection)]
@@ -105,7 +106,7 @@ def verify_tables(
 
 
 class _Verification:
-    """One comparison under way."""
+    """One running comparison."""
 
     def __init__(self, sides: Sides, options: VerifyOptions, watermark: Watermark[BinlogPosition] | None, view: VerifyView) -> None:
         self._sides, self._options, self._watermark, self._view = sides, options, watermark, view
@@ -156,7 +157,7 @@ class _Verification:
         return stands_at(standing, str(standing.position))
 
     def _unready(self, shape: TransformPlan) -> TableResult | None:
-        """The result for a table that cannot be compared: it is not in the sink, or its rows are still being read."""
+        """Return the result for a table that cannot be compared: it is not in the sink, or its snapshot is not complete."""
         schema = shape.schema
         behind = self._standing is not None and not has_reached(self._standing, self._source_end or self._standing.position)
         if self._standing is not None and str(schema.name) in self._standing.incomplete:
@@ -167,7 +168,7 @@ class _Verification:
         except DefiniteError as error:
             if not behind:
                 raise
-            # The source's table was altered, and the pipe has not come to that yet.
+            # The source's table was altered, and the pipe has not reached the statement yet.
             return TableResult(schema, Comparison(), is_behind=True, notes=(error.message, self._lag()), standing=self._stands())
         note = f"there is no table {self._sides.sink.target_table(schema).qualified} in the sink"
         if behind:
@@ -190,7 +191,7 @@ class _Verification:
         return SparkTaskRunner(session, self._sides, tables, count_task_slots(session))
 
     def _first_pass(self, runner: TaskRunner, tables: Sequence[TableComparison], regions: Sequence[Sequence[Region]]) -> list[list[Answer]]:
-        """Both digests of every region, or what reading it found."""
+        """Return both digests of every region, or the findings of reading it."""
         tasks = [
             task for t, table in enumerate(tables) for r, region in enumerate(regions[t]) for task in _first_tasks(table, t, r, region)
         ]
@@ -276,7 +277,7 @@ class _Verification:
     def _repair(
         self, rows_reader: RegionReader, table: TableComparison, rechecked: RecheckResult
     ) -> tuple[RecheckResult, int, tuple[str, ...]]:
-        """What is different after repairing, how many rows were repaired, and what there is to say."""
+        """Repair the rows; return what still differs, how many rows were repaired, and notes."""
         if not self._options.repair or not rechecked.comparison.total:
             return rechecked, 0, ()
         refused = refusal(table, self._sides, self._watermark)
@@ -296,7 +297,7 @@ class _Verification:
         return again, repaired, (f"not repaired: {repairer.why_not(after.keys, version)}",) if after.keys.num_rows else ()
 
     def _await_visible(self) -> None:
-        """Wait until the source's readers see all that its log holds now."""
+        """Wait until the source's readers see everything that its log holds now."""
         end, address = self._log_end(), self._sides.address
         deadline = time.monotonic() + _VISIBLE_WITHIN_S
         while time.monotonic() < deadline:
@@ -321,7 +322,7 @@ def _first_tasks(table: TableComparison, number: int, place: int, region: Region
         return read
     if len(region.wheres) == len(region.conditions) == 1:
         return [*read, RegionTask(TaskKind.BOTH, number, place, region)]
-    # The sink sums up the whole at once, or a few large parts, with threads of its own; the source range by range.
+    # The sink computes the whole at once, or a few large parts, with its own threads; the source range by range.
     share = max(region.estimate // len(region.wheres), 1)
     parts = [RegionTask(TaskKind.SOURCE, number, place, Region((where,), "", share)) for where in region.wheres]
     sink = [RegionTask(TaskKind.SINK, number, place, Region((), condition, 0)) for condition in region.conditions]
@@ -343,7 +344,7 @@ def _rows(answer: Answer) -> int:
 
 
 def _most_rows(answer: Answer) -> int:
-    """How many rows a region has on the side that has more."""
+    """The region's row count on the side that has more."""
     return max(_rows(answer), answer.sink.rows if answer.sink is not None else 0)
 
 

@@ -1,4 +1,4 @@
-"""What people see of a comparison: a bar per table while it runs, a line per table and its differences at the end; or JSON."""
+"""Shows a comparison: a bar per table while it runs, a line per table with its differences at the end; or JSON."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _WIDEST = 200
 
 
 class VerifyView(Protocol):
-    """What a comparison reports to."""
+    """Receives the progress of a comparison."""
 
     def note(self, message: str) -> None: ...
 
     def begins(self, estimates: Mapping[str, int]) -> None:
-        """About how many rows each table has."""
+        """The estimated rows of each table."""
 
     def advanced(self, table: str, rows: int) -> None: ...
 
@@ -87,7 +87,7 @@ class BarView:
 
 
 def result_lines(result: TableResult) -> list[str]:
-    """A table's result for people, escaped."""
+    """Format a table's result, escaped for the terminal."""
     found = result.comparison
     text = f"{result.schema.name}: {found.rows} rows, {summary([result])}"
     if result.verdict is not Verdict.EQUAL:
@@ -109,7 +109,7 @@ def result_lines(result: TableResult) -> list[str]:
 
 
 def summary(results: Sequence[TableResult]) -> str:
-    """What differs, in a few words: never "0 differences" while a row is pending or a table was not compared."""
+    """Summarize the differences: never "0 differences" while a row is pending or a table was not compared."""
     sure, behind = sum(one.comparison.total for one in results), sum(one.behind for one in results)
     missing, extra = sum(one.missing for one in results), sum(one.extra for one in results)
     others = [
@@ -127,7 +127,7 @@ def summary(results: Sequence[TableResult]) -> str:
 
 
 def difference_text(difference: Difference, key: tuple[str, ...]) -> str:
-    """One difference on one line."""
+    """Format one difference on one line."""
     named = ", ".join(f"{name}={_shown(value)}" for name, value in zip(key, difference.key, strict=True)) if key else _shown(difference.key)
     match difference.kind:
         case "missing":
@@ -138,13 +138,13 @@ def difference_text(difference: Difference, key: tuple[str, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value on one line; long ones are cut, with their length, so that a difference far behind shows at least there."""
+    """Format a value on one line; long ones are cut, with their length, so that a difference far behind is visible."""
     text = repr(value)
     return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}… ({len(text)} characters)"
 
 
 def results_json(results: Iterable[TableResult], **about: Any) -> str:
-    """All results for programs."""
+    """Format all results as JSON."""
     listed = list(results)
     return json.dumps(
         {**about, "verdict": overall(listed).value, "tables": [_table_json(result) for result in listed]}, indent=1, default=str

@@ -1,4 +1,4 @@
-"""Which pipe a comparison watches: the one that is named, or the only one that the sink knows of for this source."""
+"""Finds the pipe that a comparison watches: the named one, or the only one that the sink knows for this source."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _KAFKA: Final = "kafka://"
 
 @dataclass(frozen=True, slots=True)
 class KnownPipe:
-    """What a state directory says of a pipe: what it was started with."""
+    """What is known about a pipe from its state directory or the sink."""
 
     directory: StateDirectory | None = None
     selection: Selection | None = None
@@ -39,18 +39,18 @@ class KnownPipe:
     zero_dates: ZeroDates = ZeroDates.HALT
     choices: ClickHouseOptions = field(default_factory=ClickHouseOptions)
     name: str = ""
-    """As the sink knows it; empty: not known."""
+    """Its name in the sink; empty if unknown."""
     transforms: Transforms = field(default_factory=Transforms)
 
     def carried(self, given: Projection) -> Projection:
-        """The columns that are compared: those that were asked for, or else those of the pipe; never what the pipe was told to ignore."""
+        """Return the columns to compare: the requested ones or else the pipe's, without columns that the pipe ignores."""
         if self.projection is None:
             return given
         return self.projection if given == Projection() else replace(given, hidden=self.projection.hidden)
 
 
 def known_pipe(path: str) -> KnownPipe:
-    """The pipe of a state directory; nothing is known without one."""
+    """Return the pipe of a state directory; without one, nothing is known."""
     if not path:
         return KnownPipe()
     directory = StateDirectory(Path(path), make=False)
@@ -61,7 +61,7 @@ def known_pipe(path: str) -> KnownPipe:
 
 
 def pipe_in_sink(own: OwnTables, address: object, name: str) -> KnownPipe:
-    """The pipe that the sink knows under a name, or for this source; what its state says counts, if that is on this machine."""
+    """Return the pipe that the sink knows by name or for this source; its state is used if it is on this machine."""
     entry = pipe_from(own, str(address), name)
     if entry is None:
         return KnownPipe()
@@ -96,14 +96,14 @@ def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
 def find_watermark(
     sink: ClickHouseSink, address: MySQLAddress, pipe: str, known: KnownPipe, wait_s: float
 ) -> Watermark[BinlogPosition] | None:
-    """The pipe to watch, by its name in the sink or by its state; else the only one that reads this source; None if that says nothing."""
+    """Return the pipe to watch, by its name in the sink or its state, else the only one that reads this source; None if unknown."""
     return watch(sink.own_tables(), str(address), pipe, known, wait_s, standing_of)
 
 
 def watch(
     own: OwnTables, source: str, pipe: str, known: KnownPipe, wait_s: float, standing: Callable[[Progress], Standing[P]]
 ) -> Watermark[P] | None:
-    """The same, whatever the source's places are."""
+    """Return the watched pipe for any kind of source position."""
     told = _pipes(own)
     if pipe and pipe not in told:
         known_ones = ", ".join(sorted(told)) or "none"
@@ -117,7 +117,7 @@ def watch(
             return None
         [pipe] = same
     if told[pipe].startswith(_KAFKA):
-        # It stands at offsets of topics, which say nothing of the source's log.
+        # Its position consists of topic offsets, which do not relate to the source's log.
         return None
 
     def ask() -> Standing[P]:
@@ -125,7 +125,7 @@ def watch(
         if progress is None:
             raise DefiniteError(f"the sink no longer knows the pipe {pipe!r}", place="headrace.positions")
         found = standing(progress)
-        # A lock tells at once that a pipe has ended; its last word in the sink only after a while.
+        # A lock tells at once that a pipe has stopped; its last heartbeat only after a while.
         return found if known.directory is None else replace(found, is_running=known.directory.is_owned)
 
     return Watermark(pipe, ask, wait_s)

@@ -1,7 +1,7 @@
-"""How far the sink is, and waiting for it.
+"""The sink's position, and waiting for it.
 
-A pipe tells the sink after every batch up to which position of the source's log the tables are complete (`headrace.positions`). What was
-read from the source lies before where its log ends afterwards; so once the pipe has reached that end, the sink has all of it.
+After every batch a pipe stores in the sink the position up to which its tables are complete (`headrace.positions`). What was read from the
+source lies before the end of its log afterwards; once the pipe has reached that end, the sink has all of it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headrace.sources.mysql.server.position import BinlogPosition
 
 _POLL_S: Final = 0.1
 SILENT_S: Final = 30.0
-"""A pipe that has not said so long that it runs, does not run."""
+"""A pipe without a heartbeat for this long counts as stopped."""
 
 
 class Place(Protocol):
-    """A place in a source's log."""
+    """A position in a source's log."""
 
     def __ge__(self, other: Any, /) -> bool: ...
 
@@ -32,16 +32,16 @@ P = TypeVar("P", bound=Place)
 
 @dataclass(frozen=True, slots=True)
 class Standing(Generic[P]):
-    """Where a pipe stands."""
+    """A pipe's position."""
 
     position: P
     is_running: bool
     incomplete: frozenset[str] = frozenset()
-    """Tables whose rows are still being read."""
+    """Tables whose snapshots are not complete."""
 
 
 def standing_of(progress: Progress) -> Standing[BinlogPosition]:
-    """Where a pipe stands, by what it told the sink."""
+    """Return a pipe's position from the sink."""
     file, _, offset = progress.position.rpartition(":")
     epoch, _, address = unpack_version(progress.version)
     position = BinlogPosition(file, int(offset), progress.gtid, epoch, shift=max(address - int(offset), 0))
@@ -51,14 +51,14 @@ def standing_of(progress: Progress) -> Standing[BinlogPosition]:
 
 @dataclass(frozen=True, slots=True)
 class Watermark(Generic[P]):
-    """A pipe that is watched."""
+    """A watched pipe."""
 
     pipe: str
     ask: Callable[[], Standing[P]]
     wait_s: float
 
     def await_position(self, wanted: P) -> Standing[P]:
-        """Wait until the pipe has reached a position; give up when it does not run, or after a while. Where it stands then."""
+        """Wait until the pipe has reached a position; give up if it is stopped, or after a while. Return its position then."""
         deadline = time.monotonic() + self.wait_s
         while True:
             found = self.ask()
@@ -68,7 +68,7 @@ class Watermark(Generic[P]):
 
 
 def stands_at(standing: Standing[Any], position: str) -> str:
-    """Where a pipe is, in a few words."""
+    """Format a pipe's position."""
     return f"pipe {'is at' if standing.is_running else 'stopped at'} {position}"
 
 

@@ -1,6 +1,6 @@
-"""What a statement would do to the sink, without doing it: the driver's own decision, over tables that were described or looked at.
+"""Plans what a statement would do to the sink, without executing it, with the pipe's own planner.
 
-Nothing is written anywhere, and no server is needed: a target that nobody can look at is taken to be as Headrace would have made it.
+Nothing is written and no server is needed: a target that cannot be inspected is assumed to be as Headrace would have created it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _BEFORE, _AT = BinlogPosition("binlog.000001", 4), BinlogPosition("binlog.000001
 
 @dataclass(frozen=True, slots=True)
 class DryRunResult:
-    """What would become of one table."""
+    """The result for one table."""
 
     table: str
     kind: str
@@ -54,7 +54,7 @@ class DryRunResult:
 
 
 class ImaginedTables:
-    """Targets as Headrace would have made them."""
+    """Targets as Headrace would have created them."""
 
     def __init__(self, layouts: Iterable[TargetTable]) -> None:
         self._tables: dict[Place, ExistingTable] = {}
@@ -78,18 +78,18 @@ class ImaginedTables:
 
 @dataclass(frozen=True, slots=True)
 class DdlDryRun:
-    """Tables of a source, and what was chosen for a pipe."""
+    """The tables of a source, and the settings of a pipe."""
 
     catalogue: SchemaCatalog
     dialect: Dialect
     settings: PipeSettings
     sink: ClickHouseSink
     looks: bool = False
-    """Whether the sink's own tables are looked at."""
+    """Whether the sink's existing tables are inspected."""
     hidden: Mapping[TableName, tuple[str, ...]] | None = None
 
     def rehearse(self, query: Query, policy: SchemaPolicy) -> tuple[DryRunResult, ...]:
-        """What the statement would lead to; a definite error where the pipe would halt."""
+        """Return the planned results; raise `DefiniteError` where the pipe would halt."""
         followed, after = self._follow(query)
         followed.check()
         directory = StateDirectory(self.settings.state, make=False)
@@ -102,7 +102,7 @@ class DdlDryRun:
         )
 
     def choices(self, query: Query) -> Iterator[tuple[Policy, tuple[DryRunResult, ...] | DefiniteError]]:
-        """What each policy that the statement's changes know would lead to."""
+        """Return the result under each policy that the statement's changes support."""
         kinds = self._kinds(query)
         for policy in Policy:
             try:
@@ -148,7 +148,7 @@ class DdlDryRun:
 
 
 def describe(statements: Iterable[str], database: str, dialect: Dialect) -> SchemaCatalog:
-    """The tables that statements make, one after the other."""
+    """Return the tables that the statements create."""
     catalogue = SchemaCatalog()
     for statement in statements:
         meaning = interpret(strict_query(statement, database), catalogue, dialect)
@@ -160,12 +160,12 @@ def describe(statements: Iterable[str], database: str, dialect: Dialect) -> Sche
 
 
 def strict_query(statement: str, database: str) -> Query:
-    """A statement of a session with the servers' usual settings."""
+    """Return a query of a session with the server's default settings."""
     return Query(database, statement, Session(sql_mode=STRICT, client_charset="utf8mb4", server_charset="utf8mb4"))
 
 
 def split_statements(text: str) -> list[str]:
-    """The statements of a file, which end in semicolons at the ends of lines; comments of whole lines are left out."""
+    """Split a file into statements, which end with a semicolon at the end of a line; comment lines are skipped."""
     lines = [line for line in text.splitlines() if not line.lstrip().startswith(("--", "#"))]
     return [part.strip() for part in "\n".join(lines).rstrip().rstrip(";").split(";\n") if part.strip()]
 
@@ -181,7 +181,7 @@ def _no_snapshots(directory: StateDirectory) -> SnapshotLog:
 
 
 def read_statements(text: str) -> list[str]:
-    """Statements from a file of that name, if there is one; else from the text itself."""
+    """Read statements from a file of that name if it exists, else from the text."""
     path = Path(text)
     try:
         found = path.read_text(encoding="utf-8") if len(text) < 1000 and path.is_file() else text

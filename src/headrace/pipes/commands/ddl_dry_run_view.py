@@ -1,4 +1,4 @@
-"""`headrace ddl`: where the tables of a rehearsal come from, and its result for people."""
+"""`headrace ddl`: loads the tables of a dry run and prints its result."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ _EVERYTHING = Selection(("*",))
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What `headrace ddl` was given."""
+    """The arguments of `headrace ddl`."""
 
     statement: str
     source: str = ""
     schema: tuple[str, ...] = ()
-    """CREATE TABLE statements, or files of them."""
+    """CREATE TABLE statements, or files with them."""
     state: str = ""
     sink: str = ""
     database: str = ""
-    """Of names without one."""
+    """The default database of unqualified names."""
     server: str = "9.7.0"
-    """The version of the server whose statements these are, where nobody can be asked."""
+    """The server version whose dialect is used when there is no server to query."""
     chosen: UserSettings = field(default_factory=UserSettings)
     only: bool = False
-    """Whether only what was chosen is shown, not what else could be."""
+    """Whether only the chosen policy is shown."""
 
 
 def rehearse(asked: Asked) -> Iterator[str]:
-    """The lines to print."""
+    """Return the lines to print."""
     with ExitStack() as open_things:
         catalogue, dialect, database, state = _tables(asked)
         if state is not None and is_kafka(state.sink):
@@ -81,7 +81,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
 
 
 def _tables(asked: Asked) -> tuple[SchemaCatalog, Dialect, str, PipeState | None]:
-    """The tables before the statement, the server's dialect, the database that is meant, and the pipe's state if there is one."""
+    """Return the tables before the statement, the server's dialect, the default database, and the pipe's state if there is one."""
     given = [bool(asked.source), bool(asked.schema), bool(asked.state)]
     if sum(given) != 1:
         raise DefiniteError(
@@ -120,7 +120,7 @@ def _told(found: Iterable[DryRunResult]) -> Iterator[str]:
 
 
 def _others(results: Mapping[Policy, tuple[DryRunResult, ...] | DefiniteError]) -> Iterator[str]:
-    """What the other policies would lead to."""
+    """Return the results under the other policies."""
     for policy, result in results.items():
         if policy is Policy.APPLY:
             continue

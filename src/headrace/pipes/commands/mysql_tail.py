@@ -1,7 +1,7 @@
-"""What happens to tables, change by change, for people to look at (`headrace tail mysql://…`): one process, no Spark, nothing kept.
+"""`headrace tail mysql://…`: prints changes as they happen, in one process, without Spark or state.
 
-Lines are those of the standard output's sink, in the exact order of the log. A transaction is held in memory until it is whole. A table is
-read as it was defined when its changes were made, as far as that is known: where reading starts in a server's past, as it is now.
+Lines are those of the stdout sink, in the order of the log. A transaction is held in memory until it is complete. Tables have the schemas
+of the time of their changes where these are known; when reading starts in a server's past, the current ones.
 """
 
 from __future__ import annotations
@@ -45,18 +45,18 @@ log = logging.getLogger("headrace")
 NOW, OLDEST, END = "now", "oldest", "end"
 _BATCH_BYTES: Final = 8 << 20
 Texts = Any
-"""Lines, as an array of texts."""
+"""Lines, as an array of strings."""
 
 
 @dataclass(frozen=True, slots=True)
 class Looking:
-    """What somebody wants to see."""
+    """What to print."""
 
     selection: Selection
     start: str = NOW
-    """`now`, `oldest`, `FILE:OFFSET` or, of a server, a GTID set."""
+    """`now`, `oldest`, `FILE:OFFSET` or, for a server, a GTID set."""
     once: bool = False
-    """Up to where the log ends now."""
+    """Whether to stop at the current end of the log."""
     zero_dates: ZeroDates = ZeroDates.HALT
     lines: LineOptions = field(default_factory=LineOptions)
 
@@ -66,10 +66,10 @@ class Looking:
 
 
 class ServerTail:
-    """Follows a server's log."""
+    """Tails a server's log."""
 
     def __init__(self, address: MySQLAddress, looking: Looking, show: Callable[[Texts], None]) -> None:
-        """`show` gets lines of statements at once, when all lines before them were taken: nothing else may happen for long."""
+        """`show` gets the lines of statements after all earlier lines were taken; it must return quickly."""
         self._show = show
         stop = END if looking.once else None
         request = Request(address, looking.selection, looking.options, looking.start, stop, on_statement=self._tell)
@@ -83,11 +83,11 @@ class ServerTail:
         log.info("following %d tables of %s from %s on", len(self._feed.schemas), address, place)
 
     def stop(self) -> None:
-        """End; safe in a signal handler."""
+        """Stop; safe in a signal handler."""
         self._feed.close()
 
     def lines(self) -> Generator[Texts, None, None]:
-        """Lines, some at a time."""
+        """Return lines in batches."""
         with self._feed:
             for transaction in self._feed:
                 for block in transaction.blocks:
@@ -100,11 +100,11 @@ class ServerTail:
 
 
 class DirectoryTail:
-    """Follows log files in a directory."""
+    """Tails binlog files in a directory."""
 
     def __init__(self, path: Path, looking: Looking) -> None:
         self._looking, self._stop = looking, threading.Event()
-        # Definitions are followed from the oldest statement on, wherever looking begins.
+        # Schemas are followed from the oldest statement, wherever printing starts.
         self._log = open_directory(path, OLDEST)
         self._from = open_directory(path, looking.start).start
         self._history = SchemaHistory(looking.selection, Dialect.of(self._log.server_version, in_utc=True))
@@ -112,11 +112,11 @@ class DirectoryTail:
         _learn(self._log, looking.selection, self._history)
 
     def stop(self) -> None:
-        """End; safe in a signal handler."""
+        """Stop; safe in a signal handler."""
         self._stop.set()
 
     def lines(self) -> Generator[Texts, None, None]:
-        """Lines, some at a time."""
+        """Return lines in batches."""
         limits = BatchLimits(flush_bytes=_BATCH_BYTES, flush_seconds=0.01, parallelism=1)
         planner = BinlogDirectory(self._log.path, self._log.start, limits, self._log.mariadb).planner()
         at = self._log.start
@@ -161,7 +161,7 @@ class DirectoryTail:
 
 
 def _learn(log: OfflineLog, wanted: Callable[[TableName], bool], history: SchemaHistory) -> None:
-    """Begin with the tables that the files describe, each from its first table map on."""
+    """Add the tables that the files describe, each from its first table map."""
     history.begin(SchemaCatalog(), log.start)
     places: dict[TableName, BinlogPosition] = {}
 

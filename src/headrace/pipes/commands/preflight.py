@@ -1,4 +1,4 @@
-"""Check-ups of sources, as `headrace check` does them."""
+"""Preflight checks of sources for `headrace check`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.sources.preflight import Finding
 
 
 def check_server(address: MySQLAddress, chosen: Selection) -> Sequence[Finding]:
-    """A MySQL or MariaDB server's."""
+    """Check a MySQL or MariaDB server."""
     from headrace.sources.mysql.preflight.report import examine
     from headrace.sources.mysql.server.connection import connect
 
@@ -25,7 +25,7 @@ def check_server(address: MySQLAddress, chosen: Selection) -> Sequence[Finding]:
 
 
 def check_cluster(address: CqlAddress, chosen: Selection, settings: Iterable[str] = ()) -> Sequence[Finding]:
-    """A ScyllaDB cluster's; `settings` as `--set` takes them."""
+    """Check a ScyllaDB cluster; `settings` as for `--set`."""
     from headrace.cql.session import connect
     from headrace.sources.scylla.preflight import examine
 

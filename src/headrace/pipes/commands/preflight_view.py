@@ -1,4 +1,4 @@
-"""A server's check-up for people and for programs."""
+"""Prints the findings of a preflight check as a table or as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLOURS = {Level.OK: "green", Level.WARNING: "yellow", Level.ERROR: "bold red"}
 
 
 def print_findings(findings: Sequence[Finding]) -> None:
-    """An aligned table; under what is not ok, what it means and how to repair it."""
+    """Print an aligned table; findings that are not ok have an explanation and a remedy below."""
     table = Table("", "setting", "value", "meaning", box=None, pad_edge=False)
     for finding in findings:
         meaning = Text(escape_text(finding.meaning))

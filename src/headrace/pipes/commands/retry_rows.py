@@ -1,4 +1,4 @@
-"""`headrace retry`: rows that wait in the sink's dead letters, written again with the settings of the pipe that left them there."""
+"""`headrace retry`: writes dead letters again with the settings of their pipes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 def retry_rows(
     sink: ClickHouseSink, *, pipe: str = "", table: str = "", ids: Sequence[str] = (), choices: ClickHouseOptions | None = None
 ) -> Iterator[RetryOutcome]:
-    """Write rows that wait, pipe by pipe; `choices` instead of those that each pipe was last begun with."""
+    """Write dead letters again, pipe by pipe; `choices` override the settings that each pipe was last started with."""
     tables = sink.own_tables()
     for name in sorted({str(letter.fields["pipe"]) for letter in waiting_dead_letters(tables, pipe=pipe, table=table, ids=ids)}):
         known = find_pipe(tables, name) if choices is None else None

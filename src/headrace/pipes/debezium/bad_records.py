@@ -1,7 +1,7 @@
-"""Records that cannot be read: the pipe halts, or they are kept elsewhere before their batch counts.
+"""Handles records that cannot be read: the pipe halts, or they are stored elsewhere before their batch counts.
 
-Invariant: a record is in the sink, or counted as one without a change, or kept here, or the pipe has halted. A batch that is read again
-keeps it again under the same name: the table replaces by it, and a topic's copies carry the same place in their headers.
+Invariant: a record is in the sink, or counted as one without a row change, or stored here, or the pipe has halted. A repeated batch stores
+the record again under the same id: the table replaces it, and copies in a topic carry the same position in their headers.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PIECE_RECORDS, _PIECE_BYTES = 500, 32 << 20
 
 
 def check_choice(choices: DebeziumOptions) -> None:
-    """Raise `DefiniteError` if records are to go to a topic that is not named."""
+    """Raise `DefiniteError` if bad records go to a topic that is not named."""
     if (choices.on_malformed is MalformedPolicy.TOPIC) != bool(choices.dead_letter_topic):
         raise DefiniteError(
             "on_malformed = topic and dead_letter_topic belong together",
@@ -55,7 +55,7 @@ def check_choice(choices: DebeziumOptions) -> None:
 def handle_bad_records(
     found: Sequence[RejectedRecord], choices: DebeziumOptions, own: OwnTables, address: KafkaAddress, pipe: str, skips: Skips | None = None
 ) -> None:
-    """Do with records that cannot be read what was chosen; when this returns, none of them is lost. Those to be skipped are kept too."""
+    """Handle bad records as configured; afterwards none of them is lost. Skipped ones are stored, too."""
     asked = [one for one in found if skips is not None and place_of(one) in skips.pending]
     refused = [one for one in found if one not in asked]
     if skips is not None and asked:
@@ -77,7 +77,7 @@ def handle_bad_records(
 
 
 def _pieces(refused: Sequence[RejectedRecord], address: KafkaAddress) -> Iterator[list[RejectedRecord]]:
-    """The records, whole, and never many or much of them at once."""
+    """Return complete records in limited batches."""
     waiting: list[RejectedRecord] = []
     size = 0
     for one in refused:
@@ -91,7 +91,7 @@ def _pieces(refused: Sequence[RejectedRecord], address: KafkaAddress) -> Iterato
 
 
 def _fetched(one: RejectedRecord, address: KafkaAddress) -> RejectedRecord:
-    """A record that was too large to be reported, from its topic."""
+    """Fetch a record from its topic that was too large for a report."""
     for records in read_offset_range(address, OffsetRange(one.topic, one.partition, one.offset, one.offset + 1)):
         headers = [] if records.headers is None else records.headers[0].as_py() or []
         pairs = tuple((header["key"], header["value"]) for header in headers)
@@ -104,12 +104,12 @@ def place_of(one: RejectedRecord) -> str:
 
 
 def is_record(place: str) -> bool:
-    """Whether a place is that of a record."""
+    """Whether a position is that of a record."""
     return _PLACE.fullmatch(place) is not None
 
 
 def is_passed(place: str, reached: KafkaPosition) -> bool:
-    """Whether topics that were read up to a position have been read past a record."""
+    """Whether the committed position is after a record."""
     found = _PLACE.fullmatch(place)
     return found is not None and reached.offsets.get(found["topic"], {}).get(int(found["partition"]), 0) > int(found["offset"])
 
@@ -162,7 +162,7 @@ def _row(one: RejectedRecord, pipe: str, now: str, state: str) -> dict[str, Any]
 
 
 def _shown(value: bytes | None) -> dict[str, str] | str | None:
-    """Bytes so that they can be had back: as text if they are text, else as base64."""
+    """Represent bytes reversibly: as text if they are UTF-8, else as base64."""
     if value is None:
         return None
     try:
@@ -178,7 +178,7 @@ def _send(refused: Sequence[RejectedRecord], topic: str, address: KafkaAddress, 
         if error is not None:
             failures.append(error)
 
-    # How large a record may be is for the broker to say.
+    # The broker limits the size of a record.
     producer = Producer({"message.max.bytes": "100000000", **address.client_settings(), "enable.idempotence": True, "log_level": 0})
     try:
         for one in refused:

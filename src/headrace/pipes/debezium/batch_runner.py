@@ -76,7 +76,7 @@ class ClickHouseTables(SinkTables):
 
 @dataclass(slots=True)
 class RecordBatchRunner:
-    """What the driver does with each batch, and how far the pipe has come."""
+    """Runs each batch on the driver, and knows the pipe's position."""
 
     context: PipeContext[ClickHouseTables]
     address: KafkaAddress
@@ -105,11 +105,11 @@ class RecordBatchRunner:
 
     @property
     def begun(self) -> KafkaPosition:
-        """How far the topics were read, from where reading started on."""
+        """The position up to which the topics were read; at first, the start position."""
         return self.reached if self.reached.offsets else KafkaPosition.from_json(initial_offset(self.context.directory.checkpoint) or {})
 
     def covers(self, now: Standing) -> bool:
-        """Whether all that the topics held then was read."""
+        """Whether everything that the topics held then was read."""
         ends = {
             topic: {partition: end for partition, end in inner.items() if end > now.low.offsets[topic][partition]}
             for topic, inner in now.high.offsets.items()
@@ -117,7 +117,7 @@ class RecordBatchRunner:
         return self.begun.covers(KafkaPosition(ends))
 
     def shown(self) -> dict[TableName, TableSchema]:
-        """The tables that are written, as the sink gets to see them."""
+        """Return the sink's schemas of the written tables."""
         return {name: shape.schema for name, shape in self._shapes().items()}
 
     def _shapes(self) -> dict[TableName, TransformPlan]:
@@ -125,8 +125,8 @@ class RecordBatchRunner:
         return {name: resolver.shape(table.schema, table.hidden) for name, table in tables if self.context.settings.selection(name)}
 
     def run(self, over: Run, number: int) -> None:
-        """See to it that all of a batch is in the sink."""
-        # A batch that is begun says that the one before it counts for good.
+        """Write all of a batch to the sink."""
+        # Starting a batch proves that the previous one is committed.
         self._skips.pass_by(lambda place: is_passed(place, self.reached))
         self._check_topics()
         reports = self._read(over, self.notes.tails_for(number))
@@ -160,7 +160,7 @@ class RecordBatchRunner:
             )
 
     def _note_topics(self, reached: KafkaPosition) -> None:
-        """What tells topics that came meanwhile from others of their names."""
+        """Save the ids of topics that are new."""
         new = reached.offsets.keys() - self.notes.topics.keys()
         if new:
             self.notes.note_topics(retrying(lambda: self.identify(sorted(new)), deadline_s=self.context.settings.retry_timeout_s))
@@ -177,7 +177,7 @@ class RecordBatchRunner:
         self.notes.note_snapshots(counting)
 
     def _read(self, over: Run, tails: Tails) -> list[Report]:
-        """Read the batch, again as long as it brings news of tables."""
+        """Read the batch, again while it brings new tables or columns."""
         for _ in range(_MAX_ROUNDS):
             reports = over(self.task(tails))
             orders = read_orders(reports)
@@ -187,7 +187,7 @@ class RecordBatchRunner:
                 for one in read_found_tables(reports)
                 if _is_taken(self.context.settings.selection, frozenset(self.context.state.ignored), one.schema.name)
             ]
-            # Pieces of nothing but tombstones did not know yet that those are deletions.
+            # Tasks that saw only tombstones did not know yet that these are deletions.
             if not found and not any(order.tombstones for order in orders.values()):
                 return reports
             if found and not self.evolution.apply(found):
@@ -201,7 +201,7 @@ class RecordBatchRunner:
         )
 
     def task(self, tails: Tails) -> RecordTask:
-        """A task that reads tables as they are known now."""
+        """Return a task that reads the tables with their known schemas."""
         shapes = self._shapes()
         written = [shape.schema for shape in shapes.values()]
         needs = retrying(lambda: self.context.targets.requirements(written))
@@ -218,7 +218,7 @@ class RecordBatchRunner:
         ignored = frozenset(self.context.state.ignored)
         left_out = functools.partial(_is_left_out, choices.topic_map, self.context.settings.selection, ignored)
         news = functools.partial(_is_taken, self.context.settings.selection, ignored)
-        # Events do not always say what a row was before.
+        # Events do not always include the row before the change.
         shaper = shaper_for(self.context.settings, shapes.values(), needs, whole=False)
         carried = {name: shape.source for name, shape in shapes.items()}
         fetched = functools.partial(read_offset_range, self.address)
@@ -239,7 +239,7 @@ class RecordBatchRunner:
 
 
 def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> None:
-    """Refuse to empty a table that several topics fill: versions do not tell which of its rows are of the source that was emptied."""
+    """Refuse to truncate a table that several topics fill: versions do not tell which rows belong to the truncated source."""
     for one in emptied:
         filling = topics_of(one.table, topics, reached, filled)
         if len(filling) > 1:
@@ -253,7 +253,7 @@ def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: Kafk
 
 
 def topics_of(table: TableName, topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> list[str]:
-    """The topics that are led to a table, and those whose events named it so far."""
+    """Return the topics that map to a table, and those whose events named it so far."""
     return sorted({topic for topic in reached.offsets if _table_of(topics, topic) == table} | filled.get(table, set()))
 
 
@@ -261,14 +261,14 @@ def _table_of(topics: TopicMap, topic: str) -> TableName | None:
     try:
         return topics.table_of(topic)
     except DefiniteError:
-        # It holds other records than rows.
+        # The topic holds other records than rows.
         return None
 
 
 def _is_left_out(topics: TopicMap, chosen: Selection, ignored: frozenset[TableName], topic: str) -> bool:
-    """Whether all of a topic's records are of a table that is not replicated."""
+    """Whether all records of a topic belong to a table that is not replicated."""
     if topic not in topics.tables and "." not in topic:
-        # The reader says what is wrong with its name, unless events name their tables.
+        # The reader reports an invalid name, unless events name their tables.
         return False
     name = topics.table_of(topic)
     return name is not None and not _is_taken(chosen, ignored, name)
@@ -279,6 +279,6 @@ def _is_taken(chosen: Selection, ignored: frozenset[TableName], name: TableName)
 
 
 def _summary(position: KafkaPosition) -> str:
-    """A position on one line."""
+    """Format a position on one line."""
     text = str(position)
     return text if len(text) <= 80 else f"{len(position.offsets)} topics, {position.version} records"

@@ -1,6 +1,6 @@
-"""What a Kafka cluster says of itself: its identity, its topics, and from where to where their records go.
+"""Queries a Kafka cluster: its identity, its topics, and their offsets.
 
-Asked through librdkafka, before and beside Spark's own consumers. Invariant: nothing is read or committed here.
+Queries use librdkafka, separately from Spark's consumers. Invariant: nothing is read or committed here.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _HEARING_S: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The chosen topics at one moment."""
+    """The selected topics at one time."""
 
     cluster: str
     low: KafkaPosition
-    """The first records that are still there."""
+    """The first available offsets."""
     high: KafkaPosition
-    """The end."""
+    """The end offsets."""
     ids: tuple[tuple[str, str], ...]
-    """What tells each topic from another of its name."""
+    """The id of each topic; a recreated topic has another one."""
 
 
 def standing(address: KafkaAddress, pattern: str) -> Standing:
-    """Which topics there are, and which offsets they hold. Raises `TransientError` while the cluster is away."""
+    """Return the matching topics and their offsets. Raise `TransientError` while the cluster is unavailable."""
     try:
         return _ask(address, re.compile(pattern))
     except KafkaException as error:
@@ -65,7 +65,7 @@ def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
 
 
 def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
-    """What topics there are. A login that is refused looks like a broker that is away, except in what the client hears meanwhile."""
+    """List topics. A refused login looks like an unavailable broker, except in the errors that the client logs meanwhile."""
     deadline = time.monotonic() + limited(_TIMEOUT_S)
     while True:
         try:
@@ -73,7 +73,7 @@ def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
         except KafkaException:
             consumer.poll(_HEARING_S)
             refused = [error for error in heard if is_denied(error)]
-            # Once may be chance: a broker that goes down cuts logins off, too.
+            # One refusal may be chance: a broker that shuts down also cuts off logins.
             if len(refused) > 1:
                 raise KafkaException(refused[-1]) from None
             if time.monotonic() > deadline:
@@ -81,7 +81,7 @@ def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
 
 
 def topic_ids(address: KafkaAddress, topics: Iterable[str]) -> dict[str, str]:
-    """What tells each topic from another of its name. Raises `TransientError` while the cluster is away."""
+    """Return the ids of topics. Raise `TransientError` while the cluster is unavailable."""
     try:
         return _ids(quiet_settings(address), topics)
     except KafkaException as error:
@@ -98,19 +98,19 @@ def _ids(settings: dict[str, Any], topics: Iterable[str]) -> dict[str, str]:
 
 
 def quiet_settings(address: KafkaAddress) -> dict[str, Any]:
-    """What librdkafka is told where we ask and nobody waits to hear of its troubles."""
-    # What a broker that is away means is said in our own words.
+    """Return librdkafka's settings for queries, without its own logging."""
+    # Headrace reports an unavailable broker itself.
     return {**address.client_settings(), "log_level": 0, "error_cb": lambda _: None}
 
 
 def kafka_error(error: KafkaException, address: KafkaAddress) -> HeadraceError:
-    """What librdkafka fails of, as an error of ours."""
+    """Convert a librdkafka error."""
     inside = error.args[0] if isinstance(error.args[0], KafkaError) else KafkaError(KafkaError._FAIL, str(error))
     return reading_error(inside, str(address))
 
 
 def check_offsets(reached: KafkaPosition, now: Standing, known_ids: dict[str, str], address: KafkaAddress) -> None:
-    """Raise `DefiniteError` if what was to be read next is there no more."""
+    """Raise `DefiniteError` if the next records are no longer available."""
     check_ids({topic: identity for topic, identity in known_ids.items() if topic in reached.offsets}, dict(now.ids), address)
     for topic, inner in reached.offsets.items():
         if topic not in now.high.offsets:
@@ -124,7 +124,7 @@ def check_offsets(reached: KafkaPosition, now: Standing, known_ids: dict[str, st
 
 
 def check_ids(known: Mapping[str, str], now: Mapping[str, str], address: KafkaAddress) -> None:
-    """Raise `DefiniteError` if a topic is another one than the one that was read under its name."""
+    """Raise `DefiniteError` if a topic was deleted and created again since it was read."""
     for topic, identity in known.items():
         if now.get(topic, identity) != identity:
             raise _gone(f"the topic {topic} was deleted and made anew", address)

@@ -1,6 +1,6 @@
-"""A second snapshot of a table without a key: the pipe halts, or its rows replace all older ones, by choice.
+"""Handles a second snapshot of a table without a key: the pipe halts, or its rows replace all older ones, as configured.
 
-Invariant: what the target shows of such a table are rows of one snapshot and the changes after it.
+Invariant: the target of such a table shows the rows of one snapshot and the changes after it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Known = Mapping[tuple[TableName, str], KeylessSnapshot]
 def newest_snapshots(
     known: Known, seen: Iterable[KeylessSnapshot], chosen: SecondSnapshot, replaceable: Callable[[TableName], bool]
 ) -> tuple[dict[tuple[TableName, str], KeylessSnapshot], list[Truncation]]:
-    """The snapshots that count after a batch in which rows of these were seen, and from which versions on their tables are begun anew.
+    """Return the current snapshots after a batch, and the truncations of tables that start over with a new one.
 
     `replaceable`: whether versions tell which rows of a table are older than a snapshot.
     """

@@ -1,8 +1,8 @@
-"""A pipe from Debezium's topics to ClickHouse: Spark's Kafka source, tasks that decode and write, a driver that lets the sink follow.
+"""A pipe from Debezium's topics to ClickHouse: Spark's Kafka source, tasks that decode and write, and schema evolution on the driver.
 
-The order of things makes every crash harmless. A batch is a range of offsets in Spark's log; its rows have versions that are made of what
-events say, so it may be written any number of times, in any order. It counts when all of it is in the sink: rows, new tables and columns,
-what could not be read. Until then whatever happens leads to the same batch again.
+The order of writes makes every crash harmless. A batch is a range of offsets in Spark's log. Row versions come from the events, so a batch
+may be written any number of times, in any order. It counts when its rows, new tables and columns and bad records are stored; until then the
+same batch is read again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PRELOAD: Final = (
 
 
 class DebeziumPipe(ChangeBlockPipe):
-    """One replication of topics."""
+    """Replicates topics."""
 
     _targets: ClickHouseTables
 
@@ -184,7 +184,7 @@ class DebeziumPipe(ChangeBlockPipe):
     def _follow(
         self, session: SparkRuntimeSession, directory: StateDirectory, batches: RecordBatchRunner, ended: Callable[[], bool]
     ) -> None:
-        """Read until `ended`; while Kafka is away, wait for it."""
+        """Read until `ended`; wait while Kafka is unavailable."""
         failures = 0
         while not ended():
             done = batches.done
@@ -218,5 +218,5 @@ class DebeziumPipe(ChangeBlockPipe):
 
 
 def _recognised(sink: ClickHouseSink, settings: PipeSettings, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
-    """Target tables that are the source's, as schemas: those of transformed tables are others."""
+    """Infer schemas from existing target tables, except those of transformed tables."""
     return sink.infer_schemas(name for name in names if settings.transforms.of(name).is_empty)

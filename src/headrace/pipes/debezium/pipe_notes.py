@@ -1,8 +1,7 @@
-"""What a pipe from Kafka remembers besides its tables: by which rule each table's versions are made, what tells topics apart from later
-ones of their names, and how the source's log was at the end of each partition's last batch.
+"""A Debezium pipe's notes: the version rule of each table, the ids of topics, and the source's log position at the end of each partition.
 
-Invariant: a batch that is read again is read with what was known before it. So the tails of the last batch and of the one before are kept,
-each with the batch's number.
+Invariant: a repeated batch is read with what was known before it. So the tails of the last batch and of the one before are stored, each
+with the batch's number.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ Tails = Mapping[tuple[str, int], LogTail]
 
 @dataclass(slots=True)
 class DebeziumPipeNotes:
-    """Kept in one file, replaced as a whole."""
+    """The notes of one pipe, in one file that is replaced as a whole."""
 
     directory: StateDirectory
     orders: dict[TableName, TableVersioning] = field(default_factory=dict)
     topics: dict[str, str] = field(default_factory=dict)
-    """The identity of each topic that was read."""
+    """The id of each topic that was read."""
     batch: int = -1
-    """The last batch of which something was noted."""
+    """The last batch with notes."""
     before: Tails = field(default_factory=dict)
     after: Tails = field(default_factory=dict)
     emptied: dict[TableName, int] = field(default_factory=dict)
-    """The versions at which tables were emptied last: what partitions that lag behind still bring from before stays out."""
+    """The versions of the last truncations: lagging partitions may still bring rows from before them."""
     snapshots: dict[tuple[TableName, str], KeylessSnapshot] = field(default_factory=dict)
-    """Of tables without a key, the snapshot whose rows are there, by topic."""
+    """The snapshot that tables without a key show, by topic."""
     filled: dict[TableName, set[str]] = field(default_factory=dict)
     """The topics that brought changes of each table."""
 
@@ -59,11 +58,11 @@ class DebeziumPipeNotes:
             raise damaged(error, str(directory.path / FILE)) from error
 
     def tails_for(self, batch: int) -> Tails:
-        """How logs were where a batch begins."""
+        """Return the tails at the start of a batch."""
         return self.before if batch <= self.batch else self.after
 
     def note_orders(self, found: Mapping[TableName, TableVersioning]) -> bool:
-        """Keep rules that are new; whether there were any. A table's rule is never another one."""
+        """Save new version rules; return whether there were any. A table's rule never changes."""
         fresh = {name: order for name, order in found.items() if name not in self.orders}
         self.orders |= fresh
         if fresh:
@@ -71,7 +70,7 @@ class DebeziumPipeNotes:
         return bool(fresh)
 
     def note_batch(self, batch: int, tails: Tails) -> None:
-        """A batch is in the sink."""
+        """Save the tails of a batch that is in the sink."""
         before = dict(self.tails_for(batch))
         after = {**before, **tails}
         if batch != self.batch or after != self.after:
@@ -79,25 +78,25 @@ class DebeziumPipeNotes:
             self.save()
 
     def note_topics(self, ids: Mapping[str, str]) -> None:
-        """Topics are read that were not before."""
+        """Save the ids of new topics."""
         if not self.topics.items() >= ids.items():
             self.topics |= ids
             self.save()
 
     def note_filled(self, found: Mapping[TableName, set[str]]) -> None:
-        """Topics brought changes of tables."""
+        """Save which topics brought changes of tables."""
         if any(not topics <= self.filled.get(name, set()) for name, topics in found.items()):
             self.filled |= {name: self.filled.get(name, set()) | topics for name, topics in found.items()}
             self.save()
 
     def note_snapshots(self, counting: Mapping[tuple[TableName, str], KeylessSnapshot]) -> None:
-        """What the target shows of tables without a key is of these."""
+        """Save which snapshots the targets of tables without a key show."""
         if counting != self.snapshots:
             self.snapshots = dict(counting)
             self.save()
 
     def note_emptied(self, truncations: Iterable[Truncation]) -> None:
-        """Tables were emptied in the source, and are in the sink."""
+        """Save the versions of truncations."""
         known = dict(self.emptied)
         for one in truncations:
             self.emptied[one.table] = max(one.version, self.emptied.get(one.table, 0))

@@ -1,6 +1,6 @@
-"""How far topics were read: for each partition, the offset of the next record, as Spark's checkpoint has it.
+"""Positions in Kafka topics: for each partition, the offset of the next record, as in Spark's checkpoint.
 
-Invariant: offsets of a position only rise from batch to batch, so the sum of them tells a later position from an earlier one.
+Invariant: offsets only rise from batch to batch, so their sum orders positions.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Offsets = Mapping[str, Mapping[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class KafkaPosition:
-    """A place in all of a pipe's topics."""
+    """A position in all topics of a pipe."""
 
     offsets: Offsets = field(default_factory=dict)
     gtid: str = ""
@@ -30,7 +30,7 @@ class KafkaPosition:
 
     @property
     def version(self) -> int:
-        """Rises with the position. (No row's version: rows have their place in the source's log.)"""
+        """Rises with the position. (It is no row version: these come from the source's log.)"""
         return sum(offset for inner in self.offsets.values() for offset in inner.values())
 
     def covers(self, target: KafkaPosition) -> bool:

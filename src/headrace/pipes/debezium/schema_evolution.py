@@ -1,8 +1,8 @@
-"""The sink follows what events say of their tables: new tables are made, new columns added, types made wider.
+"""Applies the schemas of events to the sink: creates tables, adds columns, widens types.
 
-The order makes every crash harmless, as in `pipes.lifecycle.schema_change_intents`. The intent is saved first (steps, the resulting table,
-the ledger's row). Then its steps are executed, each one noted. Then it is entered in the ledger, and at last in the state. A process that
-finds such an intent finishes it first. After that the batch that brought the change is read again; nothing of it counts before.
+The order makes every crash harmless, as in `pipes.lifecycle.schema_change_intents`. The intent is saved first: steps, the resulting table,
+the ledger's row. Then its steps are executed and recorded one by one. Then the ledger is written, and last the state. A process that finds
+an intent finishes it first. After that the batch that brought the change is read again; nothing of it counts before.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _REFUSED_POLICIES = (Policy.KEEP, Policy.RESYNC)
 
 
 def check_policy(policy: SchemaPolicy) -> None:
-    """Refuse what cannot be done without the source at hand."""
+    """Refuse policies that need the source's rows or statements."""
     for kind, chosen in policy.chosen:
         if chosen in _REFUSED_POLICIES:
             raise DefiniteError(
@@ -44,7 +44,7 @@ def check_policy(policy: SchemaPolicy) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SchemaEvolution:
-    """Of one pipe's tables."""
+    """Evolves the targets of one pipe."""
 
     context: PipeContext[SinkTables]
     descriptions: Descriptions
@@ -54,17 +54,17 @@ class SchemaEvolution:
         return self.context.settings.schema_changes
 
     def apply(self, found: Iterable[DetectedSchema]) -> bool:
-        """Make the sink hold what was found; whether anything is other than before."""
+        """Apply the found schemas to the sink; return whether anything changed."""
         changed = [self._apply(one) for one in together(self.descriptions.refine(found))]
         return any(changed)
 
     def finish(self) -> None:
-        """Do what is left of an intent that an earlier run saved."""
+        """Execute the remaining steps of an earlier run's intent."""
         if self.context.state.intent is not None:
             self._finish(self.context.state.intent)
 
     def truncate(self, emptied: Iterable[Truncation]) -> None:
-        """The source emptied tables: rows from before that go. Repeatable."""
+        """Delete the rows of truncated tables from before the truncation. Repeatable."""
         for one in emptied:
             table = self.context.state.tables.get(one.table)
             if table is None:
@@ -77,7 +77,7 @@ class SchemaEvolution:
             self._record(one, f"{one.table} was emptied", _APPLIED if policy is Policy.APPLY else _IGNORED)
 
     def begin_anew(self, tables: Iterable[Truncation]) -> None:
-        """Tables without a key were read again by the connector: rows from before that go. Repeatable."""
+        """Delete the older rows of tables without a key that the connector has read again. Repeatable."""
         for one in tables:
             table = self.context.state.tables.get(one.table)
             if table is not None:
@@ -153,7 +153,7 @@ class SchemaEvolution:
     def _carry_out(
         self, table: TableState | None, plan: DdlPlan, found: DetectedSchema, kinds: Iterable[ChangeKind], text: str, outcome: str
     ) -> None:
-        # Nothing but the ledger's key is made of the clock, and it is saved before it is used.
+        # Only the ledger's key comes from the clock, and it is saved before it is used.
         version, name = time.time_ns() // 1000, found.schema.name
         entry = LedgerEntry(
             self.context.settings.pipe_name,
@@ -224,10 +224,9 @@ def check_engine(targets: SinkTables, shown: TableSchema) -> None:
 
 
 def together(found: Iterable[DetectedSchema]) -> list[DetectedSchema]:
-    """What was found of each table as one, as far as the schemas of a table go together.
+    """Merge the found schemas of each table as far as they are compatible.
 
-    The older ones come first, and what they say of a new column's default is kept: it is what rows from before the column hold, whatever
-    became of the column since.
+    Older ones come first, and their default of a new column is retained: it is the value of rows from before the column.
     """
     made: list[DetectedSchema] = []
     for one in found:
@@ -238,7 +237,7 @@ def together(found: Iterable[DetectedSchema]) -> list[DetectedSchema]:
             else:
                 made[-1] = replace(earlier, schema=widen_schema(earlier.schema, one.schema, zeroes=one.zeroes).schema)
         except DefiniteError:
-            # Said when it is taken up, with the place of its record.
+            # The error is raised when the schema is applied, with the position of its record.
             made.append(one)
     return made
 
@@ -268,7 +267,7 @@ def _change_text(change: object) -> str:
 
 
 def type_text(column: Column) -> str:
-    """A column's type, for people."""
+    """Format a column's type."""
     inside = f"({column.precision},{column.scale})" if column.kind is Kind.DECIMAL else ""
     return f"{column.kind}{inside}{'' if column.nullable else ' not null'}"
 

@@ -1,7 +1,7 @@
-"""Since when records have been pending in a pipe's topics: the part of the pipe's lag that Kafka knows.
+"""Measures since when records have been pending in a pipe's topics, which is the pipe's lag.
 
-A thread looks at the ends of all partitions every second and notes when each end came about. For what was in a topic before the first look,
-the oldest record that was not read yet says its own time. For a pipe from topics, a change is committed when its record is in the topic.
+A thread queries the end offsets of all partitions every second and records when each was first seen. For records from before the first
+query, the timestamp of the oldest unread record counts. For a pipe from topics, a change is committed when its record is in the topic.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Partition = tuple[str, int]
 
 
 class TopicBacklog:
-    """Of one pipe. Safe for threads."""
+    """The backlog of one pipe; safe for threads."""
 
     def __init__(self, address: KafkaAddress, pattern: str, reached: Callable[[], KafkaPosition]) -> None:
         self._address, self._pattern, self._reached = address, re.compile(pattern), reached
         self._lock = threading.Lock()
         self._ends: dict[Partition, deque[tuple[int, float]]] = {}
-        """Ends of partitions that are not all read, with the time at which each came about."""
+        """End offsets that are not reached, with the time at which each was first seen."""
         self._looked_at = 0.0
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Look at the topics meanwhile."""
+        """Query the topics during the block."""
         ended = threading.Event()
         thread = threading.Thread(target=bind_context(self._watch), args=(ended,), name="headrace-lag", daemon=True)
         thread.start()
@@ -58,7 +58,7 @@ class TopicBacklog:
             thread.join(_TIMEOUT_S)
 
     def pending(self) -> Pending | None:
-        """Which records are not read yet; None until the topics were looked at."""
+        """Return the unread records; None until the topics were queried."""
         now, reached = time.time(), self._reached()
         with self._lock:
             if not self._looked_at:
@@ -77,7 +77,7 @@ class TopicBacklog:
                     partitions, listed_at = self._list(admin), time.monotonic()
                 self._note(_ends(admin, partitions), time.time())
             except KafkaException as error:
-                # The pipe itself says that the cluster is away.
+                # The pipe itself reports an unavailable cluster.
                 log.debug("the ends of topics are not known: %s", error)
             ended.wait(_LOOK_S)
 
@@ -97,7 +97,7 @@ class TopicBacklog:
                 if end > _offset(reached, key) and (not known or known[-1][0] < end):
                     if len(known) == _MOST:
                         del known[_MOST // 2]
-                    # A record that came between two looks.
+                    # The record arrived between two queries.
                     known.append((end, times.get(key, (before + now) / 2 if before else now)))
             self._looked_at = now
 
@@ -108,7 +108,7 @@ def _first_behind(ends: deque[tuple[int, float]], offset: int) -> float | None:
 
 
 def _offset(reached: KafkaPosition, partition: Partition) -> int:
-    """What is read next of a partition. One that came later is read from its beginning."""
+    """Return the next offset of a partition. A later partition is read from its start."""
     return reached.offsets.get(partition[0], {}).get(partition[1], 0)
 
 
@@ -122,7 +122,7 @@ def _ends(admin: AdminClient, partitions: Iterable[TopicPartition]) -> dict[Part
 
 
 def _record_times(address: KafkaAddress, offsets: dict[Partition, int]) -> dict[Partition, float]:
-    """When the records at some offsets were made, as far as Kafka says it soon."""
+    """Return the timestamps of records at some offsets, as far as Kafka answers in time."""
     small = {"fetch.max.bytes": 1 << 20, "max.partition.fetch.bytes": 1024, "queued.min.messages": 1, "isolation.level": "read_committed"}
     consumer = Consumer({**quiet_settings(address), **small, "group.id": "headrace-lag", "enable.auto.commit": False})
     found: dict[Partition, float] = {}

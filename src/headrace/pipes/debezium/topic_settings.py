@@ -1,4 +1,4 @@
-"""Which topics a pipe reads, from where, and how fast."""
+"""The topic settings of a pipe: which topics, the start position, and limits."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _START: Final = 'write earliest, latest, a moment such as 2024-05-01T12:00:00Z, 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """Everything about the source but its address."""
+    """All settings of the source except its address."""
 
     pattern: str
-    """A regular expression over whole names of topics."""
+    """A regular expression over complete topic names."""
     start: Mapping[str, str] = field(default_factory=lambda: {"startingOffsets": "earliest"})
-    """In the words of Spark's Kafka source."""
+    """In the syntax of Spark's Kafka source."""
     max_offsets: int = MAX_OFFSETS
-    """The most records of one batch; 0: no limit."""
+    """The maximum number of records in a batch; 0: no limit."""
     min_partitions: int = 0
-    """Tasks of a batch, at the least; 0: one for each partition."""
+    """The minimum number of tasks in a batch; 0: one per partition."""
     jars: str = ""
-    """Where Spark's Kafka connector is, if not where it is looked for."""
+    """The directory of Spark's Kafka connector, if not the default."""
     choices: DebeziumOptions = field(default_factory=DebeziumOptions)
 
     def check(self) -> None:
-        """Raise `DefiniteError` where two settings do not go together."""
+        """Raise `DefiniteError` if two settings conflict."""
         if self.min_partitions and self.choices.unavailable is UnavailablePolicy.KEEP:
             raise DefiniteError(
                 "with --min-partitions the records of a partition are read by several tasks at once, and the value before, which stays "
@@ -44,7 +44,7 @@ class TopicSettings:
 
 
 def check_chosen(pattern: str, topics: Iterable[str]) -> None:
-    """Raise `DefiniteError` if a topic that was read so far is chosen no more: Spark would take it for one that is gone."""
+    """Raise `DefiniteError` if a topic that was read is no longer selected: Spark would treat it as deleted."""
     for topic in sorted(topics):
         if re.fullmatch(pattern, topic) is None:
             raise DefiniteError(
@@ -56,7 +56,7 @@ def check_chosen(pattern: str, topics: Iterable[str]) -> None:
 
 
 def topic_pattern(globs: Sequence[str], pattern: str, named: str) -> str:
-    """One regular expression for topics by globs, by a pattern, and by the names in the source's address."""
+    """Combine globs, a pattern and the topics in the source's address into one regular expression."""
     names = [name.strip() for name in named.split(",") if name.strip()]
     parts = [*map(_of_glob, (*names, *globs)), *([f"(?:{pattern})"] if pattern else [])]
     if not parts:
@@ -71,18 +71,18 @@ def topic_pattern(globs: Sequence[str], pattern: str, named: str) -> str:
 
 
 def is_named(pattern: str) -> bool:
-    """Whether a pattern is made of topics' names alone, and matches no topic that is created later under another name."""
+    """Whether a pattern consists of topic names only, so that it matches no topic that is created later."""
     return re.fullmatch(r"(?:[\w|-]|\\.)+", pattern) is not None
 
 
 def _of_glob(glob: str) -> str:
-    """A glob in the words that Java's and Python's regular expressions share."""
+    """Convert a glob to the regular expression syntax that Java and Python share."""
     words = {"*": "[^,]*", "?": "[^,]"}
     return "".join(words.get(letter, letter if letter.isalnum() or letter in "_-" else f"\\{letter}") for letter in glob)
 
 
 def parse_start(text: str) -> dict[str, str]:
-    """Where to begin, in the words of Spark's Kafka source."""
+    """Parse a start position into the syntax of Spark's Kafka source."""
     if text in ("earliest", "latest"):
         return {"startingOffsets": text}
     if text.startswith("{"):

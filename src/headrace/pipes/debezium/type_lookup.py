@@ -1,7 +1,7 @@
-"""Types that events do not tell: from the connector's topic of schema changes, else from the target table that is there.
+"""Looks up types that events do not include: in the connector's schema history topic, else in the existing target table.
 
-Invariant: what an event itself says of a column's type is never replaced, only what was guessed from how JSON's values look. The exception
-is what an event's schema leaves open: `int64` is a BIGINT or a BIGINT UNSIGNED, whose values from 2^63 on arrive as negative numbers.
+Invariant: a type from an event is never replaced, only one that was inferred from JSON values. The exception is what an event's schema
+leaves open: `int64` is a BIGINT or a BIGINT UNSIGNED, whose values from 2^63 on arrive as negative numbers.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ _TIMEOUT_S: Final = 30.0
 _PATIENCE_S: Final = 0.5
 _MOST_MESSAGES: Final = 1000
 _MOST_NAMED: Final = 10
-"""Columns that a warning names."""
+"""The maximum number of columns that a warning names."""
 
 
 @dataclass(slots=True)
 class Descriptions:
-    """What is known of tables besides their events."""
+    """Schemas of tables from sources other than events."""
 
     in_sink: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]]
-    """Target tables that are there, as schemas."""
+    """Returns the schemas of existing target tables."""
     in_topic: Callable[[], list[bytes]] | None = None
-    """All records of the topic of schema changes, if there is one."""
+    """Returns all records of the schema history topic, if there is one."""
     _warned: set[TableName] = field(default_factory=set)
     _doubted: set[TableName] = field(default_factory=set)
-    """Tables that were named in a warning of columns which may be unsigned."""
+    """Tables that a warning about possibly unsigned columns has named."""
 
     def refine(self, found: Iterable[DetectedSchema]) -> list[DetectedSchema]:
-        """What was found, with types that are known instead of guessed ones. The topic is read once, if at all."""
+        """Replace inferred types by known ones. The topic is read at most once."""
         tables = functools.cache(self._of_topic)
         made = [self._with_signs(self._refine(one, tables), tables) for one in found]
         doubtful = [one.schema for one in made if one.unsigned and self._is_doubtful(one, tables)]
@@ -54,7 +54,7 @@ class Descriptions:
         return made
 
     def check_known(self, tables: Iterable[TableSchema]) -> None:
-        """Warn of columns of tables that were begun earlier, when nothing told that they are unsigned."""
+        """Warn of columns of earlier tables that may be unsigned."""
         doubtful = [schema for schema in tables if any(map(may_be_unsigned, schema.columns))]
         told = self._of_topic() if doubtful else {}
         signed = {(name, column.name) for name, schema in told.items() for column in schema.columns if column.kind is Kind.INT64}
@@ -64,7 +64,7 @@ class Descriptions:
         )
 
     def warn_of_signs(self, tables: Iterable[TableSchema]) -> None:
-        """Print one warning that names the columns of which nothing tells whether they are unsigned."""
+        """Log one warning with the columns that may be unsigned."""
         columns = []
         for schema in tables:
             self._doubted.add(schema.name)
@@ -79,7 +79,7 @@ class Descriptions:
             )
 
     def _with_signs(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> DetectedSchema:
-        """What was found, with columns as unsigned that the topic or the target table knows as such."""
+        """Mark columns as unsigned that the topic or the target table knows as unsigned."""
         if not found.unsigned or not any(map(may_be_unsigned, found.schema.columns)):
             return found
         known = self._in_topic(found, tables) or self._in_target(found.schema.name)
@@ -93,14 +93,14 @@ class Descriptions:
         return replace(found, schema=replace(found.schema, columns=columns))
 
     def _is_doubtful(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> bool:
-        """Whether nothing tells the signs of a table's columns. A target's Int64 does not: it may be made of earlier events."""
+        """Whether the signs of a table's columns are unknown. A target's Int64 does not tell: it may come from earlier events."""
         return any(map(may_be_unsigned, found.schema.columns)) and self._in_topic(found, tables) is None
 
     def _in_target(self, name: TableName) -> TableSchema | None:
         try:
             return retrying(lambda: self.in_sink([name])).get(name)
         except DefiniteError as error:
-            # A target with a column that tells nothing is no obstacle: the events have schemas.
+            # A target column of another type is no obstacle: the events have schemas.
             log.debug("signs of %s: %s", name, error.message)
             return None
 
@@ -140,7 +140,7 @@ class Descriptions:
 
 
 def read_topic(address: KafkaAddress, topic: str) -> list[bytes]:
-    """All records of a topic, in its order."""
+    """Read all records of a topic, in order."""
 
     def read() -> list[bytes]:
         try:
@@ -179,13 +179,13 @@ def _read_partition(consumer: Consumer, place: TopicPartition) -> list[bytes]:
     consumer.assign([place])
     deadline, reached = time.monotonic() + _TIMEOUT_S, low
     while reached < end:
-        # No more than are there: a consumer that asks for more waits for them.
+        # Request no more than are available: a consumer would wait for more.
         messages = consumer.consume(min(_MOST_MESSAGES, end - reached), timeout=_PATIENCE_S)
         for message in messages:
             error = message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 raise KafkaException(error)
-            # At the end of what can be read there may be marks of transactions, which are no records.
+            # The last offsets may be transaction markers, which are no records.
             value, reached = (message.value(), (message.offset() or 0) + 1) if error is None else (None, end)
             if value is not None:
                 found.append(value)

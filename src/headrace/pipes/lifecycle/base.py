@@ -1,4 +1,4 @@
-"""What every kind of pipe has in common: it owns a state directory while it runs, and ends in order when it is asked to."""
+"""The base classes of pipes: a pipe owns its state directory while it runs, and stops in order."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.spark.spark_runtime import SparkRuntime
 
 _PRELOAD = ("headrace.sources.mysql.split_reader",)
-"""Besides the sink's own module."""
+"""Modules that workers import at their start, in addition to the sink's."""
 
 
 class Pipe(ABC):
@@ -48,22 +48,22 @@ class Pipe(ABC):
         self._sink_name, self._settings, self._view = sink_name, settings, view
         self._stop, self._waits = threading.Event(), WaitState(pipe=settings.name)
         self.on_begun: Callable[[], None] = lambda: None
-        """Called when the pipe is past its checks, its tables are there and its state is saved."""
+        """Called when the checks have passed, the tables exist and the state is saved."""
         self.runtime: Runtime = SparkRuntime()
         """Runs the pipe's tasks."""
 
     @property
     def waits(self) -> WaitState:
-        """What it waits for."""
+        """The servers that the pipe waits for."""
         return self._waits
 
     def stop(self) -> None:
-        """Ask the pipe to end after what it is doing; safe in a signal handler."""
+        """Stop the pipe after its current step; safe in a signal handler."""
         self._stop.set()
         self._waits.ending = True
 
     def run(self) -> None:
-        """Replicate until caught up (`once`) or asked to stop."""
+        """Replicate until caught up (`once`) or stopped."""
         with use_wait_state(self._waits, of_run=True), shortages_at(self._settings.state):
             directory = StateDirectory(self._settings.state).acquire()
             try:
@@ -73,7 +73,7 @@ class Pipe(ABC):
 
     def _run_noting_halts(self, directory: StateDirectory) -> None:
         try:
-            # A pipe that has run before knows that its addresses are right, and waits.
+            # A pipe that has run before knows that its addresses are right, so it waits for an unavailable server.
             self._waits.first_contact = directory.load() is None
             self._run_or_fail(directory)
         except DefiniteError as error:
@@ -86,7 +86,7 @@ class Pipe(ABC):
         note_halt(directory.path, None)
 
     def _run_or_fail(self, directory: StateDirectory) -> None:
-        """Run; a server that cannot be reached on first contact ends a run that is to end by itself."""
+        """Run; with `once`, a server that is unavailable on first contact is an error."""
         try:
             self._run(directory)
         except TransientError as error:
@@ -95,7 +95,7 @@ class Pipe(ABC):
             raise DefiniteError(error.message, place=error.place, hint=error.hint) from error
 
     def _can_skip(self, event: str) -> bool:
-        """Whether this kind of pipe can leave out an event."""
+        """Whether this kind of pipe can skip an event."""
         return is_place(event)
 
     @abstractmethod
@@ -104,17 +104,17 @@ class Pipe(ABC):
     @property
     @abstractmethod
     def _books(self) -> ProgressStore:
-        """What is told of pipes."""
+        """Where progress is stored."""
 
     @property
     @abstractmethod
     def _written_by(self) -> object:
-        """What tasks carry of the sink: its module is at hand in workers."""
+        """The sink as tasks carry it; workers import its module at their start."""
 
     def _ask_witness(
         self, directory: StateDirectory, place: Callable[[Offset], Place], tables: Iterable[TableName], *, can_resync: bool
     ) -> Told:
-        """What the sink was told of the state that was loaded; an error if the sink is older, and not all tables are to be read again."""
+        """Return the sink's record of the state. Raise if the sink is older than the state, unless all tables are read again."""
         requests = list(pending_requests(directory))
         asked = [Selection(request.tables) for request in requests]
         is_all = any(request.new_log for request in requests) or all(any(one(name) for one in asked) for name in tables)
@@ -125,7 +125,7 @@ class Pipe(ABC):
         return ask_witness(self._books, directory, self._settings.pipe_name, version, can_resync)
 
     def _ownership(self, store: ClaimStore | None, directory: StateDirectory, state: PipeState) -> TargetOwnership | None:
-        """The claims of a state on its targets, where the sink has a place for them."""
+        """Return the pipe's claims on its targets; None if the sink stores none."""
         if store is None:
             return None
         settings, path = self._settings, str(directory.path.resolve())
@@ -133,7 +133,7 @@ class Pipe(ABC):
         return TargetOwnership(store, owner, self._sink_name, shared=settings.shared_target)
 
     def _begin(self, directory: StateDirectory, state: PipeState, message: str) -> None:
-        """Tell the sink and whoever waits for it that the pipe begins."""
+        """Register the pipe in the sink, and report that it has started."""
         entry = entry_of(self._settings.pipe_name, state, directory.path)
         retrying(lambda: register(self._books, entry))
         self._waits.first_contact = False
@@ -162,7 +162,7 @@ class Pipe(ABC):
 
 
 class ChangeBlockPipe(Pipe):
-    """A pipe of change blocks."""
+    """A pipe that writes change blocks."""
 
     def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__(sink_name, settings, view)
@@ -180,18 +180,18 @@ class ChangeBlockPipe(Pipe):
         return PipeContext(self._settings, state, directory, self._targets, self._view, self._stop.is_set)
 
     def _own_targets(self, directory: StateDirectory, state: PipeState) -> None:
-        """From now on targets are claimed for this state before they are created or written."""
+        """Claim targets for this state from now on, before they are created or written."""
         self._targets.ownership = self._ownership(self._targets.sink.claims(), directory, state)
 
 
 class SchemaFollowingPipe(ChangeBlockPipe):
-    """A pipe whose log holds the statements that change its tables."""
+    """A pipe whose log holds DDL statements."""
 
     _reads_tables = True
     """Whether tables can be read again from the source."""
 
     def _resume(self, directory: StateDirectory) -> Told:
-        """Finish what an earlier run was doing to the sink's tables, before anything else looks at them; what the sink was told."""
+        """Finish the intent of an earlier run before anything else reads the sink's tables; return the sink's record of the state."""
         state = directory.load()
         tables = state.tables if state is not None else ()
         if state is not None and same_sink(state.sink, self._sink_name):

@@ -29,7 +29,7 @@ _COLUMNS, _ZERO_DATES = "--columns or --exclude-columns", "--zero-dates"
 
 
 def stored_column_settings(state: PipeState, settings: PipeSettings) -> PipeSettings:
-    """The settings with the values that the rows in the sink were written with."""
+    """Return the settings with the values that the rows in the sink were written with."""
     columns, zero_dates = state.options["columns"], state.options.get("zero_dates")
     if zero_dates is None:
         # States of the first releases had two values only.
@@ -60,14 +60,14 @@ def take_column_settings(
             hint=hint,
         )
     if ready:
-        # Rows of the former settings may have the versions of the new ones: the copier removes them first.
+        # Old and new rows may have the same versions: the snapshot runner removes the old ones first.
         state.options[RESHAPED_TABLES] = sorted({*state.options.get(RESHAPED_TABLES, ()), *map(str, ready)})
     _alter_date_columns(targets, state, before, settings)
     state.options |= {name: settings.stored_options[name] for name in ("zero_dates", "columns")}
 
 
 def _alter_date_columns(targets: SinkTables, state: PipeState, before: PipeSettings, settings: PipeSettings) -> None:
-    """Let the date columns in the sink accept NULL if they must from now on. A repetition after a crash finds nothing left to do."""
+    """Let date columns in the sink accept NULL if they must from now on. Repeating this after a crash changes nothing."""
     for name, table in state.tables.items():
         was, now = (SinkSchemaResolver(one)(table.schema, table.hidden) for one in (before, settings))
         if was == now or name in state.waiting or str(name) in state.options.get(RESHAPED_TABLES, ()):
@@ -78,7 +78,7 @@ def _alter_date_columns(targets: SinkTables, state: PipeState, before: PipeSetti
 
 
 def _changed_flag(table: TableState, before: PipeSettings, settings: PipeSettings) -> str:
-    """The flag by which the rows of a table would differ; empty if they would not."""
+    """Return the flag by which the rows of a table would differ; empty if they would not."""
     was, now = (SinkSchemaResolver(one).read(table.schema, table.hidden) for one in (before, settings))
     if [column.name for column in was.columns] != [column.name for column in now.columns]:
         return _COLUMNS

@@ -1,7 +1,7 @@
-"""A replicating process's line to the process that keeps it running.
+"""The link from a replicating process to its keeper, the process that restarts it.
 
-One socket, both ways: the replicating process says that it has begun, or why it ends; when the other end closes, its keeper is gone,
-however that came, and it ends in order, as after a signal. So it does when its sink is gone for good: started anew, it finds another.
+One socket, both ways. The replicating process reports that it has started, or why it ends. When the keeper closes its end, or when the
+sink's embedded server is lost, the process stops in order; the keeper starts it again with a new server.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ _GRACE_S = 30.0
 
 
 class KeeperLink:
-    """This process's end of the line; without one (`fd` below 0), everything is said to nobody."""
+    """Socket to the keeper process; a no-op when fd < 0."""
 
     def __init__(self, fd: int) -> None:
         self._socket: socket.socket | None = None
         self.is_in_vain: Callable[[], bool] = lambda: False
-        """Asked now and then: whether it is no use to go on, and better to be started anew."""
+        """Polled regularly: whether the process should stop and be started again."""
         if fd >= 0:
-            # Neither Spark nor the embedded server may hold the line: it must close with this process.
+            # Spark and the embedded server must not inherit the socket: it must close with this process.
             os.set_inheritable(fd, False)
             self._socket = socket.socket(fileno=fd)
             threading.Thread(target=self._watch, args=(self._socket,), name="headrace-lifeline", daemon=True).start()
@@ -43,26 +43,26 @@ class KeeperLink:
         self._say({"failed": error.message, "place": error.place, "hint": error.hint, "transient": transient})
 
     def _watch(self, line: socket.socket) -> None:
-        """End this process in order when its keeper is gone, or when its work is in vain."""
+        """Stop this process when the keeper has exited, or when its sink is lost."""
         with suppress(OSError):
             while not self.is_in_vain():
                 if select.select([line], [], [], _WATCH_S)[0] and not line.recv(64):
                     break
         os.kill(os.getpid(), signal.SIGTERM)
-        # Whoever waits for a peer that is gone may not hear the first signal in time; the second ends at once, which the state survives.
+        # A process that waits for an unavailable server may not handle the first signal in time. The second ends it at once, which is safe.
         time.sleep(_GRACE_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
     def _say(self, message: dict[str, object]) -> None:
         if self._socket is not None:
-            # A keeper that is gone hears nothing; this process is about to end then.
+            # The keeper has exited, so this process is about to stop.
             with suppress(OSError):
                 self._socket.sendall(json.dumps(message).encode() + b"\n")
 
 
 @contextmanager
 def open_keeper_link(fd: int) -> Iterator[KeeperLink]:
-    """The line, which hears of the error that ends the block."""
+    """Open the link; it reports an error that ends the block."""
     line = KeeperLink(fd)
     try:
         yield line

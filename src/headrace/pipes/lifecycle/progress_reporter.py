@@ -1,7 +1,7 @@
-"""What a pipe says of itself in the sink, while it runs.
+"""Reports a running pipe's progress to the sink.
 
-After every batch, before the batch counts, the sink is told how far its data goes; between batches, that the pipe still runs. A batch that
-is done again after a crash is told again and counted once: its end is not above what the sink was told before.
+After every batch, before it counts, the reporter stores the position up to which the sink's data is complete. Between batches it sends
+heartbeats. A batch that is repeated after a crash is reported again and counted once: its end is not above the stored position.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ log = logging.getLogger("headrace")
 BEAT_S = 10.0
 _LOOK_S = 0.25
 _NOTICED_US = 500_000
-"""A change that is pending for longer than this is told to the sink, and so is the end of that."""
+"""The reporter stores a pending change that is older than this, and the end of such a state."""
 _NAMESAKE_S = 60.0
 
 
 def written_in(reports: Iterable[Report], kind: str = "changes") -> list[Written]:
-    """What a batch's tasks wrote, table by table."""
+    """Sum what a batch's tasks wrote, by table."""
     found: dict[str, Written] = {}
     for one in reports:
         if one.kind == kind:
@@ -44,25 +44,25 @@ def written_in(reports: Iterable[Report], kind: str = "changes") -> list[Written
 
 
 class Place(Protocol):
-    """How far a source was read, in whatever words it has for it."""
+    """A position of any source."""
 
     @property
     def version(self) -> int:
-        """Rises with the place."""
+        """Rises with the position."""
 
     @property
     def gtid(self) -> str: ...
 
 
 class Told(Protocol):
-    """Where progress is told; may be another place from one time to the next."""
+    """Provides the progress store, which may change between calls."""
 
     @property
     def progress_store(self) -> ProgressStore: ...
 
 
 class Reporter:
-    """Tells one pipe's progress; safe for threads."""
+    """Reports one pipe's progress; safe for threads."""
 
     def __init__(
         self,
@@ -72,18 +72,18 @@ class Reporter:
         incomplete: Callable[[], tuple[str, ...]],
         seal: StateSeal | None = None,
     ) -> None:
-        """`seal`: of the state that the pipe goes on with; it knows whether the sink was told."""
+        """`seal`: the state's seal, which records whether progress was stored."""
         self._targets, self._pipe, self._source, self._incomplete, self._seal = targets, pipe, source, incomplete, seal
         self.backlog: Backlog = lambda: None
         self._lock = threading.Lock()
         self._stopped = False
-        """Whether the stream has ended or is about to. Its last batch may still be written."""
+        """Whether the stream has ended or is about to end. Its last batch may still be written."""
         self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
         self._told_at = -math.inf
-        """When that was, by the monotonic clock: heartbeats go on when the system's clock is set back."""
+        """When that was, by the monotonic clock: heartbeats continue if the system clock is set back."""
 
     def begin(self, position: Place, *, is_new: bool) -> None:
-        """Make the table; go on counting where an earlier run of the same pipe stopped."""
+        """Create the table; continue the counts of an earlier run of the same pipe."""
         books = self._targets.progress_store
         retrying(books.begin)
         known = retrying(lambda: books.progress(self._pipe))
@@ -97,17 +97,17 @@ class Reporter:
             self._told = _moved(self._told, position)
 
     def copied(self, position: Place, rows: int) -> None:
-        """Rows of tables came over, while the log was read up to a position."""
+        """Report snapshot rows, with the stream's position."""
         self._tell(position, rows, 0, counted=rows)
 
     def batch(self, position: Place, changes: int, newest_us: int) -> None:
-        """A batch is in the sink, all changes before the position with it."""
+        """Report a batch: all changes before the position are in the sink."""
         is_new = position.version > self._told.version
         self._tell(position, changes, newest_us, counted=changes if is_new else 0)
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Meanwhile the sink is told now and then that the pipe runs."""
+        """Send heartbeats during the block."""
         ended, self._stopped = threading.Event(), False
         thread = threading.Thread(target=bind_context(self._beat), args=(ended,), name="headrace-beat", daemon=True)
         thread.start()
@@ -116,7 +116,7 @@ class Reporter:
         finally:
             ended.set()
             thread.join()
-            # From now on nothing says what is pending. The copy is as old as this moment, or as the oldest change that is pending.
+            # Nothing reports pending changes from now on. The sink is as old as this moment, or as the oldest pending change.
             self._stopped = True
             self._say_so()
 
@@ -126,7 +126,7 @@ class Reporter:
                 self._say_so()
 
     def _is_told_wrong(self, now_us: int) -> bool:
-        """Whether the sink shows another lag than there is."""
+        """Whether the stored lag differs from the actual one."""
         pending_us, told_us = self._pending_us(), self._told.pending_us
         if not pending_us or not told_us:
             return bool(told_us) or 0 < pending_us < now_us - _NOTICED_US
@@ -137,14 +137,14 @@ class Reporter:
         return 0 if pending is None or pending.since is None else round(pending.since * 1e6)
 
     def _say_so(self) -> None:
-        """Tell once more what was told last, with what is incomplete and pending now."""
+        """Store the last progress again, with the tables that are incomplete and the changes that are pending now."""
         with self._lock:
             if not self._told.position:
                 return
             try:
                 self._write(replace(self._told, seen_us=_now_us()))
             except TransientError as error:
-                # Silence is what a beat that fails has to say; whoever waits for the sink says why.
+                # A missing heartbeat is the signal; the writer that waits for the sink reports the error.
                 log.debug("the sink was not told that the pipe runs: %s", error.message)
 
     def _tell(self, position: Place, rows: int, newest_us: int, *, counted: int) -> None:
@@ -181,7 +181,7 @@ class Reporter:
 
 
 def _moved(told: Progress, position: Place) -> Progress:
-    """The progress up to a position, unless the sink was told of a later one: then what was told is ahead of the checkpoint, and true."""
+    """Return the progress at a position. A later stored position stays: it is ahead of the checkpoint, and true."""
     if position.version < told.version:
         return told
     return replace(told, position=str(position), gtid=position.gtid, version=position.version)

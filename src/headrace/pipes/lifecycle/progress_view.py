@@ -1,4 +1,4 @@
-"""What a running pipe tells its user: bars and one live line on a terminal, plain log lines elsewhere."""
+"""Shows a running pipe's progress: bars and a live line on a terminal, plain log lines elsewhere."""
 
 from __future__ import annotations
 
@@ -27,52 +27,52 @@ _REFRESH_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a batch brought of one table."""
+    """What a batch wrote to one table."""
 
     table: str
     changes: int
     bytes: int
     newest_us: int
-    """When its newest change was committed, microseconds since 1970; 0 if nobody knows."""
+    """Commit time of the newest change, microseconds since 1970; 0 if unknown."""
 
 
 class ProgressView(Protocol):
-    """What a pipe reports to. What a view has no use for it need not have: heirs get methods that do nothing."""
+    """Receives a pipe's progress. Optional methods do nothing by default."""
 
     def note(self, message: str) -> None: ...
 
     def tables(self, targets: Mapping[str, str]) -> None:  # noqa: ARG002
-        """The pipe's tables and what they are called in the sink; told at the start, and when there are others."""
+        """The pipe's tables with their names in the sink; called at the start and when they change."""
         return
 
     def written(self, tables: Sequence[Written]) -> None:  # noqa: ARG002
-        """What a batch brought, told before `batch`."""
+        """What a batch wrote; called before `batch`."""
         return
 
     def schema_change(self, table: str, statement: str, outcome: str) -> None:  # noqa: ARG002
-        """A statement changed a table of the source, and this became of it."""
+        """A statement changed a table of the source, with this outcome in the sink."""
         return
 
     def late_rows(self, rows: int, place: str) -> None:  # noqa: ARG002
-        """How many rows of the source's log arrived too late to be read, and where the first of them is."""
+        """The number of log rows that arrived too late to be read, and the position of the first."""
         return
 
     def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
-        """Rows expected per table, and rows already there from an earlier run."""
+        """Expected rows per table, and rows that earlier runs have read."""
 
     def snapshot_rows(self, table: str, rows: int, finished: bool) -> None: ...
 
     def snapshot_ends(self, rows: int, seconds: float) -> None: ...
 
     def batch(self, changes: int, lag_s: float | None, position: str) -> None:
-        """A batch is visible in the sink. `lag_s` is the lag after it, None if that is not known."""
+        """A batch is visible in the sink. `lag_s` is the lag after it, None if unknown."""
 
     def pending(self, pending: Pending | None) -> None:  # noqa: ARG002
-        """Which changes the sink does not show yet; said several times a second while the log is followed."""
+        """The changes that the sink does not show yet; called several times a second while streaming."""
         return
 
     def waiting(self, wait: tuple[str, float] | None) -> None:
-        """What is waited for, if anything is, and for how many seconds; told often."""
+        """What the pipe waits for, and for how many seconds; called often."""
 
     def close(self) -> None: ...
 
@@ -102,7 +102,7 @@ class Rate:
 
 
 class LogView(ProgressView):
-    """Plain lines; one for the stream every so many seconds, while changes come."""
+    """Plain log lines; at most one for the stream per interval, while changes arrive."""
 
     def __init__(self, every_s: float = LINE_EVERY_S) -> None:
         self._rate, self._every_s = Rate(), every_s
@@ -129,7 +129,7 @@ class LogView(ProgressView):
             log.info("stream: %d changes, %.0f/s, %s, at %s", self._rate.total, rate, lag_text(lag_s), position)
 
     def waiting(self, wait: tuple[str, float] | None) -> None:
-        """The log has a line of every try already."""
+        """Do nothing: the log has a line for every retry."""
 
     def close(self) -> None:
         log.info("stream: ended after %d changes", self._rate.total)
@@ -176,7 +176,7 @@ class TerminalView(ProgressView):
         task = self._tasks[table]
         self._bars.advance(task, rows)
         if finished:
-            # The total was the server's guess; now it is known.
+            # The server's estimate is replaced by the exact count.
             completed = max(int(next(t.completed for t in self._bars.tasks if t.id == task)), 1)
             self._bars.update(task, total=completed, completed=completed)
 

@@ -1,9 +1,9 @@
-"""What is being done to the sink's tables because of one statement, written down before it is done.
+"""Intents: the changes of target tables that one DDL statement leads to, saved before they are executed.
 
-The order makes every crash harmless. The intent (all steps, and the state that they lead to) is saved first; then the steps are done, each
-noted as it is done, and each may be done again; then the ledger is written, which takes a row once; last, the state that results replaces
-the intent in one write. Whoever finds an intent in a state finishes it before anything else, and needs neither the statement nor what the
-tables looked like. Of its tables, changes before the statement are left out from then on: they are in the sink, altered with the rest.
+The order makes every crash harmless. First the intent is saved: all steps, and the resulting state. Then the steps are executed; each is
+recorded when done and may be repeated. Then the ledger is written; a repeated row is ignored. Last, the resulting state replaces the intent
+in one write. A run that finds an intent finishes it first; it needs neither the statement nor the former tables. Changes of the tables
+before the statement are skipped from then on: they are in the sink, altered with the other rows.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ log = logging.getLogger("headrace")
 
 @dataclass(slots=True)
 class Intent:
-    """All that one statement leads to."""
+    """Everything that one statement leads to."""
 
     position: BinlogPosition
     steps: list[Step] = field(default_factory=list)
     done: int = 0
-    """How many of the steps are done."""
+    """The number of executed steps."""
     tables: dict[TableName, TableState] = field(default_factory=dict)
-    """Tables as they are afterwards."""
+    """Tables after the statement."""
     gone: set[TableName] = field(default_factory=set)
-    """Names that no table has afterwards."""
+    """Names that no longer exist after the statement."""
     ignored: set[TableName] = field(default_factory=set)
     prepared: set[TableName] = field(default_factory=set)
-    """Those of `tables` whose target is made, or completed, after the steps."""
+    """Those of `tables` whose targets are created or completed after the steps."""
     swept: list[TableSchema] = field(default_factory=list)
-    """Tables, as the sink sees them, whose rows from before the statement go, whatever is written first."""
+    """Tables (sink schemas) whose rows from before the statement are deleted."""
     reread: set[TableName] = field(default_factory=set)
-    """Tables that are read again from the source; their changes wait for that."""
+    """Tables that are read again; their changes are skipped until then."""
     beside: set[TableName] = field(default_factory=set)
-    """Tables that are read again from the source beside their changes."""
+    """Tables that are read again alongside their changes."""
     entries: list[LedgerEntry] = field(default_factory=list)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing but the state changes."""
+        """Whether only the state changes."""
         return not (self.steps or self.prepared or self.swept or self.reread or self.beside or self.entries)
 
     def to_json(self) -> dict[str, Any]:
@@ -90,23 +90,23 @@ class Intent:
 
 @dataclass(frozen=True, slots=True)
 class IntentExecutor:
-    """Does what was decided about statements, and keeps the state true while it does."""
+    """Executes intents and keeps the state consistent with the sink."""
 
     context: PipeContext[SinkTables]
     snapshots: SnapshotLog
     request_resync: Callable[[tuple[str, ...]], None] | None
-    """Has tables (globs) read again, where there is a server to read them from."""
+    """Requests a resync of tables (globs); None if there is no server to read them from."""
 
     def shown(self, table: TableState) -> TableSchema:
         return self.context.schemas(table.schema, table.hidden)
 
     def is_news(self, name: TableName, position: BinlogPosition) -> bool:
-        """Whether a statement came after the table was looked at."""
+        """Whether the statement came after the table's schema was captured."""
         table = self.context.state.tables.get(name)
         return table is None or position > BinlogPosition.from_json(table.captured_at)
 
     def carry_out(self, intent: Intent) -> None:
-        """Do all of it; when this returns, the state says so. Raises before anything is done if another pipe owns a target."""
+        """Save and execute the intent. Raise before any step if another pipe owns a target."""
         retrying(lambda: self.context.targets.claim(intent.tables))
         self.context.state.intent = intent.to_json()
         if not intent.is_quiet:
@@ -114,7 +114,7 @@ class IntentExecutor:
         self.finish()
 
     def finish(self) -> None:
-        """Do what is left of the intent in the state, if there is one."""
+        """Execute the remaining steps of the intent in the state, if there is one."""
         if self.context.state.intent is None:
             return
         intent = Intent.from_json(self.context.state.intent)
@@ -139,13 +139,13 @@ class IntentExecutor:
             raise DefiniteError(error.message, place=error.place, hint=hint) from error
 
     def settle(self, intent: Intent) -> None:
-        """The target tables are as they should be: write it down, first in the ledger, then in the state."""
+        """Record the executed intent, first in the ledger, then in the state."""
         for name, table in intent.tables.items():
             if not self.snapshots.is_planned(name, table.snapshot):
                 self.snapshots.plan(name, table.snapshot, [])
         again = intent.reread | intent.beside
         if again and self.request_resync is not None:
-            # First the request, then the note that the table waits for it: the other way round, a crash could let it wait for ever.
+            # Write the request before the state: a crash in between must not leave a table that waits for no request.
             self.request_resync(tuple(glob.escape(str(name)) for name in sorted(again)))
         retrying(lambda: self.context.targets.sink.schema_applier().record(intent.entries))
         self._apply(intent)
@@ -161,7 +161,7 @@ class IntentExecutor:
             retrying(functools.partial(self.context.targets.delete_stale, schema, intent.position.version))
             snapshot = self.snapshots.tables.get(str(schema.name))
             if snapshot is not None and snapshot.pending and schema.name not in intent.gone:
-                # What its chunks have read before this and not yet written must go too.
+                # Rows that its chunks have read and not yet written must be deleted, too.
                 self.snapshots.sweep_from(schema.name, intent.position.to_json())
 
     def _apply(self, intent: Intent) -> None:
@@ -170,7 +170,7 @@ class IntentExecutor:
             state.tables.pop(name, None)
             state.waiting.discard(name)
             state.ignored.discard(name)
-        # A batch ends with its statement, and the next begins when that one counts: older names are in no replay.
+        # A batch ends with its statement, so a replay never reaches names that earlier statements dropped.
         state.gone = {name: place for name, place in state.gone.items() if place == here}
         state.gone.update(dict.fromkeys(intent.gone, here))
         for name, table in intent.tables.items():
@@ -182,7 +182,7 @@ class IntentExecutor:
 
 
 def resume(executor: IntentExecutor, requested: Callable[[TableName], bool]) -> None:
-    """Finish what an earlier run began. Steps that the sink refuses are left out if all the tables are to be read again anyway."""
+    """Finish an earlier run's intent. If the sink refuses a step, skip the steps if all tables are read again anyway."""
     begun = executor.context.state.intent
     if begun is None:
         return
@@ -193,7 +193,7 @@ def resume(executor: IntentExecutor, requested: Callable[[TableName], bool]) -> 
         if not intent.tables or not all(map(requested, intent.tables)):
             raise
         log.warning("%s; left out, because the tables are read again", error.message)
-        # Their targets are not fit for them until then.
+        # Their targets do not fit until then.
         intent.reread |= intent.tables.keys()
         executor.settle(intent)
 

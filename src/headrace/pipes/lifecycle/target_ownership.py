@@ -27,9 +27,9 @@ from headrace.sinks.clickhouse.bookkeeping.positions import STOPPED_S
 from headrace.sinks.target_claims import Claim, ClaimStore
 
 _ATTEMPTS: Final = 8
-"""How often pipes that start at the same moment try to get ahead of each other."""
+"""How often pipes that start at the same moment retry."""
 _MOST_NAMED: Final = 5
-"""Targets that an error names."""
+"""The maximum number of targets in an error message."""
 
 
 class TargetOwnership:
@@ -44,7 +44,7 @@ class TargetOwnership:
         self._lock = threading.Lock()
 
     def claim(self, targets: Iterable[str]) -> list[Claim]:
-        """Become the owner of targets, and return the claims that are new; raise `DefiniteError` if another pipe owns one."""
+        """Claim targets and return the new claims; raise `DefiniteError` if another pipe owns one."""
         with self._lock:
             now_us = time.time_ns() // 1000
             wanted = {target: replace(self._owner, target=target, claimed_us=now_us) for target in targets if target not in self._owned}
@@ -58,7 +58,7 @@ class TargetOwnership:
 
     @contextmanager
     def creating(self, targets: Iterable[str]) -> Iterator[None]:
-        """Own targets that are created inside. Claims on what cannot be created are given up; a dropped target ends the claim on it."""
+        """Claim targets that are created in the block. Claims on targets that cannot be created are released."""
         wanted = set(targets)
         fresh = self.claim(wanted)
         try:
@@ -84,13 +84,13 @@ class TargetOwnership:
             self._owned |= created
 
     def keep_only(self, targets: Collection[str]) -> None:
-        """Give up what earlier runs claimed and the pipe no longer writes."""
+        """Release claims on targets that the pipe no longer writes."""
         with self._lock:
             self._store.remove([claim for target, claim in self._recorded.items() if target not in targets])
             self._recorded.clear()
 
     def _claim(self, wanted: Mapping[str, Claim]) -> tuple[dict[str, Claim], list[Claim]]:
-        """The claims as they are recorded now, and those of them that are new."""
+        """Return the recorded claims, and those of them that are new."""
         for _ in range(_ATTEMPTS):
             found = self._store.read()
             self._recorded = {claim.target: claim for claim in found if claim.state == self._owner.state}
@@ -115,7 +115,7 @@ class TargetOwnership:
         raise self._refused(rivals)
 
     def _rivals(self, others: Collection[Claim]) -> list[Claim]:
-        """The claims that count: those of dropped targets and of a former state of this directory do not."""
+        """Return the valid claims: not those of dropped targets or of a former state of this directory."""
         counting = [claim for claim in others if not claim.is_replaced_by(self._owner)]
         created = {claim.target for claim in counting if claim.created}
         dropped = created - self._store.existing(created) if created else set()
@@ -139,7 +139,7 @@ class TargetOwnership:
 
 
 def release_claims(store: ClaimStore, state: str, place: str) -> list[Claim]:
-    """Give up all claims of a state; raise `DefiniteError` if it has none, or if its pipe still runs."""
+    """Release all claims of a state; raise `DefiniteError` if it has none, or if its pipe still runs."""
     claims = [claim for claim in store.read() if claim.state == state]
     if not claims:
         raise DefiniteError(

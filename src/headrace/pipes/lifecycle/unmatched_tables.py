@@ -1,8 +1,8 @@
-"""Chosen tables that the source does not have.
+"""Checks for selected tables that the source does not have.
 
-A pattern that matches no table is a warning: tables that are created later are replicated, so the pipe waits for them. A table that is
-chosen by its name is most likely misspelt if it does not exist when the pipe starts for the first time: that is an error. Later it is a
-warning, because the table may have been dropped.
+A pattern without a match is a warning: tables that are created later are replicated, so the pipe waits for them. A table that is selected
+by name is probably misspelt if it does not exist when the pipe first starts: that is an error. Later it is a warning, because the table may
+have been dropped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ log = logging.getLogger("headrace")
 
 
 def check_unmatched(selection: Selection, known: Collection[TableName], place: str, *, is_new: bool) -> None:
-    """Warn of every choice that matches none of the known tables; raise if a new pipe names a table that does not exist."""
+    """Warn of every pattern without a match; raise if a new pipe names a table that does not exist."""
     unmatched = selection.unmatched(known)
     named = [chosen for chosen in unmatched if not is_pattern(chosen)]
     if named and is_new:

@@ -418,7 +418,7 @@ class SnapshotRunner:
                 self.snapshots.log.sweep_from(name, position)
 
     def _sends_earlier(self, name: TableName) -> bool:
-        """Whether earlier changes must be sent: an append-only target retains the rows of a failed attempt, including rows deleted since."""
+        """Whether earlier changes must be sent: an append-only target retains rows of failed attempts, also deleted ones."""
         return self.context.targets.append_only and (
             self.context.state.tables[name].beside or self.snapshots.log.tables[str(name)].restarts > 1
         )

@@ -43,7 +43,7 @@ _MAX_ROUNDS: Final = 5
 
 @dataclass(slots=True)
 class LogBatchRunner:
-    """What the driver does with each batch, and how far the pipe has come."""
+    """Runs each batch on the driver, and knows the pipe's position."""
 
     context: PipeContext[LogTarget]
     address: CqlAddress
@@ -64,11 +64,11 @@ class LogBatchRunner:
         self.reporter.backlog = self.pending
 
     def pending(self) -> Pending | None:
-        """The log is read up to a moment: whatever was written after it is pending, and nothing says whether there is anything."""
+        """Return everything after the time up to which the log is read as pending; the log does not tell whether there is anything."""
         return Pending(self.reached.reached / 1e6) if self.reached.reached else None
 
     def run(self, over: RunTask, number: int) -> None:
-        """See to it that all of a batch is in the sink."""
+        """Write all of a batch to the sink."""
         self.skips.pass_by(lambda place: is_passed(place, self.reached))
         end = LogPosition.from_json(offset_of(self.context.directory.checkpoint, number))
         self.late.read(self.reached, end)
@@ -80,13 +80,13 @@ class LogBatchRunner:
         self._tell(reports)
 
     def _read(self, over: RunTask) -> list[Report]:
-        """Read the batch under the definitions of now, again if they changed meanwhile."""
+        """Read the batch with the current schemas, again if they changed meanwhile."""
         for _ in range(_MAX_ROUNDS):
             self.follower.follow()
             try:
                 return over(self.task())
             except DefiniteError:
-                # A column or a table that is gone makes a query fail: then it is the definition that was old.
+                # A dropped column or table makes a query fail; then the schema was outdated.
                 if not self.follower.follow(again=True):
                     raise
         return over(self.task())
@@ -100,9 +100,9 @@ class LogBatchRunner:
         return self.notes.tables[name].start.place.time if place is None else place.time
 
     def task(self) -> Task:
-        """A task that reads tables as they are defined now."""
+        """Return a task that reads the tables with their current schemas."""
         logs = {name: KnownLog(note.table, note.start.ttl, self.late.known(note)) for name, note in self.notes.tables.items()}
-        # An image shows all of its row: nothing is left in doubt.
+        # A postimage shows the whole row, so no value needs a second read.
         begun = {} if self.context.targets.sink.stores_row_images else self.snapshots.progress.begun()
         reader = LogReader(self.address, logs, self.choices, begun, self.skips.pending)
         return Task(reader, self.context.targets.sink, functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s))
@@ -119,7 +119,7 @@ class LogBatchRunner:
 
 
 def _rows(reports: Iterable[Report]) -> Counter[str]:
-    """How many log rows each table's window had, all tasks together."""
+    """The number of log rows in each table's window, summed over all tasks."""
     found: Counter[str] = Counter()
     for report in reports:
         if report.kind == "done":

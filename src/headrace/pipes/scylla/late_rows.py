@@ -1,8 +1,8 @@
-"""Rows that arrive in the log later than their timestamps say: what the driver notes of them, batch by batch.
+"""Tracks log rows that arrive later than their timestamps suggest, batch by batch, on the driver.
 
-Before a batch is read, its late reads are noted (`look_times`). Before it counts, the places are noted of rows that no further read may
-deliver again, and of rows that an audit found to have arrived too late for every read. The latter are in `headrace.errors` of a ClickHouse
-sink and in the status, until the table is copied again, its rows are repaired, or they have expired. All of this may be repeated.
+Before a batch is read, its late reads are saved (`look_times`). Before it counts, the positions of rows that no further read may deliver
+again are saved, and those of rows that an audit found to have arrived too late for every read. The latter are in `headrace.errors` of a
+ClickHouse sink and in the status, until the table is read again, its rows are repaired, or they expire. All of this may be repeated.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from headrace.sources.scylla.window_reader import LateRows
 log = logging.getLogger("headrace")
 
 MOST_PLACES = 1000
-"""Places of late rows that are kept for a table; rows at others are only counted."""
+"""The maximum number of positions of late rows per table; rows at other positions are only counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class LateRowWatch:
-    """Keeps what the notes of a pipe's tables say of late rows. Belongs to the driver."""
+    """Maintains the late rows in a pipe's notes. Belongs to the driver."""
 
     notes: ScyllaPipeNotes
     choices: ScyllaOptions
@@ -42,10 +42,10 @@ class LateRowWatch:
     view: ProgressView
     pipe: str
     errors: LateRowStore | None
-    """Where the sink records late rows (`headrace.errors`); None: it records none."""
+    """Where the sink records late rows (`headrace.errors`); None if it records none."""
 
     def begin(self) -> None:
-        """Tell what earlier runs found; warn of logs in which late rows cannot be told from others."""
+        """Report what earlier runs found; warn of logs in which late rows cannot be recognized."""
         for name, note in self.notes.tables.items():
             if not note.start.ttl and self.choices.again and self.choices.look_back:
                 log.warning(
@@ -58,11 +58,11 @@ class LateRowWatch:
         self._tell()
 
     def known(self, note: TableNote) -> ReadTimes:
-        """What a task must know of earlier reads of a table's log."""
+        """Return what a task must know of earlier reads of a table's log."""
         return note.looks.known(read_ages(self.choices, note.start.ttl), note.start.place.time)
 
     def read(self, before: LogPosition, after: LogPosition) -> None:
-        """A batch is about to be read, from one position to the other."""
+        """Save that a batch is about to be read between two positions."""
         now, changed = self.catalog.now(), False
         for name, note in self.notes.tables.items():
             ages = read_ages(self.choices, note.start.ttl)
@@ -73,14 +73,14 @@ class LateRowWatch:
                 changed = True
             audit = after.rereads.get((name, AUDIT))
             if audit is not None and audit.since >= 0 and before.rereads.get((name, AUDIT), audit).since < 0:
-                # Another audit begins: it counts all of them again.
+                # A new audit starts and counts all of them again.
                 note.late.more = 0
                 changed = True
         if changed:
             self.notes.save()
 
     def done(self, reports: Iterable[Report]) -> None:
-        """Note what the tasks of a batch said, before the batch counts."""
+        """Save the reports of a batch's tasks, before the batch counts."""
         changed = audited = False
         for report in reports:
             if report.kind == "done":
@@ -102,7 +102,7 @@ class LateRowWatch:
             self._tell()
 
     def renew(self, name: TableName) -> None:
-        """A table is about to be copied again: all that was written up to now will be in the sink."""
+        """Reset a table that is about to be read again: all that was written up to now will be in the sink."""
         note = self.notes.tables[name]
         known = {place.id: written for text, (_, written) in note.late.places.items() if (place := BatchPosition.parse(text)) is not None}
         note.looks.renew(self.catalog.now(), known)
@@ -114,7 +114,7 @@ class LateRowWatch:
         self._tell()
 
     def _found(self, name: TableName, found: LateRows) -> bool:
-        """Whether an audit found rows that were not known yet."""
+        """Record what an audit found; return whether there are new rows."""
         late = self.notes.tables[name].late
         fresh = {place: (rows, written) for place, (rows, written) in found["places"].items() if place not in late.places}
         kept = dict(list(fresh.items())[: max(MOST_PLACES - len(late.places), 0)])
@@ -140,7 +140,7 @@ class LateRowWatch:
         return True
 
     def _drop_settled(self) -> bool:
-        """Forget rows that have expired, and do not count those that were repaired. Whether there were any."""
+        """Drop rows that have expired or were repaired; return whether there were any."""
         errors, now = self.errors, self.catalog.now()
         repaired = retrying(lambda: errors.repaired_positions(self.pipe)) if errors is not None else set()
         changed = False

@@ -1,4 +1,4 @@
-"""The bodies of `headrace scylla ...`."""
+"""The commands `headrace scylla ...`."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from headrace.model.schema import TableName
 
 
 def log_schema(source: str, names: list[str], *, cassandra: bool = False) -> str:
-    """The CQL of log tables: of a file's CREATE statements (`-`: standard input), or of a server's tables.
+    """Return the CQL of log tables: for a file's CREATE statements (`-`: standard input), or for a server's tables.
 
-    Without names: of all tables that have CDC enabled, or, where none has, of all tables. `cassandra`: in the words of Apache Cassandra.
+    Without names: for all tables with CDC enabled, or, if there are none, for all tables. `cassandra`: in Apache Cassandra's dialect.
     """
     known = _from_server(source, names) if is_cql(source) else CqlCatalog().apply_all(_text(source))
     tables = [known.named(name) for name in names] or _logged(known)

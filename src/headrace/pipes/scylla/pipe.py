@@ -1,8 +1,8 @@
 """A pipe from ScyllaDB's CDC log to a sink of log rows.
 
-The order of things makes every crash harmless. A batch is a window of each table's log, and its bounds are in Spark's log before anything
-is read; it counts when all of it is in the sink. Until then whatever happens leads to the same windows again, and what is written twice
-merges to the same.
+The order of writes makes every crash harmless. A batch is a window of each table's log. Spark's log holds its bounds before anything is
+read, and it counts when all of it is in the sink. After a crash the same windows are read again, and rows that are written twice merge to
+the same.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ from headrace.sources.scylla.stream_catalog import ServerCatalog
 log = logging.getLogger("headrace")
 
 _STARTS: Final = 5
-"""How often the stream is begun before Spark's processes count as not starting at all."""
+"""How often the stream is started before the start of Spark's processes counts as failed."""
 _TABLES_S: Final = 1.0
 """How often a pipe without tables looks for some."""
 _PRELOAD: Final = ("headrace.sources.scylla.window_reader", "headrace.sources.scylla.snapshot.reader")
 _KIND: Final = "scylla"
-"""What a state says that belongs to such a pipe."""
+"""The option that marks the state of such a pipe."""
 
 
 class ScyllaPipe(Pipe):
-    """One replication of log tables."""
+    """Replicates log tables."""
 
     def __init__(self, address: CqlAddress, choices: ScyllaOptions, target: LogTarget, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__(target.name, settings, view)
@@ -72,7 +72,7 @@ class ScyllaPipe(Pipe):
         return self._target.sink
 
     def _can_skip(self, event: str) -> bool:
-        """A batch of log rows; not a row of a copy."""
+        """Whether the event is a batch of log rows; snapshot rows cannot be skipped."""
         return BatchPosition.parse(event) is not None
 
     def _run(self, directory: StateDirectory) -> None:
@@ -95,7 +95,7 @@ class ScyllaPipe(Pipe):
         batches.reporter.begin(batches.reached, is_new=is_new)
         self._begin(directory, state, f"replicating {len(batches.notes.tables)} tables from {self._address}")
         directory.clear_scratch()
-        # What was written before this moment is to be there at the end.
+        # `--once` ends when everything written before this time is in the sink.
         asked = {name: catalog.now() for name in batches.notes.tables} if self._settings.once else {}
         if asked:
             self._view.note(
@@ -169,9 +169,9 @@ class ScyllaPipe(Pipe):
         *,
         is_new: bool = False,
     ) -> None:
-        """Take up the chosen tables: those that are known go on, new ones begin; the sink is made ready for all of them.
+        """Open the selected tables: known tables continue, new ones start, and the sink is prepared for all of them.
 
-        `on_prepared` is called when the sink can hold all tables, and before anything is noted of them.
+        `on_prepared` is called when the sink can hold all tables, and before anything is saved about them.
         """
         notes = batches.notes
         names = self._chosen(session, notes, is_new=is_new)
@@ -179,7 +179,7 @@ class ScyllaPipe(Pipe):
             self._view.note(f"table {name} is not chosen any more; what was read of it stays in the sink")
             del notes.tables[name]
         fresh = retrying(lambda: check_tables_readable(session, [name for name in names if name not in notes.tables], self._choices))
-        # Before anything is noted of new tables: what cannot be held is refused first.
+        # The sink must accept new tables before anything is saved about them.
         known = [note.table for note in notes.tables.values()]
         retrying(lambda: self._prepare([*known, *(one.table for one in fresh.values())]))
         on_prepared()
@@ -190,7 +190,7 @@ class ScyllaPipe(Pipe):
         self._view.tables({str(name): self._target.place(name) for name in notes.tables})
 
     def _prepare(self, tables: Sequence[CqlTable]) -> None:
-        """Claim the targets, then create what is missing; targets of tables that are no longer chosen are given up."""
+        """Claim the targets, then create what is missing; release the targets of tables that are no longer selected."""
         if self._owned is None:
             self._target.sink.prepare(tables)
             return
@@ -223,7 +223,7 @@ class ScyllaPipe(Pipe):
         copied = self._settings.snapshot is not SnapshotMode.NONE and not self._settings.start_at
         for name, found in fresh.items():
             start = beginning.of(found)
-            # Noted before the table is: a crash in between leads here again.
+            # Save this before the table: a crash in between repeats it.
             if copied:
                 if name in snapshots.progress.tables:
                     self._empty(found.table)
@@ -233,14 +233,14 @@ class ScyllaPipe(Pipe):
             notes.tables[name] = TableNote(found.table, found.id, start)
 
     def _empty(self, table: CqlTable) -> None:
-        """Take away what is in the sink of a table that was left out for a time: what was deleted meanwhile would stay for ever."""
+        """Empty the target of a table that was deselected for a time: rows that were deleted meanwhile would stay."""
         store = self._target.sink.table_store()
         if store is not None:
             retrying(lambda: store.clear(table))
             self._view.note(f"{table.name} was begun before and left out since: it is emptied and copied again")
 
     def _wait_for_tables(self, batches: LogBatchRunner, ended: Callable[[], bool]) -> None:
-        """Wait until a chosen table has a log. No batch is planned without tables, so the definitions are followed here."""
+        """Wait until a selected table has a log. Without tables no batch is planned, so schemas are checked here."""
         with batches.reporter.beating():
             while not ended() and not batches.follower.came:
                 batches.follower.follow()
@@ -249,7 +249,7 @@ class ScyllaPipe(Pipe):
     def _stream_patiently(
         self, spark: RuntimeSession, directory: StateDirectory, batches: LogBatchRunner, ended: Callable[[], bool]
     ) -> None:
-        """Stream; again if Spark's processes did not start in time, a few times."""
+        """Stream; start again a few times if Spark's processes did not start in time."""
         for attempt in range(_STARTS):
             try:
                 self._stream(spark, directory, batches, ended)
@@ -260,7 +260,7 @@ class ScyllaPipe(Pipe):
                 log.warning("waiting: %s", error.message)
 
     def _copies_first(self, batches: LogBatchRunner) -> bool:
-        """Whether tables must be copied before their logs are read on: a deletion of a range must find all rows from before it."""
+        """Whether snapshots must complete before the log is read on: a range deletion must find all earlier rows."""
         return self._target.sink.stores_row_images and not batches.snapshots.is_complete
 
     def _copy_first(self, spark: RuntimeSession, batches: LogBatchRunner) -> None:
@@ -282,7 +282,7 @@ class ScyllaPipe(Pipe):
                     batches.resyncs.poll(stream.paused)
                     if self._copies_first(batches):
                         break
-                    # One task at least is left to the log.
+                    # At least one task is left to the log.
                     batches.snapshots.poll(spark, max(slots - 1, 1))
                     self._view.waiting(current_wait().current())
                     self._view.pending(batches.pending())
@@ -291,6 +291,6 @@ class ScyllaPipe(Pipe):
 
 
 def _cluster(session: CqlSession) -> str:
-    """What tells a cluster from others."""
+    """Return the cluster's name, which identifies it."""
     found = retrying(lambda: session.execute("SELECT cluster_name FROM system.local"))
     return str(found[0].cluster_name)

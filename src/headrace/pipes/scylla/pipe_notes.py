@@ -1,6 +1,6 @@
-"""What a pipe from ScyllaDB remembers of its tables (`scylla.json`): how each was defined when its log was last read, and where it began.
+"""A ScyllaDB pipe's notes on its tables (`scylla.json`): the schema when the log was last read, and the start position.
 
-Invariant: the sink's tables are as the definitions here say, or an alteration to what the server says is under way, which may be repeated.
+Invariant: the sink's tables have the schemas noted here, or are being altered to the server's schemas; the alteration may be repeated.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class LateNote:
     """Rows of a table's log that arrived too late to be read."""
 
     places: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Batches by their places: how many rows (0: repaired), and when they were written (seconds since 1970)."""
+    """Batches by position: the number of rows (0: repaired), and when they were written (seconds since 1970)."""
     more: int = 0
-    """Rows that the last audit found elsewhere."""
+    """Rows that the last audit found at other positions."""
 
     @property
     def rows(self) -> int:
@@ -37,11 +37,11 @@ class LateNote:
 
 @dataclass(slots=True)
 class TableNote:
-    """One table."""
+    """The notes on one table."""
 
     table: CqlTable
     id: UUID
-    """The server's own name for it: another one after it was dropped and made anew."""
+    """The server's id of the table; a recreated table has another one."""
     start: LogStart
     looks: ReadTimeRecord = field(default_factory=ReadTimeRecord)
     late: LateNote = field(default_factory=LateNote)
@@ -73,7 +73,7 @@ class TableNote:
 
 @dataclass(slots=True)
 class ScyllaPipeNotes:
-    """Kept in one file, replaced as a whole."""
+    """The notes of one pipe, in one file that is replaced as a whole."""
 
     directory: StateDirectory
     tables: dict[TableName, TableNote] = field(default_factory=dict)

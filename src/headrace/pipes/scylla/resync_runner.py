@@ -1,7 +1,7 @@
-"""`headrace resync` for pipes from ScyllaDB: a table's copy in the sink is emptied and made anew, beside the log.
+"""`headrace resync` for pipes from ScyllaDB: empties a target and reads its table again, alongside the log.
 
-The stream stands still while the table is emptied; what it has read of the log by then is in the base table, which is copied as of a later
-moment, and all that comes after is read as ever. The request is forgotten last: a crash leads to all of it again.
+The stream is paused while the target is emptied. What it has read of the log by then is in the base table, which is read at a later time.
+The request is removed last, so a crash repeats all of it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from headrace.retry import retrying
 
 @dataclass(frozen=True, slots=True)
 class ScyllaResyncRunner:
-    """Takes requests up, one after the other."""
+    """Handles resync requests one at a time."""
 
     context: PipeContext[LogTarget]
     notes: ScyllaPipeNotes
     snapshots: ScyllaSnapshotRunner
     late: LateRowWatch
     read_up_to: Callable[[TableName], int]
-    """Up to which moment a table's log was read, microseconds since 1970."""
+    """Returns the time up to which a table's log was read, microseconds since 1970."""
 
     @property
     def is_idle(self) -> bool:
         return not any(pending_requests(self.context.directory))
 
     def poll(self, pause: Callable[[], AbstractContextManager[object]]) -> None:
-        """Take up the next request, unless tables are being copied. `pause` keeps the stream from starting a batch."""
+        """Handle the next request, unless a snapshot is running. `pause` keeps the stream from starting a batch."""
         request = None if self.snapshots.is_busy else next(pending_requests(self.context.directory), None)
         if request is not None:
             with pause():

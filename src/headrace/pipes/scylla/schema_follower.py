@@ -1,8 +1,8 @@
-"""The sink follows the source's tables: columns and fields that were added or dropped, tables that are gone.
+"""Applies schema changes of the source's tables to the sink: added and dropped columns and fields, dropped tables.
 
-A batch is read under one definition of each table, the one that the server has when the batch begins. That is late enough for every row
-in it: rows are read when they are over for the confidence time, and a row has no column that was not there when it was written. The sink is
-altered before the batch is read; rows from before the alteration have nothing in new columns, so they merge as they did.
+A batch is read with one schema per table, the server's when the batch starts. That is late enough for every row in it: rows are read after
+the confidence time, and a row has no column that did not exist when it was written. The sink is altered before the batch is read; earlier
+rows have no values in new columns, so they merge as before.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _AGREE_S: Final = 1.0
 
 @dataclass(slots=True)
 class ScyllaSchemaFollower:
-    """What is known of the tables of a pipe, and who follows it."""
+    """Follows the schemas of one pipe's tables."""
 
     context: PipeContext[LogTarget]
     session: CqlSession
     choices: ScyllaOptions
     notes: ScyllaPipeNotes
     came: set[TableName] = field(default_factory=set)
-    """Chosen tables that have a log and are not replicated yet."""
+    """Selected tables that have a log and are not replicated yet."""
     outdated: bool = False
-    """Whether what the planner was told of logs (how long their rows live) is not true any more."""
+    """Whether the planner's log TTLs are outdated."""
     _version: UUID | None = None
 
     def follow(self, *, again: bool = False) -> bool:
-        """Let the sink follow what changed since the last time; whether a table is another one now. `again`: look in any case."""
+        """Apply changes since the last call to the sink; return whether a table changed. `again`: check even if the version is the same."""
         version = retrying(lambda: schema_version(self.session))
         if version == self._version and not again:
             return False
@@ -88,7 +88,7 @@ class ScyllaSchemaFollower:
         return self._agreed(lambda: check_tables_readable(self.session, self.notes.tables, self.choices))
 
     def _agreed(self, look: Callable[[], Mapping[TableName, LoggedTable]]) -> Mapping[TableName, LoggedTable]:
-        """What a look gives, tried again for a while: a base table and its log may be altered one after the other."""
+        """Retry a look for a while: a base table and its log may be altered one after the other."""
         for _ in range(_AGREE_TRIES):
             try:
                 return look()
@@ -103,7 +103,7 @@ class ScyllaSchemaFollower:
 
 
 def difference(old: CqlTable, new: CqlTable) -> str:
-    """What became of a table, for people."""
+    """Describe the difference between two versions of a table."""
     before, after = ({column.name: column.type for column in table.columns} for table in (old, new))
     parts = [f"column {name} added ({kind})" for name, kind in after.items() if name not in before]
     parts += [f"column {name} dropped" for name in before if name not in after]

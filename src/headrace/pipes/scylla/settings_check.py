@@ -1,4 +1,4 @@
-"""What may not be chosen for a pipe from ScyllaDB's log: it would be left out silently, and a column that was to stay out would not."""
+"""Refuses settings that have no effect for a pipe from ScyllaDB's log, such as column exclusion, instead of ignoring them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import SCHEMA_CHANGES, SINK, TABLES, UserSettings
 
 _PLACES: Final = frozenset({"database", "target"})
-"""Settings of target tables that say where they are, and nothing about what they are made of."""
+"""Settings of target tables that concern their location, not their columns."""
 
 
 def check_chosen(settings: PipeSettings, chosen: UserSettings) -> None:
-    """Raise `DefiniteError` for what has no meaning here."""
+    """Raise `DefiniteError` for settings that have no meaning here."""
     if settings.projection.include or settings.projection.exclude:
         raise DefiniteError(
             "the log of ScyllaDB is read with all columns",

@@ -1,6 +1,6 @@
-"""How far the first copies of tables have come: what of each table's ring is in the sink, noted range by range.
+"""How far the snapshots of ScyllaDB tables are: the token ranges of each table that are in the sink.
 
-Invariant: a range that is noted as done is in the sink, all of it. What is left is the rest of the ring, however it is cut the next time.
+Invariant: a range that is recorded as done is completely in the sink. The rest of the ring may be split differently in the next run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FILE = "copies.jsonl"
 
 @dataclass(slots=True)
 class TableProgress:
-    """One table's first copy."""
+    """The snapshot of one table."""
 
     begun: LogStartTimes
     done: list[TokenRange] = field(default_factory=list)
@@ -42,7 +42,7 @@ class TableProgress:
 
 
 class SnapshotProgress:
-    """All tables' copies of one pipe; safe for threads. Tables that were begun without one are not among them."""
+    """The snapshots of one pipe's tables; safe for threads. Tables that started without a snapshot are not included."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self._journal = directory.journal(FILE)
@@ -55,23 +55,23 @@ class SnapshotProgress:
                 raise self._journal.damaged(number, repr(error)) from error
 
     def begin(self, table: TableName, begun: LogStartTimes) -> None:
-        """A table is to be copied, from the beginning; what was noted of it before counts no more."""
+        """Start a table's snapshot; it replaces an earlier one."""
         self._note({"table": str(table), "begun": begun.to_json()})
 
     def finish(self, table: TableName, chunk: ChunkResult) -> None:
-        """A chunk is in the sink."""
+        """Record that a chunk is in the sink."""
         self._note({"table": str(table), "done": chunk.to_json()})
 
     def complete(self, table: TableName, last: int) -> None:
-        """All of a table is in the sink; no read of it saw anything that was written after `last`."""
+        """Record that all of a table is in the sink; no read saw anything that was written after `last`."""
         self._note({"table": str(table), "last": last})
 
     def forget(self, table: TableName) -> None:
-        """The table is no more."""
+        """Drop the table's snapshot."""
         self._note({"table": str(table), "begun": None})
 
     def begun(self) -> dict[TableName, LogStartTimes]:
-        """How tables were begun, for whoever reads their logs."""
+        """Return how the tables' snapshots started, for readers of their logs."""
         with self._lock:
             return {name: copy.begun for name, copy in self.tables.items()}
 

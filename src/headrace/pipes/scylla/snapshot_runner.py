@@ -1,7 +1,7 @@
-"""The first copies of tables, read beside the log: chunks of token ranges as Spark jobs, each noted when it is in the sink.
+"""Takes snapshots of ScyllaDB tables alongside the log: chunks of token ranges as Spark jobs, each recorded when it is in the sink.
 
-The log keeps its rows for a day only, so nobody waits with the log for a copy to end. It is read from a moment before the copy; what is in
-both merges to the same (see `sources.scylla.snapshot.reader`). A crash costs the chunks that were under way.
+The log keeps its rows for a day only, so the stream does not wait for snapshots. It starts before the snapshot; rows in both merge to the
+same (see `sources.scylla.snapshot.reader`). A crash repeats the chunks that were running.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from headrace.sources.scylla.snapshot.token_ranges import Ring, cut
 log = logging.getLogger("headrace")
 
 _LEAST_CHUNKS: Final = 4
-"""Of a table, for each chunk that is read at once."""
+"""The minimum number of chunks per table for each chunk that is read at once."""
 
 
 _LOOK_AGAIN_S: Final = 1.0
 
 
 class Interrupted(Exception):
-    """The pipe was asked to stop."""
+    """The pipe is stopping."""
 
 
 @dataclass(slots=True)
 class ScyllaSnapshotRunner:
-    """Copies the tables of one pipe; a thread beside the stream does it."""
+    """Takes the snapshots of one pipe's tables in a thread alongside the stream."""
 
     context: PipeContext[LogTarget]
     address: CqlAddress
@@ -62,7 +62,7 @@ class ScyllaSnapshotRunner:
     _failure: HeadraceError | None = field(default=None, init=False)
 
     def begin(self, table: CqlTable, start: int) -> None:
-        """Note that a table is to be copied; its log is read from `start` on, which lies the confidence time before now."""
+        """Start a table's snapshot; its log is read from `start`, which lies the confidence time before now."""
         silent = self._telling(table).silent(table)
         if silent:
             log.warning(
@@ -78,16 +78,16 @@ class ScyllaSnapshotRunner:
 
     @property
     def is_busy(self) -> bool:
-        """Whether chunks are under way."""
+        """Whether a snapshot is running."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def incomplete(self) -> tuple[str, ...]:
-        """Tables that are not all in the sink yet."""
+        """Tables that are not completely in the sink yet."""
         return tuple(sorted(map(str, self._left())))
 
     def poll(self, session: RuntimeSession, parallelism: int) -> None:
-        """Begin with what is left, if nothing is under way; raise what went wrong with the last."""
+        """Start the remaining snapshots if none is running; raise the error of the last run."""
         if self.is_busy:
             return
         if self._thread is not None:
@@ -101,7 +101,7 @@ class ScyllaSnapshotRunner:
             self._thread.start()
 
     def wait(self) -> None:
-        """Wait for what is under way; it ends by itself soon after the pipe is asked to stop."""
+        """Wait for the running snapshot; it ends soon after the pipe starts to stop."""
         if self._thread is not None:
             self._thread.join()
 
@@ -112,20 +112,20 @@ class ScyllaSnapshotRunner:
             self.context.view.note("stopped during the first copy; run again to go on")
         except HeadraceError as error:
             self._failure = error
-        # The thread's last resort: an error must reach the driver, not vanish with the thread.
+        # An unexpected error must reach the driver; otherwise it would be lost with the thread.
         except Exception as error:
             self._failure = DefiniteError(f"copying tables failed: {type(error).__name__}: {error}", hint="please report it")
             raise
 
     def run(self, session: RuntimeSession, parallelism: int, follow: Callable[[], object] = lambda: pause(_LOOK_AGAIN_S)) -> None:
-        """Copy what is left of all tables, so many chunks at a time.
+        """Read what is left of all tables, `parallelism` chunks at a time.
 
-        `follow`: what is done if a table was altered; beside the stream it is to wait, because that sees to it, and to the sink.
+        `follow` is called if a table was altered. Alongside the stream it only waits, because the stream applies the change to the sink.
         """
         rings = self._rings()
         self.context.view.snapshot_begins(*self._estimates(rings))
         started, before = time.monotonic(), self.progress.rows
-        # Tables that come meanwhile are taken up after these.
+        # Tables that are added meanwhile are read after these.
         while left := {name: copy for name, copy in self._left().items() if name in rings}:
             tables = {name: table for name, table in self._tables().items() if name in left}
             try:
@@ -135,7 +135,7 @@ class ScyllaSnapshotRunner:
                     raise
                 follow()
             for name in [name for name, copy in left.items() if not copy.left]:
-                # Keys of lists' elements are made by nodes' clocks, which may be ahead of the one that is asked.
+                # Nodes generate the keys of list elements with their clocks, which may be ahead of the queried one.
                 last = server_time(shared_session(self.address)) + self.choices.confidence_us
                 self.progress.complete(name, last)
                 self.context.view.snapshot_rows(str(name), 0, finished=True)
@@ -144,7 +144,7 @@ class ScyllaSnapshotRunner:
         self.context.view.snapshot_ends(self.progress.rows - before, time.monotonic() - started)
 
     def _altered(self, tables: Mapping[TableName, CqlTable]) -> bool:
-        """Whether tables are no longer what they were when they were read."""
+        """Whether a table was altered since it was read."""
         found = retrying(lambda: describe_all(shared_session(self.address), tables))
         return any(found[name].table != table for name, table in tables.items())
 
@@ -155,7 +155,7 @@ class ScyllaSnapshotRunner:
         tables: Mapping[TableName, CqlTable],
         rings: Mapping[TableName, Ring],
     ) -> None:
-        """Read every range that is left once; chunks that turn out too large leave some for the next round."""
+        """Read each remaining range once; chunks that turn out too large leave a rest for the next round."""
         splits = []
         for name in tables:
             copy = self.progress.tables[name]
@@ -177,7 +177,7 @@ class ScyllaSnapshotRunner:
         session.run_splits(self._task(reader), splits, parallelism, on_done, on_idle)
 
     def _tables(self) -> dict[TableName, CqlTable]:
-        """The tables as the sink holds them now."""
+        """The tables with the sink's current schemas."""
         return {name: note.table for name, note in list(self.notes.tables.items())}
 
     def _task(self, reader: TokenRangeReader) -> Task:
@@ -196,7 +196,7 @@ class ScyllaSnapshotRunner:
         return {name: retrying(lambda name=name: read_ring(session, name)) for name in self._left()}  # type: ignore[misc]
 
     def _estimates(self, rings: Mapping[TableName, Ring]) -> tuple[dict[str, int], dict[str, int]]:
-        """About how many rows each table has, and how many of them are there already."""
+        """Return the estimated rows of each table, and the rows that are in the sink."""
         found: dict[str, int] = {}
         left = self._left()
         for name, copy in left.items():

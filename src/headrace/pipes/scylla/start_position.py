@@ -1,4 +1,4 @@
-"""Where a pipe begins with the log of a table that it has not read before."""
+"""Determines where a pipe starts in the log of a new table."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ NOW, OLDEST = "now", "oldest"
 
 @dataclass(frozen=True, slots=True)
 class StartPosition:
-    """`now`: what is written from now on (a little before, to be sure); `oldest`: all that is there; or a moment."""
+    """`now`: what is written from now on (and a little before); `oldest`: all available rows; or a time."""
 
     catalog: StreamCatalog
     choices: ScyllaOptions
     where: str
     joins: bool = False
-    """Whether the table joins others that were begun before, maybe long ago: of a moment whose rows are gone the oldest that are there."""
+    """Whether the table joins tables that started earlier: if rows of the start time have expired, start at the oldest."""
 
     def of(self, found: LoggedTable) -> LogStart:
-        """The start of one table."""
+        """Return the start of one table."""
         name, now = found.table.name, self.catalog.now()
         generations, floor = self.catalog.generations(name), floor_us(found.ttl, now)
         time = now - self.choices.confidence_us if self.where == NOW else parse_start(self.where)
@@ -41,12 +41,12 @@ class StartPosition:
                     found.ttl,
                     moment(floor),
                 )
-            # Rows go on expiring while the oldest are read: only what is written from now on is promised.
+            # Rows expire while the oldest are read, so only rows from now on are guaranteed.
             return LogStart(place, found.ttl, now)
         return self.at(found, time)
 
     def at(self, found: LoggedTable, time: int) -> LogStart:
-        """The start from a microsecond on."""
+        """Return the start at a microsecond."""
         name, now = found.table.name, self.catalog.now()
         floor = floor_us(found.ttl, now)
         if time < floor:
@@ -59,7 +59,7 @@ class StartPosition:
 
 
 def parse_start(text: str) -> int:
-    """The microseconds of a moment; 0 for the words that are none."""
+    """Return the microseconds of a time; 0 for keywords."""
     if text in ("", NOW, OLDEST):
         return 0
     try:

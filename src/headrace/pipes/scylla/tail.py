@@ -1,7 +1,7 @@
-"""What is in ScyllaDB's log, row by row, for people to look at (`headrace tail scylla://…`).
+"""`headrace tail scylla://…`: prints the rows of ScyllaDB's log.
 
-The same planner and reader as a pipe's, in one process and without Spark, and the same documents as in Kafka's messages. Within what is
-printed at a time, rows are in the order of their times, over all streams.
+It uses a pipe's planner and reader in one process without Spark, and prints the documents of Kafka messages. Rows that are printed together
+are sorted by time over all streams.
 """
 
 from __future__ import annotations
@@ -42,38 +42,38 @@ from headrace.sources.scylla.window_reader import KnownLog, LogReader
 log = logging.getLogger("headrace")
 
 CONFIDENCE_S: Final = 5.0
-"""Who looks on wants to see soon; what comes later than this is not shown."""
+"""A tail should print soon, so rows that arrive later than this are not shown."""
 _PATIENCE_S: Final = 30.0
 _MOST_ROUNDS: Final = 3
 
 
 def tail_choices(settings: Iterable[str]) -> ScyllaOptions:
-    """How the log is read for looking on: as settings say (`scylla.confidence=1`), and soon if they do not."""
+    """Return the options for a tail: those of the settings (`scylla.confidence=1`), with a short delay by default."""
     chosen = UserSettings({})
     for text in settings:
         chosen = parse_set_flag(text).over(chosen)
     found = chosen.scylla
-    # An audit reports to people who run a pipe; who looks on sees the rows themselves.
+    # An audit is for operators of a pipe; a tail shows the rows themselves.
     found = replace(found, audit=0)
     return found if "confidence" in chosen.plain.get("scylla", {}) else replace(found, confidence=CONFIDENCE_S)
 
 
 @dataclass(slots=True)
 class Tail:
-    """One look at the logs of some tables."""
+    """Tails the logs of some tables."""
 
     address: CqlAddress
     choices: ScyllaOptions
     selection: Selection
     oldest: bool = False
-    """From the oldest row that is there; else what is written from now on."""
+    """Whether to start at the oldest row; otherwise at the current time."""
     once: bool = False
-    """Up to now."""
+    """Whether to stop at the current time."""
     _version: UUID | None = None
-    """Of the cluster's definitions, when they were read."""
+    """The cluster's schema version when the schemas were read."""
 
     def documents(self, stop: threading.Event) -> Iterator[bytes]:
-        """A document for each row of the log, as JSON."""
+        """Return a JSON document for each row of the log."""
         self.choices.check()
         with use_wait_state(WaitState(first_contact=True)):
             session = retrying(lambda: shared_session(self.address), deadline_s=_PATIENCE_S)
@@ -110,7 +110,7 @@ class Tail:
         after: LogPosition,
         now: int,
     ) -> None:
-        """Note when logs are read, so that no row is shown twice."""
+        """Record when logs are read, so that no row is shown twice."""
         for name, start in starts.items():
             ages = read_ages(self.choices, start.ttl)
             old, new = (places_of(position, name, len(ages), start.place) for position in (before, after))
@@ -133,7 +133,7 @@ class Tail:
         return {name: KnownLog(one.table, one.ttl) for name, one in found.items()}
 
     def _read(self, session: CqlSession, split: Split, logs: dict[TableName, KnownLog], said: dict[str, Any]) -> Iterator[bytes]:
-        """A work's documents, under the definitions of now."""
+        """Return a split's documents, read with the current schemas."""
         shown: set[bytes] = set()
         for _ in range(_MOST_ROUNDS):
             if retrying(lambda: schema_version(session)) != self._version:
@@ -142,7 +142,7 @@ class Tail:
             try:
                 yield from self._once(split, logs, said, shown)
             except DefiniteError:
-                # A column or a table that is gone makes a query fail: then it is the definition that was old.
+                # A dropped column or table makes a query fail; then the schema was outdated.
                 if {name: one.table for name, one in self._known(session, logs).items()} == {name: one.table for name, one in logs.items()}:
                     raise
             else:
@@ -167,7 +167,7 @@ class Tail:
 
 
 def text_line(document: bytes) -> str:
-    """A document as a line for people."""
+    """Format a document as a line."""
     said: dict[str, Any] = orjson.loads(document)
     parts = [moment(said["timestamp"]), said["table"], said["operation"].upper().replace("_", " "), _json(said["key"])]
     parts += [

@@ -1,8 +1,8 @@
-"""One poison event, left out and recorded: what a pipe halted at, what was asked for, and what became of it.
+"""Skips one poison event and records it: where a pipe halted, which skip was requested, and what happened.
 
-Invariants: only the event that a pipe halts at can be asked for. The record (`skips.jsonl`) is only ever added to: what was asked for, by
-whom, when and why; then what was left out, or that it was not met. An event that was asked for is left out until the log has been read past
-it for good, in whatever run that is; after that its place means nothing any more, so that no other event is taken for it.
+Invariants: only the event that a pipe halts at can be skipped. The record (`skips.jsonl`) is append-only: the request with user, time and
+reason; then the skipped event, or that it was not found. A requested event is skipped until a committed batch has passed it, in any run;
+after that its position is dropped, so that no other event is mistaken for it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ log = logging.getLogger("headrace")
 RECORD: Final = "skips.jsonl"
 HALTED: Final = "halted.json"
 ASKED, SKIPPED, PASSED, NOT_MET = "asked", "skipped", "passed", "not met"
-"""What a line of the record says of a place."""
+"""The kinds of lines in the record."""
 _REMEDY: Final = "restore the file, or remove it and ask again (headrace skip) where the pipe halts at the event again"
 Found = dict[str, str]
-"""An event that was left out: `place`, `table`, `content` and more."""
+"""A skipped event: `place`, `table`, `content` and more."""
 
 
 def note_halt(directory: Path, error: HeadraceError | None) -> None:
-    """Keep what a pipe halted at, for `request_skip`; nothing, if it is not one event."""
+    """Store the event that a pipe halted at, for `request_skip`; remove it if the error concerns no single event."""
     if error is None or not error.event:
         (directory / HALTED).unlink(missing_ok=True)
         return
@@ -43,7 +43,7 @@ def note_halt(directory: Path, error: HeadraceError | None) -> None:
 
 
 def halted_at(directory: Path) -> dict[str, Any] | None:
-    """The event that the pipe of a state directory halted at last: `event`, `message`, `place`, `at`."""
+    """Return the event that the pipe halted at last: `event`, `message`, `place`, `at`."""
     path = directory / HALTED
     if not path.exists():
         return None
@@ -58,7 +58,7 @@ def halted_at(directory: Path) -> dict[str, Any] | None:
 
 
 def request_skip(directory: Path, place: str = "", who: str = "") -> str:
-    """Have the next run leave out the event that the pipe halts at; what was recorded. `place`, if given, must be the error's own."""
+    """Request that the next run skips the event that the pipe halts at. `place`, if given, must be the error's."""
     halted = halted_at(directory)
     if halted is None:
         raise DefiniteError(
@@ -77,15 +77,15 @@ def request_skip(directory: Path, place: str = "", who: str = "") -> str:
 
 
 def skipped_events(directory: Path) -> int:
-    """How many events were left out, ever."""
+    """The number of events skipped so far."""
     return len({line["place"] for line in _lines(directory) if line["what"] == SKIPPED})
 
 
 class Skips:
-    """What a run leaves out. Belongs to the driver."""
+    """The skips of one run. Belongs to the driver."""
 
     def __init__(self, directory: Path, post: Callable[[Found], None] = lambda _: None) -> None:
-        """`post` puts what was left out into the sink, if it has a place for it."""
+        """`post` stores a skipped event in the sink, if the sink records them."""
         self._directory, self._post = directory, post
         self._asked: dict[str, str] = {}
         self._done: set[str] = set()
@@ -101,15 +101,15 @@ class Skips:
 
     @property
     def pending(self) -> frozenset[str]:
-        """Places that are left out if they are met."""
+        """Positions to skip."""
         return frozenset(self._asked)
 
     def why(self, place: str) -> str:
-        """The error that led to it."""
+        """The error that led to the request."""
         return self._asked.get(place, "")
 
     def left_out(self, found: Iterable[Found]) -> None:
-        """Record events that a batch has left out, before it counts. Again after a crash: once."""
+        """Record skipped events before their batch counts. A repetition after a crash records them once."""
         for one in found:
             place = one["place"]
             self._post({**one, "error": self.why(place)})
@@ -119,7 +119,7 @@ class Skips:
                 log.warning("skipped by request: %s, table %s: %s", place, one.get("table", ""), self.why(place))
 
     def pass_by(self, is_passed: Callable[[str], bool]) -> None:
-        """Forget places that lie behind what counts for good; say so if there was nothing at one."""
+        """Drop positions that a committed batch has passed; log those at which no event was found."""
         for place in [place for place in self._asked if is_passed(place)]:
             met = place in self._done
             _append(self._directory, {"place": place, "what": PASSED if met else NOT_MET})
@@ -130,7 +130,7 @@ class Skips:
 
 @dataclass(frozen=True, slots=True)
 class _OneState:
-    """The seal of the record: its lines must be of the state beside it. (An old copy asks for less, and the pipe halts again.)"""
+    """The record's seal: its lines must belong to this state. (An old copy requests less, and the pipe halts again.)"""
 
     state: str
     accepts_plain: bool = True
@@ -157,7 +157,7 @@ def _append(directory: Path, line: dict[str, Any]) -> None:
 
 
 def _lines(directory: Path, state: str | None = None) -> list[dict[str, Any]]:
-    """The record's lines; `state`: the id of the state that they must be of."""
+    """Return the record's lines; `state`: the id of the state that they must belong to."""
     return Journal(directory / RECORD, _OneState(state) if state is not None else None, _REMEDY).read()
 
 

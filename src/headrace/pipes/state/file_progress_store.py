@@ -1,6 +1,6 @@
-"""How far a pipe is, told in its own state directory (`progress.json`): for sinks that have no place for it.
+"""Stores a pipe's progress in its state directory (`progress.json`), for sinks that cannot store it.
 
-Invariant: as in a sink's books, the file is written after a batch's data and before the batch counts, so it is never ahead of the data.
+Invariant: the file is written after a batch's data and before the batch counts, so it is never ahead of the data.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FILE = "progress.json"
 
 @dataclass(frozen=True, slots=True)
 class FileProgressStore:
-    """One pipe's, in its directory; without one, nowhere."""
+    """The store of one state directory; a no-op without a directory."""
 
     directory: Path | None = None
 
@@ -29,7 +29,7 @@ class FileProgressStore:
         return False
 
     def begin(self) -> None:
-        """Nothing is missing: the directory is there."""
+        """Do nothing: the directory exists."""
 
     def progress(self, pipe: str) -> Progress | None:
         if self.directory is None or not (self.directory / _FILE).exists():
@@ -51,4 +51,4 @@ class FileProgressStore:
             replace_json(self.directory / _FILE, stamped(asdict(progress), progress.state, 1, 1)[0])
 
     def register(self, pipe: Mapping[str, str]) -> None:
-        """The directory says how its pipe was begun (`pipe.json`)."""
+        """Do nothing: `pipe.json` holds the pipe's settings."""

@@ -1,4 +1,4 @@
-"""A file that holds one JSON object and is replaced as a whole: after a crash it holds the old object or the new one."""
+"""Reads and replaces files with one JSON object; after a crash, a file holds the old object or the new one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.jsonl import START_OVER
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """The object that a file of a state directory holds."""
+    """Return the object in a file of a state directory."""
     try:
         raw = json.loads(file.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -27,7 +27,7 @@ def damaged(error: Exception, place: str) -> DefiniteError:
 
 
 def replace_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file of a state directory, all of it or nothing."""
+    """Replace a file of a state directory atomically."""
     temporary = path.with_suffix(".new")
     with temporary.open("w") as file:
         file.write(_spelled(content))
@@ -39,9 +39,9 @@ def replace_json(path: Path, content: dict[str, Any]) -> None:
 
 
 def _spelled(content: dict[str, Any]) -> str:
-    """The object in lines for people: a line for each member, and for each element of a list.
+    """Format the object with one line per member and list element.
 
-    With `indent` Python's json is ten times slower, which counts for the state of a pipe with thousands of tables.
+    Python's json with `indent` is ten times slower, which matters for the state of a pipe with thousands of tables.
     """
     members = (
         f" {json.dumps(name)}: {_list_spelled(value) if isinstance(value, list) else json.dumps(value)}" for name, value in content.items()
@@ -54,7 +54,7 @@ def _list_spelled(values: list[Any]) -> str:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make sure that a new name in a directory outlives the machine."""
+    """Sync a directory, so that a new name survives a power failure."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,7 +1,7 @@
-"""Which pipes fill a sink: `headrace.pipes`, one row per pipe, written when it begins.
+"""Registers pipes in the sink: `headrace.pipes`, one row per pipe, written at each start.
 
-Whoever has the sink finds here from where its tables come, with which settings, and where the pipe keeps its state. Invariant: a row tells
-how the pipe was last begun; it never holds a password.
+The row tells where the sink's tables come from, with which settings, and where the pipe keeps its state. Invariant: a row describes the
+last start of the pipe and never holds a password.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ from headrace.sinks.clickhouse.server.quoting import quote_text
 
 @dataclass(frozen=True, slots=True)
 class PipeEntry:
-    """What a sink knows of a pipe."""
+    """One pipe's row."""
 
     name: str
     source: str
     """The source's address, without password."""
     selection: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    """What the state says was chosen."""
+    """Settings from the state."""
     state: str = ""
     """The state directory, on `host`."""
     host: str = field(default_factory=socket.gethostname)
     statement: str = ""
-    """The CREATE DATABASE that made it, if one did, its password hidden."""
+    """The CREATE DATABASE statement that created the pipe, if any, with its password hidden."""
     created: str = field(default_factory=lambda: format_timestamp(time.time_ns() // 1000))
 
     @property
@@ -63,12 +63,12 @@ class PipeEntry:
 
 
 def entry_of(name: str, state: PipeState, directory: Path) -> PipeEntry:
-    """What a pipe that begins says of itself."""
+    """Return the row of a starting pipe."""
     return PipeEntry(name, state.source, state.selection, state.options, str(directory))
 
 
 def register(books: ProgressStore, entry: PipeEntry) -> None:
-    """Say how a pipe was begun."""
+    """Write a pipe's row."""
     books.register(
         {
             "pipe": entry.name,
@@ -84,19 +84,19 @@ def register(books: ProgressStore, entry: PipeEntry) -> None:
 
 
 def find_pipe(own: OwnTables, name: str) -> PipeEntry | None:
-    """The pipe of a name; None if the sink knows none."""
+    """Return the pipe of a name, or None."""
     return next(iter(_read(own, f"pipe = {quote_text(name)}")), None)
 
 
 def all_pipes(own: OwnTables) -> list[PipeEntry]:
-    """All pipes that a sink knows, by name."""
+    """Return all pipes of a sink, by name."""
     return _read(own, "1")
 
 
 def pipe_from(own: OwnTables, source: str, name: str = "") -> PipeEntry | None:
-    """The pipe of a name, or else the one that comes from a source's server and database, whoever asks there; None if there is none.
+    """Return the pipe of a name, or else the one that reads the source's server and database with any user; None if there is none.
 
-    Several that do the same are as good as one, and the last one counts; several that differ are an error.
+    Of several equal pipes the last one counts; several that differ are an error.
     """
     if name:
         return find_pipe(own, name)

@@ -1,7 +1,7 @@
-"""A pipe's state directory: what it replicates, and how far its snapshot got. (How far the stream got is Spark's checkpoint beside it.)
+"""A pipe's state directory: what it replicates and how far its snapshots are. (Spark's checkpoint in it holds the stream's position.)
 
-Everything here is written before what depends on it happens, and each write is atomic or appended as a whole line: after a crash at
-any point the files say something true, at worst a little old, and doing work again is harmless.
+Each file is written before the step that depends on it, atomically or as a whole appended line. After a crash at any point the files are
+true, at worst a little old, and repeating the work is harmless.
 """
 
 from __future__ import annotations
@@ -29,28 +29,28 @@ log = logging.getLogger("headrace")
 
 _FORMAT = 3
 _PLAIN_FORMAT = 2
-"""What Headrace 0.9 wrote: the same, without stamps."""
+"""Headrace 0.9's format: the same, without stamps."""
 _FILE = "pipe.json"
 JOURNALS = ("schemas.jsonl", "snapshot.jsonl", "copies.jsonl")
 NOTES = ("scylla.json", "debezium.json")
 _LATER = ("snapshot.jsonl", "copies.jsonl", *NOTES, "progress.json", "checkpoint")
-"""What a pipe writes after `pipe.json`."""
+"""Files that a pipe writes after `pipe.json`."""
 
 
 @dataclass(slots=True)
 class TableState:
-    """A replicated table: its schema in the sink and the position from which on the schema holds."""
+    """A replicated table: its schema, and the position from which the schema is valid."""
 
     schema: TableSchema
     captured_at: dict[str, Any]
     rows_from: dict[str, Any] | None = None
-    """Changes before this position are in the table's snapshot, and rows that were gone by then are in the log only: leave them out."""
+    """Skip changes before this position: they are in the table's snapshot, and rows deleted by then are in the log only."""
     snapshot: int = 0
-    """Which of the table's snapshots counts; a resynchronisation takes the next."""
+    """The number of the current snapshot; a resync takes the next."""
     hidden: tuple[str, ...] = ()
-    """Columns that are not carried: they came when new ones were to be ignored."""
+    """Columns that are not replicated: they were added while `add_column` was set to ignore."""
     beside: bool = False
-    """Whether its rows are read again beside its changes, of which none is left out (`Sink.append_only`)."""
+    """Whether its rows are read again alongside its changes, none of which is skipped (`Sink.append_only`)."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -71,7 +71,7 @@ class TableState:
 
 @dataclass(slots=True)
 class PipeState:
-    """What a pipe was started with."""
+    """What a pipe replicates, with which settings, and from where."""
 
     source: str
     identity: str
@@ -82,19 +82,19 @@ class PipeState:
     options: dict[str, Any]
     tables: dict[TableName, TableState] = field(default_factory=dict)
     waiting: set[TableName] = field(default_factory=set)
-    """Tables whose changes are left out until a new snapshot has their rows."""
+    """Tables that await a resync; their changes are skipped until then."""
     looked_at: dict[str, Any] | None = None
-    """Where the log stood when the tables were looked at, if reading starts before that."""
+    """The end of the log when the schemas were captured, if reading starts before that."""
     seen: str = ""
-    """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `takeover`)."""
+    """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `pipes.mysql.failover`)."""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
-    """Tells what this pipe writes from what any other does."""
+    """Distinguishes what this pipe writes from what others write."""
     gone: dict[TableName, dict[str, Any]] = field(default_factory=dict)
-    """Names that no table has since a statement at this position: changes of theirs before it, which a replay brings, are left out."""
+    """Dropped names with the position of the statement; a replay skips their changes before it."""
     ignored: set[TableName] = field(default_factory=set)
-    """Tables that came when new ones were to be ignored."""
+    """Tables that were created while `create_table` was set to ignore."""
     intent: dict[str, Any] | None = None
-    """What is being done to the sink's tables (see `intents`)."""
+    """The intent that is being executed (see `schema_change_intents`)."""
 
     def current_selection(self, chosen: Selection) -> Selection:
         """Return the chosen selection together with the tables that were added while the pipe ran."""
@@ -104,7 +104,7 @@ class PipeState:
         return self.current_selection(chosen)(name)
 
     def projection(self, chosen: Projection) -> Projection:
-        """The columns that are carried: what was chosen, without those that are ignored."""
+        """Return the replicated columns: the chosen ones without hidden ones."""
         hidden = frozenset((name, column) for name, table in self.tables.items() for column in table.hidden)
         return replace(chosen, hidden=hidden)
 
@@ -151,7 +151,7 @@ class PipeState:
 
 
 class StateDirectory:
-    """Owned by one process at a time."""
+    """A state directory; one process owns it at a time."""
 
     def __init__(self, path: Path, *, make: bool = True) -> None:
         self.path = path.resolve()
@@ -164,7 +164,7 @@ class StateDirectory:
             ) from error
         self._lock: TextIO | None = None
         self.seal: StateSeal | None = None
-        """What the files are checked by; only the process that owns the directory has it."""
+        """Checks the files; only the owning process has it."""
 
     @property
     def checkpoint(self) -> Path:
@@ -179,11 +179,11 @@ class StateDirectory:
         return self.path / "relay"
 
     def mirror(self, place: str, pipe: str) -> Path:
-        """Where a pipe's log is mirrored: here, or at a place that several pipes may have named."""
+        """Where the relay stores the log: in this directory, or in one that several pipes may share."""
         return Path(place).resolve() / f"headrace-{pipe}" if place else self.relay
 
     def acquire(self, wait_s: float = 15.0) -> Self:
-        """Become the owner, after a predecessor that is still dying has gone."""
+        """Become the owner; wait for a predecessor that is still exiting."""
         self._lock = (self.path / "lock").open("a+")
         deadline = time.monotonic() + wait_s
         try:
@@ -196,7 +196,7 @@ class StateDirectory:
 
     @property
     def is_owned(self) -> bool:
-        """Whether a process owns it now."""
+        """Whether a process owns the directory now."""
         if not (self.path / "lock").exists():
             return False
         with (self.path / "lock").open("a+") as file:
@@ -212,31 +212,31 @@ class StateDirectory:
             self._lock = None
 
     def close(self) -> None:
-        """The run ends: note how far Spark's checkpoint is, then let the next owner have the directory."""
+        """End the run: record Spark's checkpoint in the seal, then release the directory."""
         try:
             if self.seal is not None and self.seal.knows(_FILE):
                 self.seal.note_batches()
         except OSError as error:
-            # The seal may be behind. What the run failed by, a full file system perhaps, is what the user has to see.
+            # The seal may be behind. Show the error that ended the run, perhaps a full file system, not this one.
             log.warning("the seal of %s was not written: %s", self.path, error)
         finally:
             self.release()
 
     def note_helper(self, pid: int, *, shared: bool = False) -> None:
-        """Remember the process that works for us and may outlive us by a moment (Spark's Java part).
+        """Record a child process that may outlive this one for a moment (Spark's JVM).
 
-        `shared`: it works for other pipes of this process, too, and goes on when this one ends.
+        `shared`: other pipes of this process use it, too, so it continues when this pipe ends.
         """
         owner = {"owner": os.getpid(), "owner_started": _started(os.getpid())} if shared else {}
         replace_json(self.path / "helper.json", stamped({"pid": pid, "started": _started(pid), **owner}, "", 1, 1)[0])
 
     def clear_scratch(self) -> None:
-        """Remove what an earlier run left and no run needs: a killed one cannot tidy up, and its mirror of the log may be large."""
+        """Remove files that earlier runs left: a killed run cannot remove its relay files, which may be large."""
         for scratch in (self.relay, self.path / "spark"):
             shutil.rmtree(scratch, ignore_errors=True)
 
     def load(self) -> PipeState | None:
-        """The state, checked; None if there is none. The owner of the directory gets its files upgraded to this version."""
+        """Load and check the state; None if there is none. The owner's files are upgraded to this version."""
         file, seal = self.path / _FILE, StateSeal.load(self.path) if self._is_owner else None
         if not file.exists():
             if self._is_owner:
@@ -257,7 +257,7 @@ class StateDirectory:
         return state
 
     def begin(self, state: PipeState) -> None:
-        """A new state begins: its files carry its id from now on. What a first start that crashed has left is removed."""
+        """Start a new state: its files carry its id from now on. Files of a first start that crashed are removed."""
         (self.path / "schemas.jsonl").unlink(missing_ok=True)
         self.seal = StateSeal(self.path, state.id)
 
@@ -267,11 +267,11 @@ class StateDirectory:
         self.replace(_FILE, state.to_json())
 
     def journal(self, name: str) -> Journal:
-        """A file of the state that is appended to."""
+        """Return an append-only file of the state."""
         return Journal(self.path / name, self.seal)
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """What a file of the state holds that is replaced as a whole; None if it was not written yet."""
+        """Return the content of a file that is replaced as a whole; None if it does not exist yet."""
         file = self.path / name
         if not file.exists():
             if self.seal is not None and self.seal.knows(name):
@@ -285,7 +285,7 @@ class StateDirectory:
         return raw
 
     def replace(self, name: str, content: dict[str, Any]) -> None:
-        """Write a file of the state, all of it or nothing."""
+        """Replace a file of the state atomically."""
         file, seal = self.path / name, self.seal
         if seal is None:
             replace_json(file, content)
@@ -306,14 +306,14 @@ class StateDirectory:
             raise damaged(error, str(file)) from error
 
     def _check_unused(self, seal: StateSeal | None) -> None:
-        """A directory without a state must not hold files of one: they would be taken for the new state's."""
+        """Raise if a directory without a state holds state files: they would be mistaken for the new state's."""
         found = [name for name in _LATER if (self.path / name).exists()]
         if found or (seal is not None and seal.knows(_FILE)):
             others = f", and other files of the state are there: {', '.join(found)}" if found else ""
             raise DefiniteError(f"a file of the state is missing{others}", place=str(self.path / _FILE), hint=START_OVER)
 
     def _open_seal(self, seal: StateSeal | None, state: PipeState, stamp: Stamp | None) -> None:
-        """Check the files by the seal. One that is missing is written again: each file has its own checksum besides."""
+        """Check the files by the seal. A missing seal is written again: each file also has its own checksum."""
         is_plain = stamp is None
         if seal is None and not is_plain:
             log.warning("%s has no seal.json: whether a file is an old copy cannot be told this time", self.path)
@@ -328,7 +328,7 @@ class StateDirectory:
             self._upgrade(state)
 
     def _upgrade(self, state: PipeState) -> None:
-        """Give stamps to all files of a state of Headrace 0.9. `pipe.json` is last: until then a crash leads here again."""
+        """Stamp all files of a Headrace 0.9 state. `pipe.json` is last, so a crash in between repeats the upgrade."""
         if (self.path / _FILE).exists() and not read_json(self.path / _FILE).get("id"):
             replace_json(self.path / _FILE, {**state.to_json(), "format": _PLAIN_FORMAT})
         for name in JOURNALS:
@@ -364,7 +364,7 @@ class StateDirectory:
             hint = "make sure that no Java process of an earlier run is left, then remove the file"
             raise DefiniteError("a file of the state directory is damaged", place=str(file), hint=hint) from error
         if helper.get("owner") == os.getpid() and helper.get("owner_started") == _started(os.getpid()):
-            # It is ours still, and what it did for the pipe was waited for when the pipe ended.
+            # The process is a child of this one, and its work was waited for when the pipe ended.
             return
         while _started(pid) == started != "":
             if time.monotonic() > deadline:
@@ -378,17 +378,17 @@ class StateDirectory:
 
 @dataclass(slots=True)
 class TableSnapshot:
-    """One snapshot of a table: its chunks, which of them are done, and what is left to do after them."""
+    """One snapshot of a table: its chunks, and which of them are done."""
 
     number: int
     chunks: list[dict[str, Any]]
     sweep: dict[str, Any] | None
-    """Rows that the sink had before, and this snapshot (taken from this position on) has not seen, must go."""
+    """The position from which older rows are stale and must be deleted after the snapshot."""
     done: set[int] = field(default_factory=set)
     read_at: list[dict[str, Any]] = field(default_factory=list)
-    """Where the log ended after each chunk that is done was read."""
+    """The log's end after each finished chunk was read."""
     restarts: int = 0
-    """How often it was begun again, the first beginning of one that must be read whole among them."""
+    """How often the snapshot was started again; the first start of an exact snapshot counts."""
 
     @property
     def pending(self) -> list[dict[str, Any]]:
@@ -400,13 +400,13 @@ class TableSnapshot:
 
 
 class SnapshotLog:
-    """Which chunks the tables' snapshots consist of and which are done: one JSON object a line, only ever appended to."""
+    """The chunks of the tables' snapshots and which are done: an append-only file with one JSON object per line."""
 
     def __init__(self, directory: StateDirectory) -> None:
         self._journal = directory.journal("snapshot.jsonl")
         self.tables: dict[str, TableSnapshot] = {}
         self.rows = 0
-        """How many rows all chunks that are done had."""
+        """The number of rows in all finished chunks."""
         for number, entry in enumerate(self._journal.read(), 1):
             try:
                 self._apply(entry)
@@ -418,25 +418,25 @@ class SnapshotLog:
         return found is not None and found.number == number
 
     def next_number(self, table: TableName) -> int:
-        """A number that no snapshot of the table had."""
+        """Return a number that no snapshot of the table had."""
         found = self.tables.get(str(table))
         return 0 if found is None else found.number + 1
 
     def plan(self, table: TableName, number: int, chunks: list[dict[str, Any]], sweep: dict[str, Any] | None = None) -> None:
-        """Begin a table's snapshot; an earlier one counts no longer."""
+        """Start a table's snapshot; it replaces an earlier one."""
         self._append({"table": str(table), "snapshot": number, "chunks": chunks, "sweep": sweep})
 
     def restart(self, table: TableName, chunks: list[dict[str, Any]]) -> None:
-        """Begin the table's snapshot again, with these chunks: what was read of it so far is not of the same moment."""
+        """Start the table's snapshot again with these chunks: rows read so far belong to another point in time."""
         found = self.tables[str(table)]
         self.plan(table, found.number, chunks, found.sweep)
 
     def finish(self, table: TableName, chunk: int, rows: int, read_at: dict[str, Any] | None = None) -> None:
-        """A chunk's rows are in the sink; `read_at`: the log's end after they were read."""
+        """Record that a chunk's rows are in the sink; `read_at`: the log's end after they were read."""
         self._append({"table": str(table), "done": chunk, "rows": rows, "at": read_at})
 
     def sweep_from(self, table: TableName, position: dict[str, Any]) -> None:
-        """The table's snapshot turned out to begin at this position."""
+        """Record the position at which the table's snapshot turned out to start."""
         self._append({"table": str(table), "sweep": position})
 
     def swept(self, table: TableName) -> None:
@@ -462,7 +462,7 @@ class SnapshotLog:
 
 
 def _started(pid: int) -> str:
-    """When a process started, as the kernel counts; empty if it is gone or a zombie. Tells a process from a later one with its number."""
+    """Return a process's start time, which distinguishes it from a later one with the same pid; empty if it has exited."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:

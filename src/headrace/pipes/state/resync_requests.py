@@ -1,7 +1,7 @@
-"""What people ask of a pipe while it runs: files in its state directory, which the pipe looks for and takes.
+"""Resync requests for a pipe: files in its state directory, which a running pipe polls.
 
-A request is written whole or not at all, and removed only when it has been noted in the state: one that comes while no pipe runs, or
-that a crash interrupts, is taken at the next start.
+A request is written atomically and removed only when the state includes it. A request that arrives while no pipe runs, or that a crash
+interrupts, is handled at the next start.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ _RESYNC = re.compile(r"headrace resync(?>(?: [^\s,;()]+\.[^\s,;()]+)+)(?! --stat
 
 @dataclass(frozen=True, slots=True)
 class ResyncRequest:
-    """Take a new snapshot of these tables."""
+    """A request to read tables again."""
 
     tables: tuple[str, ...]
     """Globs over `database.table`."""
     path: Path
     new_log: bool = False
-    """Whether the pipe must begin in the log that the server writes now, under a new epoch, whatever it has read before."""
+    """Whether the pipe must start in the server's current log, under a new epoch."""
 
     def forget(self) -> None:
         self.path.unlink(missing_ok=True)
 
 
 def ask_for_resync(directory: StateDirectory, tables: tuple[str, ...], *, new_log: bool = False) -> None:
-    """Leave a request for the pipe that owns the directory, or for the next one."""
+    """Write a request for the pipe that owns the directory, or for its next run."""
     folder = _folder(directory)
     folder.mkdir(mode=0o700, exist_ok=True)
     temporary = folder / f"{secrets.token_hex(8)}.new"
@@ -53,7 +53,7 @@ def ask_for_resync(directory: StateDirectory, tables: tuple[str, ...], *, new_lo
 
 
 def resync_command(names: Collection[TableName], state: str) -> str:
-    """The command that has tables read again; of many tables, all tables of their databases."""
+    """Return the command that reads tables again; for many tables, all tables of their databases."""
     tables = sorted(map(str, names))
     if len(tables) > 10:
         tables = sorted({f"{name.database}.*" for name in names})
@@ -61,12 +61,12 @@ def resync_command(names: Collection[TableName], state: str) -> str:
 
 
 def with_state(hint: str, state: Path) -> str:
-    """A remedy whose `headrace resync TABLE` commands name the state directory, so that they can be executed as they are printed."""
+    """Add the state directory to `headrace resync TABLE` commands in a hint, so that they can be run as printed."""
     return _RESYNC.sub(lambda found: f"{found[0]} --state {shlex.quote(str(state))}", hint)
 
 
 def pending_requests(directory: StateDirectory) -> Iterator[ResyncRequest]:
-    """The requests that wait, oldest first."""
+    """Return the pending requests, oldest first."""
     folder = _folder(directory)
     if not folder.exists():
         return
@@ -86,7 +86,7 @@ def _written(folder: Path) -> Iterator[tuple[int, Path, str]]:
         try:
             yield path.stat().st_mtime_ns, path, path.read_text(errors="replace")
         except FileNotFoundError:
-            # Another thread has taken it up.
+            # Another thread has removed it.
             continue
 
 

@@ -1,8 +1,8 @@
-"""`seal.json` of a state directory: to which state its files belong, and how new each of them must be.
+"""`seal.json` of a state directory: to which state its files belong, and how new each must be.
 
-The seal is written after the file that it is about. So after a crash a file may be newer than the seal says, by one write; it is never
-older, unless somebody put an old copy in its place or cut off its end. The same holds for Spark's checkpoint, of which the seal knows the
-newest batch. A directory that was restored as a whole is consistent: its seal is as old as its files.
+The seal is written after the file that it describes. After a crash, a file may be newer than the seal by one write. It is older only if it
+was replaced by an old copy or truncated. The same holds for Spark's checkpoint, whose newest batch the seal records. A directory that was
+restored as a whole is consistent: its seal is as old as its files.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ FILE: Final = "seal.json"
 
 
 class StateSeal:
-    """Of one state directory; safe for threads. Belongs to the process that owns the directory."""
+    """The seal of one state directory; safe for threads. Belongs to the process that owns the directory."""
 
     def __init__(self, directory: Path, state: str) -> None:
         self._directory, self._state = directory, state
         self.upgrading = False
-        """Whether Headrace 0.9 wrote the state: its files have no stamps, and get them now."""
+        """Whether Headrace 0.9 wrote the state: its files have no stamps and get them now."""
         self._files: dict[str, Stamp] = {}
         self._batch = -1
         self._told_as = ""
@@ -38,7 +38,7 @@ class StateSeal:
 
     @classmethod
     def load(cls, directory: Path) -> StateSeal | None:
-        """The seal of a directory; None if there is none."""
+        """Load a directory's seal; None if there is none."""
         path = directory / FILE
         if not path.exists():
             return None
@@ -67,7 +67,7 @@ class StateSeal:
 
     @property
     def told_as(self) -> str:
-        """The name under which the sink was told of the pipe's progress; empty if it was not told yet."""
+        """The name under which the pipe's progress was stored; empty if it was not stored yet."""
         return self._told_as
 
     def knows(self, name: str) -> bool:
@@ -78,7 +78,7 @@ class StateSeal:
         return self._files.get(path.name)
 
     def check(self, path: Path, stamps: Sequence[Stamp]) -> None:
-        """Raise if a file is missing, belongs to another state, or is older than it was; else take its last entry for the newest one."""
+        """Raise if a file is missing, belongs to another state, or is older than it was; otherwise record its last entry as the newest."""
         foreign = next((stamp for stamp in stamps if stamp.state != self._state), None)
         if foreign is not None:
             raise DefiniteError(
@@ -99,7 +99,7 @@ class StateSeal:
             self._files[path.name] = stamps[-1]
 
     def check_batches(self) -> None:
-        """Raise if Spark's checkpoint is gone, damaged, of another pipe, or older than it was."""
+        """Raise if Spark's checkpoint is missing, damaged, of another pipe, or older than it was."""
         checkpoint = self._directory / "checkpoint"
         check_checkpoint(checkpoint)
         check_digests(checkpoint, self._spark)
@@ -118,14 +118,14 @@ class StateSeal:
             self._write()
 
     def note_told(self, pipe: str) -> None:
-        """The sink was told of the pipe's progress under this name."""
+        """Record the name under which the pipe's progress was stored."""
         with self._lock:
             if pipe != self._told_as:
                 self._told_as = pipe
                 self._write()
 
     def note_batches(self) -> None:
-        """Take in which batches Spark has planned by now."""
+        """Record the batches that Spark has planned."""
         with self._lock:
             checkpoint = self._directory / "checkpoint"
             if digests(checkpoint) != self._spark:
@@ -135,7 +135,7 @@ class StateSeal:
         checkpoint = self._directory / "checkpoint"
         newest = newest_batch(checkpoint)
         if newest > self._batch:
-            # Spark does not sync its files: a machine that fails must not take away what the seal says is there.
+            # Spark does not sync its files: a power failure must not remove what the seal describes.
             sync_batches(checkpoint)
             self._batch = newest
         self._spark = digests(checkpoint)
@@ -150,7 +150,7 @@ def missing(path: Path) -> DefiniteError:
 
 
 def _is_newer(stamps: Sequence[Stamp], known: Stamp) -> bool:
-    """Whether a file holds an entry that is known, or was replaced since."""
+    """Whether a file holds a known entry, or was replaced since."""
     generation = stamps[-1].generation
     if generation != known.generation:
         return generation > known.generation

@@ -1,8 +1,8 @@
-"""The sink's own record of a pipe (`headrace.positions`) as a witness of the state: neither must know more than the other can.
+"""Compares the sink's record of a pipe (`headrace.positions`) with its state: neither may be ahead of what the other allows.
 
-A batch is told to the sink after its rows are there and before Spark commits it. So what the sink was told last is at least what Spark has
-committed, and at most what Spark has planned. If the sink was told less, rows that the state counts are not there: an error. If it was told
-more, the state is an old copy: the log is read again from there, and `Told.is_ahead` says so to pipes whose tables count rows.
+Progress is stored in the sink after a batch's rows are there and before Spark commits the batch. So the sink's record is at least what
+Spark has committed and at most what it has planned. If it is less, rows are missing in the sink: an error. If it is more, the state is an
+old copy: the log is read again from there, and `SinkRecord.is_ahead` tells pipes whose tables count rows.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from headrace.sinks.base import Progress, ProgressStore
 log = logging.getLogger("headrace")
 
 _REPLICAS_S: Final = 10.0
-"""How long a replica of the sink may lag behind the one that was told."""
+"""How long a replica of the sink may lag behind."""
 _POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """What the sink was told of a state."""
+    """The progress of a state that the sink has stored."""
 
     position: str = ""
     version: int = -1
-    """-1: nothing, or a state of another id told it last."""
+    """-1: none, or a state with another id stored it last."""
 
     def is_ahead(self, planned: int) -> bool:
-        """Whether the sink holds rows from behind the last batch that the state knows."""
+        """Whether the sink holds rows after the last batch of the state."""
         return self.version > planned
 
 
 def ask_witness(books: ProgressStore, directory: StateDirectory, pipe: str, committed: int, can_resync: bool) -> Told:
-    """What the sink was told of the pipe of a state directory. Raises if that is less than Spark has committed (a version, or -1).
+    """Return the sink's record of a state directory's pipe. Raise if it is below the version that Spark has committed (or -1).
 
     `can_resync`: whether all tables of the pipe can be read again.
     """
@@ -53,7 +53,7 @@ def ask_witness(books: ProgressStore, directory: StateDirectory, pipe: str, comm
     while True:
         known = retrying(lambda: books.progress(name))
         if known is not None and known.state != seal.state:
-            # Another pipe has the same name, or Headrace 0.9 told it: the record says nothing of this state.
+            # Another pipe has the same name, or Headrace 0.9 stored it: the record tells nothing about this state.
             return Told()
         if known is not None and known.version >= committed:
             return Told(known.position, known.version)
@@ -65,7 +65,7 @@ def ask_witness(books: ProgressStore, directory: StateDirectory, pipe: str, comm
 
 
 def _check_local(known: Progress | None, directory: StateDirectory, state: str, committed: int) -> None:
-    """The same where the directory itself keeps the record: it must not be behind Spark's checkpoint."""
+    """Check the record in the directory itself: it must not be behind Spark's checkpoint."""
     if known is not None and known.state == state and known.version < committed:
         raise DefiniteError(
             f"Spark's checkpoint is ahead of progress.json, which says that changes up to {known.position} were written",
@@ -75,7 +75,7 @@ def _check_local(known: Progress | None, directory: StateDirectory, state: str, 
 
 
 def warn_of_old_state(told: Told, directory: StateDirectory, reached: object) -> None:
-    """Say that the log is read again."""
+    """Warn that the log is read again."""
     log.warning(
         "the state in %s is older than the sink, which holds changes up to %s: the log is read again from %s",
         directory.path,

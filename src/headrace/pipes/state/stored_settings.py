@@ -1,7 +1,7 @@
-"""What a state directory remembers of the settings a pipe was started with, and which of them may change.
+"""The settings that a state directory stores, and which of them may change.
 
-Invariant: a table that is there goes on being written as it was begun. A setting that would need another table is refused, with the table
-and the reason; settings that only say what is done from now on are taken, and so is everything about tables that are not there yet.
+Invariant: an existing table is written as it was started. A setting that needs another table is refused, with the table and the reason.
+Settings that only affect the future, or tables that do not exist yet, are accepted.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ _OPTION = "settings"
 
 
 def settings_of(state: PipeState, place: str) -> UserSettings:
-    """The settings that a state was last run with."""
+    """Return the settings of the state's last run."""
     stored: PlainSettings = state.options.get(_OPTION, {})
     return load_stored(stored, place)
 
 
 def stored_settings(directory: Path) -> UserSettings:
-    """The settings of the pipe whose state directory this is; none if there is no pipe."""
+    """Return the settings of a state directory's pipe; defaults if there is no pipe."""
     state = StateDirectory(directory, make=False).load()
     return UserSettings() if state is None else settings_of(state, str(directory / "pipe.json"))
 
 
 def chosen_for(directory: Path, file: str, flags: Iterable[UserSettings]) -> UserSettings:
-    """What a run goes by: the file, or else what the state remembers, with the flags laid over it."""
+    """Return a run's settings: from the file, or else from the state, overridden by flags."""
     chosen = read_settings(Path(file)) if file else stored_settings(directory)
     for flag in flags:
         chosen = flag.over(chosen)
@@ -50,9 +50,9 @@ def chosen_for(directory: Path, file: str, flags: Iterable[UserSettings]) -> Use
 
 
 def take_settings(state: PipeState, written: PlainSettings, place: str, read_again: Callable[[TableName], bool] = lambda _: False) -> None:
-    """Put a run's settings into the state, unless they would need tables that are there to be others.
+    """Store a run's settings in the state; raise if existing tables would need to differ.
 
-    `read_again`: which tables are about to be read again, and may be transformed otherwise.
+    `read_again`: which tables are about to be read again and may be transformed differently.
     """
     _check_topics(state, load_stored(written, place), place)
     _check_transforms(state, load_stored(written, place).transforms, place, read_again)
@@ -71,18 +71,18 @@ def take_settings(state: PipeState, written: PlainSettings, place: str, read_aga
 
 
 def _check_transforms(state: PipeState, after: Transforms, place: str, read_again: Callable[[TableName], bool]) -> None:
-    """Rows that are in the sink were made by transforms: by others they would be other rows."""
+    """Raise if transforms of a table with rows changed: other transforms would have made other rows."""
     before, known, salts = settings_of(state, place).transforms, state.options.get(SALTS, {}), read_salts(after).fingerprints()
     refused: dict[TableName, str] = {}
     for name in state.tables:
         was, wanted = before.of(name), after.of(name)
         salted = bool(wanted.hash) and known.get(was.hash_salt) != salts.get(wanted.hash_salt)
-        # The secret may be kept elsewhere now; it is the same one.
+        # The secret may be stored elsewhere now; it is the same one.
         alike = was.makes_the_same(wanted)
         if alike and not salted:
             continue
         if name in state.waiting or read_again(name):
-            # Rows under a position at which there may be others already: those must go first.
+            # Old and new rows may have the same position, so the old ones must be deleted first.
             state.options[RESHAPED_TABLES] = sorted({*state.options.get(RESHAPED_TABLES, ()), str(name)})
         else:
             refused[name] = "another salt" if alike else "other transforms"
@@ -99,7 +99,7 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
 
 
 def _check_topics(state: PipeState, chosen: UserSettings, place: str) -> None:
-    """What is in a topic stays as it was written: readers would find two kinds of messages there."""
+    """Raise if the message format of a topic with messages changed: readers would find two formats."""
     before, after = settings_of(state, place).kafka, chosen.kafka
     for one in setting_fields(KafkaOptions).values():
         was, wanted = (to_plain(one.kind, getattr(choices, one.name)) for choices in (before, after))
@@ -112,7 +112,7 @@ def _check_topics(state: PipeState, chosen: UserSettings, place: str) -> None:
 
 
 def warn_of_unmatched(choices: ClickHouseOptions, tables: Iterable[TableName]) -> None:
-    """Name the globs that are about no table: most likely misspelt."""
+    """Warn of globs that match no table: they are probably misspelt."""
     names = tuple(tables)
     for glob in choices.unmatched(names):
         log.warning("no chosen table matches the settings for %s", glob)

@@ -1,4 +1,4 @@
-"""The body of `headrace verify scylla://…`: which pipe is watched, what was chosen for it, what is not asked of it."""
+"""`headrace verify scylla://…`: finds the watched pipe and its settings, and refuses options that do not apply."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from headrace.verify.watched_pipe import KnownPipe, known_pipe, pipe_in_sink, wa
 
 
 def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]) -> Iterator[TableResult]:
-    """Compare tables with their views; `selected` gives the tables that were asked for in a keyspace."""
+    """Compare tables with their views; `selected` returns the requested tables of a keyspace."""
     _check(arguments)
     address = parse_cql_url(arguments.source)
     with open_clickhouse_sink(arguments.sink) as named, connect(address) as session:
@@ -31,7 +31,7 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
         known = known_pipe(arguments.state) if arguments.state else pipe_in_sink(own, address, arguments.pipe)
         chosen = known.selection if known.selection is not None and not arguments.tables else selected(address.keyspace)
         choices = read_settings(Path(arguments.settings)).sink if arguments.settings else known.choices
-        # A pipe is behind by the confidence time even when it has nothing to do.
+        # A pipe is behind by the confidence time even when idle.
         wait_s = arguments.wait + 2 * _scylla(known).confidence
         watermark = watch(own, str(address), arguments.pipe, known, wait_s, standing_of)
         repair = _scylla(known) if arguments.repair else None
@@ -39,7 +39,7 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
 
 
 def _scylla(known: KnownPipe) -> ScyllaOptions:
-    """How the pipe reads its source, as far as its state is at hand."""
+    """Return the pipe's source options, if its state is available."""
     state = known.directory.load() if known.directory is not None else None
     return settings_of(state, "").scylla if state is not None else ScyllaOptions()
 

@@ -1,4 +1,4 @@
-"""Rows in buckets by a hash of their partition keys: in memory if there is one bucket, else in files, of which one is read at a time."""
+"""Rows in buckets by a hash of their partition keys: in memory if there is one bucket, else in files that are read one at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class Buckets:
-    """Rows of canonical bytes (see `headrace.cql.decode.canonical_bytes`); safe for threads."""
+    """Buckets of rows in canonical bytes (see `headrace.cql.decode.canonical_bytes`); safe for threads."""
 
     def __init__(self, folder: Path, count: int, keys: Sequence[str]) -> None:
         self._folder, self._count, self._keys = folder, count, tuple(keys)
@@ -43,7 +43,7 @@ class Buckets:
                 self._file(int(bucket), rows.schema).write_table(sorted_rows.slice(bounds[bucket], bounds[bucket + 1] - bounds[bucket]))
 
     def tables(self, nothing: pa.Table) -> Iterator[pa.Table]:
-        """The buckets, one after the other; `nothing` is an empty one."""
+        """Yield the buckets one after the other; `nothing` is an empty one."""
         self.close()
         if self._count == 1:
             yield pa.concat_tables([nothing, *self._kept])

@@ -1,8 +1,8 @@
-"""Comparing base tables with their views in ClickHouse, value by value, on a live pipe.
+"""Compares base tables with their views in ClickHouse, value by value, on a live pipe.
 
-In this order: read the base table by token ranges; wait until the pipe has passed that moment; read the view; compare. Rows are put into
-buckets by their partition key, the same on both sides, so that memory holds one bucket however large the table is. Rows that differ are
-looked at again, on both sides, until it is sure that they differ and are not only behind (`verifying.settling`).
+The order: read the base table by token ranges; wait until the pipe has passed that time; read the view; compare. Rows are put into buckets
+by their partition key, the same on both sides, so that memory holds one bucket however large the table is. Rows that differ are rechecked
+on both sides until it is certain that they differ and are not only behind (`verify.recheck`).
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ from headrace.verify.watermark import SILENT_S, Standing, Watermark, has_reached
 
 BUCKET_ROWS: Final = 200_000
 _MOST_KEYS: Final = 10_000
-"""Rows of a table that are looked at again at the most."""
+"""The maximum number of rows of a table that are rechecked."""
 _KEYS_AT_ONCE: Final = 200
 _SLOTS: Final = 4
 
 
 def standing_of(progress: Progress) -> Standing[int]:
-    """Where a pipe stands, by what it told the sink: microseconds since 1970 up to which all of its tables' logs were read."""
+    """Return a pipe's position from the sink: microseconds since 1970 up to which all of its tables' logs were read."""
     text, found, _ = progress.position.partition(" in ")
     time_us = int(datetime.fromisoformat(text).timestamp() * 1_000_000) if found else 0
     silent_s = time.time() - progress.seen_us / 1e6
@@ -74,9 +74,9 @@ def verify_logged(
     bucket_rows: int = BUCKET_ROWS,
     repair: ScyllaOptions | None = None,
 ) -> Iterator[TableResult]:
-    """Compare the selected tables that have a log; each result as soon as it is sure.
+    """Compare the selected tables that have a log; yield each result as soon as it is certain.
 
-    `repair`: write rows that are different again, as the source has them; how the source is read for that.
+    `repair`: write differing rows again with the source's values, read with these options.
     """
     names = select_tables(session, selection).logged
     if not names:
@@ -94,14 +94,14 @@ def canonical_schema(table: CqlTable) -> TableSchema:
 
 
 def canonical_rows(table: CqlTable, batch: pa.RecordBatch, order: Sequence[str]) -> pa.Table:
-    """Rows whose columns, in the given order, are Arrow's or ClickHouse's, as canonical bytes in the table's order."""
+    """Convert rows with columns in the given order to canonical bytes in the table's order."""
     found = {name: canonical(table.column(name).type, batch.column(place)) for place, name in enumerate(order)}
     return pa.table([found[column.name] for column in table.columns], schema=canonical_schema(table).arrow_schema)
 
 
 @dataclass(frozen=True, slots=True)
 class LoggedRows:
-    """Shows a table's rows on both sides, as canonical bytes."""
+    """Reads a table's rows on both sides as canonical bytes."""
 
     session: CqlSession
     reader: CellReader
@@ -118,7 +118,7 @@ class LoggedRows:
         return canonical_rows(self.table, pa.RecordBatch.from_arrays(typed, names=names), names)
 
     def source(self, part: TokenRange) -> Iterator[pa.Table]:
-        """The rows of a range of tokens, as SELECT shows them."""
+        """Return the rows of a token range, as SELECT shows them."""
         for page in read_rows(self.session, self._query.by_range, (part.start, part.end)):
             yield self._canonical(page)
 
@@ -128,7 +128,7 @@ class LoggedRows:
             yield canonical_rows(self.table, batch, names)
 
     def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
-        """The rows with these keys; without clustering columns, what SELECT shows of a partition that has nothing but static values."""
+        """Return the rows with these keys; without clustering columns, those of a partition that has only static values."""
         found = [table.shown.arrow_schema.empty_table()]
         asked = self.raw_keys(keys)
         rows, alone = [raw for raw in asked if None not in raw], [raw for raw in asked if None in raw]
@@ -154,13 +154,13 @@ class LoggedRows:
         return pa.concat_tables(found)
 
     def raw_keys(self, keys: pa.Table) -> list[tuple[bytes | None, ...]]:
-        """Keys as their server serialises them."""
+        """Serialize keys in the server's format."""
         kinds = [column.type for column in (*self.table.partition_key, *self.table.clustering)]
         return [tuple(encode(kind, to_python(kind, value)) for kind, value in zip(kinds, key, strict=True)) for key in key_list(keys)]  # type: ignore[arg-type]
 
 
 class _TableVerification:
-    """One table's comparison under way."""
+    """The running comparison of one table."""
 
     def __init__(
         self,
@@ -217,7 +217,7 @@ class _TableVerification:
         )
 
     def _repaired(self, rechecked: RecheckResult, choices: ScyllaOptions) -> RecheckResult:
-        """What is different after the rows were written again, as the source has them: each cell with its own write time."""
+        """Repair the rows, each cell with its own write time; return what still differs."""
         names = [column.name for column in (*self._table.partition_key, *self._table.clustering)]
         raw = self._rows.raw_keys(rechecked.keys)
         columns = [pa.array(values, pa.binary()) for values in zip(*raw, strict=True)]
@@ -238,7 +238,7 @@ class _TableVerification:
         )
 
     def _first_look(self) -> tuple[Comparison, pa.Table, int]:
-        """What differs at first sight: how much, the keys of the rows to look at again, and how many are too many for that."""
+        """Return the first differences: their number, the keys to recheck, and the number of rows beyond the limit."""
         name = str(self._table.name)
         expected = self._reader.count(self._table)
         count = max(1, -(-expected // self._bucket_rows))
@@ -289,7 +289,7 @@ class _TableVerification:
         return server_time(self._session)
 
     def _await(self) -> None:
-        """Wait until the pipe has passed what was read so far."""
+        """Wait until the pipe has passed everything read so far."""
         if self._watermark is not None:
             wanted = self._now()
             if not has_reached(self._watermark.await_position(wanted), wanted):
@@ -308,7 +308,7 @@ class _TableVerification:
         return f"the pipe {self._watermark.pipe} stands at {moment(standing.position)}{running}"
 
     def _readable(self, found: Difference) -> Difference:
-        """A difference with values that people read."""
+        """Return a difference with readable values."""
         keys = [self._table.column(name).type for name in self._compared.schema.row_key]
         key = tuple(to_python(kind, _bytes(value)) for kind, value in zip(keys, found.key, strict=True))
         if not found.column:
