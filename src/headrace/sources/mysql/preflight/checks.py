@@ -1,4 +1,4 @@
-"""The checks themselves: each looks at a server's answers and says what they mean for replication."""
+"""The preflight checks: each evaluates a server's answers and returns findings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _log(facts: Facts) -> Iterator[Finding]:
 
 
 def _wanted(name: str, wanted: str, repair: str) -> Check:
-    """A setting that must have one value; servers that do not know it behave as if it had."""
+    """Check a setting that must have one value. Servers without the setting behave as if it had that value."""
 
     def check(facts: Facts) -> Iterator[Finding]:
         value = facts.variable(name, wanted)
@@ -38,7 +38,7 @@ def _wanted(name: str, wanted: str, repair: str) -> Check:
 
 
 def _sessions(facts: Facts) -> Iterator[Finding]:
-    """Formats that sessions have chosen for themselves; only MySQL's performance schema shows them."""
+    """Check formats that sessions have set for themselves. Only MySQL's performance schema shows them."""
     sql = "SELECT COUNT(*) FROM performance_schema.variables_by_thread WHERE variable_name = 'binlog_format' AND variable_value <> 'ROW'"
     found = facts.ask_if_allowed(sql) if facts.is_on("performance_schema") and not facts.mariadb else None
     name = "binlog_format of sessions"
@@ -115,7 +115,7 @@ def _server_id(facts: Facts) -> Iterator[Finding]:
 
 
 def _replica(facts: Facts) -> Iterator[Finding]:
-    """A replica that does not log what it replicates has a log without it."""
+    """Check that a replica logs the changes that it replicates."""
     name = "log_slave_updates" if facts.mariadb or "log_replica_updates" not in facts.variables else "log_replica_updates"
     if facts.is_on(name):
         yield ok(name, "ON")
@@ -220,11 +220,11 @@ SERVER_CHECKS: Final[tuple[Check, ...]] = (
     _encryption,
     _prepared,
 )
-"""What does not depend on the selected tables, in the order in which it should be repaired."""
+"""The checks that do not depend on the selected tables, in the order in which problems should be repaired."""
 
 
 def check_log_rights(facts: Facts) -> Iterator[Finding]:
-    """Whether we may be a replica, tried out."""
+    """Check the replication privilege by trying it."""
     if not facts.is_on("log_bin"):
         return
     second = "BINLOG MONITOR" if facts.mariadb else "REPLICATION CLIENT"
@@ -247,7 +247,7 @@ def check_log_rights(facts: Facts) -> Iterator[Finding]:
 
 
 def check_retention(facts: Facts) -> Iterator[Finding]:
-    """How long the log is kept: what is gone before we have read it is lost to us."""
+    """Check how long the log is kept: a purged file that was not read yet is lost."""
     seconds = float(facts.variable("binlog_expire_logs_seconds", "0")) or float(facts.variable("expire_logs_days", "0")) * _DAY_S
     if not facts.is_on("binlog_expire_logs_auto_purge", "ON"):
         seconds = 0.0
@@ -271,7 +271,7 @@ def _span(seconds: float) -> str:
 
 
 def check_selection(facts: Facts, tables: list[TableFacts], selection: Selection) -> Iterator[Finding]:
-    """What depends on the selected tables. Those that a pattern matches may be created later; those that are named must exist."""
+    """Check the selected tables. Tables that a pattern matches may be created later; tables that are named must exist."""
     repair = f"check --tables and the database; GRANT SELECT ON *.* TO {facts.account}"
     if not tables and facts.lacks_database(selection):
         yield failure("tables", "none", f"the source has no database {facts.address.database}, or the user may not see it", repair)
@@ -298,7 +298,7 @@ def check_selection(facts: Facts, tables: list[TableFacts], selection: Selection
 
 
 def _check_select(facts: Facts, table: TableFacts) -> Iterator[Finding]:
-    # Not the empty condition: MySQL would answer without looking at the rights on columns.
+    # Not a constant false condition: MySQL would answer without checking the column privileges.
     try:
         facts.ask(f"SELECT * FROM {table.quoted} LIMIT 0")
     except DefiniteError as error:
@@ -307,7 +307,7 @@ def _check_select(facts: Facts, table: TableFacts) -> Iterator[Finding]:
 
 
 def check_hidden_databases(facts: Facts, databases: Iterable[str]) -> Iterator[Finding]:
-    """Filters that keep a selected database out of the log."""
+    """Check for filters that keep a selected database out of the log."""
     if refusal(facts.log_filters) is not None:
         return
     only, without = facts.log_filters()
@@ -322,7 +322,9 @@ def check_hidden_databases(facts: Facts, databases: Iterable[str]) -> Iterator[F
 
 
 def check_cascades_of(facts: Facts, table: TableFacts) -> Iterator[Finding]:
-    """What a foreign key does to its child is logged by MySQL's own layer only (from 9.6 on), not by InnoDB: the copy would drift away."""
+    """Check foreign keys that change the table: InnoDB executes them without logging (MySQL logs them from 9.6 on), so the copy would
+    diverge.
+    """
     if not table.cascades or (not facts.mariadb and facts.variable("innodb_native_foreign_keys").upper() in ("OFF", "0", "FALSE")):
         return
     for constraint in table.cascades:

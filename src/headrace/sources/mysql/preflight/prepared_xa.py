@@ -1,4 +1,4 @@
-"""XA transactions that are prepared on a server: their rows lie in the log already, but count only when they are committed."""
+"""Checks for prepared XA transactions: their rows are already in the log, but count only when they are committed."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAY_NOT_RECOVER = (1142, 1227, 1401)
 
 
 def check_no_prepared(connection: Connection[Any], address: MySQLAddress) -> None:
-    """Raise if transactions are prepared: reading the log from here on would meet their commits without their rows.
+    """Raise if transactions are prepared: a start here would see their commits without their rows.
 
-    A user who may not ask is let through: the commit itself, when it comes, stops reading with the same remedy.
+    A user without the privilege passes: the commit itself, when it comes, stops the stream with the same remedy.
     """
     with server_errors(address), connection.cursor() as cursor:
         try:

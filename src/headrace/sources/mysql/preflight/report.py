@@ -1,6 +1,6 @@
-"""The whole check-up of a server: every check, one after the other, all findings.
+"""Runs all preflight checks of a server and returns all findings.
 
-`replicate` runs the same checks and stops at the first error (see `preflight`).
+`replicate` runs the same checks and stops at the first error (see `required`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.sources.preflight import Finding, Level, ok
 
 
 def examine(connection: Connection[Any], address: MySQLAddress, wanted: Selection) -> list[Finding]:
-    """Everything that matters of a server for the wanted tables, in the order in which it should be repaired."""
+    """Return all findings about a server for the wanted tables, in the order in which problems should be repaired."""
     facts = Facts(connection, address)
     findings = [ok("server", f"{facts.product} {facts.version}")]
     findings += [finding for check in SERVER_CHECKS for finding in check(facts)]

@@ -1,4 +1,4 @@
-"""What must be true of a server before its log can be replicated exactly: the errors among the checks, raised one at a time."""
+"""Requirements for exact replication: the errors among the preflight checks, raised one at a time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from headrace.sources.mysql.server.position import BinlogPosition, file_number
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """Who a server is: positions mean something only on the server they came from."""
+    """Identifies a server: a position is valid only on the server it came from."""
 
     flavour: str
     version: str
     identity: str
     """MySQL's server uuid; for MariaDB, which has none, its server id."""
     folds_case: bool = False
-    """Whether the server keeps table names in lower case, however a statement spells them."""
+    """Whether the server stores table names in lower case, whatever a statement writes."""
     in_utc: bool = False
-    """Whether the time of the server's machine is UTC."""
+    """Whether the system time zone of the server is UTC."""
 
     @property
     def mariadb(self) -> bool:
@@ -36,7 +36,7 @@ class ServerIdentity:
 
 
 def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerIdentity:
-    """Raise `DefiniteError` for the first thing that would make replication wrong or impossible."""
+    """Raise `DefiniteError` for the first problem that would make replication wrong or impossible."""
     facts = Facts(connection, address)
     for check in SERVER_CHECKS:
         for finding in check(facts):
@@ -49,7 +49,7 @@ def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerId
 
 
 def check_tables(connection: Connection[Any], address: MySQLAddress, tables: Iterable[TableName]) -> None:
-    """Raise if changes of a table would not be in the log: kept out by a filter, or made by a foreign key behind the log's back."""
+    """Raise if changes of a table would be missing in the log: excluded by a filter, or made by a foreign key without logging."""
     facts, chosen = Facts(connection, address), set(tables)
     for finding in check_hidden_databases(facts, {name.database for name in chosen}):
         finding.raise_for(address)
@@ -59,7 +59,7 @@ def check_tables(connection: Connection[Any], address: MySQLAddress, tables: Ite
 
 
 def check_database(connection: Connection[Any], address: MySQLAddress, selection: Selection) -> None:
-    """Raise if tables are chosen of the address's database, and there is no such database."""
+    """Raise if the selection names tables of the address's database, and that database does not exist."""
     if Facts(connection, address).lacks_database(selection):
         raise DefiniteError(
             f"the source has no database {address.database}, or the user may not see it",

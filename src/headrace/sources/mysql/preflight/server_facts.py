@@ -1,4 +1,4 @@
-"""What a server is asked before its log is replicated, and the form of its answers (see `sources.preflight` for what is made of them)."""
+"""The facts about a server that the preflight checks evaluate, and the queries for them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _SYSTEM: Final = ("mysql", "information_schema", "performance_schema", "sys")
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What matters of a selected table."""
+    """The relevant facts of a selected table."""
 
     name: TableName
     engine: str
@@ -39,7 +39,7 @@ class TableFacts:
 
 
 class Facts:
-    """A server's answers. Each question is asked when a check needs it."""
+    """A server's answers. Each query runs when a check first needs it."""
 
     def __init__(self, connection: Connection[Any], address: MySQLAddress) -> None:
         self.connection, self.address = connection, address
@@ -50,7 +50,7 @@ class Facts:
         return query(self.connection, self.address, sql, arguments)
 
     def ask_if_allowed(self, sql: str) -> list[tuple[Any, ...]] | None:
-        """None if we may not ask, or the server does not know the question."""
+        """Return None if the account lacks the privilege, or the server does not know the query."""
         try:
             return self.ask(sql)
         except DefiniteError:
@@ -72,23 +72,23 @@ class Facts:
 
     @property
     def account(self) -> str:
-        """Ourselves, as GRANT spells us."""
+        """Return the account, as GRANT writes it."""
         user, _, host = str(self.ask("SELECT CURRENT_USER()")[0][0]).rpartition("@")
         return f"'{user}'@'{host}'"
 
     def log_filters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """Databases that alone are logged, and databases that are not."""
+        """Return the databases that are logged exclusively, and those that are excluded."""
         status = self.ask("SHOW MASTER STATUS" if self.mariadb else "SHOW BINARY LOG STATUS")
         only, without = (str(status[0][2] or ""), str(status[0][3] or "")) if status else ("", "")
         return tuple(filter(None, only.split(","))), tuple(filter(None, without.split(",")))
 
     def is_replica(self) -> bool | None:
-        """Whether it replicates from another server; None if we may not know."""
+        """Whether the server is a replica; None if the account may not see it."""
         found = self.ask_if_allowed("SHOW ALL SLAVES STATUS" if self.mariadb else "SHOW REPLICA STATUS")
         return None if found is None else bool(found)
 
     def may(self, privilege: str) -> bool:
-        """Whether a privilege on everything was granted to us or to a role of ours."""
+        """Whether a global privilege was granted to the account or to one of its roles."""
         grants = self.ask("SHOW GRANTS")
         if not self.mariadb:
             role = self.ask_if_allowed("SELECT CURRENT_ROLE()")
@@ -98,7 +98,7 @@ class Facts:
         return any(wanted.match(str(grant[0])) for grant in grants)
 
     def oldest_log(self) -> tuple[str, float] | None:
-        """The oldest log file, and how many seconds ago it was begun, by the first event in it."""
+        """Return the oldest log file, and its age in seconds, by the first event in it."""
         files = [str(row[0]) for row in self.ask("SHOW BINARY LOGS")]
         if not files:
             return None
@@ -112,13 +112,13 @@ class Facts:
         return oldest, max(time.time() - begun, 0.0)
 
     def lacks_database(self, selection: Selection) -> bool:
-        """Whether tables are chosen of the address's database, and there is no such database, as far as the user may see."""
+        """Whether the selection names tables of the address's database, and the account sees no such database."""
         database = self.address.database
         is_meant = database and any(chosen.startswith(f"{database}.") for chosen in selection.include)
         return bool(is_meant) and not self.ask("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (database,))
 
     def tables(self, wanted: Callable[[TableName], bool]) -> list[TableFacts]:
-        """The selected tables, as far as we may see them."""
+        """Return the selected tables that the account can see."""
         cascades: dict[TableName, list[str]] = {}
         for database, table, constraint in self.ask(_CASCADES):
             cascades.setdefault(TableName(database, table), []).append(str(constraint))
@@ -135,7 +135,7 @@ _TABLES = "SELECT table_schema, table_name, engine FROM information_schema.table
 _CASCADES = """
 SELECT constraint_schema, table_name, constraint_name FROM information_schema.referential_constraints
 WHERE delete_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT') OR update_rule IN ('CASCADE', 'SET NULL', 'SET DEFAULT')"""
-# Unique, over whole columns, none of which can be NULL.
+# Unique, over whole columns, none of which is nullable.
 _KEYED = """
 SELECT table_schema, table_name FROM information_schema.statistics
 GROUP BY table_schema, table_name, index_name
@@ -146,7 +146,7 @@ Check = Callable[[Facts], Iterator[Finding]]
 
 
 def try_replication(connection: Connection[Any], address: MySQLAddress) -> None:
-    """Ask for the end of the log as a replica would: the server's own answer is the only sure test."""
+    """Request the end of the log as a replica would: only the server's own answer is a reliable test."""
     stream = ReplicationStream(address, log_end(connection, address, 0), blocking=False)
     try:
         for _ in stream.pieces():
@@ -156,7 +156,7 @@ def try_replication(connection: Connection[Any], address: MySQLAddress) -> None:
 
 
 def refusal(call: Callable[[], object]) -> HeadraceError | None:
-    """What a server says against it; None if it does not mind."""
+    """Return the server's error message; None if the call succeeds."""
     try:
         call()
     except HeadraceError as error:

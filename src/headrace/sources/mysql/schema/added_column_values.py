@@ -1,7 +1,7 @@
-"""What the rows of a table hold in a column that was just added to it.
+"""The values that existing rows hold in a new column.
 
-A constant default is what every row holds; a required column without one holds what the servers put there instead. What depends on the
-row, the moment, the session's time zone, or on rules that are not the same everywhere is not told: the table is then read again.
+A constant default is the value of every row. A required column without a default holds the server's implicit value. If the value depends on
+the row, the time, the session's time zone, or on rules that differ between servers, it is `Untold` and the table is read again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ _ON_ITS_OWN: Final = Untold("the source computes it for every row")
 
 
 def filling(column: Column, *, zeroes: bool = True) -> Effect:
-    """What existing rows hold in a new column. `zeroes`: whether the server puts zero values into a required column without a default."""
+    """Return the value of existing rows in a new column. `zeroes`: whether the server fills a required column without a default with zero
+    values.
+    """
     if column.generated or column.auto_increment:
         return _ON_ITS_OWN
     if column.default is None:
@@ -35,7 +37,7 @@ def filling(column: Column, *, zeroes: bool = True) -> Effect:
             return Filled(None)
         return _implicit(column) if zeroes else _REQUIRED
     if column.default.startswith("("):
-        # An expression; text in parentheses looks the same, and is rare enough to be read again.
+        # An expression. A string in parentheses looks the same, but is rare enough to resync.
         return _ON_ITS_OWN
     parse = _PARSERS.get(column.kind)
     value = parse(column, column.default) if parse is not None else None
@@ -43,7 +45,7 @@ def filling(column: Column, *, zeroes: bool = True) -> Effect:
 
 
 def _implicit(column: Column) -> Effect:
-    """Of a required column that names no default."""
+    """Return the implicit value of a required column without a default."""
     if column.kind in INTEGERS or column.kind in (Kind.BIT, Kind.TIME):
         return Filled(0)
     if column.kind in (Kind.FLOAT32, Kind.FLOAT64):
@@ -108,7 +110,7 @@ def _member(column: Column, text: str) -> object:
 
 
 def _members(column: Column, text: str) -> object:
-    """A set shows its names in the order of its members, however its default was written."""
+    """A SET prints its names in the order of its members, not in the order of its default."""
     names = text.split(",") if text else []
     return ",".join(member for member in column.members if member in names) if set(names) <= set(column.members) else None
 
@@ -150,7 +152,7 @@ def _year(column: Column, text: str) -> object:
     return int(text) if re.fullmatch(r"\d{4}", text) else None
 
 
-# A TIMESTAMP's text means another moment in every time zone.
+# The text of a TIMESTAMP depends on the time zone.
 _PARSERS: Final[dict[Kind, Callable[[Column, str], object]]] = {
     **dict.fromkeys(INTEGERS, _integer),
     Kind.FLOAT32: _float,

@@ -1,8 +1,8 @@
-"""What an ALTER does to the values that are there, as far as the servers' rules leave no doubt.
+"""The effect of an ALTER on existing values, as far as the servers' rules are certain.
 
-An ALTER may rewrite every row without a single row event: cut text, pad bytes, round numbers, recompute. A session in strict mode refuses
-to change a value in most of these cases, so a statement that is in the log has changed none; what even a strict session changes silently
-(spaces at the end of text, digits behind the point) is said here, or said to be untold. Both servers hold to this; the tests ask them.
+An ALTER may rewrite every row without a row event: cut text, pad bytes, round numbers, recompute. A session in strict mode refuses to
+change a value in most of these cases, so a logged statement has changed none. Changes that even a strict session makes silently (trailing
+spaces, fractional digits) are stated here, or reported as `Untold`. The tests check these rules on both servers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _BITS: Final = {
 _MEDIUM: Final = {Kind.INT32: (-(1 << 23), (1 << 23) - 1), Kind.UINT32: (0, (1 << 24) - 1)}
 _EXACT_IN_DOUBLE: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.UINT8, Kind.UINT16, Kind.UINT32})
 _AS_THEY_ARE: Final = frozenset({Kind.DATE, Kind.YEAR, Kind.JSON, Kind.GEOMETRY, Kind.VECTOR, Kind.UUID, Kind.INET4, Kind.INET6})
-"""Kinds whose values do not depend on how else the type is spelled."""
+"""Kinds whose values do not depend on the parameters of the type."""
 _FRACTIONAL: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
 _NAMED: Final = frozenset({Kind.ENUM, Kind.SET})
@@ -51,12 +51,12 @@ _NOT_STRICT: Final = Untold("a session that is not strict may have changed value
 
 
 def is_strict(session: Session) -> bool:
-    """Whether a statement's session refused to change values so that they fit."""
+    """Whether the statement's session was in strict mode."""
     return bool(session.sql_mode & STRICT)
 
 
 def effect_of(change: AddColumn | ModifyColumn, session: Session) -> Effect:
-    """What a change did to the values of its column."""
+    """Return the effect of a change on the values of its column."""
     if isinstance(change, AddColumn):
         return filling(change.column) if _is_exact(change.column.default or "", session) else Untold("its default was converted")
     old, new = change.column, change.new_column
@@ -73,7 +73,7 @@ def _is_exact(default: str, session: Session) -> bool:
 
 def _modified(old: Column, new: Column, *, strict: bool) -> Effect:
     if old.generated or new.generated:
-        # What is computed, and how, may have changed with it.
+        # The expression may have changed with it.
         return Kept() if _plain(old) == _plain(new) else Untold("the source computes it")
     if new.auto_increment and not old.auto_increment:
         return Untold("the source numbered rows that held 0")
@@ -156,7 +156,7 @@ def _from_names(old: Column, new: Column, *, strict: bool) -> Effect:
         return _CONVERTED
     grown, shrunk = set(new.members) >= set(old.members), set(new.members) <= set(old.members)
     if not (grown or shrunk) or (old.kind is Kind.SET and not _in_order(old.members, new.members)):
-        # A name may have found another one that its collation takes for equal; a set shows its names in the order of its members.
+        # A name may now match another one that its collation treats as equal; a SET prints its names in the order of its members.
         return _CONVERTED
     if not (strict and grown) and not are_distinct({*old.members, *new.members}):
         # The new collation may treat two names as equal; only a strict session refuses such a definition.
@@ -165,7 +165,7 @@ def _from_names(old: Column, new: Column, *, strict: bool) -> Effect:
 
 
 def _in_order(old: tuple[str, ...], new: tuple[str, ...]) -> bool:
-    """Whether the names that both have come in the same order."""
+    """Whether the names that both have are in the same order."""
     return [name for name in old if name in new] == [name for name in new if name in old]
 
 
@@ -182,7 +182,7 @@ def _text(old: Column, new: Column, *, strict: bool) -> Effect:
         fits = word in ("char", "varchar") and new_length >= length
         if fits and (new_word == "varchar" or word == "char"):
             return Kept()
-        # Even a strict session cuts spaces off silently, and nothing else.
+        # Even a strict session cuts trailing spaces silently, and nothing else.
         return Shortened(None if fits else new_length, stripped=new_word == "char") if fits or strict else _NOT_STRICT
     characters = length if word in ("char", "varchar") else _BYTES_OF.get(word, 0)
     if word not in ("char", "varchar") and old.charset == new.charset:
@@ -201,6 +201,6 @@ def _bytes(old: Column, new: Column) -> Effect:
 
 
 def _form(source_type: str) -> tuple[str, int]:
-    """A type's first word, and its length."""
+    """Return a type's first word, and its length."""
     found = _WORD.match(source_type)
     return (found[1].lower(), int(found[2] or 1)) if found is not None else (source_type, 0)

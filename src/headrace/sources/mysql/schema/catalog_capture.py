@@ -1,7 +1,7 @@
-"""A server's catalogue at a position: what the schema history begins with.
+"""Captures a server's catalog at a position, as the start of the schema history.
 
-The tables are described before and after the position is noted, until both descriptions are equal: then no statement lies between them,
-and what they say holds at the position itself. So every statement behind the position is still to be followed, and none before it.
+The tables are described before and after the position is noted, until both descriptions are equal: then no statement lies between them, and
+they hold at the position itself. So every statement after the position must be applied, and none before it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHARSETS: Final = "SELECT schema_name, default_character_set_name FROM informat
 
 
 def read_dialect(connection: Connection[Any], address: MySQLAddress) -> Dialect:
-    """The server, as the grammar of its statements needs to know it."""
+    """Return the server's dialect, for the grammar of its statements."""
     [(version, folds)] = query(connection, address, "SELECT VERSION(), @@lower_case_table_names")
     return Dialect.of(str(version), folds_case=int(folds) > 0)
 
@@ -40,15 +40,15 @@ def read_dialect(connection: Connection[Any], address: MySQLAddress) -> Dialect:
 def capture_catalogue(
     connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool], epoch: int
 ) -> tuple[SchemaCatalog, BinlogPosition]:
-    """The tables of all databases that hold wanted ones, and the position at which they are so.
+    """Return the tables of all databases with wanted tables, and a position at which they are valid.
 
-    A wanted table that cannot be replicated is an error; another one is left out, as if it were not known.
+    A wanted table that cannot be replicated is an error. Other such tables are omitted, as if unknown.
     """
     return describe_around(lambda: _describe(connection, address, wanted), lambda: visible_position(connection, address, epoch), address)
 
 
 def describe_around(describe: Callable[[], D], note: Callable[[], N], address: MySQLAddress) -> tuple[D, N]:
-    """What `describe` says, and what `note` found at a moment when that was so: it was the same before and after."""
+    """Return the result of `describe`, and of `note` at a moment when it was valid: it was the same before and after."""
     before = describe()
     for _ in range(_ATTEMPTS):
         noted = note()
@@ -62,7 +62,7 @@ def describe_around(describe: Callable[[], D], note: Callable[[], N], address: M
 
 
 def visible_position(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
-    """A position, without keeping the transaction in which it was noted."""
+    """Return a position, and end the transaction in which it was noted."""
     position = note_position(connection, address, epoch)
     connection.commit()
     return position

@@ -1,4 +1,4 @@
-"""What a statement means for the selected tables: the schema history's answer to whoever follows it."""
+"""The outcome of a DDL statement for the selected tables."""
 
 from __future__ import annotations
 
@@ -20,39 +20,40 @@ TablePredicate = Callable[[TableName], bool]
 
 
 class OutcomeKind(Enum):
-    """What a statement means for the selected tables, the gravest thing of all if it means several."""
+    """What a statement means for the selected tables; the most severe kind if there are several."""
 
     NOTHING = auto()
     """It touches no selected table."""
     CHANGED = auto()
-    """Definitions changed (`changes`); every row is as it was, or in `emptied` or `gone`."""
+    """Definitions changed (`changes`). Every row is unchanged, or its table is in `emptied` or `gone`."""
     RESYNC = auto()
-    """Rows of the tables in `arrived` or `disturbed` changed without changes in the log: read them again."""
+    """Rows of the tables in `arrived` or `disturbed` changed without row events: resync them."""
     RECAPTURE = auto()
-    """The definitions of the tables in `recapture` cannot be known from the text: capture them, and tell the history (`learn`)."""
+    """The definitions of the tables in `recapture` cannot be derived from the text: capture them, and pass them to `SchemaHistory.learn`.
+    """
     DML = auto()
-    """A change of rows logged as a statement: the rows it changed are nowhere in the log."""
+    """A row change logged as a statement: the log does not contain the changed rows."""
     UNKNOWN = auto()
     """Not understood, and it may have touched a selected table."""
 
 
 @dataclass(frozen=True, slots=True)
 class DdlOutcome:
-    """What one statement did."""
+    """The outcome of one statement."""
 
     query: Query
     position: BinlogPosition
     outcome: OutcomeKind = OutcomeKind.NOTHING
     changes: tuple[SchemaChange, ...] = ()
-    """What the sink has to do, in order: the changes that name a selected table. Renames out of the selection and into it are here too."""
+    """The changes that name a selected table, for the sink, in order. They include renames out of the selection and into it."""
     emptied: frozenset[TableName] = frozenset()
-    """Selected tables without rows now: truncated, or made anew in the place of an old one."""
+    """Selected tables without rows now: truncated, or replaced by a new table."""
     gone: frozenset[TableName] = frozenset()
-    """Selected names that no table has now: dropped, or renamed to another name."""
+    """Selected names without a table now: dropped or renamed."""
     moved: Mapping[TableName, TableName] = field(default_factory=dict)
-    """Selected tables that came, rows and all, from another selected name: new name to old."""
+    """Selected tables that were renamed, with their rows, from another selected name: new name to old."""
     arrived: frozenset[TableName] = frozenset()
-    """Selected names to which a table came that was not replicated (the swap of a ghost table, a RENAME): its rows are not in the sink."""
+    """Selected names that now belong to a table that was not replicated (a ghost table's swap, a RENAME). Its rows are not in the sink."""
     disturbed: frozenset[TableName] = frozenset()
     """Selected tables whose rows changed without row events (partitions dropped or exchanged, tablespaces discarded or imported)."""
     recapture: frozenset[TableName] = frozenset()
@@ -60,14 +61,14 @@ class DdlOutcome:
     mentioned: frozenset[TableName] = frozenset()
     """Selected tables that DML, or a statement that is not understood, may have touched."""
     why: str = ""
-    """For people: why the outcome is DML, UNKNOWN or RECAPTURE."""
+    """For the user: why the kind is DML, UNKNOWN or RECAPTURE."""
 
     @property
     def _named(self) -> str:
         return ", ".join(str(name) for name in sorted(self.mentioned))
 
     def check(self) -> None:
-        """Raise the error that DML and UNKNOWN are."""
+        """Raise an error if the kind is DML or UNKNOWN."""
         if self.outcome is OutcomeKind.DML:
             raise DefiniteError(
                 f"a change of rows of {self._named} was logged as a statement: {self.query.statement}",
@@ -85,9 +86,9 @@ class DdlOutcome:
 def assess(
     query: Query, position: BinlogPosition, meaning: Meaning, known: SchemaCatalog, wanted: TablePredicate, *, folds_case: bool = False
 ) -> DdlOutcome:
-    """A statement's meaning for the tables that are wanted; `known` is the catalogue before it."""
+    """Return a statement's outcome for the wanted tables; `known` is the catalog before it."""
     if meaning.rows or meaning.unknown:
-        # Rows of a table that it makes and nobody knows will be an error when they come.
+        # If the statement creates an unknown table, its first row event will be an error.
         mentioned = frozenset(name for name in _mentioned(query, folds_case=folds_case) if wanted(name) and name in known.tables)
         if not mentioned:
             return DdlOutcome(query, position)
@@ -121,12 +122,12 @@ def assess(
 
 
 class _TableOutcomes:
-    """What becomes of the rows under each selected name, change by change."""
+    """Tracks what happens to the rows under each selected name, change by change."""
 
     def __init__(self, known: SchemaCatalog, wanted: TablePredicate) -> None:
         self._known, self._wanted = known, wanted
         self._source: dict[TableName, TableName | None] = {}
-        """The name whose rows a name has now, for names that were touched; None: rows made by this statement, or no table."""
+        """For touched names, the former name of the rows; None: created by this statement, or no table."""
         self.emptied: set[TableName] = set()
         self.gone: set[TableName] = set()
 
@@ -177,7 +178,7 @@ _WORD: Final = re.compile(r"`((?:[^`]|``)*)`|\"((?:[^\"]|\"\")*)\"|([\w$\u0080-\
 
 
 def _mentioned(query: Query, *, folds_case: bool) -> Iterator[TableName]:
-    """What any word or pair of words of a statement could name: for statements that nothing more is known of."""
+    """Return every table that a word or pair of words of a statement could name."""
     return (TableName(*(part.lower() if folds_case else part for part in name)) for name in _names(query))
 
 

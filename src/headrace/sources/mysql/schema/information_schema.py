@@ -1,16 +1,17 @@
-"""A server's tables as it describes them now: `information_schema` to `TableSchema`.
+"""Captures a server's tables: `information_schema` to `TableSchema`.
 
-A column whose values could not be carried over exactly is refused here, before anything is written. The number of queries does not depend
-on the number of tables.
+A column whose values cannot be replicated exactly is refused here, before anything is written. The number of queries does not depend on the
+number of tables.
 
-The rules, which whoever follows DDL must reproduce:
-- `source_type` is COLUMN_TYPE; `charset` is CHARACTER_SET_NAME, of text, enums and sets (binary strings have none);
+Rules, which the DDL grammar must reproduce:
+
+- `source_type` is COLUMN_TYPE; `charset` is CHARACTER_SET_NAME, for text, enums and sets (binary strings have none);
 - a table's `charset` is that of its TABLE_COLLATION;
-- `indexes` are all but the primary key, in the order of their names (code points): servers list them in orders of their own;
-- an index's `columns` are its parts that are columns; it is `whole` if no part is a prefix (SUB_PART) or an expression. What the server
-  itself calls a prefix is one: all parts of a SPATIAL index are;
+- `indexes` are all but the primary key, in the order of their names (code points): the servers list them in different orders;
+- an index's `columns` are its parts that are columns; it is `whole` if no part is a prefix (SUB_PART) or an expression. Parts that the
+  server reports as prefixes are prefixes: all parts of a SPATIAL index are;
 - `default` is None without a default and for DEFAULT NULL; a literal is its value's text as the server prints it, without quotes (`5`,
-  `1.50`, `abc`; `b'101'` for a BIT, `0x61` for a binary string); an expression stands in parentheses, as the server prints it, and
+  `1.50`, `abc`; `b'101'` for a BIT, `0x61` for a binary string); an expression is in parentheses, as the server prints it, and
   CURRENT_TIMESTAMP is `(current_timestamp())` or `(current_timestamp(3))` on both families. ON UPDATE is not part of it.
 """
 
@@ -60,12 +61,12 @@ _NOW = re.compile(r"current_timestamp(?:\((\d*)\))?", re.IGNORECASE)
 
 
 def capture_schemas(connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool]) -> list[TableSchema]:
-    """The wanted base tables, in order of their names."""
+    """Return the wanted base tables, in the order of their names."""
     found = [(TableName(database, table), kind) for database, table, kind in query(connection, address, _TABLES)]
     chosen = sorted((name, kind) for name, kind in found if name.database.lower() not in _SYSTEM and wanted(name))
     for name, kind in chosen:
         if kind != "BASE TABLE":
-            # The log holds their rows too: left out silently here, they would stop the stream later.
+            # The log has their rows too: if they were omitted silently here, they would stop the stream later.
             raise DefiniteError(f"{name} is a {kind}, which is not replicated yet", place=str(name), hint="leave it out with --exclude")
     return _capture(connection, address, [name for name, _ in chosen]) if chosen else []
 
@@ -104,14 +105,14 @@ def _capture(connection: Connection[Any], address: MySQLAddress, names: list[Tab
 
 
 def _show_generated_keys(connection: Connection[Any], address: MySQLAddress) -> None:
-    """A primary key that MySQL generated is in the log, also where the server is set not to show it."""
+    """Make the session show primary keys that MySQL generated: the log contains them even if the server is set to hide them."""
     if query(connection, address, "SHOW VARIABLES LIKE 'show_gipk_in_create_table_and_information_schema'"):
         query(connection, address, "SET SESSION show_gipk_in_create_table_and_information_schema = ON")
 
 
 @dataclass(frozen=True, slots=True)
 class _Described:
-    """A line of `information_schema.columns`."""
+    """A row of `information_schema.columns`."""
 
     name: str
     data_type: str
@@ -128,7 +129,7 @@ class _Described:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A line of `information_schema.statistics`; no column stands for an expression."""
+    """A row of `information_schema.statistics`; an empty column means an expression."""
 
     column: str | None
     non_unique: int
@@ -150,7 +151,7 @@ def _index(name: str, parts: list[_Part]) -> Index:
 
 
 def charset_of(collation: str) -> str:
-    """The character set of a collation: its name's first word, on every server."""
+    """Return the character set of a collation: its name's first word, on every server."""
     return collation.split("_", 1)[0]
 
 
@@ -199,7 +200,7 @@ def _precision(kind: Kind, told: _Described) -> int:
 
 
 def _default(told: _Described, mariadb: bool) -> str | None:
-    """The default as both families could have told it; see the rules above."""
+    """Return the default in the form that both families share; see the rules above."""
     text = told.default
     if text is None or "VIRTUAL GENERATED" in told.extra or "STORED GENERATED" in told.extra:
         return None
@@ -218,12 +219,12 @@ def _default(told: _Described, mariadb: bool) -> str | None:
 
 def _hex_literal(told: _Described, text: str) -> str:
     raw = text.encode()
-    # MySQL shows a BINARY's default without the zero bytes that fill it up.
+    # MySQL prints a BINARY's default without the zero bytes that pad it.
     return "0x" + (raw.rstrip(b"\0") if told.data_type.lower() == "binary" else raw).hex().upper()
 
 
 def parse_members(column_type: str) -> tuple[str, ...]:
-    """The names in `enum('a','it''s')`."""
+    """Return the names in `enum('a','it''s')`."""
     return tuple(_unescape(match.group(1)) for match in _MEMBER.finditer(column_type))
 
 

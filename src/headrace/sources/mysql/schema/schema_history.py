@@ -1,11 +1,11 @@
-"""The schema history: every table's definition as of every position of the log, followed from the statements in it.
+"""The schema history: every table's definition as of every position of the log, derived from the DDL statements in it.
 
-It begins with what was captured from the server at a position (all tables of the databases that hold replicated ones, because a RENAME or
-a LIKE may bring any of them in) and then follows each statement of the log, in order. `as_of` answers for any position since, so a reader
-that lags behind an ALTER reads old rows by the old definition. Following a statement again, or one that a table's capture has seen
-already, changes nothing: replays are harmless. What cannot be known from a statement's text is said, never guessed.
+It begins with a capture of the server at a position (all tables of the databases with replicated ones, because a RENAME or a LIKE may refer
+to any of them). Then it applies each statement of the log, in order. `as_of` returns the catalog for any later position, so a reader that
+is behind an ALTER reads old rows by the old definition. Applying a statement again, or one before a table's capture, changes nothing:
+replays are harmless. What a statement's text does not determine is reported, never guessed.
 
-The file is append-only JSON lines, each synced before `follow` returns; a line that a crash cut short is cut off at the next start.
+The file is append-only JSON lines, each synced before `follow` returns. A line that a crash cut short is removed at the next start.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ _START_OVER: Final = "to start over, remove the state directory and the target t
 
 
 class SchemaHistory:
-    """Definitions by position. In memory, or kept in a file."""
+    """Definitions by position, in memory or in a file."""
 
     def __init__(self, wanted: Callable[[TableName], bool], dialect: Dialect, file: Path | Journal | None = None) -> None:
-        """Open the history in the file, if there is one. `wanted` says which tables are selected."""
+        """Open the history in the file, if there is one. `wanted` selects the tables."""
         self._wanted, self._dialect = wanted, dialect
         self._journal = Journal(file) if isinstance(file, Path) else file
         self._clear()
@@ -66,34 +66,34 @@ class SchemaHistory:
 
     @property
     def reached(self) -> BinlogPosition:
-        """Up to where statements were followed; the place of the capture at first."""
+        """The position up to which statements were applied; at first, the position of the capture."""
         if self._reached is None:
             raise DefiniteError("the schema history is empty", hint=_START_OVER)
         return self._reached
 
     @property
     def catalogue(self) -> SchemaCatalog:
-        """What is defined at the newest position."""
+        """The catalog at the newest position."""
         return SchemaCatalog(self._tables, self._charsets)
 
     def begin(self, captured: SchemaCatalog, position: BinlogPosition) -> None:
-        """Start over from what the server said at `position`."""
+        """Start over from a capture at `position`."""
         if self._journal is not None:
             self._journal.rewrite([_captured_entry(captured, position)])
         self._clear()
         self._begin(captured, position)
 
     def learn(self, schemas: Iterable[TableSchema], position: BinlogPosition) -> None:
-        """Take tables as captured at `position`: statements up to there count as seen for them."""
+        """Store tables captured at `position`: statements up to there are already part of their definitions."""
         schemas = list(schemas)
         self._append({"position": position.to_json(), "learned": [schema.to_json() for schema in schemas]})
         self._learn(schemas, position)
 
     def follow(self, query: Query, position: BinlogPosition) -> DdlOutcome:
-        """Take in a statement that ends at `position`; durable when it returns.
+        """Apply a statement that ends at `position`. The change is durable on return.
 
-        A statement that was followed before gives the same answer again and is not taken in twice, so that whoever crashed before acting
-        on an answer gets it once more. Only what a table's capture has seen since is left out: learn a table last.
+        A statement that was applied before gives the same outcome again and is not applied twice, so a caller that crashed before acting on
+        an outcome gets it once more. Only changes that a table's later capture contains are omitted, so learn a table last.
         """
         again = position < self.reached or (position == self.reached and query.statement == self._last)
         known = self._before(position) if again else self.catalogue
@@ -113,9 +113,9 @@ class SchemaHistory:
         return followed
 
     def as_of(self, position: BinlogPosition) -> SchemaCatalog:
-        """What was defined for events that lie behind `position`: statements that end at or before it have taken effect.
+        """Return the catalog for events after `position`: statements that end at or before it have taken effect.
 
-        A table is as it was captured for all positions before its capture, because nothing older is known of it.
+        Before its capture, a table has its captured definition, because nothing older is known.
         """
         if self._newest is not None and position >= self._newest:
             return SchemaCatalog(dict(self._tables), self._charsets_at(position, bisect_right))
@@ -134,16 +134,18 @@ class SchemaHistory:
         return SchemaCatalog(tables, self._charsets_at(position, bisect))
 
     def _charsets_at(self, position: BinlogPosition, bisect: Callable[..., int]) -> dict[str, str]:
-        """The character sets of databases, which decide how a CREATE TABLE behind `position` is understood when it is followed again."""
+        """Return the default character sets of databases, which determine the meaning of a CREATE TABLE after `position` when it is
+        replayed.
+        """
         at = bisect(self._charset_versions, position, key=lambda version: version[0])
         return dict(self._charset_versions[max(at - 1, 0)][1]) if self._charset_versions else {}
 
     def captured_at(self, name: TableName) -> BinlogPosition | None:
-        """Where a table was captured, if it was: what the log says of it up to there is in its definition already."""
+        """Return the position of a table's capture, if any: its definition contains all statements up to there."""
         return self._captured.get(name)
 
     def compact(self, before: BinlogPosition) -> None:
-        """Forget what only readers of events before `before` could need. Called when no reader is behind it."""
+        """Drop what only readers of events before `before` need. Call it when no reader is behind that position."""
         if self._journal is None or self._reached is None:
             return
         later = [entry for entry in self._journal.read() if BinlogPosition.from_json(entry["position"]) > before]
@@ -185,7 +187,7 @@ class SchemaHistory:
     def _note(self, name: TableName, schema: TableSchema | None, position: BinlogPosition) -> None:
         versions = self._versions.setdefault(name, [])
         if versions and versions[-1][0] >= position:
-            # A capture of now, learned while older statements are followed, or several changes of one statement.
+            # A recent capture, learned while older statements are applied, or several changes of one statement.
             versions[:] = [version for version in versions if version[0] < position]
         versions.append((position, schema))
         self._newest = position if self._newest is None else max(self._newest, position)
@@ -211,7 +213,7 @@ class SchemaHistory:
         self._reached, self._last = position, statement
 
     def _unseen(self, meaning: Meaning, position: BinlogPosition) -> Meaning:
-        """Without what tables captured behind `position` have seen already."""
+        """Return the meaning without changes that are part of a table's later capture."""
 
         def seen(name: TableName) -> bool:
             captured = self._captured.get(name)
@@ -226,7 +228,7 @@ class SchemaHistory:
         for change in meaning.changes:
             fresh = [name for name in tables_of(change) if not seen(name)]
             if isinstance(change, RenameTable) and change.table in lost:
-                # It goes on under yet another name: gamma to aside, alpha to gamma, aside to alpha.
+                # The table is renamed again: gamma to aside, alpha to gamma, aside to alpha.
                 lost.discard(change.table)
                 opaque.remove(change.table)
                 lost |= set(fresh) & {change.new_table}
@@ -236,7 +238,7 @@ class SchemaHistory:
             elif isinstance(change, RenameTable) and fresh == [change.table]:
                 changes.append(DropTable(change.table))
             elif isinstance(change, RenameTable) and fresh == [change.new_table]:
-                # What was captured under the old name is another table than the one that left it.
+                # The table captured under the old name is not the one that was renamed.
                 opaque.append(change.new_table)
                 lost.add(change.new_table)
         return replace(

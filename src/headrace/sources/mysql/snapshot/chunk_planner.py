@@ -1,11 +1,11 @@
-"""Cutting a table into chunks of about equal size by its key, without scanning it.
+"""Cuts a table into chunks of about equal size by its key, without scanning it.
 
-The table's key space is split at keys that exist, again and again, largest part first, until every part is estimated to be a fraction of a
-chunk; neighbours are then put together. Each split costs two look-ups in the index; each estimate is the optimiser's own (EXPLAIN), which
-dives into the index at both ends of a range. So the cost goes with the number of chunks, not of rows.
+The key space is split repeatedly at existing keys, largest part first, until every part is estimated to be a fraction of a chunk. Then
+neighbours are joined. Each split costs two index look-ups. Each estimate is the optimiser's own (EXPLAIN), which dives into the index at
+both ends of a range. So the cost depends on the number of chunks, not of rows.
 
-Whatever the estimates say, the conditions are total and disjoint under the server's own comparison: a chunk is `key > bound AND key <= next
-bound`, the first and last are open, and bounds are keys read from the table, which compare equal to themselves.
+For any estimates, the conditions are total and disjoint under the server's own comparison: a chunk is `key > bound AND key <= next bound`,
+the first and last are open, and bounds are keys read from the table, which compare equal to themselves.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, q
 from headrace.sources.mysql.snapshot.key_columns import KeyColumn, key_column
 
 _PARTS_PER_CHUNK: Final = 4
-# A part that would not come apart in so many splits consists of what our guesses cannot tell apart.
+# A part that this many splits did not reduce holds keys that the guesses cannot separate.
 _FRUITLESS_SPLITS: Final = 64
 _SPARE_SPLITS: Final = 500
 
@@ -32,7 +32,7 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True, slots=True)
 class KeyRange:
-    """A chunk: a condition in SQL and about how many rows satisfy it."""
+    """A chunk: an SQL condition and the estimated number of rows."""
 
     where: str
     estimate: int
@@ -40,7 +40,7 @@ class KeyRange:
 
 @dataclass(frozen=True, slots=True)
 class ChunkBounds:
-    """Where a table is cut: the keys up to which each chunk but the last goes, and about how many rows each chunk has."""
+    """The last key of each chunk except the last chunk, and the estimated number of rows of each chunk."""
 
     columns: tuple[KeyColumn, ...]
     bounds: tuple[Key, ...]
@@ -58,12 +58,12 @@ class ChunkBounds:
 
 
 def plan_ranges(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> list[KeyRange]:
-    """Conditions that cut the table into chunks of about `chunk_rows` rows; one without a condition if it has no key to cut by."""
+    """Return conditions that cut the table into chunks of about `chunk_rows` rows; one without a condition if it has no usable key."""
     return plan_bounds(connection, address, schema, rows, chunk_rows).ranges
 
 
 def plan_bounds(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, rows: int, chunk_rows: int) -> ChunkBounds:
-    """Where to cut the table into chunks of about `chunk_rows` rows; nowhere if it has no key to cut by."""
+    """Return the bounds of chunks of about `chunk_rows` rows; none if the table has no usable key."""
     whole = ChunkBounds((), (), (max(rows, 1),))
     if rows <= chunk_rows:
         return whole
@@ -76,7 +76,7 @@ def plan_bounds(connection: Connection[Any], address: MySQLAddress, schema: Tabl
 
 @dataclass(frozen=True, slots=True)
 class KeyIndex:
-    """The index of the row key, as far as it can be used: columns that are indexed whole, in one direction, and spelled exactly."""
+    """The usable part of the row key's index: whole columns in one direction whose values have exact literals."""
 
     name: str
     columns: tuple[KeyColumn, ...]
@@ -119,7 +119,7 @@ class _Part:
     high: Key
     estimate: int
     path: tuple[int, ...] = ()
-    """Where it lies among the others: left is 0, right is 1, at every split."""
+    """The position among the parts: left is 0, right is 1, at every split."""
     fruitless: int = 0
 
 
@@ -130,13 +130,13 @@ class _Splitter:
         self._connection, self._address, self._columns = connection, address, index.columns
         table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"
         self._from = f"FROM {table} FORCE INDEX ({quote_name(index.name)})"
-        # An index that is forced is not looked into by MySQL's optimiser: it would answer "1 row" to everything.
+        # MySQL's optimiser does not dive into a forced index: it would estimate 1 row for every range.
         self._estimated = f"FROM {table} USE INDEX ({quote_name(index.name)})"
         self._expressions = ", ".join(expression for column in self._columns for expression in column.expressions)
         self._explain = "EXPLAIN" if is_mariadb(connection) else "EXPLAIN FORMAT=TRADITIONAL"
 
     def parts(self, rows: int, chunk_rows: int) -> list[_Part]:
-        """Parts of at most a fraction of a chunk each, in the order of their keys; fewer and larger ones where no split helps."""
+        """Return parts of at most a fraction of a chunk each, in key order; larger ones where splitting does not help."""
         low, high = self._seek("", descending=False), self._seek("", descending=True)
         if low is None or high is None:
             return []
@@ -155,7 +155,7 @@ class _Splitter:
         return sorted(done, key=lambda part: part.path)
 
     def _split(self, part: _Part) -> tuple[_Part, ...]:
-        """Two parts, or none if there is but one key in it as far as we can tell."""
+        """Return two parts, or none if no second key is found."""
         at = next((i for i, pair in enumerate(zip(part.low, part.high, strict=True)) if pair[0] != pair[1]), None)
         if at is None:
             return ()
@@ -186,7 +186,7 @@ class _Splitter:
         )
 
     def _seek(self, where: str, *, descending: bool) -> Key | None:
-        """The first or last key that satisfies a condition: one look-up in the index."""
+        """Return the first or last key that satisfies a condition: one index look-up."""
         direction = " DESC" if descending else ""
         order = ", ".join(f"{column.name}{direction}" for column in self._columns)
         condition = f" WHERE {where}" if where else ""
@@ -201,7 +201,7 @@ class _Splitter:
         return tuple(found)
 
     def _estimate(self, low: Key, high: Key) -> int:
-        """The optimiser's guess at the rows from one key to another."""
+        """Return the optimiser's estimate of the rows between two keys."""
         where = f"{compare_key(self._columns, low, '>', '>=')} AND {compare_key(self._columns, high, '<', '<=')}"
         with server_errors(self._address), self._connection.cursor(DictCursor) as cursor:
             cursor.execute(f"{self._explain} SELECT 1 {self._estimated} WHERE {where}")
@@ -210,7 +210,7 @@ class _Splitter:
 
 
 def compare_key(columns: Sequence[KeyColumn], key: Key, strict: str, last: str) -> str:
-    """`columns < key` and the like, spelled out so that the range optimiser understands composite keys."""
+    """Return `columns < key` and the like, written out so that the range optimiser understands composite keys."""
     spelled = [(column.name, column.literal(value)) for column, value in zip(columns, key, strict=True)]
     terms = []
     for i, (name, literal) in enumerate(spelled):
@@ -221,13 +221,13 @@ def compare_key(columns: Sequence[KeyColumn], key: Key, strict: str, last: str) 
 
 
 def _join(columns: tuple[KeyColumn, ...], parts: list[_Part], chunk_rows: int) -> ChunkBounds:
-    """Neighbours put together until they make a chunk, cut at the last key of each."""
+    """Join neighbouring parts into chunks, cut at the last key of each."""
     groups: list[tuple[Key, int]] = []
     held = 0
     for i, part in enumerate(parts):
         held += part.estimate
         following = parts[i + 1].estimate if i + 1 < len(parts) else 0
-        # Whichever is nearer to the wanted size: with the next part, or without it.
+        # Cut here if the chunk is closer to the wanted size without the next part.
         if following and abs(chunk_rows - held) <= abs(held + following - chunk_rows):
             groups.append((part.high, held))
             held = 0

@@ -1,8 +1,8 @@
-"""Key columns as a snapshot's planner sees them: values read exactly, spelled as literals exactly, and guesses at what lies between two.
+"""Key columns for the chunk planner: exact values, exact literals, and guesses at values between two keys.
 
-A bound of a chunk is always a key that was read from the table, spelled so that the server's own comparison finds it equal to itself:
-numbers as digits, texts and bytes as the bytes they are kept as, dates as the server prints them. A guess may be wrong in any way: it only
-says where to look for the next key, and the server answers with one that is there.
+A chunk bound is always a key that was read from the table. Its literal compares equal to itself on the server: numbers as digits, text and
+bytes as the stored bytes, dates as the server prints them. A guess may be wrong: it only determines where to look for the next key, and the
+server returns an existing one.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ from headrace.sources.mysql.server.connection import quote_name
 
 _UNICODE: Final = {"utf8mb4": 0x110000, "utf16": 0x110000, "utf16le": 0x110000, "utf32": 0x110000}
 _BASIC_PLANE: Final = {"utf8mb3": 0x10000, "utf8": 0x10000, "ucs2": 0x10000}
-# As collations order them: marks, digits, letters; upper and lower case as one.
+# In the order of common collations: punctuation, digits, letters without case.
 _ASCII_ORDER: Final = " _-,;:!?.'\"()[]{}@*/\\&#%`^+<=>|~$0123456789abcdefghijklmnopqrstuvwxyz"
 _RANKS: Final = {char: rank for rank, char in enumerate(_ASCII_ORDER)}
 
 
 class KeyColumn(Protocol):
-    """How one column of a key is read, spelled and guessed at."""
+    """How one key column is read, written as a literal, and guessed at."""
 
     @property
     def name(self) -> str:
-        """Quoted."""
+        """The quoted name."""
 
     @property
     def expressions(self) -> tuple[str, ...]:
-        """What to select; `take` makes a value of it."""
+        """The expressions to select; `take` converts the result to a value."""
 
     def take(self, found: Sequence[Any]) -> Any: ...
 
     def literal(self, value: Any) -> str: ...
 
     def guesses(self, low: Any, high: Any) -> list[str]:
-        """Literals that may split the values above `low` up to `high`, the best first."""
+        """Return literals that may split the values above `low` up to `high`, the best first."""
 
 
 def key_column(name: str, kind: Kind, charset: str, collation: str) -> KeyColumn | None:
-    """The column's ways; None if its values cannot be spelled exactly, or are compared otherwise than they are ordered."""
+    """Return the key column; None if its values have no exact literals, or if their comparison differs from their order."""
     quoted = quote_name(name)
     if kind in INTEGERS or kind is Kind.YEAR:
         return Number(quoted, quoted)
@@ -119,7 +119,7 @@ class Text:
     name: str
     charset: str
     folds: bool
-    """Whether upper and lower case lie together."""
+    """Whether the collation ignores case."""
 
     @property
     def expressions(self) -> tuple[str, ...]:
@@ -129,7 +129,7 @@ class Text:
         return _text(found[0]), _text(found[1])
 
     def literal(self, value: Any) -> str:
-        # The bytes as they are kept, not as they came through the connection's character set.
+        # The stored bytes, not those converted to the connection's character set.
         return f"_{self.charset} X'{value[0]}'"
 
     def guesses(self, low: Any, high: Any) -> list[str]:
@@ -151,7 +151,7 @@ class Text:
         return _RANKS.get(base, len(_RANKS) + ord(base))
 
     def _char(self, rank: int) -> str:
-        """A character of that rank, if the column can hold one."""
+        """Return a character of that rank, if the column can hold one."""
         if self.folds and rank < len(_RANKS):
             return _ASCII_ORDER[rank]
         code = rank - len(_RANKS) if self.folds else rank
@@ -161,7 +161,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class _AsPrinted:
-    """A column whose values are compared as the server prints them."""
+    """A column whose values compare as the server prints them."""
 
     name: str
     kind: Kind
@@ -188,7 +188,7 @@ class Temporal(_AsPrinted):
 
 @dataclass(frozen=True, slots=True)
 class Printed(_AsPrinted):
-    """MariaDB's own types, kept as bytes and printed as people know them."""
+    """MariaDB's own types, stored as bytes and printed as text."""
 
     def guesses(self, low: Any, high: Any) -> list[str]:
         if self.kind is Kind.UUID:
@@ -202,14 +202,14 @@ def _text(value: Any) -> str:
 
 
 def _middle_bytes(low: bytes, high: bytes) -> bytes:
-    """As fractions to the base 256, with enough places after those in common."""
+    """Treat the bytes as fractions to the base 256, with enough digits after the common prefix."""
     common = next((i for i, pair in enumerate(zip(low, high, strict=False)) if pair[0] != pair[1]), min(len(low), len(high)))
     size = common + 8
     numbers = [int.from_bytes(value[:size].ljust(size, b"\0"), "big") for value in (low, high)]
     return ((sum(numbers) + 1) // 2).to_bytes(size, "big")
 
 
-# MariaDB orders a UUID by its last group first; from version 6 on, as it is written.
+# MariaDB orders a UUID by its last group first; from UUID version 6 on, as it is printed.
 _SWAPPED: Final = ((20, 32), (16, 20), (12, 16), (8, 12), (0, 8))
 
 
@@ -232,7 +232,7 @@ _DAY_US: Final = 86_400_000_000
 
 
 def _moment(text: str, kind: Kind) -> int:
-    """Microseconds; of days that do not exist, those of a day nearby."""
+    """Return microseconds; for an invalid date those of a nearby day."""
     found = _MOMENT.fullmatch(text)
     if found is None:
         return 0

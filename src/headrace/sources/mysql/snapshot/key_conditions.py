@@ -1,7 +1,7 @@
-"""Conditions in the server's SQL for rows with given keys.
+"""SQL conditions for rows with given keys.
 
-Invariant: every row with one of the keys satisfies the condition. A collation may let others in (`'a'` where `'A'` was asked for): whoever
-asks looks at the keys of what comes back.
+Invariant: every row with one of the keys satisfies the condition. A collation may match others too (`'a'` for `'A'`), so the caller
+compares the keys of the result.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from headrace.sources.mysql.server.connection import quote_name
 
 
 def key_condition(schema: TableSchema, keys: pa.Table) -> str:
-    """The condition of having one of these keys, given as a table of the key's columns."""
+    """Return the condition for one of these keys, given as a table of the key's columns."""
     names = [quote_name(name) for name in schema.row_key]
     spelled = [_literals(schema.column(name), keys.column(name)) for name in schema.row_key]
     if len(names) == 1:
         return f"{names[0]} IN ({', '.join(spelled[0])})"
-    # Spelled out, because not every server's optimiser sees a range in a list of rows.
+    # Written out, because not every server's optimiser sees a range in a list of rows.
     rows = (" AND ".join(f"{name} = {value}" for name, value in zip(names, row, strict=True)) for row in zip(*spelled, strict=True))
     return "(" + " OR ".join(f"({row})" for row in rows) + ")"
 

@@ -1,13 +1,13 @@
-"""Snapshots without locks: chunks of a table by its key, each stamped with a log position noted before it is read.
+"""Snapshots without locks: chunks of a table by its key, each with a log position that is noted before the read.
 
-Why this is right: a chunk's rows carry the position's version; every later change has a higher one and comes through the stream, which
-starts at a position not after any chunk's. Changes that the read already saw are replayed over it and win; changes before the position
-were visible to the read (see `watermark`). So chunks may be read in any order, in parallel, and again after a crash.
+Why this is right: a chunk's rows carry the position's version. Every later change has a higher version and comes through the stream, which
+starts at or before every chunk's position. Changes that the read already saw are replayed over it and win. Changes before the position were
+visible to the read (see `log_watermark`). So chunks may be read in any order, in parallel, and again after a crash.
 
-A sink that counts rows cannot take it that way: there a table is read exactly as of one position (`exact`), in one chunk or in chunks that
-share a moment, and what breaks off in the middle is an error, because only the driver can take away what was written before.
+A sink that counts rows cannot replay changes. For it a table is read exactly as of one position (`exact`), in one chunk or in chunks that
+share a position. A read that breaks off is an error, because only the driver can delete the rows written before.
 
-Every row satisfies exactly one chunk's condition, however well or badly the chunks were planned (see `chunking`).
+Every row satisfies exactly one chunk's condition, for any plan (see `chunk_planner`).
 """
 
 from __future__ import annotations
@@ -40,20 +40,20 @@ log = logging.getLogger("headrace.mysql")
 
 _PATIENCE_S: Final = 600.0
 _CHUNK_NUMBER_BITS: Final = 40
-"""Rows are numbered within their chunk: no two rows of a snapshot have one number."""
+"""Row numbers start at the chunk number shifted by this, so that no two rows of a snapshot share one."""
 _LONGEST_PAUSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A part of a table, told by a condition in SQL."""
+    """A part of a table, defined by an SQL condition."""
 
     database: str
     table: str
     number: int
     where: str
     estimate: int
-    """About how many rows, for progress only."""
+    """The estimated number of rows, for progress only."""
 
     @property
     def name(self) -> TableName:
@@ -69,12 +69,12 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class ReadSpan:
-    """The part of the log during which rows were read."""
+    """The range of the log in which rows were read."""
 
     position: BinlogPosition
-    """Noted before the rows were read. They carry it as version."""
+    """Noted before the rows were read. They carry it as their version."""
     until: BinlogPosition
-    """The log's end after the rows were read. Only statements above it came after the rows.
+    """The end of the log after the rows were read. Only statements after it came after the rows.
 
     A SELECT reads a table as it is named and defined when it gets the table's metadata lock, which may be later than the position.
     """
@@ -88,11 +88,11 @@ class ReadSpan:
 
 
 ChunkBlocks = Generator[ChangeBlock, None, ReadSpan]
-"""The blocks of a chunk; at the end, when they were read."""
+"""Yields the blocks of a chunk; returns the range in which they were read."""
 
 
 def plan_chunks(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, chunk_rows: int = CHUNK_ROWS) -> list[Chunk]:
-    """Chunks of about `chunk_rows` rows each."""
+    """Return chunks of about `chunk_rows` rows each."""
     rows = estimate_rows(connection, address, schema.name)
     ranges = plan_ranges(connection, address, schema, rows, chunk_rows)
     return [Chunk(schema.name.database, schema.name.table, i, found.where, found.estimate) for i, found in enumerate(ranges)]
@@ -108,12 +108,13 @@ def read_chunk(
     *,
     exact: bool = False,
 ) -> ChunkBlocks:
-    """The rows of a chunk as blocks; all of them again, with a later position, when the server went away in the middle.
+    """Yield the rows of a chunk as blocks; all of them again, with a later position, if the connection breaks.
 
-    `reached`: how far a stream is that has written to the same tables. `exact`: the rows are those of their position, none comes twice.
+    `reached`: the position of a stream that has written to the same tables. `exact`: the rows are those of their position, without
+    repetition.
     """
     give_up_at, pause_s = time.monotonic() + _PATIENCE_S, 0.1
-    # Rows that nothing tells apart cannot be merged with changes that they hold already.
+    # Rows without a key cannot be merged with changes that they already contain.
     read = _read_exactly if exact or not schema.row_key else _read_chunk
     while True:
         begun = False
@@ -140,7 +141,7 @@ def _read_exactly(
 ) -> ChunkBlocks:
     with exact_table_snapshot(address, schema.name, epoch) as reader:
         if reached is not None and reader.position < reached:
-            # What is in the log may not be visible yet; what was written of it would be neither in the rows nor come again.
+            # A logged change may not be visible yet. If the stream has written it, it would be missing in the rows and not come again.
             raise TransientError(f"{reader.position} is visible, and {reached} was written already", place=str(address))
         position = reader.position.behind(reached)
         yield from read_chunk_at(reader.connection, address, schema, chunk, position, options)
@@ -159,7 +160,7 @@ def _read_chunk(
 def read_chunk_at(
     connection: Connection[Any], address: MySQLAddress, schema: TableSchema, chunk: Chunk, position: BinlogPosition, options: ReadOptions
 ) -> Iterator[ChangeBlock]:
-    """The rows of a chunk as the connection's transaction sees them, stamped with the position that belongs to it."""
+    """Yield the rows of a chunk as the connection's transaction sees them, with its position."""
     version, read_at, number = position.version, time.time_ns() // 1000, chunk.number << _CHUNK_NUMBER_BITS
     chosen = options.projection.project(schema)
     for batch in scan_table(connection, address, chosen, chunk.where, zero_dates=options.zero_dates):
@@ -175,14 +176,14 @@ def read_chunk_at(
 
 
 def snapshot_place(name: TableName) -> str:
-    """The place of an error that concerns the snapshot of one table alone."""
+    """Return the place of an error that concerns the snapshot of one table."""
     return f"snapshot of {name}"
 
 
 def estimate_rows(connection: Connection[Any], address: MySQLAddress, name: TableName) -> int:
-    """The server's own guess at the number of rows."""
+    """Return the server's own estimate of the number of rows."""
     if not is_mariadb(connection):
-        # MySQL shows what it knew a day ago.
+        # By default MySQL returns statistics that are up to a day old.
         query(connection, address, "SET SESSION information_schema_stats_expiry = 0")
     sql = "SELECT table_rows FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
     found = query(connection, address, sql, (name.database, name.table))

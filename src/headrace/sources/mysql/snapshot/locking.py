@@ -1,22 +1,22 @@
-"""Snapshots of many tables at one place of the log: one driver, several readers, the tables locked for milliseconds.
+"""Snapshots of many tables at one log position: one driver, several readers, the tables locked for milliseconds.
 
-The sequence is MaterializeMySQL's: FLUSH TABLES, FLUSH TABLES WITH READ LOCK, the log's position, consistent-snapshot transactions,
-SHOW CREATE TABLE, UNLOCK TABLES. The transactions belong to readers in other processes, perhaps on other machines; what both sides share is
-the server, so they meet there, by its named locks. A lock that is held is a word said; it is unsaid when its connection ends.
+The sequence is MaterializeMySQL's: FLUSH TABLES, FLUSH TABLES WITH READ LOCK, the log position, consistent-snapshot transactions, SHOW
+CREATE TABLE, UNLOCK TABLES. The transactions belong to readers in other processes, perhaps on other machines. Driver and readers share only
+the server, so they signal each other by its named locks. Holding a lock is a signal. It ends with its connection.
 
     driver                                     each reader
-    "driver" (as long as it lives)
-                                               "ready"
+    holds "driver" (as long as it lives)
+                                               sets "ready"
     locks the tables, notes the position
-    "open"                                     sees it: starts its transaction, notes the position
-                                               "done"
-    all done: shows the tables, unsays "open",
+    sets "open"                                sees it: starts its transaction, notes the position
+                                               sets "done"
+    all done: shows the tables, clears "open",
     unlocks the tables
-    "go"                                       sees it: unsays "ready", reads its chunks
+    sets "go"                                  sees it: clears "ready", reads its chunks
 
-Why no reader can be fooled: "open" is said only while the tables are locked; a reader reads nothing before "go", and the driver says that
-only when every reader was done while it held the lock itself. If the driver dies at any point, its words are unsaid and every reader stops.
-Every wait has an end, and every end frees the tables.
+Why no reader sees a wrong state: "open" is set only while the tables are locked. A reader reads nothing before "go", and the driver sets
+that only if every reader was done while it held the lock. If the driver dies at any point, its signals end and every reader stops. Every
+wait has a timeout, and every timeout unlocks the tables.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ _RELOAD_HINT: Final = "GRANT RELOAD ON *.* to the user, or take the snapshot wit
 
 @dataclass(frozen=True, slots=True)
 class Rendezvous:
-    """What driver and readers of one snapshot must know of each other. Goes through JSON."""
+    """What driver and readers of one snapshot share. Serialised as JSON."""
 
     readers: int
     token: str = field(default_factory=lambda: secrets.token_hex(8))
     gather_s: float = 120.0
-    """How long the driver waits for its readers, and they for it. Nothing is locked meanwhile."""
+    """How long the driver and its readers wait for each other. Nothing is locked meanwhile."""
     lock_s: float = 10.0
-    """The longest the tables may stay locked, and the longest we queue for the lock (others queue behind us)."""
+    """The longest time that the tables stay locked, and that the driver queues for the lock (others queue behind it)."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,17 +69,17 @@ class Rendezvous:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPoint:
-    """The one place of the log that all readers see, and the tables as they were there."""
+    """The log position that all readers see, and the table definitions at that position."""
 
     position: BinlogPosition
     definitions: dict[TableName, str]
     """Each table's SHOW CREATE TABLE."""
     locked_s: float
-    """How long nobody could write."""
+    """How long writes were blocked."""
 
 
 class ConsistentSnapshot:
-    """The driver's side. Enter it, start the readers, call `take`; the readers read on after it has been left."""
+    """The driver's side. Enter it, start the readers, call `take`. The readers continue after it is left."""
 
     def __init__(self, address: MySQLAddress, rendezvous: Rendezvous, tables: Sequence[TableName], epoch: int) -> None:
         self._address, self._rendezvous, self._tables, self._epoch = address, rendezvous, tables, epoch
@@ -95,7 +95,7 @@ class ConsistentSnapshot:
             self._connection.close()
 
     def take(self, keep_waiting: Callable[[], bool] = lambda: True) -> SnapshotPoint:
-        """Gather the readers, lock, let them begin, unlock. `keep_waiting` may end it early, if readers cannot come any more."""
+        """Gather the readers, lock, let them begin, unlock. `keep_waiting` ends it early if it returns false."""
         meeting, readers = self._rendezvous, range(self._rendezvous.readers)
         self._await(self._all_said("ready"), meeting.gather_s, "not all readers of the snapshot have come", keep_waiting)
         query(self._connection, self._address, f"SET SESSION lock_wait_timeout = {math.ceil(meeting.lock_s)}")
@@ -114,7 +114,7 @@ class ConsistentSnapshot:
             self._unsay("open")
             query(self._connection, self._address, "UNLOCK TABLES")
         except BaseException:
-            # Unlocks the tables and unsays every word, also where a statement could not be sent any more.
+            # Unlocks the tables and ends every signal, even if no statement can be sent any more.
             self._connection.close()
             raise
         locked_s = time.monotonic() - started
@@ -135,7 +135,7 @@ class ConsistentSnapshot:
         query(self._connection, self._address, "DO RELEASE_LOCK(%s)", (self._rendezvous.word(word),))
 
     def _all_said(self, word: str, *, said: bool = True) -> Callable[[], bool]:
-        """Whether all readers hold it (or none does)."""
+        """Whether all readers have set the signal (or none has)."""
         words = tuple(self._rendezvous.word(word, reader) for reader in range(self._rendezvous.readers))
         sql = "SELECT 1" + ", IS_USED_LOCK(%s)" * len(words)
 
@@ -175,7 +175,7 @@ def _meet(connection: Connection[Any], address: MySQLAddress, rendezvous: Rendez
     ready = rendezvous.word("ready", number)
     query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
     _say(connection, address, ready)
-    # The driver may queue for the lock after all have come.
+    # The driver may queue for the lock after all readers have come.
     driver = _await_word(connection, address, rendezvous, "open", rendezvous.gather_s + rendezvous.lock_s)
     query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
     position = _locked_position(connection, address, epoch)
@@ -213,7 +213,7 @@ def _holder(connection: Connection[Any], address: MySQLAddress, word: str) -> in
 
 
 def _locked_position(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
-    """The log's end while nobody can commit: what is in it is visible, and the GTIDs are those of the log up to there."""
+    """Return the end of the log while no transaction can commit: its content is visible, and the GTID set is exactly that of the log."""
     end = log_end(connection, address, epoch)
     gtid: object
     if is_mariadb(connection):
@@ -225,11 +225,11 @@ def _locked_position(connection: Connection[Any], address: MySQLAddress, epoch: 
 
 @contextmanager
 def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int, lock_s: float = 10.0) -> Iterator[SnapshotReader]:
-    """A transaction that sees one table exactly as it was at a place of the log: not a change less, not a change more.
+    """Provide a transaction that sees one table exactly as of a log position.
 
-    MariaDB reports the place that belongs to a snapshot. On MySQL the table is locked against writes for the milliseconds it takes to begin
-    the transaction and to note the log's end: whoever changed the table before has committed, whoever does so later is logged later. (For
-    other tables the place means nothing: their commits may be under way.)
+    MariaDB reports the position of a snapshot. On MySQL the table is locked against writes for the milliseconds that the start of the
+    transaction and the read of the log's end take: earlier changes of the table are committed, later ones are logged later. The position is
+    not exact for other tables, whose commits may be in progress.
     """
     connection = connect(address)
     try:
@@ -247,7 +247,7 @@ def exact_table_snapshot(address: MySQLAddress, name: TableName, epoch: int, loc
 
 @contextmanager
 def _locked(address: MySQLAddress, name: TableName, lock_s: float) -> Iterator[None]:
-    """One table, locked against writes by a connection of its own."""
+    """Lock one table against writes, on its own connection."""
     connection = connect(address)
     try:
         query(connection, address, f"SET SESSION lock_wait_timeout = {math.ceil(lock_s)}")

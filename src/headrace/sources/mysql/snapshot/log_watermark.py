@@ -1,12 +1,12 @@
-"""Noting where the log stands, so that everything before that place is already visible to a reader.
+"""Notes a log position such that everything before it is already visible to a reader.
 
-A server writes a transaction to its log before the engine commits it, so "the log's end" may lie behind changes that a SELECT does not see
-yet; a snapshot stamped with it would hide them for ever. The position noted here has no such transaction before it:
+A server writes a transaction to its log before the engine commits it, so the log may end after changes that a SELECT does not see yet. A
+snapshot with that position would hide them for ever. The position noted here has no such transaction before it:
 
-- MariaDB: a consistent-snapshot transaction reports the log position that belongs to it exactly.
+- MariaDB: a consistent-snapshot transaction reports its exact log position.
 - MySQL with GTIDs: a transaction's GTID is *owned* from before it reaches the log until after it is visible. Read the position, then wait
   until none of the GTIDs owned at that moment is owned any longer.
-- MySQL without GTIDs: a global read lock, held for the time of one statement, waits for commits under way.
+- MySQL without GTIDs: a global read lock, held for one statement, waits for commits in progress.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMMITTED_WITHIN_S: Final = 60.0
 
 
 def note_position(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
-    """The log's position; what the connection reads from now on includes every change before it.
+    """Return a log position. Everything that the connection reads from now on includes every change before it.
 
     On MariaDB this opens a read transaction: the caller reads in it and ends it with COMMIT.
     """
@@ -38,7 +38,7 @@ def note_position(connection: Connection[Any], address: MySQLAddress, epoch: int
 
 
 def log_end(connection: Connection[Any], address: MySQLAddress, epoch: int) -> BinlogPosition:
-    """Where the log ends now, visible or not."""
+    """Return the current end of the log, visible or not."""
     file, offset = log_status(connection, address)
     return BinlogPosition(file, offset, epoch=epoch)
 
@@ -58,7 +58,7 @@ def _note_by_gtid(connection: Connection[Any], address: MySQLAddress, epoch: int
         executed, owned = _gtids(connection, address)
         position = log_end(connection, address, epoch)
         executed_after, owned_after = _gtids(connection, address)
-        # Nothing owned on either side and nothing finished between: the executed set is exactly the log up to here.
+        # No GTID is owned before or after, and none was executed in between: the executed set is exactly the log up to here.
         if not owned and not owned_after and executed == executed_after:
             return BinlogPosition(position.file, position.offset, executed, epoch)
     return _note_while_busy(connection, address, epoch)
@@ -81,7 +81,7 @@ def _gtids(connection: Connection[Any], address: MySQLAddress) -> tuple[str, str
 
 
 def _owned(text: str) -> frozenset[str]:
-    """The GTIDs in `gtid_owned`, which reads `uuid:7#12:8#13, uuid2:1#4` (number#thread)."""
+    """Return the GTIDs in `gtid_owned`, which has the form `uuid:7#12:8#13, uuid2:1#4` (number#thread)."""
     found: set[str] = set()
     for part in text.split(","):
         source, *numbers = part.strip().split(":")

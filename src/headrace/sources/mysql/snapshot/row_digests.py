@@ -1,8 +1,8 @@
-"""Digests of rows, computed by the server's own functions (see `headrace.model.digest` for what they are of).
+"""Digests of rows, computed by the server's own functions (defined in `headrace.model.digest`).
 
-Exact for every kind. Doubles have no function for their bits, but a point has: `POINT(x, 0)` is kept as 4 bytes of spatial reference, 5
-bytes of header and the eight bytes of x. A FLOAT is widened to a double, which keeps its value. SHA2 is used because it is the one hash
-that all servers have (MySQL 9.6 moved MD5 and SHA1 to a component) and that is not linear.
+Exact for every kind. No function returns the bits of a double, but `POINT(x, 0)` is stored as 4 bytes of spatial reference, 5 bytes of
+header and the eight bytes of x. A FLOAT is widened to a double, which keeps its value. SHA2 is the only non-linear hash that all servers
+have (MySQL 9.6 moved MD5 and SHA1 to a component).
 """
 
 from __future__ import annotations
@@ -22,36 +22,37 @@ _MODULUS: Final = 1 << 64
 
 
 def read_digest(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, where: str = "") -> Digest:
-    """The digest of the rows that satisfy a condition."""
+    """Return the digest of the rows that satisfy a condition."""
     [found] = query(connection, address, _select(schema, where, "", ""))
     return _digest(found)
 
 
 def read_buckets(connection: Connection[Any], address: MySQLAddress, schema: TableSchema, where: str, buckets: int) -> Mapping[int, Digest]:
-    """The digests of the same rows in parts (see `bucket_of`); parts without rows are not there."""
+    """Return the digests of the same rows per bucket (see `bucket_of`). Empty buckets are absent."""
     rows = query(connection, address, _select(schema, where, f"{bucket_of(schema, buckets)}, ", " GROUP BY 1"))
     return {int(bucket): _digest(found) for bucket, *found in rows}
 
 
 def bucket_of(schema: TableSchema, buckets: int) -> str:
-    """The number of the part that a row belongs to, by its key; without a key by all of it."""
+    """Return SQL for the bucket of a row, by its key; without a key by all columns."""
     columns = [schema.column(name) for name in schema.row_key] or schema.columns
     return f"CRC32({_joined(columns)}) % {buckets}"
 
 
 def in_buckets(schema: TableSchema, buckets: int, chosen: Sequence[int]) -> str:
-    """The condition of belonging to one of the chosen parts."""
+    """Return the condition for rows in the chosen buckets."""
     return f"{bucket_of(schema, buckets)} IN ({', '.join(map(str, chosen))})"
 
 
 def sampled(schema: TableSchema, seed: int, share: float) -> str:
-    """The condition of belonging to a sample of the rows."""
+    """Return the condition for a sample of the rows."""
     columns = [schema.column(name) for name in schema.row_key] or schema.columns
     return f"CRC32(CONCAT('{seed},', {_joined(columns)})) % 1000000 < {round(share * 1_000_000)}"
 
 
 def _select(schema: TableSchema, where: str, first: str, last: str) -> str:
-    # A row too long for the server's max_allowed_packet has no hash and is missing in the sum: the sides differ, and its rows are read.
+    # A row too long for the server's max_allowed_packet has no hash and is missing in the sum. Then the digests differ, and the rows are
+    # compared.
     number = f"CAST(CONV(LEFT(SHA2({_joined(schema.columns)}, 256), 16), 16, 10) AS UNSIGNED)"
     table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"
     condition = f" WHERE {where}" if where else ""
@@ -115,7 +116,7 @@ def _or_null(column: Column, text: str) -> str:
 
 
 def _real_date(name: str) -> str:
-    """A date that no calendar has (a zero date, the 31st of February) is in no sink but as NULL."""
+    """Return an invalid date (a zero date, the 31st of February) as NULL: no sink stores it otherwise."""
     return f"IF(DAYOFMONTH({name}) BETWEEN 1 AND DAYOFMONTH(LAST_DAY({name})), {name}, 'N')"
 
 

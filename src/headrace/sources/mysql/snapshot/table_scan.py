@@ -1,4 +1,4 @@
-"""Rows of a table as change-block columns: a prepared SELECT, its result decoded by the compiled kernel as it arrives.
+"""Scans a table into Arrow batches: a prepared SELECT whose result the compiled kernel decodes as it arrives.
 
 Used by snapshots and by verification. The result streams: memory is one receive buffer and one block.
 """
@@ -27,11 +27,11 @@ from headrace.sources.mysql.server.bounded_connection import LARGEST_ROW_BYTES
 from headrace.sources.mysql.server.connection import MySQLAddress, quote_name, server_errors
 
 _DOUBTFUL: Final = frozenset({Kind.JSON, Kind.DECIMAL, Kind.ENUM, Kind.SET})
-"""Kinds whose values the kernel takes as they come."""
+"""Kinds whose values the kernel copies without validation."""
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 _RECEIVE_BYTES: Final = 1 << 20
 _DATA_BYTES: Final = 8 << 20
-# What 32-bit offsets can address; the protocol carries rows of 1 GiB at most.
+# The limit of 32-bit offsets. The protocol carries rows of at most 1 GiB.
 _LARGEST_DATA_BYTES: Final = (1 << 31) - 1
 _SPLIT_SIZE: Final = 0xFFFFFF
 
@@ -52,7 +52,7 @@ _FIXED_TYPES: Final = {
     Kind.BIT: (FIELD_TYPE.BIT,),
 }
 _WITHOUT_LENGTH: Final = frozenset(stored for types in _FIXED_TYPES.values() for stored in types) - {FIELD_TYPE.BIT}
-"""Types whose values come without their length; all others are strings of some kind in the protocol."""
+"""Types whose values have no length prefix; all others are strings in the protocol."""
 _TEMPORAL: Final = {
     Kind.DATE: (resultset.DATE, 4),
     Kind.DATETIME: (resultset.DATETIME, 8),
@@ -70,7 +70,7 @@ def scan_table(
     zero_dates: ZeroDates = ZeroDates.HALT,
     block_rows: int = MAX_BLOCK_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """The table's rows that satisfy `where` (SQL), in the server's order, as batches of `schema.arrow_schema`."""
+    """Yield the table's rows that satisfy `where` (SQL), in the server's order, as batches of `schema.arrow_schema`."""
     columns = ", ".join(_selected(column) for column in schema.columns)
     table = f"{quote_name(schema.name.database)}.{quote_name(schema.name.table)}"
     sql = f"SELECT {columns} FROM {table}" + (f" WHERE {where}" if where else "")
@@ -79,7 +79,7 @@ def scan_table(
 
 
 def _selected(column: Column) -> str:
-    """The column as it is asked for: what a server would answer as text, as bytes."""
+    """Return the select expression of a column: types that the server would print as text are cast to bytes."""
     name = quote_name(column.name)
     return f"CAST({name} AS BINARY({_AS_BYTES[column.kind]}))" if column.kind in _AS_BYTES else name
 
@@ -120,7 +120,7 @@ class _Result:
             yield from self._rows()
             warn_of_zero_dates(self._schema, [column.name for column in self._schema.columns], self._state[resultset.ZEROS :])
         except BaseException:
-            # What is left of the result must not be read as the answer to the next query.
+            # The rest of the result must not be read as the answer to the next query.
             connection._force_close()
             raise
         connection._execute_command(_STMT_CLOSE, struct.pack("<I", statement))
@@ -131,7 +131,7 @@ class _Result:
                 self._connection._read_packet()
 
     def _check_definitions(self) -> None:
-        """The server's answer has the types that we read it by: a table may have been altered since it was captured."""
+        """Check that the result has the captured types: the table may have been altered since."""
         for column in self._schema.columns:
             packet = self._connection._read_packet(FieldDescriptorPacket)
             if not _fits(column, packet.type_code, packet.scale, bool(packet.flags & FLAG.UNSIGNED)):
@@ -191,7 +191,7 @@ class _Result:
             raise unreadable_text(error, column, f"rows of {self._schema.name}") from error
 
     def _receive(self) -> None:
-        """Take in more bytes, making room by dropping what was decoded."""
+        """Receive more bytes, after dropping the decoded ones."""
         at = int(self._state[resultset.AT])
         if at and (at == self._end or len(self._raw) - self._end < _RECEIVE_BYTES):
             self._raw[: self._end - at] = self._raw[at : self._end].copy()
@@ -207,7 +207,7 @@ class _Result:
             self._raw = np.concatenate((self._raw[: self._end], np.empty(max(len(self._raw), _RECEIVE_BYTES), dtype=np.uint8)))
         room = self._raw.data[self._end :]
         if self._buffered:
-            # What the driver read ahead comes first; from then on its buffer is empty and passed by.
+            # Bytes that the driver has already buffered come first. After that its buffer is empty and bypassed.
             ahead = self._connection._rfile.read1(_RECEIVE_BYTES)
             room[: len(ahead)] = ahead
             received, self._buffered = len(ahead), False
@@ -218,7 +218,7 @@ class _Result:
         self._end += received
 
     def _decode_split(self, arena: Arena) -> int:
-        """Decode a row of 16 MiB or more, which comes in several packets; SPLIT when done, else why not."""
+        """Decode a row of 16 MiB or more, which spans several packets; return SPLIT when done, otherwise the reason why not."""
         state = self._state
         if state[resultset.ROWS]:
             return resultset.FULL
@@ -258,7 +258,7 @@ class _Result:
         at = int(self._state[resultset.AT])
         size = int.from_bytes(self._raw[at : at + 3].tobytes(), "little")
         packet = MysqlPacket(self._raw[at + 4 : at + 4 + size].tobytes(), "utf8mb4")
-        # An error has a number after its first byte.
+        # An error packet has a number after its first byte.
         if size >= 3:
             packet.check_error()
         if not size or not packet.is_eof_packet():
@@ -273,7 +273,7 @@ class _Result:
 
 
 def _fits(column: Column, stored: int, scale: int, unsigned: bool) -> bool:
-    """Whether values of a result's type are read right as the column's kind."""
+    """Whether values of the result's type decode correctly as the column's kind."""
     if column.kind in _FIXED_TYPES:
         return stored in _FIXED_TYPES[column.kind] and (column.kind not in INTEGERS or unsigned == (column.kind in UNSIGNED_INTEGERS))
     if column.kind is Kind.DECIMAL:
