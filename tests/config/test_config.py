@@ -15,13 +15,13 @@ from headrace.config.configuration import Configuration, LogFormat
 from headrace.config.target_overlaps import globs_overlap
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, ZeroDates
-from headrace.pipes.factory import shown_sink
 from headrace.service.logging.formatters import mask_secrets
 from headrace.settings.pipe_settings import SnapshotMode
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.server.options import TargetEngine
 from headrace.sinks.kafka.messages.options import MessageFormat
 from headrace.sinks.producer_sink import parse_producer
+from headrace.sinks.registry import redact_sink
 from testkit.pipelines.config_files import WHOLE, base, several
 
 
@@ -307,7 +307,7 @@ def test_settings_of_a_producer_are_shown_nowhere_and_masked_in_the_log(tmp_path
     configuration = loaded(tmp_path, base().replace('url = "chdb:data"', sink))
     [spec] = configuration.pipes[0].specs
     assert "hunter2" in spec.sink
-    assert shown_sink(spec.sink) == "class:my.module:Sink"
+    assert redact_sink(spec.sink) == "class:my.module:Sink"
     assert "hunter2" not in mask_secrets(f"it cannot be reached: {spec.sink}")
     monkeypatch.setenv("SOME_KEY", "hunter3")
     more = 'class = "my.module:Sink"\npassphrase = "hunter2"\napi_key = "hunter4"\nother = "x${SOME_KEY}"\ncolour = "red"'

@@ -22,8 +22,9 @@ from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
-from headrace.pipes.factory import PipeSpec, open_pipe
+from headrace.pipes.factory import open_pipe
 from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.pipes.spec import PipeSpec
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseTargetClaims
 from headrace.sinks.target_claims import Claim

@@ -18,9 +18,9 @@ import pytest
 from headrace.config.configuration import Configuration, ConfiguredPipe, ProcessSettings
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
-from headrace.pipes.factory import BuiltPipe, PipeSpec, TopicChoice
 from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.progress_view import ProgressView, Written
+from headrace.pipes.spec import BuiltPipe, PipeSpec, TopicChoice
 from headrace.pipes.state.event_skips import Skips, skipped_events
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import WaitState, current_wait, use_wait_state

@@ -15,11 +15,13 @@ import headrace
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink, same_sink
+from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink
 from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_settings
 from headrace.sinks.base import BatchCommit
 from headrace.sinks.producer import Producer
-from headrace.sinks.producer_sink import is_producer, open_producer, parse_producer
+from headrace.sinks.producer_address import is_producer
+from headrace.sinks.producer_sink import open_producer, parse_producer
+from headrace.sinks.registry import is_same_sink
 
 PAGE = Path(__file__).parents[2] / "docs" / "producers.md"
 MODULE = """
@@ -156,8 +158,8 @@ def test_a_scheme_of_an_installed_package(folder: Path) -> None:
         named.sink.prepare([TABLE])
     found = parse_producer("files:/data/out%20s?times=3", {"times": 4})
     assert (found.module, found.name, found.settings) == ("own_sinks", "Good", '{"times": 4, "path": "/data/out s"}')
-    assert same_sink("files:/data?times=3", "files:/data")
-    assert not same_sink("files:/data", "files:/other")
+    assert is_same_sink("files:/data?times=3", "files:/data")
+    assert not is_same_sink("files:/data", "files:/other")
 
 
 def test_settings_of_a_producer_are_free_but_for_secrets() -> None:

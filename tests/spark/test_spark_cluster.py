@@ -19,7 +19,8 @@ from pyspark.sql import Row
 from headrace.cli.flags import parse_spark_settings
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
-from headrace.pipes.factory import PipeSpec, check_reach
+from headrace.pipes.factory import check_reach
+from headrace.pipes.spec import PipeSpec
 from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.error_transport import serialize_errors
 from headrace.runtime.tasks import Report, report_batch

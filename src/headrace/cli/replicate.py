@@ -30,12 +30,11 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.shutdown import is_requested, stop_on_signal
-from headrace.sinks.url_schemes import is_kafka, is_stdout
 
 if TYPE_CHECKING:
-    from headrace.pipes.factory import PipeSpec
     from headrace.pipes.lifecycle.keeper_link import KeeperLink
     from headrace.pipes.lifecycle.progress_view import ProgressView
+    from headrace.pipes.spec import PipeSpec
 
 log = logging.getLogger("headrace")
 
@@ -104,16 +103,19 @@ LOG_FLAGS = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", 
 
 def replicate(arguments: argparse.Namespace) -> int:
     """Snapshot, then follow the changes."""
-    from headrace.pipes.factory import PipeSpec, TopicChoice, selected
+    from headrace.pipes.factory import selected
     from headrace.pipes.lifecycle.keeper_link import open_keeper_link
     from headrace.pipes.lifecycle.progress_view import LogView, choose_view
+    from headrace.pipes.source_registry import DEBEZIUM, source_connector
+    from headrace.pipes.spec import PipeSpec, TopicChoice
     from headrace.pipes.state.stored_settings import chosen_for
     from headrace.settings.pipe_settings import PipeSettings, SnapshotMode, snapshot_mode_for
+    from headrace.sinks.registry import prints_here
     from headrace.sources.mysql.limits import BatchLimits
 
     # What a pipe keeps is nobody else's business: a mirror of the source's log is among it.
     os.umask(0o077)
-    if is_kafka(arguments.source):
+    if source_connector(arguments.source) is DEBEZIUM:
         hint = "leave it out: --start says where topics are begun, --max-offsets how large a batch is, and the connector what it takes over"
         check_applicable_flags(arguments, LOG_FLAGS, "is about a server's log, and the source is in Kafka", hint)
     else:
@@ -152,7 +154,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     )
     spec = PipeSpec(arguments.source, arguments.sink, settings, chosen, topics)
     # Lines of changes on a terminal leave no room for a line that is rewritten.
-    view = LogView() if is_stdout(arguments.sink) else choose_view()
+    view = LogView() if prints_here(arguments.sink) else choose_view()
     with open_keeper_link(arguments.keeper_fd) as line:
         _run_pipe(spec, view, line)
     return OK

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, TextIO
 from headrace.cli.flags import FAILED, OK, Subcommands, add_command, add_spark, parse_spark_settings
 from headrace.errors import DefiniteError
 from headrace.shutdown import stop_on_signal
-from headrace.sinks.url_schemes import is_stdout
 from headrace.terminal_text import escape_text, print_line
 
 if TYPE_CHECKING:
@@ -94,18 +93,21 @@ def _check_any_enabled(configuration: Configuration) -> None:
 
 
 def _print_pipes(configuration: Configuration) -> None:
-    from headrace.pipes.factory import shown_sink, shown_source
+    from headrace.pipes.factory import shown_source
+    from headrace.sinks.registry import redact_sink
 
     out = _message_stream(configuration)
     for pipe in configuration.pipes:
         for part in pipe.specs:
             off = "" if pipe.enabled else " (disabled)"
-            print_line(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {shown_sink(part.sink)}{off}", file=out)
+            print_line(f"headrace: pipe {part.name}: {shown_source(part.source)} -> {redact_sink(part.sink)}{off}", file=out)
 
 
 def _message_stream(configuration: Configuration) -> TextIO:
-    """Where it is said what runs: not among the lines of a pipe that prints."""
-    printing = any(pipe.enabled and is_stdout(part.sink) for pipe in configuration.pipes for part in pipe.specs)
+    """Return the stream for the list of pipes: the standard error if a pipe prints changes."""
+    from headrace.sinks.registry import prints_here
+
+    printing = any(pipe.enabled and prints_here(part.sink) for pipe in configuration.pipes for part in pipe.specs)
     return sys.stderr if printing else sys.stdout
 
 

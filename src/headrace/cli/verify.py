@@ -24,12 +24,10 @@ from headrace.cli.flags import (
     add_verify_options,
     parse_spark_settings,
 )
-from headrace.cql.address import is_cql
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.model.table_selection import Selection
-from headrace.sinks.url_schemes import is_kafka
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.terminal_text import print_line
 
@@ -52,17 +50,20 @@ def add(subcommands: Subcommands) -> None:
 
 def verify(arguments: argparse.Namespace) -> int:
     """Compare every table by digests and, where those differ, by value; 1 if rows differ, 3 if they may only be behind."""
+    from headrace.pipes.source_registry import DEBEZIUM, source_connector
+
     if not arguments.source and arguments.pipe:
         return verify_running(arguments)
     if not arguments.sink:
         raise DefiniteError("what is to be compared?", place="SOURCE SINK", hint="give SOURCE and SINK, or --pipe of a running process")
-    if is_kafka(arguments.source):
+    source = source_connector(arguments.source)
+    if source is DEBEZIUM:
         raise DefiniteError(
             "topics hold changes, and no rows to compare a copy with",
             place="the source of verify",
             hint="give the database that the connector reads: mysql://user:password@host:port/db",
         )
-    if is_cql(arguments.source):
+    if source.is_cdc_log:
         from headrace.verify.scylla.command import verified
 
         return _print_results(arguments, verified(arguments, functools.partial(Selection.of_globs, arguments.tables, arguments.exclude)))

@@ -11,13 +11,12 @@ from headrace.config.file_keys import SourceKind
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url, without_secrets
-from headrace.pipes.factory import OFFLINE
+from headrace.pipes.source_registry import BINLOG_FILES
+from headrace.sinks.clickhouse.connector import EMBEDDED_SCHEME
 from headrace.sinks.clickhouse.server.url import parse_target
-from headrace.sinks.producer_sink import is_producer
-from headrace.sinks.url_schemes import is_stdout
+from headrace.sinks.registry import find_sink_connector
 from headrace.sources.mysql.server.connection import parse_mysql_url
 
-CHDB: Final = "chdb:"
 _SOURCES: Final = {"mysql": SourceKind.MYSQL, "mariadb": SourceKind.MYSQL, "kafka": SourceKind.TOPICS, "scylla": SourceKind.SCYLLA}
 _DEFAULT_USERS: Final = {"mysql": "root", "mariadb": "root", "clickhouse": "default", "clickhouses": "default"}
 """The user of an address that names none."""
@@ -27,7 +26,7 @@ SINK_FORMS: Final = "write clickhouse://user@host:port/database, chdb:PATH, kafk
 
 def source_kind(url: str, place: str) -> SourceKind:
     """Return the kind of source that an address names."""
-    if url.startswith(OFFLINE):
+    if BINLOG_FILES.is_address(url):
         return SourceKind.FILES
     kind = _SOURCES.get(url.partition("://")[0])
     if kind is None:
@@ -52,7 +51,7 @@ def add_password(url: str, password: str, place: str) -> str:
 
 def resolve_path(url: str, directory: Path) -> str:
     """Make the path of a `chdb:` or `binlog:` address relative to the file's directory."""
-    for scheme in (CHDB, OFFLINE):
+    for scheme in (EMBEDDED_SCHEME, *BINLOG_FILES.schemes):
         if url.startswith(scheme) and url != scheme:
             return f"{scheme}{directory / url.removeprefix(scheme)}"
     return url
@@ -66,7 +65,7 @@ def check_source(url: str, kind: SourceKind) -> None:
         SourceKind.SCYLLA: parse_cql_url,
     }
     if kind is SourceKind.FILES:
-        if url == OFFLINE:
+        if url in BINLOG_FILES.schemes:
             raise DefiniteError("the address names no directory of log files", hint="write binlog:DIRECTORY")
         return
     parse[kind](url)
@@ -81,22 +80,18 @@ def add_query_settings(url: str, settings: Mapping[str, str]) -> str:
 
 def check_sink(url: str) -> None:
     """Raise `DefiniteError` if it cannot be read."""
-    if is_stdout(url):
-        # Imported only if needed: it loads kernels.
-        from headrace.sinks.stdout.sink import parse_stdout
-
-        parse_stdout(url, terminal=False)
-    elif url.startswith("kafka://"):
-        parse_kafka_url(url)
-    elif url.startswith("cql://"):
-        parse_cql_url(url)
-    elif not url.startswith(CHDB):
+    connector = find_sink_connector(url)
+    if connector is None:
+        # Its error states how a ClickHouse address is written.
         parse_target(url)
+    else:
+        connector.check_address(url)
 
 
 def redact(url: str, mask: str = "") -> str:
     """Return the address without secrets; a mask replaces the password."""
-    if is_stdout(url) or is_producer(url):
+    connector = find_sink_connector(url)
+    if connector is not None and connector.secret_query:
         return url.partition("?")[0]
     if "://" not in url:
         return url

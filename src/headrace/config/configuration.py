@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from headrace.pipes.factory import PipeSpec
+from headrace.pipes.spec import PipeSpec
 
 
 class LogFormat(StrEnum):

@@ -22,7 +22,7 @@ from headrace.settings.dataclass_fields import Field, setting_fields
 from headrace.settings.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SINK
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
 from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
-from headrace.sinks.url_schemes import STDOUT
+from headrace.sinks.stdout.connector import STDOUT_ADDRESS
 from headrace.sources.debezium.events.options import FIXED as DEBEZIUM_FIXED
 from headrace.sources.scylla.snapshot.options import FIXED as SCYLLA_FIXED
 from headrace.transforms.options import TransformOptions
@@ -37,7 +37,7 @@ _SINKS: Final = {
     SINK: ("ClickHouse", "^(clickhouses?://|chdb:)"),
     KAFKA: ("Kafka", "^kafka://"),
     REPLAY: ("a CQL cluster", "^cql://"),
-    STDOUT: ("the standard output", "^stdout:"),
+    STDOUT_ADDRESS: ("the standard output", "^stdout:"),
 }
 _ADDRESS_KEYS: Final = frozenset({"url", "password", "password_file"})
 
@@ -103,7 +103,7 @@ def sink_option_fields(section: str) -> dict[str, Field]:
     if section == SINK:
         of_sink = {name: one for name, one in setting_fields(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
         return {**of_sink, **setting_fields(TableOptions)}
-    if section == STDOUT:
+    if section == STDOUT_ADDRESS:
         return setting_fields(StdoutKeys)
     return dict(setting_fields(PLAIN_SECTIONS[section])) if section in PLAIN_SECTIONS else {}
 

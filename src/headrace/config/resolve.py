@@ -34,7 +34,8 @@ from headrace.config.target_overlaps import check_target_overlaps
 from headrace.config.target_prefixes import apply_prefix
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
-from headrace.pipes.factory import PipeSpec, TopicChoice, selected
+from headrace.pipes.factory import selected
+from headrace.pipes.spec import PipeSpec, TopicChoice
 from headrace.settings.dataclass_fields import closest_match
 from headrace.settings.pipe_settings import PipeSettings, snapshot_mode_for
 from headrace.settings.settings_file import KAFKA, SINK, PlainSettings, UserSettings

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from headrace.config.addresses import (
-    CHDB,
     SINK_FORMS,
     SOURCE_FORMS,
     add_password,
@@ -67,9 +66,11 @@ from headrace.settings.settings_file import (
     validate,
 )
 from headrace.sinks.clickhouse.server.options import TableOptions
-from headrace.sinks.producer_sink import CLASS as PRODUCER_SCHEME
-from headrace.sinks.producer_sink import is_producer, parse_producer
-from headrace.sinks.url_schemes import STDOUT, is_stdout
+from headrace.sinks.producer_address import CLASS as PRODUCER_SCHEME
+from headrace.sinks.producer_address import is_producer
+from headrace.sinks.producer_sink import parse_producer
+from headrace.sinks.registry import find_sink_connector, prints_here
+from headrace.sinks.stdout.connector import STDOUT_ADDRESS
 from headrace.transforms.options import TransformOptions
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -173,7 +174,7 @@ def read_sink(document: Document, name: str, raw: Mapping[str, Any], problems: P
     url = _url(document, path, raw, SINK_FORMS)
     if is_producer(url):
         return _read_producer(document, name, raw, problems, url)
-    own = {**setting_fields(SinkKeys), **(setting_fields(StdoutKeys) if is_stdout(url) else {})}
+    own = {**setting_fields(SinkKeys), **(setting_fields(StdoutKeys) if prints_here(url) else {})}
     section = _section_of_sink(url)
     tables = {TABLES: None} if section == SINK else {}
     known = _filter_known(document, path, {**own, **sink_option_fields(section), **tables}, raw, problems, sink_title(section))
@@ -181,7 +182,7 @@ def read_sink(document: Document, name: str, raw: Mapping[str, Any], problems: P
     values = parse_keys(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
     whole = _address_with_password(document, path, url, values)
     with _locate_errors(document, (*path, "url")):
-        if is_stdout(url):
+        if prints_here(url):
             whole = add_query_settings(url, {key: str(values[key]) for key in setting_fields(StdoutKeys) if key in raw})
         check_sink(whole)
     chosen: PlainSettings = {}
@@ -325,11 +326,10 @@ class _locate_errors:
 
 
 def _section_of_sink(url: str) -> str:
-    if url.startswith("kafka://"):
-        return KAFKA
-    if url.startswith("cql://"):
-        return REPLAY
-    return SINK if url.startswith(("clickhouse://", "clickhouses://", CHDB)) else STDOUT if is_stdout(url) else ""
+    connector = find_sink_connector(url)
+    if connector is None:
+        return ""
+    return STDOUT_ADDRESS if connector.prints else connector.section
 
 
 def _unknown_at_top(document: Document, name: str) -> DefiniteError:

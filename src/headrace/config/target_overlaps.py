@@ -14,15 +14,16 @@ from itertools import combinations
 
 from headrace.config.configuration import ConfiguredPipe
 from headrace.config.document.document import PIPES, Document
-from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import TableName
-from headrace.pipes.factory import PipeSpec
+from headrace.pipes.source_registry import DEBEZIUM, source_connector
+from headrace.pipes.spec import PipeSpec
 from headrace.settings.settings_file import SINK, UserSettings
+from headrace.sinks.clickhouse.connector import CLICKHOUSE
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.tables.target_names import target_name
-from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
+from headrace.sinks.registry import find_sink_connector, has_table_store, is_topics
 from headrace.sources.debezium.events.topic_tables import TableNaming
 
 
@@ -49,7 +50,7 @@ def check_target_overlaps(document: Document, pipes: Iterable[ConfiguredPipe]) -
         shared = "" if is_allowed else _shared_target(first, second)
         if not shared:
             continue
-        what = "topic" if is_kafka(first.sink) else "table"
+        what = "topic" if is_topics(first.sink) else "table"
         within = one is other
         raise DefiniteError(
             f"{first.name} and {second.name} may both write to the {what} {shared}",
@@ -63,7 +64,7 @@ def check_target_overlaps(document: Document, pipes: Iterable[ConfiguredPipe]) -
 
 def _merge_specs(pipe: ConfiguredPipe) -> Iterator[PipeSpec]:
     """Yield a spec that stands for the pipe's `Merge` tables, as if a source wrote them."""
-    if pipe.merged and pipe.specs and not is_kafka(pipe.specs[0].sink):
+    if pipe.merged and pipe.specs and not is_topics(pipe.specs[0].sink):
         part = pipe.specs[0]
         tables = {name: value for name, value in part.chosen.plain.get(SINK, {}).items() if name != "target"}
         settings = replace(part.settings, name=pipe.name)
@@ -93,20 +94,17 @@ def _covered(glob: str, by: Iterable[str]) -> bool:
 
 def _servers(sink: str) -> frozenset[object]:
     """Return identifiers of the sink's servers, to detect that two sinks are the same."""
-    if is_kafka(sink):
-        return frozenset(parse_kafka_url(sink).servers.split(","))
-    if is_cql(sink):
-        return frozenset(parse_cql_url(sink).hosts)
-    return frozenset(parse_target(sink).hosts) if sink.startswith(CLICKHOUSE) else frozenset({sink} if sink.startswith("chdb:") else ())
+    connector = find_sink_connector(sink)
+    return connector.servers(sink) if connector is not None else frozenset()
 
 
 def _targets(spec: PipeSpec) -> Iterator[_Target]:
     for glob in _source_globs(spec):
         database, _, table = glob.partition(".")
         name = TableName(database, table or "*")
-        if is_kafka(spec.sink):
+        if is_topics(spec.sink):
             yield _Target(glob, _topic_glob(spec, name), renamed=True)
-        elif spec.sink.startswith((*CLICKHOUSE, "chdb:")):
+        elif has_table_store(spec.sink):
             yield from _table_targets(spec, glob, name)
         else:
             yield _Target(glob, glob)
@@ -115,7 +113,7 @@ def _targets(spec: PipeSpec) -> Iterator[_Target]:
 def _source_globs(spec: PipeSpec) -> Iterable[str]:
     """Return globs of the source tables: the selection, or for topics with all tables, globs derived from the topic names."""
     include, choices = spec.settings.selection.include, spec.chosen.debezium
-    if not is_kafka(spec.source) or include != ("*.*",):
+    if source_connector(spec.source) is not DEBEZIUM or include != ("*.*",):
         return include
     if spec.topics.pattern or choices.topic_patterns or choices.naming is not TableNaming.TOPIC:
         return (f"{choices.database or '*'}.*",)
@@ -130,7 +128,7 @@ def _source_globs(spec: PipeSpec) -> Iterable[str]:
 
 def _table_targets(spec: PipeSpec, glob: str, name: TableName) -> Iterator[_Target]:
     choices = spec.chosen.sink
-    target = parse_target(spec.sink) if spec.sink.startswith(CLICKHOUSE) else ClickHouseTarget("")
+    target = parse_target(spec.sink) if CLICKHOUSE.is_address(spec.sink) else ClickHouseTarget("")
     own = [one for one, fields in choices.tables if {"database", "target"} & dict(fields).keys() and globs_overlap(one, glob)]
     if not _covered(glob, own):
         database, table = target_name(name, target, choices)

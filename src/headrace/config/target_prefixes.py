@@ -8,7 +8,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.settings.settings_file import KAFKA, SINK, TABLES, PlainSettings, UserSettings
 from headrace.sinks.kafka.messages.options import TOPIC_FORMATS
-from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
+from headrace.sinks.registry import has_table_store, is_topics
 
 SOURCE: Final = "{source}"
 _NAMES: Final = ("database", "target")
@@ -16,9 +16,9 @@ _NAMES: Final = ("database", "target")
 
 def apply_prefix(chosen: UserSettings, prefix: str, source: str, sink: str) -> UserSettings:
     """Return the settings for one source of a pipe."""
-    if is_kafka(sink):
+    if is_topics(sink):
         return UserSettings({**chosen.plain, KAFKA: _topics(chosen, prefix.replace(SOURCE, source), sink)}) if prefix else chosen
-    if not sink.startswith((*CLICKHOUSE, "chdb:")):
+    if not has_table_store(sink):
         if prefix:
             raise DefiniteError("targets of this sink have no names to put a prefix to", place="prefix", hint="leave it out")
         return chosen

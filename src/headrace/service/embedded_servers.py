@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Final
 
 from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.embedded.process import EmbeddedServer
-
-SCHEME: Final = "chdb:"
+from headrace.sinks.clickhouse.connector import EMBEDDED_CLICKHOUSE, embedded_path
 
 
 class EmbeddedServers:
@@ -25,9 +23,9 @@ class EmbeddedServers:
 
     def ensure(self, sink: str) -> None:
         """Start the server of an embedded sink if it does not run; do nothing for other sinks."""
-        if not sink.startswith(SCHEME):
+        if not EMBEDDED_CLICKHOUSE.is_address(sink):
             return
-        path = Path(sink.removeprefix(SCHEME)).resolve()
+        path = embedded_path(sink).resolve()
         with self._lock:
             if self._closed or read_serving_process(path) is not None:
                 return
@@ -38,7 +36,7 @@ class EmbeddedServers:
 
     def is_down(self, sink: str) -> bool:
         """Return whether the sink's embedded server has exited."""
-        return sink.startswith(SCHEME) and read_serving_process(Path(sink.removeprefix(SCHEME)).resolve()) is None
+        return EMBEDDED_CLICKHOUSE.is_address(sink) and read_serving_process(embedded_path(sink).resolve()) is None
 
     def close(self) -> None:
         with self._lock:

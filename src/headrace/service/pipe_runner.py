@@ -25,9 +25,9 @@ from typing import Final
 
 from headrace.config.key_hints import add_file_keys
 from headrace.errors import DefiniteError, HeadraceError, TransientError
-from headrace.pipes.factory import BuiltPipe, PipeSpec
 from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.pipes.state.event_skips import skipped_events
 from headrace.pipes.state.json_file import replace_json
 from headrace.retry import WaitState, use_wait_state

@@ -20,13 +20,12 @@ from typing import Any, Final, Protocol
 from pymysql.connections import Connection
 from pymysql.err import MySQLError
 
-from headrace.cql.address import is_cql
 from headrace.errors import DefiniteError, HeadraceError
-from headrace.pipes.factory import OFFLINE
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
+from headrace.pipes.source_registry import DEBEZIUM, MYSQL, source_connector
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.runtime.checkpoint import committed_offset
-from headrace.service.embedded_servers import SCHEME, EmbeddedServers
+from headrace.service.embedded_servers import EmbeddedServers
 from headrace.service.pipe_runner import PipeRunner
 from headrace.service.status import PipeStage, SchemaChangeStatus
 from headrace.sinks.clickhouse.bookkeeping.ledger import LEDGER
@@ -34,7 +33,7 @@ from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS, WAITING
 from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
+from headrace.sinks.registry import has_table_store
 from headrace.sources.mysql.binlog.commit_times import log_place
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url, query
 from headrace.sources.mysql.server.position import file_number
@@ -265,12 +264,12 @@ class ProbeScheduler:
 
 def create_probes(runners: Sequence[PipeRunner], embedded_servers: EmbeddedServers) -> list[Probe]:
     """Return the probes that these pipes need."""
-    servers = [runner for runner in runners if not (is_kafka(runner.spec.source) or is_cql(runner.spec.source) or _is_files(runner))]
-    tables = [runner for runner in runners if runner.spec.sink.startswith((*CLICKHOUSE, SCHEME))]
+    servers = [runner for runner in runners if source_connector(runner.spec.source) is MYSQL]
+    tables = [runner for runner in runners if has_table_store(runner.spec.sink)]
     found: list[Probe] = [
         BinlogEndProbe(parse_mysql_url(url), of) for url, of in _group_by(servers, lambda runner: runner.spec.source).items()
     ]
-    found += [TopicEndProbe(runner) for runner in runners if is_kafka(runner.spec.source)]
+    found += [TopicEndProbe(runner) for runner in runners if source_connector(runner.spec.source) is DEBEZIUM]
     found += [SinkProbe(url, of, embedded_servers) for url, of in _group_by(tables, lambda runner: runner.spec.sink).items()]
     return [*found, RelaySizeProbe(servers)] if servers else found
 
@@ -288,10 +287,6 @@ def _group_by(runners: Sequence[PipeRunner], key: Callable[[PipeRunner], str]) -
     for runner in runners:
         found.setdefault(key(runner), []).append(runner)
     return found
-
-
-def _is_files(runner: PipeRunner) -> bool:
-    return runner.spec.source.startswith(OFFLINE)
 
 
 def _is_observed(runner: PipeRunner) -> bool:

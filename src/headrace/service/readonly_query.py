@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from headrace.errors import DefiniteError
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
-from headrace.service.embedded_servers import SCHEME
+from headrace.sinks.clickhouse.connector import EMBEDDED_CLICKHOUSE
 from headrace.sinks.clickhouse.reader import names_format
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
@@ -44,7 +44,7 @@ def run_readonly_query(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]
     """Return column names and the first rows of the result as JSON types; large numbers and decimals as text."""
     if names_format(sql):
         raise DefiniteError("the result is shown as a table, whatever the query says", place="FORMAT", hint="leave FORMAT … out")
-    _check_read_only(sql, embedded=sink.startswith(SCHEME))
+    _check_read_only(sql, embedded=EMBEDDED_CLICKHOUSE.is_address(sink))
     with open_clickhouse_sink(sink) as named:
         target = named.sink.target
         connection = connect(target)

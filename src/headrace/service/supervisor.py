@@ -21,14 +21,15 @@ from headrace.config.configuration import Configuration
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
-from headrace.pipes.factory import BuiltPipe, PipeSpec, open_pipe, shown_sink, shown_source, spark_needs, workers_import
+from headrace.pipes.factory import open_pipe, shown_source, spark_needs, workers_import
 from headrace.pipes.lifecycle.progress_view import ProgressView
+from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.pipes.state.event_skips import request_skip
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.interface import Runtime
-from headrace.service.embedded_servers import SCHEME, EmbeddedServers
+from headrace.service.embedded_servers import EmbeddedServers
 from headrace.service.merge_tables import MergeTableProbe
 from headrace.service.pipe_groups import merge_history, merge_status
 from headrace.service.pipe_runner import DisplayNames, PipeOpener, PipeRunner
@@ -37,7 +38,7 @@ from headrace.service.process_stats import measure_usage
 from headrace.service.readonly_query import run_readonly_query
 from headrace.service.status import MetricSample, PipeStatus, ServiceStatus, VerifyResult
 from headrace.service.verify_jobs import check_resyncable, check_verifiable, to_verify_result, verify_pipe
-from headrace.sinks.url_schemes import CLICKHOUSE
+from headrace.sinks.registry import has_table_store, redact_sink
 from headrace.spark.session.session_provider import SharedSessionProvider
 from headrace.spark.spark_runtime import SparkRuntime
 from headrace.verify.view import result_lines
@@ -60,7 +61,7 @@ class Supervisor:
         self.runners: dict[str, PipeRunner] = {}
         for pipe in configuration.pipes:
             for spec in pipe.specs:
-                shown = DisplayNames(pipe.name, shown_source(spec.source), shown_sink(spec.sink))
+                shown = DisplayNames(pipe.name, shown_source(spec.source), redact_sink(spec.sink))
                 spec_here = replace(spec, settings=replace(spec.settings, master=process.master, spark_log=process.spark_log))
                 self.runners[spec.name] = PipeRunner(
                     spec_here, shown, chosen_runtime, build or self._open_pipe, enabled=pipe.enabled, retry_s=process.retry_seconds
@@ -175,7 +176,7 @@ class Supervisor:
 
     def query(self, name: str, sql: str) -> tuple[list[str], list[list[Any]]]:
         spec = self._find_runners(name)[0].spec
-        if not spec.sink.startswith((*CLICKHOUSE, SCHEME)):
+        if not has_table_store(spec.sink):
             raise DefiniteError("only ClickHouse can be queried", place=f"pipe {name}", hint="look at a topic with headrace tail")
         self._embedded_servers.ensure(spec.sink)
         return run_readonly_query(spec.sink, sql)
@@ -188,7 +189,7 @@ class Supervisor:
         return [
             MergeTableProbe(pipe.prefix, [self.runners[spec.name] for spec in pipe.specs], self._embedded_servers)
             for pipe in pipes
-            if pipe.specs[0].sink.startswith((*CLICKHOUSE, SCHEME))
+            if has_table_store(pipe.specs[0].sink)
         ]
 
     def _find_runners(self, name: str) -> list[PipeRunner]:

@@ -9,15 +9,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
-from headrace.cql.address import is_cql, parse_cql_url
+from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
-from headrace.pipes.factory import OFFLINE, PipeSpec
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
+from headrace.pipes.source_registry import source_connector
+from headrace.pipes.spec import PipeSpec
 from headrace.retry import current_wait
-from headrace.service.embedded_servers import SCHEME
 from headrace.service.status import VerifyResult
-from headrace.sinks.url_schemes import CLICKHOUSE, is_kafka
+from headrace.sinks.registry import has_table_store
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.view import LineView
@@ -37,13 +37,13 @@ class _StoppableView(LineView):
 
 def check_verifiable(spec: PipeSpec) -> None:
     """Raise `DefiniteError` if the pipe's tables cannot be compared with their source."""
-    if is_kafka(spec.source) or spec.source.startswith(OFFLINE):
+    if not source_connector(spec.source).has_rows:
         raise DefiniteError(
             "there are no rows to compare a copy with: the source is a log",
             place=f"pipe {spec.name}",
             hint="compare with the database that the log is of: headrace verify mysql://… SINK",
         )
-    if not spec.sink.startswith((*CLICKHOUSE, SCHEME)):
+    if not has_table_store(spec.sink):
         raise DefiniteError(
             "only tables in ClickHouse are compared", place=f"pipe {spec.name}", hint="other sinks hold changes, and no rows"
         )
@@ -51,7 +51,7 @@ def check_verifiable(spec: PipeSpec) -> None:
 
 def check_resyncable(spec: PipeSpec) -> None:
     """Raise `DefiniteError` if the pipe's source cannot be read again."""
-    if is_kafka(spec.source) or spec.source.startswith(OFFLINE):
+    if not source_connector(spec.source).has_rows:
         raise DefiniteError(
             "tables are read again from a server, and the source is a log",
             place=f"pipe {spec.name}",
@@ -64,7 +64,7 @@ def verify_pipe(spec: PipeSpec, tables: Sequence[str]) -> Iterator[TableResult]:
     check_verifiable(spec)
     known = known_pipe(str(spec.settings.state))
     chosen = Selection(tuple(tables)) if tables else known.selection or spec.settings.selection
-    yield from _verify_scylla(spec, known, chosen) if is_cql(spec.source) else _verify_mysql(spec, known, chosen)
+    yield from _verify_scylla(spec, known, chosen) if source_connector(spec.source).is_cdc_log else _verify_mysql(spec, known, chosen)
 
 
 def to_verify_result(result: TableResult, at: float) -> VerifyResult:

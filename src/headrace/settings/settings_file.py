@@ -89,6 +89,17 @@ class UserSettings:
     def schema_changes(self) -> SchemaPolicy:
         return SchemaPolicy.from_dict(self.plain.get(SCHEMA_CHANGES, {}))
 
+    def section_options(self, section: str) -> Any:
+        """Return the options of a section by its name; None for no section."""
+        match section:
+            case "":
+                return None
+            case "sink":
+                return self.sink
+            case "producer":
+                return self.producer
+        return PLAIN_SECTIONS[section](**self._of(section))
+
     def check_sections(self, unfit: Iterable[str], why: str) -> None:
         """Raise `DefiniteError` if a section is used that does not apply: its settings would be ignored silently."""
         for section in unfit:

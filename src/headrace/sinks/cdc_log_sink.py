@@ -13,6 +13,9 @@ from typing import Protocol, Self
 
 from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.tables import CqlTable
+from headrace.model.schema import TableName
+from headrace.sinks.base import ProgressStore
+from headrace.sinks.target_claims import ClaimStore
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,18 @@ class LogSink(Protocol):
     def late_row_store(self) -> LateRowStore | None:
         """Return where the sink records late rows; None: it records none."""
         return None
+
+    def progress_store(self) -> ProgressStore | None:
+        """Return where the sink keeps the progress of pipes; None: it keeps none."""
+        return None
+
+    def claims(self) -> ClaimStore | None:
+        """Return where the sink records which pipe writes to which target; None: it records nothing."""
+        return None
+
+    def target_of(self, name: TableName) -> str:
+        """Return the name of a table's target in the sink. Sends no request."""
+        return str(name)
 
     def writer(self) -> LogWriter: ...
 

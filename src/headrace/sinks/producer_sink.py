@@ -16,7 +16,6 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote
@@ -27,13 +26,11 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.append_only import AppendOnlySink
 from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sinks.producer import Producer
+from headrace.sinks.producer_address import CLASS, find_entry_point
 from headrace.sinks.schema_changes import LedgerEntry
 
 log = logging.getLogger("headrace")
 
-CLASS: Final = "class:"
-GROUP: Final = "headrace.sinks"
-"""Entry points of this group name schemes of addresses."""
 PATH: Final = "path"
 """The setting that stands in an address between the scheme and the question mark."""
 
@@ -192,11 +189,6 @@ def open_producer(address: str, settings: Mapping[str, Any]) -> Iterator[tuple[P
         _drivers.pop(found, None)
 
 
-def is_producer(address: str) -> bool:
-    """Whether an address means a class: by name, or by a scheme that an installed package has claimed."""
-    return address.startswith(CLASS) or _entry_point(address) is not None
-
-
 def parse_producer(address: str, settings: Mapping[str, Any]) -> ProducerClass:
     """`class:MODULE:CLASS?SETTING=VALUE`, or `SCHEME:PATH?SETTING=VALUE` of an entry point; settings of a file go over those."""
     bare, _, query = address.partition("?")
@@ -204,7 +196,7 @@ def parse_producer(address: str, settings: Mapping[str, Any]) -> ProducerClass:
     if address.startswith(CLASS):
         module, _, name = bare.removeprefix(CLASS).partition(":")
     else:
-        point = _entry_point(address)
+        point = find_entry_point(address)
         assert point is not None
         module, name = point.module, point.attr
         path = unquote(bare.partition(":")[2])
@@ -213,22 +205,6 @@ def parse_producer(address: str, settings: Mapping[str, Any]) -> ProducerClass:
         hint = 'write class = "my_package.sinks:MySink", or class:my_package.sinks:MySink'
         raise DefiniteError(f"{bare!r} names no class", place=bare, hint=hint)
     return ProducerClass(module, name, json.dumps({**given, **settings}), str(Path.cwd()), secrets.token_hex(4))
-
-
-def schemes() -> list[str]:
-    """The schemes of addresses that installed packages have claimed."""
-    return sorted(point.name for point in entry_points(group=GROUP))
-
-
-def _entry_point(address: str) -> EntryPoint | None:
-    scheme = address.partition(":")[0]
-    found = [point for point in entry_points(group=GROUP) if point.name == scheme and ":" in address]
-    if len(found) > 1:
-        makers = ", ".join(sorted(point.value for point in found))
-        raise DefiniteError(
-            f"several packages claim the scheme {scheme}: {makers}", place=scheme, hint="name the class: class:MODULE:CLASS"
-        )
-    return found[0] if found else None
 
 
 def _is_producer(found: Any) -> bool:

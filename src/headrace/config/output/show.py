@@ -17,7 +17,7 @@ from headrace.config.document.substitution import is_secret_name, references_in
 from headrace.config.document.toml_writer import AnnotatedToml, render_toml
 from headrace.config.file_keys import CLASS
 from headrace.config.key_catalog import Section, list_sections
-from headrace.pipes.factory import PipeSpec
+from headrace.pipes.spec import PipeSpec
 from headrace.settings.dataclass_fields import to_plain
 
 MASK: Final = "***"

@@ -20,7 +20,7 @@ from headrace.settings.schema_policy import Policy
 from headrace.settings.settings_file import UserSettings
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sinks.url_schemes import is_kafka
+from headrace.sinks.registry import is_topics
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.schema.catalog_capture import capture_catalogue, read_dialect
 from headrace.sources.mysql.server.connection import connect, parse_mysql_url
@@ -52,7 +52,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
     """Return the lines to print."""
     with ExitStack() as open_things:
         catalogue, dialect, database, state = _tables(asked)
-        if state is not None and is_kafka(state.sink):
+        if state is not None and is_topics(state.sink):
             raise DefiniteError(
                 "the pipe's sink is Kafka, which has no tables to alter",
                 place=asked.state,

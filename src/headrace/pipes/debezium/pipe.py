@@ -33,8 +33,8 @@ from headrace.pipes.state.stored_settings import settings_of, take_settings
 from headrace.retry import current_wait, pause, retrying
 from headrace.runtime.interface import LOOP_S
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.sinks.clickhouse.server.url import same_sink
 from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.registry import is_same_sink
 from headrace.sources.debezium.events.event_versions import VersionRule
 from headrace.sources.debezium.events.options import FIXED
 from headrace.spark.connector import kafka_settings
@@ -135,7 +135,7 @@ class DebeziumPipe(ChangeBlockPipe):
 
     def _checked(self, state: PipeState, now: Standing) -> PipeState:
         place = str(self._settings.state)
-        if "topics" not in state.options or not same_sink(state.sink, self._sink_name) or state.identity not in ("", now.cluster):
+        if "topics" not in state.options or not is_same_sink(state.sink, self._sink_name) or state.identity not in ("", now.cluster):
             raise DefiniteError(
                 f"the state belongs to {state.source} and {state.sink}",
                 place=place,

@@ -16,7 +16,6 @@ from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import Place
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor, resume
-from headrace.pipes.lifecycle.sink_factory import same_sink
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
 from headrace.pipes.state.event_skips import note_halt
@@ -31,6 +30,7 @@ from headrace.runtime.interface import Runtime, RuntimeSession
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.shortage import shortages_at
 from headrace.sinks.base import ProgressStore, Sink
+from headrace.sinks.registry import is_same_sink
 from headrace.sinks.target_claims import Claim, ClaimStore
 from headrace.sources.base import Offset
 from headrace.sources.mysql.segments.skipped_events import is_place
@@ -194,12 +194,12 @@ class SchemaFollowingPipe(ChangeBlockPipe):
         """Finish the intent of an earlier run before anything else reads the sink's tables; return the sink's record of the state."""
         state = directory.load()
         tables = state.tables if state is not None else ()
-        if state is not None and same_sink(state.sink, self._sink_name):
+        if state is not None and is_same_sink(state.sink, self._sink_name):
             self._own_targets(directory, state)
             chosen = [name for name in tables if state.is_selected(self._settings.selection, name)]
             retrying(lambda: self._targets.claim(chosen))
         told = self._ask_witness(directory, BinlogPosition.from_json, tables, can_resync=self._reads_tables)
-        if state is not None and state.intent is not None and same_sink(state.sink, self._sink_name):
+        if state is not None and state.intent is not None and is_same_sink(state.sink, self._sink_name):
             asked = [Selection(request.tables) for request in pending_requests(directory)]
             resume(self._executor(self._context(directory, state), SnapshotLog(directory)), lambda name: any(one(name) for one in asked))
         return told

@@ -19,7 +19,6 @@ from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import Reporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
-from headrace.pipes.lifecycle.sink_factory import same_sink
 from headrace.pipes.lifecycle.sink_schema import current_sink_schema
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.mysql.failover import reached
@@ -31,6 +30,7 @@ from headrace.pipes.state.stored_settings import take_settings
 from headrace.retry import retrying
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import Sink
+from headrace.sinks.registry import is_same_sink
 from headrace.sources.mysql.binlog.binlog_directory import check_file
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.table_map import parse_table_map
@@ -112,7 +112,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
         )
 
     def _check(self, state: PipeState, log: OfflineLog) -> None:
-        if state.identity != log.identity or not same_sink(state.sink, self._sink_name):
+        if state.identity != log.identity or not is_same_sink(state.sink, self._sink_name):
             raise DefiniteError(
                 f"the state belongs to {state.source} and {state.sink}", place=str(self._settings.state), hint="use a new state directory"
             )

@@ -19,7 +19,6 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.column_settings import take_column_settings
-from headrace.pipes.lifecycle.sink_factory import same_sink
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
@@ -31,6 +30,7 @@ from headrace.pipes.state.stored_settings import settings_of, take_settings, war
 from headrace.retry import retrying
 from headrace.runtime.checkpoint import committed_offset
 from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.registry import is_same_sink
 from headrace.sources.base import Offset
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
@@ -176,7 +176,7 @@ class PipeStartup:
 
     def _check(self, state: PipeState) -> None:
         place = str(self.settings.state)
-        if not same_sink(state.sink, self.sink_name):
+        if not is_same_sink(state.sink, self.sink_name):
             raise DefiniteError(
                 f"the state belongs to another sink, {state.sink}", place=place, hint="use the state directory of this sink, or a new one"
             )

@@ -27,7 +27,7 @@ from headrace.pipes.scylla.batch_runner import LogBatchRunner
 from headrace.pipes.scylla.late_rows import LateRowWatch
 from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes, TableNote
 from headrace.pipes.scylla.schema_follower import ScyllaSchemaFollower
-from headrace.pipes.scylla.sink_factory import LogTarget, same_log_sink
+from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.scylla.snapshot_progress import SnapshotProgress
 from headrace.pipes.scylla.snapshot_runner import Interrupted, ScyllaSnapshotRunner
 from headrace.pipes.scylla.start_position import StartPosition, parse_start
@@ -38,6 +38,7 @@ from headrace.runtime.interface import LOOP_S, RuntimeSession, WorkerStartTimeou
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
+from headrace.sinks.registry import is_same_sink
 from headrace.sources.scylla.log_tables import LoggedTable, check_tables_readable, gone, no_log, select_tables
 from headrace.sources.scylla.position import LogPosition, moment
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
@@ -138,7 +139,7 @@ class ScyllaPipe(Pipe):
 
     def _checked(self, state: PipeState, session: CqlSession) -> PipeState:
         place = str(self._settings.state)
-        if not state.options.get(_KIND) or not same_log_sink(state.sink, self._sink_name) or state.identity != _cluster(session):
+        if not state.options.get(_KIND) or not is_same_sink(state.sink, self._sink_name) or state.identity != _cluster(session):
             raise DefiniteError(
                 f"the state belongs to {state.source} and {state.sink}",
                 place=place,

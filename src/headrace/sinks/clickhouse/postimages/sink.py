@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from headrace.cql.tables import CqlTable
+from headrace.model.schema import TableName
 from headrace.sinks.cdc_log_sink import LogSink
+from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseProgressStore
+from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseTargetClaims
 from headrace.sinks.clickhouse.dead_letters.late_rows import ClickHouseLateRowStore
 from headrace.sinks.clickhouse.postimages.tables import check_table, clear, prepare
 from headrace.sinks.clickhouse.postimages.writer import PostimageWriter
@@ -43,6 +46,15 @@ class PostimageSink(LogSink):
 
     def table_store(self) -> Self:
         return self
+
+    def progress_store(self) -> ClickHouseProgressStore:
+        return self.sink.progress_store()
+
+    def claims(self) -> ClickHouseTargetClaims:
+        return self.sink.claims()
+
+    def target_of(self, name: TableName) -> str:
+        return self.sink.target_of(name)
 
     def late_row_store(self) -> ClickHouseLateRowStore:
         return ClickHouseLateRowStore(self.sink.own_tables())

@@ -61,6 +61,9 @@ class KafkaLogSink(LogSink):
         """Where the cluster records which pipe writes to which topic."""
         return KafkaClaims(self.address, self.choices)
 
+    def target_of(self, name: TableName) -> str:
+        return self.choices.topic_of(name)
+
     def writer(self) -> KafkaWriter[LogBlock | RowBlock]:
         return KafkaWriter(self.address, self.choices, LogEncoder(self.choices))
 

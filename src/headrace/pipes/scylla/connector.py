@@ -1,0 +1,66 @@
+"""The connector of ScyllaDB and Apache Cassandra (`scylla://host:port/keyspace`)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from headrace.cql.address import PASSWORD_VARIABLES, parse_cql_url
+from headrace.errors import DefiniteError
+from headrace.pipes.source_connector import SourceConnector
+from headrace.pipes.spec import BuiltPipe, PipeSpec
+from headrace.settings.pipe_settings import SnapshotMode
+from headrace.sources.preflight import Finding
+
+if TYPE_CHECKING:
+    from headrace.pipes.lifecycle.progress_view import ProgressView
+
+
+@contextmanager
+def _open(spec: PipeSpec, view: ProgressView, host: str) -> Iterator[BuiltPipe]:
+    from headrace.pipes.scylla.pipe import ScyllaPipe
+    from headrace.pipes.scylla.settings_check import check_chosen
+    from headrace.pipes.scylla.sink_factory import open_log_target
+
+    check_chosen(spec.settings, spec.chosen)
+    with open_log_target(spec.sink, spec.chosen, spec.settings.state, host) as target:
+        yield BuiltPipe(ScyllaPipe(parse_cql_url(spec.source), spec.chosen.scylla, target, spec.settings, view), target.is_lost)
+
+
+def _check(spec: PipeSpec) -> None:
+    from headrace.pipes.scylla.settings_check import check_chosen
+    from headrace.pipes.scylla.start_position import parse_start
+
+    check_chosen(spec.settings, spec.chosen)
+    spec.chosen.scylla.check()
+    if spec.settings.snapshot is SnapshotMode.CONSISTENT:
+        raise DefiniteError(
+            "a cluster has no moment at which all tables could be read", place="snapshot", hint='leave it out, or write snapshot = "none"'
+        )
+    parse_start(spec.settings.start_at)
+
+
+def _preflight(spec: PipeSpec) -> Sequence[Finding]:
+    from headrace.pipes.commands.preflight import check_cluster
+
+    return check_cluster(parse_cql_url(spec.source), spec.settings.selection)
+
+
+SCYLLA: Final = SourceConnector(
+    name="scylla",
+    label="ScyllaDB's log",
+    schemes=tuple(f"{scheme}://" for scheme in PASSWORD_VARIABLES),
+    redact=lambda address: str(parse_cql_url(address)),
+    preload=("headrace.sources.scylla.window_reader", "headrace.sources.scylla.snapshot.reader"),
+    open=_open,
+    preflight=_preflight,
+    check=_check,
+    database_of=lambda address: parse_cql_url(address).keyspace,
+    sections=("scylla", "replay"),
+    section_subject="ScyllaDB's log",
+    refused_sections=(
+        ("transforms", "ScyllaDB's log holds single cells, not rows: no expression can be computed from them; use a view in the sink"),
+    ),
+    is_cdc_log=True,
+)

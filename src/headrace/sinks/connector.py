@@ -1,0 +1,118 @@
+"""The description of a sink connector: what the rest of the code needs to know of a kind of sink before one is opened.
+
+Each connector is defined in `connector.py` of its sink's folder and listed in `sinks.registry`. The description is light: it imports the
+sink's kernels, drivers and servers only when a sink is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from headrace.errors import DefiniteError
+
+if TYPE_CHECKING:
+    from headrace.sinks.base import Sink
+    from headrace.sinks.cdc_log_sink import LogSink
+    from headrace.sinks.target_claims import ClaimStore
+
+S_co = TypeVar("S_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedSink(Generic[S_co]):
+    """An open sink and the name by which a state directory knows it."""
+
+    sink: S_co
+    name: str
+    is_lost: Callable[[], bool] = lambda: False
+    """Whether the sink is gone for good: an embedded server that has exited (another one has another port)."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRequest:
+    """What a pipe gives to a connector to open its sink."""
+
+    address: str
+    options: Any
+    """The settings of the connector's section; None if it has none."""
+    state: Path
+    """The pipe's directory."""
+    host: str
+    """Where tasks reach this process."""
+    row_images: bool = False
+    """CDC logs: write whole rows from postimages instead of cells."""
+
+
+def _nothing(address: str) -> None:
+    del address
+
+
+@dataclass(frozen=True, slots=True)
+class SinkConnector:
+    """One kind of sink."""
+
+    name: str
+    label: str
+    """The name in messages to users."""
+    form: str
+    """How an address is written, for hints."""
+    schemes: Sequence[str]
+    """What addresses start with."""
+    redact: Callable[[str], str]
+    """Return an address without its secrets, which is also the name of the sink in a state directory."""
+    is_same: Callable[[str, str], bool]
+    """Return whether two names of such sinks mean the same targets, as far as the names tell."""
+    matches: Callable[[str], bool] | None = None
+    """Return whether an address is of this kind; None: it starts with one of the schemes."""
+    section: str = ""
+    """The section of a settings file with the sink's options."""
+    section_subject: str = ""
+    """What the section is about, for the error when the sink is another one."""
+    check_address: Callable[[str], object] = _nothing
+    """Raise `DefiniteError` if an address is malformed. Sends no request."""
+    check_here: Callable[[str, Any], object] | None = None
+    """Raise `DefiniteError` if a sink with these options cannot be opened on this machine."""
+    servers: Callable[[str], frozenset[object]] = lambda _: frozenset()
+    """Return the servers of an address: two sinks that share one are the same system."""
+    probe: Callable[[str], str] | None = None
+    """Return the version of the server, or raise; None: a probe is not possible."""
+    preload: tuple[str, ...] = ()
+    """Modules that tasks need."""
+    content: str = "none"
+    """What a sink without tables holds, for messages to users."""
+    has_table_store: bool = False
+    """Whether sinks have a `TableStore`."""
+    is_topics: bool = False
+    """Whether targets are topics."""
+    is_embedded: bool = False
+    """Whether the address is a directory of this machine, with a server that Headrace starts."""
+    prints: bool = False
+    """Whether the sink writes to the standard output of this process."""
+    secret_query: bool = False
+    """Whether everything after the question mark of an address may be secret."""
+    inspect_hint: str = ""
+    """How users look at the content of a sink without tables."""
+    open: Callable[[OpenRequest], AbstractContextManager[NamedSink[Sink]]] | None = None
+    """Open a sink for change blocks; None: it takes CDC logs only."""
+    open_log: Callable[[OpenRequest], AbstractContextManager[NamedSink[LogSink]]] | None = None
+    """Open a sink for CDC logs; None: it takes change blocks only."""
+    open_claims: Callable[[str], AbstractContextManager[tuple[ClaimStore, str]]] | None = None
+    """Open the claims of all pipes on targets, with the address without secrets; None: the sink records none."""
+
+    def is_address(self, address: str) -> bool:
+        """Return whether an address is of this kind."""
+        return address.startswith(tuple(self.schemes)) if self.matches is None else self.matches(address)
+
+    def require_tables(self, address: str) -> None:
+        """Raise `DefiniteError` if the sink has no table store."""
+        if not self.has_table_store:
+            hint = "give clickhouse://user:password@host:port/db or chdb:PATH"
+            raise DefiniteError(
+                f"this needs a sink that holds tables, and {self.label} holds {self.content}",
+                place=self.redact(address),
+                hint=f"{hint}; {self.inspect_hint}" if self.inspect_hint else hint,
+            )

@@ -1,0 +1,60 @@
+"""The connector of the standard output (`stdout:`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
+
+if TYPE_CHECKING:
+    from headrace.sinks.base import Sink
+    from headrace.sinks.cdc_log_sink import LogSink
+
+STDOUT_ADDRESS: Final = "stdout:"
+
+
+@contextmanager
+def _open(request: OpenRequest) -> Iterator[NamedSink[Sink]]:
+    from headrace.sinks.stdout.sink import StdoutSink, handover, parse_stdout
+
+    options = parse_stdout(request.address, terminal=sys.stdout.isatty())
+    with handover(request.state, request.host) as lines:
+        yield NamedSink(StdoutSink(lines, options), STDOUT_ADDRESS)
+
+
+@contextmanager
+def _open_log(request: OpenRequest) -> Iterator[NamedSink[LogSink]]:
+    from headrace.sinks.stdout.sink import StdoutLogSink, handover, parse_stdout
+
+    parse_stdout(request.address, terminal=False)
+    with handover(request.state, request.host) as lines:
+        yield NamedSink(StdoutLogSink(lines), STDOUT_ADDRESS)
+
+
+def _check_address(address: str) -> None:
+    from headrace.sinks.stdout.sink import parse_stdout
+
+    parse_stdout(address, terminal=False)
+
+
+def _redact(address: str) -> str:
+    return address.partition("?")[0]
+
+
+STDOUT: Final = SinkConnector(
+    name="stdout",
+    label="the standard output",
+    form=STDOUT_ADDRESS,
+    schemes=(STDOUT_ADDRESS,),
+    matches=lambda address: address == STDOUT_ADDRESS or address.startswith(f"{STDOUT_ADDRESS}?"),
+    redact=_redact,
+    is_same=lambda one, other: _redact(one) == _redact(other),
+    check_address=_check_address,
+    prints=True,
+    secret_query=True,
+    open=_open,
+    open_log=_open_log,
+)
