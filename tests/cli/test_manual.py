@@ -17,7 +17,7 @@ import pytest
 from headrace import cli
 from headrace.cli import build_parser
 from headrace.cli.help import manual
-from headrace.cli.help.completion import SHELLS
+from headrace.cli.help.completion import SHELLS, script
 from headrace.cli.help.man_page import man_page
 from headrace.cli.help.manual_pages import GROUPS, PAGES, VARIABLES
 from headrace.cli.help.parser_words import Command, list_commands
@@ -137,9 +137,9 @@ CASES = [
 
 
 @pytest.fixture
-def folder(tmp_path: Path, known: Sequence[Command]) -> Path:
-    for shell, script in SHELLS.items():
-        (tmp_path / f"headrace.{shell}").write_text(script(known))
+def folder(tmp_path: Path) -> Path:
+    for shell in SHELLS:
+        (tmp_path / f"headrace.{shell}").write_text(script(build_parser(), shell))
     (tmp_path / "headrace.toml").write_text(FILE)
     (tmp_path / "other.toml").write_text("[pipes.elsewhere]\n")
     (tmp_path / "deep").mkdir()
@@ -149,12 +149,12 @@ def folder(tmp_path: Path, known: Sequence[Command]) -> Path:
 def test_bash_completes(folder: Path) -> None:
     asked = "".join(
         f"COMP_WORDS=({' '.join(line.split())}{' ' + chr(39) * 2 if line.endswith(' ') else ''}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1));"
-        " _headrace; echo ${COMPREPLY[*]}\n"
+        " _shtab_headrace; echo ${COMPREPLY[*]}\n"
         for line, _ in CASES
     )
-    script = f"set -u; source headrace.bash; complete -p headrace >&2\n{asked}"
-    done = subprocess.run(["bash", "--norc", "-c", script], cwd=folder, capture_output=True, text=True, check=True)
-    assert done.stderr == "complete -F _headrace headrace\n"
+    program = f"set -u; source headrace.bash; complete -p headrace >&2\n{asked}"
+    done = subprocess.run(["bash", "--norc", "-c", program], cwd=folder, capture_output=True, text=True, check=True)
+    assert done.stderr == "complete -o bashdefault -F _shtab_headrace headrace\n"
     assert [set(line.split()) for line in done.stdout.splitlines()] == [expected for _, expected in CASES]
 
 

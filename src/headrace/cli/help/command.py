@@ -20,10 +20,9 @@ def add(subcommands: Subcommands) -> None:
 def completion(arguments: argparse.Namespace) -> int:
     """Print a completion script."""
     from headrace.cli import build_parser
-    from headrace.cli.help.completion import SHELLS
-    from headrace.cli.help.parser_words import list_commands
+    from headrace.cli.help.completion import script
 
-    print(SHELLS[arguments.shell](list_commands(build_parser())), end="")
+    print(script(build_parser(), arguments.shell), end="")
     return OK
 
 

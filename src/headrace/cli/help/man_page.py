@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from headrace import __version__
 from headrace.cli.help.manual import INTRODUCTION
 from headrace.cli.help.manual_pages import CODES, GROUPS, PAGES, VARIABLES
-from headrace.cli.help.parser_words import Command, Flag, Value, ValueKind
+from headrace.cli.help.parser_words import Command, Flag, Value
 
 
 def man_page(commands: Sequence[Command]) -> str:
@@ -81,7 +81,7 @@ def _option(flag: Flag) -> str:
 
 
 def _name(value: Value) -> str:
-    return "|".join(map(_escape, value.choices)) if value.kind is ValueKind.CHOICE else f"\\fI{_escape(value.name)}\\fR"
+    return "|".join(map(_escape, value.choices)) if value.choices else f"\\fI{_escape(value.name)}\\fR"
 
 
 def _positional(value: Value) -> str:

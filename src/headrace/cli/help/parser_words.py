@@ -4,21 +4,8 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
-from enum import StrEnum
 
 from headrace.cli.help.manual import iter_commands
-
-
-class ValueKind(StrEnum):
-    """What a value is, as far as a shell can complete it."""
-
-    NOTHING = "nothing"
-    """Only the user knows."""
-    CHOICE = "choice"
-    FILE = "file"
-    DIRECTORY = "directory"
-    PIPE = "pipe"
-    """A pipe of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +13,6 @@ class Value:
     """What stands after a flag, or by itself."""
 
     name: str
-    kind: ValueKind
     choices: tuple[str, ...] = ()
     nargs: str = ""
     """`?`, `*`, `+`, or one."""
@@ -39,7 +25,6 @@ class Flag:
     spellings: tuple[str, ...]
     text: str
     value: Value | None
-    repeats: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,24 +65,13 @@ def _command(path: tuple[str, ...], parser: argparse.ArgumentParser, line: str) 
 
 
 def _flag(action: argparse.Action) -> Flag:
-    takes = action.nargs != 0
-    return Flag(tuple(action.option_strings), _text(action), _value(action) if takes else None, isinstance(action, argparse._AppendAction))
+    return Flag(tuple(action.option_strings), _text(action), None if action.nargs == 0 else _value(action))
 
 
 def _value(action: argparse.Action) -> Value:
     name = action.metavar if isinstance(action.metavar, str) else action.dest.upper()
-    nargs = action.nargs if isinstance(action.nargs, str) else ""
-    if action.choices is not None:
-        return Value(name, ValueKind.CHOICE, tuple(str(choice) for choice in action.choices), nargs)
-    kinds = {
-        "FILE": ValueKind.FILE,
-        "DIR": ValueKind.DIRECTORY,
-        "PATH": ValueKind.DIRECTORY,
-        "DIRECTORY": ValueKind.DIRECTORY,
-        "PIPE": ValueKind.PIPE,
-    }
-    kind = ValueKind.PIPE if "--pipe" in action.option_strings else kinds.get(name, ValueKind.NOTHING)
-    return Value(name, kind, (), nargs)
+    choices = tuple(map(str, action.choices)) if action.choices is not None else ()
+    return Value(name, choices, action.nargs if isinstance(action.nargs, str) else "")
 
 
 def _text(action: argparse.Action) -> str:
