@@ -9,8 +9,8 @@ from headrace.cli.flags import OK, Subcommands
 
 def add(subcommands: Subcommands) -> None:
     text = "tools for ScyllaDB's CDC log"
-    log_schema_command = subcommands.add_parser("scylla", help=text, description=text[0].upper() + text[1:] + ".")
-    kinds = log_schema_command.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    tools = subcommands.add_parser("scylla", help=text, description=text[0].upper() + text[1:] + ".")
+    kinds = tools.add_subparsers(title="commands", required=True, metavar="COMMAND")
     text = "print the CREATE TABLE of a table's log table"
     command = kinds.add_parser("log-schema", help=text, description=text[0].upper() + text[1:] + ".")
     command.set_defaults(run=log_schema)

@@ -76,7 +76,7 @@ class Runs:
             self.state,
             once=True,
             start_at=start_at,
-            lock_free=SnapshotMode.NONE if start_at else SnapshotMode.LOCK_FREE,
+            snapshot=SnapshotMode.NONE if start_at else SnapshotMode.LOCK_FREE,
             limits=BatchLimits(flush_rows=flush_rows, flush_seconds=0.0),
             master=f"local[{slots}]",
             schema_changes=SchemaPolicy.of_pairs(policy),

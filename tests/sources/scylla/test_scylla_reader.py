@@ -123,7 +123,7 @@ class Logged:
     def blocks(self, split: Split, ttl: int = 0, choices: ScyllaOptions | None = None) -> Iterator[window_reader.LogBlock]:
         return self.reader(ttl, choices).read(split)
 
-    def window_reader(self, ttl: int = 0, choices: ScyllaOptions | None = None) -> LogReader:
+    def reader(self, ttl: int = 0, choices: ScyllaOptions | None = None) -> LogReader:
         return LogReader(self.session.address, {self.name: KnownLog(self.table, ttl)}, choices or self.choices)
 
     def read_all(self, until: int) -> tuple[list[Id], list[LogPosition]]:
