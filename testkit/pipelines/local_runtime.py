@@ -22,6 +22,7 @@ from headrace.runtime.error_transport import SerializedError, decode_error
 from headrace.runtime.interface import BatchStream, OnBatch, OnSplitDone
 from headrace.runtime.tasks import Report, SplitGroup, Task, TaskFunction
 from headrace.sources.base import Source, Split
+from headrace.sources.splits import encode_split
 from testkit.pipelines.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 
 _IDLE_S = 0.05
@@ -141,18 +142,18 @@ class LocalStream:
             if end == start:
                 return
             write_batch_file(planned, "\n".join(("v1", "{}", json.dumps(end))))
-        end = planned_offset(self._checkpoint)
-        assert end is not None
-        splits = self._planner.splits(start, end)
+        planned_end = planned_offset(self._checkpoint)
+        assert planned_end is not None
+        splits = self._planner.splits(start, planned_end)
         self._run(lambda task: [report for split in splits for report in run_task(task, [split])], number)
         write_batch_file(self._checkpoint / "commits" / str(number), "v1\n{}")
-        self._planner.commit(end)
+        self._planner.commit(planned_end)
 
 
 def run_task(task: TaskFunction, splits: Sequence[Split]) -> list[Report]:
     """Run a copy of a task over splits in this thread."""
     copy: TaskFunction = pickle.loads(pickle.dumps(task))
-    batch = pa.RecordBatch.from_pydict({"split": [json.dumps(split) for split in splits]})
+    batch = pa.RecordBatch.from_pydict({"split": [encode_split(split) for split in splits]})
     try:
         return [Report(**row) for reports in copy([batch]) for row in reports.to_pylist()]
     except SerializedError as error:

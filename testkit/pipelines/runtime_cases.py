@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.sources.base import Offset, Split
+from headrace.sources.base import Json, Offset, Split
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,13 +26,30 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
+class NumberSplit:
+    """A split of one number."""
+
+    split_kind: ClassVar[str] = "number"
+    number: int
+    once: bool = False
+
+    def to_json(self) -> Json:
+        return {"number": self.number, "once": self.once}
+
+    @classmethod
+    def from_json(cls, raw: Json) -> NumberSplit:
+        return cls(raw["number"], raw["once"])
+
+
+@dataclass(frozen=True, slots=True)
 class NumberReader:
     """Returns a block per split."""
 
+    split_types: ClassVar[tuple[type[Split], ...]] = (NumberSplit,)
     fails: dict[int, str] = field(default_factory=dict)
 
-    def read(self, split: Split) -> Generator[Line, None, Split | None]:
-        number = split["number"]
+    def read(self, split: NumberSplit) -> Generator[Line, None, Json]:
+        number = split.number
         match self.fails.get(number):
             case "definite":
                 raise DefiniteError(f"number {number} is bad", place=f"split {number}", hint="leave it out", event=f"event {number}")
@@ -48,6 +66,9 @@ class LineSink:
     path: Path
     failures: int = 0
     """How many writes fail with a transient error before one succeeds, all tasks together."""
+
+    def for_replay(self) -> LineSink:
+        return self
 
     def writer(self) -> LineSink:
         return self
@@ -101,9 +122,9 @@ class NumberPlanner:
             time.sleep(0.01)
         return {"at": end}
 
-    def splits(self, start: Offset, end: Offset) -> list[Split]:
+    def splits(self, start: Offset, end: Offset) -> list[NumberSplit]:
         self._note("splits", start["at"])
-        return [{"kind": "rows", "until": end, "number": number} for number in range(start["at"], end["at"])]
+        return [NumberSplit(number) for number in range(start["at"], end["at"])]
 
     def commit(self, end: Offset) -> None:
         self._note("commit", end["at"])

@@ -53,9 +53,9 @@ class TestGroups:
         with mock.patch.object(SnapshotRunner, "_is_exact", lambda _, chunk: chunk.table == exact):
             groups = snapshots._groups(chunks, 2)
         # Each job carries the definitions of its own tables.
-        assert asked == [{TableName("d", split["table"]) for split in group.splits} for group in groups]
-        assert [split["once"] for group in groups for split in group.splits] == [chunk.table == exact for chunk in chunks]
-        return [[split["number"] for split in group.splits] for group in groups]
+        assert asked == [{TableName("d", split.chunk.table) for split in group.splits} for group in groups]
+        assert [split.once for group in groups for split in group.splits] == [chunk.table == exact for chunk in chunks]
+        return [[split.chunk.number for split in group.splits] for group in groups]
 
     def test_a_few_chunks_stay_apart(self) -> None:
         assert self.groups([Chunk("d", "t", n, "", 1) for n in range(16)]) == [[n] for n in range(16)]

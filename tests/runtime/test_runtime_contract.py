@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -19,7 +21,7 @@ from headrace.runtime.tasks import Report, SplitGroup, Task
 from headrace.sources.base import Split
 from headrace.spark.spark_runtime import SparkRuntime
 from testkit.pipelines.local_runtime import LocalRuntime
-from testkit.pipelines.runtime_cases import LineSink, NumberReader, NumberSource, retry_twice
+from testkit.pipelines.runtime_cases import LineSink, NumberReader, NumberSource, NumberSplit, retry_twice
 
 WITHIN_S = 120.0
 RUNTIMES: dict[str, Callable[[], Runtime]] = {"local": LocalRuntime, "spark": SparkRuntime}
@@ -42,13 +44,18 @@ def sink(tmp_path: Path) -> LineSink:
     return LineSink(tmp_path / "lines")
 
 
-def rows(*numbers: int) -> list[Split]:
-    return [{"kind": "rows", "until": {}, "number": number} for number in numbers]
+def rows(*numbers: int) -> list[NumberSplit]:
+    return [NumberSplit(number) for number in numbers]
 
 
-def run_splits(session: RuntimeSession, task: Task, splits: list[Split], parallelism: int = 2) -> dict[int, list[Report]]:
+def number_of(split: Split) -> int:
+    assert isinstance(split, NumberSplit)
+    return split.number
+
+
+def run_splits(session: RuntimeSession, task: Task, splits: Sequence[Split], parallelism: int = 2) -> dict[int, list[Report]]:
     done: dict[int, list[Report]] = {}
-    session.run_splits(task, splits, parallelism, lambda split, reports: done.update({split["number"]: reports}))
+    session.run_splits(task, splits, parallelism, lambda split, reports: done.update({number_of(split): reports}))
     return done
 
 
@@ -74,7 +81,7 @@ def test_each_split_has_its_own_reports(session: RuntimeSession, sink: LineSink)
 def test_a_group_runs_its_splits_in_order_in_one_task(session: RuntimeSession, sink: LineSink) -> None:
     done: list[int] = []
     group = SplitGroup(Task(NumberReader(), sink, retry_twice), rows(5, 3, 4))
-    session.run_groups([group], 2, lambda split, reports: done.append(split["number"]) if len(reports) == 2 else None)
+    session.run_groups([group], 2, lambda split, reports: done.append(number_of(split)) if len(reports) == 2 else None)
     assert sink.numbers == [5, 3, 4] == done
 
 
@@ -130,6 +137,19 @@ def test_what_is_raised_meanwhile_ends_the_splits(session: RuntimeSession, sink:
     with pytest.raises(Ended):
         session.run_splits(Task(NumberReader(), sink, retry_twice), rows(*range(40)), 1, lambda *_: None, end)
     assert len(sink.numbers) < 40
+
+
+@dataclass(frozen=True, slots=True)
+class OtherSplit(NumberSplit):
+    """A split that the reader does not know."""
+
+    split_kind: ClassVar[str] = "other"
+
+
+def test_a_split_of_an_unknown_kind_is_an_error(session: RuntimeSession, sink: LineSink) -> None:
+    with pytest.raises(DefiniteError, match="cannot run a split of kind 'other'"):
+        session.run_splits(Task(NumberReader(), sink, retry_twice), [OtherSplit(1)], 1, lambda *_: None)
+    assert sink.numbers == []
 
 
 def await_end(stream: BatchStream, ended: Callable[[], bool]) -> None:

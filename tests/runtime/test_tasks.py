@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import pytest
 
 from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock
 from headrace.runtime.tasks import TASK_ATTEMPT, Report, SplitGroup, Task
-from headrace.sources.base import Split
+from headrace.sources.base import Json, Split
+from headrace.sources.splits import MarkSplit
+from testkit.pipelines.runtime_cases import NumberSplit
 
 
 @dataclass
 class Nothing:
     """A reader of nothing and a writer to nowhere."""
 
+    split_types: ClassVar[tuple[type[Split], ...]] = (NumberSplit,)
     closed: list[str] = field(default_factory=list)
 
-    def read(self, split: Split) -> Generator[ChangeBlock, None, Split | None]:
+    def read(self, split: NumberSplit) -> Generator[ChangeBlock, None, Json]:
         del split
         yield from ()
         return {"position": {}}
@@ -39,12 +43,12 @@ class Nothing:
 
 def test_a_snapshot_that_counts_is_not_read_twice_behind_the_drivers_back() -> None:
     task = Task(Nothing(), Nothing(), lambda call: call())
-    chunk: Split = {"kind": "chunk", "once": True}
+    chunk = NumberSplit(1, once=True)
     assert [report.kind for report in task._run(chunk)] == ["done"]
     second = TASK_ATTEMPT.set(1)
     try:
-        assert [report.kind for report in task._run({**chunk, "once": False})] == ["done"]
-        assert [report.kind for report in task._run({"kind": "rows"})] == ["done"]
+        assert [report.kind for report in task._run(replace(chunk, once=False))] == ["done"]
+        assert [report.kind for report in task._run(MarkSplit({"at": 1}))] == ["done"]
         with pytest.raises(TransientError, match="started a task again"):
             task._run(chunk)
     finally:
@@ -55,11 +59,11 @@ def test_reports_of_a_group_go_to_the_works_that_made_them() -> None:
     def report(kind: str, subject: str) -> Report:
         return Report(kind, subject, 0, 0, 0, "")
 
-    splits: list[Split] = [{"number": number} for number in range(3)]
+    splits = [NumberSplit(number) for number in range(3)]
     done = report("done", "")
     reports = [done, report("changes", "a"), report("changes", "b"), done, done, report("changes", "c")]
     paired = SplitGroup(Task(Nothing(), Nothing(), lambda call: call()), splits).pair_reports(reports)
-    assert [(split["number"], [one.subject for one in found]) for split, found in paired] == [
+    assert [(split.number, [one.subject for one in found]) for split, found in paired] == [
         (0, ["", "a", "b"]),
         (1, [""]),
         (2, ["", "c"]),
@@ -68,12 +72,12 @@ def test_reports_of_a_group_go_to_the_works_that_made_them() -> None:
 
 def test_a_group_of_one_takes_reports_of_any_kind() -> None:
     answer = Report("answer", "", 0, 0, 0, "")
-    assert list(SplitGroup(Task(Nothing(), Nothing(), lambda call: call()), [{"number": 7}]).pair_reports([answer])) == [
-        ({"number": 7}, [answer])
+    assert list(SplitGroup(Task(Nothing(), Nothing(), lambda call: call()), [NumberSplit(7)]).pair_reports([answer])) == [
+        (NumberSplit(7), [answer])
     ]
 
 
 def test_a_work_without_a_report_is_noticed() -> None:
-    group = SplitGroup(Task(Nothing(), Nothing(), lambda call: call()), [{"number": 1}, {"number": 2}])
+    group = SplitGroup(Task(Nothing(), Nothing(), lambda call: call()), [NumberSplit(1), NumberSplit(2)])
     with pytest.raises(ValueError, match="zip"):
         list(group.pair_reports([Report("done", "", 0, 0, 0, "")]))

@@ -15,7 +15,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar
 
@@ -36,6 +36,8 @@ from headrace.sources.mysql.segments.table_read_plan import plan_tables, skip_ta
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url
 from headrace.sources.mysql.snapshot.lock_free import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.split_reader import MySQLReader
+from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.splits import StatementSplit
 
 log = logging.getLogger("headrace")
 
@@ -233,10 +235,10 @@ class Feed(Generic[T]):
     def _batch(self, end: Offset) -> Iterator[T]:
         splits, seen, reader = self._mirror.splits(self._offset, end), dict(self._seen), self._reader()
         # A feed cannot resync a new table, so rows of a CREATE TABLE ... SELECT are an error here, not skipped.
-        rows = [{**split, "news": []} for split in splits if split["kind"] == "rows"]
+        rows = [replace(split, created_with_rows=()) for split in splits if isinstance(split, SegmentSplit)]
         yield from self._shape(block for split in rows for block in _unseen(reader.read(split), seen))
         for split in splits:
-            if split["kind"] == "statement":
+            if isinstance(split, StatementSplit):
                 for statement in self._tables.follow(split):
                     self._tell(statement)
 

@@ -7,13 +7,14 @@ import weakref
 from pathlib import Path
 
 from headrace import shutdown
-from headrace.sources.base import Offset, Split
+from headrace.sources.base import Offset
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.preflight.required import ServerIdentity
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
 from headrace.sources.mysql.split_reader import BinlogPlanner
+from headrace.sources.mysql.splits import PlannedSplit
 
 
 class RelaySession:
@@ -40,7 +41,7 @@ class RelaySession:
         # A stop inside a transaction is reached when that transaction has been received.
         return None if stop is not None and self._planner.has_reached(stop.to_json()) else start
 
-    def splits(self, start: Offset, end: Offset) -> list[Split]:
+    def splits(self, start: Offset, end: Offset) -> list[PlannedSplit]:
         return self._planner.splits(start, end)
 
     def commit(self, end: Offset) -> None:

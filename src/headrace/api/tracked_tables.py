@@ -22,7 +22,6 @@ from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.model.schema_change import CreateTable, SchemaCatalog, tables_of
 from headrace.model.table_selection import Selection
 from headrace.retry import retrying
-from headrace.sources.base import Split
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.preflight.required import ServerIdentity
@@ -31,6 +30,7 @@ from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.schema.schema_history import DdlOutcome, SchemaHistory
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, query
 from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.splits import StatementSplit
 
 log = logging.getLogger("headrace")
 
@@ -123,9 +123,9 @@ class KnownTables:
         """The selected tables as they are read."""
         return {schema.name: self._rules.shown(schema) for schema in self.defined}
 
-    def follow(self, split: Split) -> list[Statement]:
-        """Apply a statement of the log (see `sources.base.Split`); return what it did to the selected tables."""
-        statement, position = Query.from_json(split["query"]), BinlogPosition.from_json(split["offset"])
+    def follow(self, split: StatementSplit) -> list[Statement]:
+        """Apply a statement of the log ; return what it did to the selected tables."""
+        statement, position = Query.from_json(split.query), BinlogPosition.from_json(split.offset)
         followed = self._history.follow(statement, position)
         followed.check()
         for name in sorted(followed.recapture):

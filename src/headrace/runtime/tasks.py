@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from headrace.errors import TransientError
 from headrace.runtime.error_transport import serialize_errors
-from headrace.sources.base import Block, Reader, Split
+from headrace.sources.base import Block, Json, Reader, Split
+from headrace.sources.splits import MarkSplit, StatementSplit, decode_split, encode_split
 
 REPORT_SCHEMA = "kind string, subject string, changes long, bytes long, commit_ts long, detail string"
 _ARROW = pa.schema(
@@ -73,7 +74,7 @@ class Report:
 class Task:
     """Reads splits and writes their blocks. Picklable."""
 
-    reader: Reader[Block]
+    reader: Reader[Any, Block]
     sink: AnyWriterFactory
     retry: Retry
     shape: BlockShaper | None = None
@@ -81,17 +82,20 @@ class Task:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with serialize_errors():
-            reports = [report for batch in batches for split in batch.column(0).to_pylist() for report in self._run(json.loads(split))]
+            types = (*self.reader.split_types, MarkSplit, StatementSplit)
+            reports = [
+                report for batch in batches for text in batch.column(0).to_pylist() for report in self._run(decode_split(text, types))
+            ]
         yield report_batch(reports)
 
     def _run(self, split: Split) -> list[Report]:
-        if split["kind"] == "statement":
-            return [Report("statement", "", 0, 0, 0, json.dumps(split))]
-        if split["kind"] == "mark":
-            return [_done(split)]
+        if isinstance(split, StatementSplit):
+            return [Report("statement", "", 0, 0, 0, encode_split(split))]
+        if isinstance(split, MarkSplit):
+            return [_done(split.until)]
         sink = self.sink
         if TASK_ATTEMPT.get():
-            if split.get("once"):
+            if split.once:
                 # The rows of the first attempt count. The driver deletes them before it tries again.
                 raise TransientError("Spark has started a task again that may run only once", hint="an executor was lost; see Spark's log")
             # The first attempt may have written blocks.
@@ -105,15 +109,15 @@ class Task:
     def _copy(self, split: Split, writer: AnyWriter) -> list[Report]:
         # A failed write ends the read as well: the transaction of a snapshot would block ALTER TABLE.
         with closing(self.reader.read(split)) as blocks:
-            return self._copy_blocks(split, writer, blocks)
+            return self._copy_blocks(writer, blocks)
 
-    def _copy_blocks(self, split: Split, writer: AnyWriter, blocks: Generator[Block, None, Split | None]) -> list[Report]:
+    def _copy_blocks(self, writer: AnyWriter, blocks: Generator[Block, None, Json]) -> list[Report]:
         changes: dict[str, list[int]] = {}
         while True:
             try:
                 block = next(blocks)
             except StopIteration as end:
-                found = end.value
+                result = end.value
                 break
             if self.shape is not None:
                 block = self.shape(block)
@@ -125,7 +129,7 @@ class Task:
             totals[1] += block.nbytes
             totals[2] = max(totals[2], block.newest)
         written = [Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items()]
-        return [_done(split, found), *written]
+        return [_done(result), *written]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +149,8 @@ class SplitGroup:
             yield split, list(reports[begin:end])
 
 
-def _done(split: Split, found: Split | None = None) -> Report:
-    return Report("done", "", 0, 0, 0, json.dumps(split.get("until") if found is None else found))
+def _done(result: Json) -> Report:
+    return Report("done", "", 0, 0, 0, json.dumps(result))
 
 
 def report_batch(reports: Iterable[Report]) -> pa.RecordBatch:

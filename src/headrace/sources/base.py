@@ -1,29 +1,41 @@
-"""The source interface.
+"""The interfaces of a source.
 
-A source is a small picklable description. In one long-lived process it plans: from the end of the last batch it derives the end of the next
-one, and the splits in between. In tasks it reads: a split becomes change blocks. Offsets and splits are JSON values, because Spark carries
-them; bulk data never goes through Spark. Planning the same range again gives splits that cover the same changes with the same versions.
+A source is a small picklable description. Its planner lives in one long-lived process: it returns where the next batch ends, and the splits
+between two offsets. Its reader runs in tasks and turns a split into blocks. Offsets and splits go through Spark as JSON, bulk data never
+does. Planning the same range again gives splits that cover the same changes with the same versions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from typing import Any, Protocol, TypeVar
+from collections.abc import Generator, Sequence
+from typing import Any, ClassVar, Protocol, Self, TypeVar
 
-Offset = dict[str, Any]
-Split = dict[str, Any]
-"""What a task is told to do. `kind` is "rows" (read and write; `until` is the batch's end; `ordered` is all of the batch, for tables whose
-blocks must come in order, and which share of those tables is this task's), "chunk" or "consistent" (read and write a part of a snapshot;
-with `once`, not a second time without the driver's knowing), "mark" (nothing but `until`), "statement" (passed on to the driver, with
-`query` and `offset`), or "log" (windows of log tables; see `sources.scylla.splits`)."""
+Json = dict[str, Any]
+Offset = Json
+
+
+class Split(Protocol):
+    """A unit of work that one task runs, a frozen dataclass. `sources.splits` encodes and decodes it."""
+
+    split_kind: ClassVar[str]
+    """Tells it from the other splits that the same task runs."""
+
+    @property
+    def once(self) -> bool:
+        """Whether a task may run it only once, unless the driver has removed the rows of the first time."""
+
+    def to_json(self) -> Json: ...
+
+    @classmethod
+    def from_json(cls, raw: Json) -> Self: ...
 
 
 class Block(Protocol):
-    """Rows of one table that a source reads and a sink writes, in a form that both support."""
+    """Rows of one table, in a form that the source and the sink share."""
 
     @property
     def subject(self) -> str:
-        """The table name, for display."""
+        """The name of the table, for people."""
 
     @property
     def changes(self) -> int: ...
@@ -33,37 +45,42 @@ class Block(Protocol):
 
     @property
     def newest(self) -> int:
-        """The newest commit time, in microseconds since 1970; 0 if unknown."""
+        """The commit time of the newest change, microseconds since 1970; 0 if it is unknown."""
 
 
+S_contra = TypeVar("S_contra", bound=Split, contravariant=True)
 B_co = TypeVar("B_co", bound=Block, covariant=True)
 
 
 class Planner(Protocol):
-    """The planning side. It runs in one process and may hold connections and threads."""
+    """Plans batches. It lives in one process, and may hold connections and threads."""
 
     def initial(self) -> Offset: ...
 
     def plan(self, start: Offset) -> Offset:
-        """Return the end of the next batch. Wait a little for changes; return `start` if none came."""
+        """Return where the next batch ends. Wait a little for changes; return `start` if none came."""
 
-    def splits(self, start: Offset, end: Offset) -> list[Split]:
-        """Return the splits between two offsets. Wait until all of the range has been received."""
+    def splits(self, start: Offset, end: Offset) -> Sequence[Split]:
+        """Return the splits between two offsets. Wait until the log up to `end` has arrived."""
 
     def commit(self, end: Offset) -> None:
-        """Release everything before `end`: the sink has stored it."""
+        """Release everything before `end`: it is stored in the sink."""
 
     def stop(self) -> None: ...
 
 
 class Source(Protocol):
-    """A source of changes. Picklable."""
+    """Where changes come from. Picklable."""
 
     def planner(self) -> Planner: ...
 
 
-class Reader(Protocol[B_co]):
-    """The reading side, used in a task. Picklable."""
+class Reader(Protocol[S_contra, B_co]):
+    """Reads splits in a task. Picklable."""
 
-    def read(self, split: Split) -> Generator[B_co, None, Split | None]:
-        """Yield the split's blocks. The return value, if any, goes to the driver (for a snapshot: its position)."""
+    @property
+    def split_types(self) -> tuple[type[Split], ...]:
+        """The splits that it reads."""
+
+    def read(self, split: S_contra) -> Generator[B_co, None, Json]:
+        """Yield the blocks of a split; return its result for the driver, such as the position of a snapshot."""

@@ -7,21 +7,21 @@ Spark tasks, which also read and compare the rows where digests differ.
 from __future__ import annotations
 
 import base64
-import json
 import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import pyarrow as pa
 
 from headrace.model.digest import Digest
 from headrace.runtime.error_transport import serialize_errors
 from headrace.runtime.tasks import Report, report_batch
-from headrace.sources.base import Split
+from headrace.sources.base import Json, Split
+from headrace.sources.splits import decode_split
 from headrace.verify.region_reader import Findings, RegionReader, Sides
 from headrace.verify.regions import Region
 from headrace.verify.table_spec import TableComparison
@@ -44,6 +44,8 @@ class TaskKind(StrEnum):
 class RegionTask:
     """One task on one region."""
 
+    split_kind: ClassVar[str] = "region"
+    once: ClassVar[bool] = False
     kind: TaskKind
     table: int
     region: int
@@ -52,12 +54,12 @@ class RegionTask:
     rows: int = 0
     """The region's row count, if known."""
 
-    def to_json(self) -> Split:
-        return {"kind": self.kind.value, "table": self.table, "region": self.region, "where": self.where.to_json(), "rows": self.rows}
+    def to_json(self) -> Json:
+        return {"task": self.kind.value, "table": self.table, "region": self.region, "where": self.where.to_json(), "rows": self.rows}
 
     @classmethod
-    def from_json(cls, raw: Split) -> RegionTask:
-        return cls(TaskKind(raw["kind"]), raw["table"], raw["region"], Region.from_json(raw["where"]), raw["rows"])
+    def from_json(cls, raw: Json) -> RegionTask:
+        return cls(TaskKind(raw["task"]), raw["table"], raw["region"], Region.from_json(raw["where"]), raw["rows"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,7 @@ class SparkRegionTask:
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with serialize_errors():
-            tasks = [RegionTask.from_json(json.loads(split)) for batch in batches for split in batch.column(0).to_pylist()]
+            tasks = [decode_split(text, [RegionTask]) for batch in batches for text in batch.column(0).to_pylist()]
             with RegionReader(self.sides) as rows_reader:
                 reports = [_report(run_task(rows_reader, self.tables[task.table], task)) for task in tasks]
         yield report_batch(reports)
@@ -157,9 +159,10 @@ class SparkTaskRunner:
         from headrace.spark.runtime.micro_batch import run_splits
 
         def on_done(split: Split, reports: list[Report]) -> None:
-            on_answer(RegionTask.from_json(split), _answer(reports))
+            assert isinstance(split, RegionTask)
+            on_answer(split, _answer(reports))
 
-        run_splits(self.session, SparkRegionTask(self.sides, tuple(self.tables)), [task.to_json() for task in tasks], self.slots, on_done)
+        run_splits(self.session, SparkRegionTask(self.sides, tuple(self.tables)), tasks, self.slots, on_done)
 
 
 def _report(answer: Answer) -> Report:

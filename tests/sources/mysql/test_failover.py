@@ -15,11 +15,13 @@ from headrace.errors import DefiniteError
 from headrace.sources.mysql import failover
 from headrace.sources.mysql.failover import check_same_log, continue_on
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
+from headrace.sources.mysql.splits import SegmentSplit
 from headrace.sources.mysql.start_position import resolve_start
+from headrace.sources.splits import MarkSplit
 from testkit.oracles.binlogs import images_of, open_logbook
 from testkit.servers.replication import await_applied, await_executed, execute, executed, follow, promote, start_replica
 
@@ -74,8 +76,8 @@ def keys_of(source: MySQLSource, start: BinlogPosition, server: PrivateServer, r
                 assert time.monotonic() < deadline
                 at, begin = planner.plan(at), at
                 for split in planner.splits(begin, at):
-                    if split["kind"] == "rows":
-                        segment = Segment.from_split(split)
+                    if isinstance(split, SegmentSplit):
+                        segment = split.segment
                         found += [str(image.row[0]) for image in images_of(list(read_segment(segment, book.catalog("t"))))]
                 planner.commit(at)
                 if reached is not None:
@@ -117,8 +119,7 @@ def check_going_on(
     # Offsets of the former server: nothing to read between them; after them comes what the committed set lacks, and nothing else.
     planner = source.planner()
     try:
-        old = {"kind": "mark", "until": planned.to_json()}
-        assert planner.splits(committed.to_json(), planned.to_json()) == [old]
+        assert planner.splits(committed.to_json(), planned.to_json()) == [MarkSplit(planned.to_json())]
         planner.commit(planned.to_json())
     finally:
         planner.stop()

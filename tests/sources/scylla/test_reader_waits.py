@@ -17,6 +17,7 @@ from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
+from headrace.sources.scylla.splits import WindowSplit
 
 ADDRESS = parse_cql_url("scylla://127.0.0.1/ks")
 TABLE = CqlCatalog("ks").apply_all("CREATE TABLE t (k int PRIMARY KEY, m map<int, int>)").named("ks.t")
@@ -60,9 +61,9 @@ def test_readers_wait_for_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(window_reader, "shared_session", opening)
     monkeypatch.setattr(snapshot, "shared_session", opening)
-    chunk = snapshot.TokenChunk(TABLE.name, WHOLE).to_split()
+    chunk = snapshot.TokenChunk(TABLE.name, WHOLE)
     for blocks in (
-        window_reader.LogReader(ADDRESS, {}, ScyllaOptions()).read({"windows": [], "share": 0, "of": 1}),
+        window_reader.LogReader(ADDRESS, {}, ScyllaOptions()).read(WindowSplit((), 0, 1)),
         snapshot.TokenRangeReader(ADDRESS, {TABLE.name: TABLE}, {TABLE.name: WriteTimeColumns(frozenset())}, ScyllaOptions()).read(chunk),
     ):
         with pytest.raises(DefiniteError, match="there"):

@@ -26,12 +26,12 @@ from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
-from headrace.sources.base import Split
 from headrace.sources.scylla import window_reader
 from headrace.sources.scylla.generations import LogStart, oldest
 from headrace.sources.scylla.log_tables import check_tables_readable, log_name, select_tables
 from headrace.sources.scylla.position import LogPosition
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.splits import WindowRead, WindowSplit
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.window_feedback import write_feedback
 from headrace.sources.scylla.window_planner import WindowPlanner
@@ -120,7 +120,7 @@ class Logged:
         start = LogStart(oldest(catalog.generations(self.name)), 0, 0)
         return WindowPlanner(catalog, {self.name: start}, choices or self.choices, 2, self.pace)
 
-    def blocks(self, split: Split, ttl: int = 0, choices: ScyllaOptions | None = None) -> Iterator[window_reader.LogBlock]:
+    def blocks(self, split: WindowSplit, ttl: int = 0, choices: ScyllaOptions | None = None) -> Iterator[window_reader.LogBlock]:
         return self.reader(ttl, choices).read(split)
 
     def reader(self, ttl: int = 0, choices: ScyllaOptions | None = None) -> LogReader:
@@ -193,9 +193,8 @@ def test_every_row_comes_once_through_generations_of_tablets(logged: Logged) -> 
     assert {position.places[logged.name].generation for position in ends} == {first.time, second.time}
 
 
-def only_split(logged: Logged, generation: Generation, after: int, until: int) -> Split:
-    window = [logged.name.database, logged.name.table, generation.time, after, until, 0]
-    return {"kind": "log", "windows": [window], "share": 0, "of": 1}
+def only_split(logged: Logged, generation: Generation, after: int, until: int, look: int = 0) -> WindowSplit:
+    return WindowSplit((WindowRead(logged.name.database, logged.name.table, generation.time, after, until, look),), 0, 1)
 
 
 def test_a_batch_without_its_end_is_waited_for(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,8 +257,7 @@ def test_rows_that_came_late_are_found_by_the_second_look(logged: Logged, caplog
     # Written now, that is long after the first look at their moments would have been.
     late = [logged.write(stream, begin + second * S, 2, ttl=86400) for second in (10, 20)]
     logged.write(other, now_us() - 50 * S, 1, ttl=86400)
-    split = only_split(logged, generation, begin, now_us())
-    split["windows"][0][-1] = 1
+    split = only_split(logged, generation, begin, now_us(), look=1)
     [block] = logged.blocks(split, 86400, choices)
     assert [UUID(bytes=raw) for raw in block.rows.column(TIME).to_pylist()] == [at for at in late for _ in range(2)]
     assert caplog.text.count("4 rows came later than scylla.confidence allows") == 1
@@ -277,9 +275,8 @@ def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) 
         list(logged.blocks(split))
     # Left out by its place, also where the window is looked at again.
     for again in (0, 1):
-        split["windows"][0][-1] = again
-        assert sum(block.changes for block in replace(logged.reader(), skips=frozenset({poison.value.event})).read(split)) == 10
-    split["windows"][0][-1] = 0
+        looked_at = only_split(logged, generation, begin, begin + 10 * S, look=again)
+        assert sum(block.changes for block in replace(logged.reader(), skips=frozenset({poison.value.event})).read(looked_at)) == 10
     gone = make_generation(generation.time + 1, 1, 1)
     with pytest.raises(DefiniteError, match=r"streams of generation .* are not there any more"):
         list(logged.blocks(only_split(logged, gone, begin, begin + S)))

@@ -15,6 +15,7 @@ from headrace.sources.base import Offset
 from headrace.sources.scylla.generations import Groups, LogStart, expired, floor_us, grouped, oldest, shares, start_at
 from headrace.sources.scylla.position import LogPosition, StreamPosition
 from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaOptions
+from headrace.sources.scylla.splits import WindowSplit
 from headrace.sources.scylla.window_feedback import read_feedback, write_feedback
 from headrace.sources.scylla.window_planner import WindowPlanner
 from headrace.sources.scylla.windows import start_us
@@ -78,8 +79,8 @@ def test_a_batch_holds_a_window_of_each_table_that_is_due() -> None:
     assert times(third)[ORDERS] == (960 * S - 1, 970 * S), "a window of three seconds is not full yet"
     assert times(third)[ITEMS] == (220 * S - 1, 280 * S - 1)
     [one, other] = plan.splits(second, third)
-    assert one["windows"] == other["windows"] == [["shop", "items", 100_000, 220 * S - 1, 280 * S - 1, 0]]
-    assert [(split["share"], split["of"]) for split in (one, other)] == [(0, 2), (1, 2)]
+    assert one.windows == other.windows == (("shop", "items", 100_000, 220 * S - 1, 280 * S - 1, 0),)
+    assert [(split.share, split.of) for split in (one, other)] == [(0, 2), (1, 2)]
     # A planner that is started anew plans the same batch from its two ends.
     assert planner(cluster).splits(second, third) == [one, other]
 
@@ -90,7 +91,7 @@ def test_nothing_due_gives_the_same_place_again() -> None:
     reached = plan.plan(plan.initial())
     assert times(reached) == {ORDERS: (960 * S - 1, 970 * S)}
     assert plan.plan(reached) == reached
-    assert plan.splits(reached, reached) == [{"kind": "log", "windows": [], "share": 0, "of": 1}]
+    assert plan.splits(reached, reached) == [WindowSplit((), 0, 1)]
 
 
 def test_a_generation_is_drained_before_the_next_one() -> None:
@@ -122,7 +123,7 @@ def test_a_cold_start_over_an_old_generation_asks_little(tmp_path: Path) -> None
     reached, queries, batches = plan.initial(), 0, 0
     while (end := plan.plan(reached)) != reached and times(end)[ORDERS][1] < (year - 40) * S:
         splits = plan.splits(reached, end)
-        queries += sum(len(shares(groups, split["share"], split["of"], CHOICES.streams_per_query)) for split in splits)
+        queries += sum(len(shares(groups, split.share, split.of, CHOICES.streams_per_query)) for split in splits)
         batches, reached = batches + 1, end
         write_feedback(tmp_path / "pace.json", LogPosition.from_json(end), {str(ORDERS): 0})
     assert batches <= 13
@@ -202,8 +203,8 @@ def test_tables_come_and_go_between_runs() -> None:
     assert times(added)[ITEMS] == (900 * S - 1, 960 * S - 1)
     assert set(times(only.plan(added))) == {ORDERS}
     # A batch that was planned, and failed, before a table was left out goes on with the others.
-    assert {window[1] for split in both.splits(reached, added) for window in split["windows"]} == {"orders", "items"}
-    assert {window[1] for split in only.splits(reached, added) for window in split["windows"]} == {"orders"}
+    assert {window[1] for split in both.splits(reached, added) for window in split.windows} == {"orders", "items"}
+    assert {window[1] for split in only.splits(reached, added) for window in split.windows} == {"orders"}
 
 
 def test_every_stream_is_in_one_share() -> None:
@@ -223,7 +224,7 @@ def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) 
     reached, first, second = plan.initial(), [], []
     while not first or first[-1][2] < 11_000 * S:
         end = plan.plan(reached)
-        for name, generation, after, until, again in (window[1:] for window in plan.splits(reached, end)[0]["windows"]):
+        for name, generation, after, until, again in (window[1:] for window in plan.splits(reached, end)[0].windows):
             assert name == "orders"
             (second if again else first).append((generation, after, until))
             assert until <= cluster.time - (330 if again else 30) * S
@@ -249,7 +250,7 @@ def reads(
     position = reached or plan.initial()
     while cluster.time < until:
         end = plan.plan(position)
-        for window in plan.splits(position, end)[0]["windows"]:
+        for window in plan.splits(position, end)[0].windows:
             found.setdefault(window[-1], []).append((cluster.time, window[3], window[4]))
         position = end
     return position, found
@@ -308,7 +309,7 @@ def test_an_audit_ends_also_where_batches_take_longer_than_its_windows() -> None
     reached, begun = plan.initial(), []
     while cluster.time < 4000 * S:
         end = plan.plan(reached)
-        begun += [window[3] for window in plan.splits(reached, end)[0]["windows"] if window[-1] == -1 and window[3] < 100 * S]
+        begun += [window[3] for window in plan.splits(reached, end)[0].windows if window[-1] == -1 and window[3] < 100 * S]
         reached = end
         cluster.time += 40 * S
     assert len(begun) > 3, "one after the other"

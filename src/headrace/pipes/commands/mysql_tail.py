@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +25,6 @@ from headrace.model.table_selection import Selection
 from headrace.sinks.schema_changes import LedgerEntry
 from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder
-from headrace.sources.base import Split
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.events.table_map import parse_table_map
@@ -39,6 +38,8 @@ from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import BinlogPlanner, MySQLReader
+from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.splits import StatementSplit
 
 log = logging.getLogger("headrace")
 
@@ -134,16 +135,16 @@ class DirectoryTail:
     def _batch(self, planner: BinlogPlanner, at: BinlogPosition, end: BinlogPosition) -> Generator[Texts, None, None]:
         splits, reader = planner.splits(at.to_json(), end.to_json()), self._reader(at)
         shown = end > self._from
-        rows = [{**split, "news": []} for split in splits if split["kind"] == "rows" and shown]
+        rows = [replace(split, created_with_rows=()) for split in splits if isinstance(split, SegmentSplit) and shown]
         for transaction in group_by_transaction(block for split in rows for block in reader.read(split)):
             for block in transaction.blocks:
                 yield from (made.text for made in self._encoder.encode(block))
         for split in splits:
-            if split["kind"] == "statement":
+            if isinstance(split, StatementSplit):
                 yield from self._statement(split, shown=shown)
 
-    def _statement(self, split: Split, *, shown: bool) -> Generator[Texts, None, None]:
-        query, position = Query.from_json(split["query"]), BinlogPosition.from_json(split["offset"])
+    def _statement(self, split: StatementSplit, *, shown: bool) -> Generator[Texts, None, None]:
+        query, position = Query.from_json(split.query), BinlogPosition.from_json(split.offset)
         followed = self._history.follow(query, position)
         if not shown:
             return

@@ -45,6 +45,7 @@ from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
 from headrace.sources.mysql.snapshot.locking import ConsistentSnapshot, Rendezvous, SnapshotPoint
+from headrace.sources.mysql.splits import ChunkSplit, ConsistentSplit
 
 Pause = Callable[[], AbstractContextManager[object]]
 """Keeps the stream from starting a batch."""
@@ -268,12 +269,13 @@ class SnapshotRunner:
             noted_at = time.monotonic()
 
         def on_done(split: Split, reports: list[Report]) -> None:
+            assert isinstance(split, ChunkSplit | ConsistentSplit)
             nonlocal total
             rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
             total += sum(rows.values())
             span = _span_of(reports)
             self._settle(span.position)
-            for chunk in map(Chunk.from_json, split["chunks"] if split["kind"] == "consistent" else [_chunk_of(split)]):
+            for chunk in split.chunks:
                 # Chunks that were read together have one row count.
                 read = chunk, rows.pop(str(chunk.name), 0), span
                 if chunk.name in exact:
@@ -350,7 +352,7 @@ class SnapshotRunner:
         return [self._group(group) for group in groups]
 
     def _group(self, chunks: Sequence[Chunk]) -> SplitGroup:
-        splits: list[Split] = [{"kind": "chunk", "once": self._is_exact(chunk), **chunk.to_json()} for chunk in chunks]
+        splits = [ChunkSplit(chunk, self._is_exact(chunk)) for chunk in chunks]
         return SplitGroup(self.task({chunk.name for chunk in chunks}), splits)
 
     def _is_exact(self, chunk: Chunk) -> bool:
@@ -376,12 +378,8 @@ class SnapshotRunner:
         """Read all chunks at one point in time. Each reader that runs at once gets a share of the chunks."""
         readers = min(parallelism, len(pending))
         rendezvous = Rendezvous(readers)
-        shares = [[chunk.to_json() for chunk in pending[reader::readers]] for reader in range(readers)]
         once = any(map(self._is_exact, pending))
-        splits: list[Split] = [
-            {"kind": "consistent", "once": once, "rendezvous": rendezvous.to_json(), "reader": reader, "chunks": share}
-            for reader, share in enumerate(shares)
-        ]
+        splits = [ConsistentSplit(rendezvous, reader, tuple(pending[reader::readers]), once) for reader in range(readers)]
         tables = sorted({chunk.name for chunk in pending})
         with self._only_moment(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
             taken = beside.submit(bind_context(self._take_moment), rendezvous, tables)
@@ -422,10 +420,6 @@ class SnapshotRunner:
         return self.context.targets.append_only and (
             self.context.state.tables[name].beside or self.snapshots.log.tables[str(name)].restarts > 1
         )
-
-
-def _chunk_of(split: Split) -> Split:
-    return {name: value for name, value in split.items() if name not in ("kind", "once")}
 
 
 def _span_of(reports: list[Report]) -> ReadSpan:

@@ -33,6 +33,7 @@ from headrace.sources.mysql.segments.table_read_plan import TableReadPlan, skip_
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.split_reader import MySQLReader
+from headrace.sources.splits import StatementSplit, decode_split
 
 
 @dataclass(slots=True)
@@ -166,10 +167,8 @@ class StreamRunner:
             self.context.targets.commit_batch(BatchCommit(str(max(ends)), max(ends).version))
         for report in reports:
             if report.kind == "statement":
-                split = json.loads(report.detail)
-                query, position = Query.from_json(split["query"]), BinlogPosition.from_json(split["offset"])
-                left_out = TableName(*split["left_out"]) if split["left_out"] is not None else None
-                self._follow(query, position, left_out)
+                split = decode_split(report.detail, [StatementSplit])
+                self._follow(Query.from_json(split.query), BinlogPosition.from_json(split.offset), split.created_with_rows)
         # A resync recreates a target without a statement.
         if self.waited != self.context.state.waiting or any(report.kind == "statement" for report in reports):
             self.waited = frozenset(self.context.state.waiting)

@@ -161,11 +161,12 @@ class ScyllaSnapshotRunner:
             copy = self.progress.tables[name]
             since = copy.begun.first + self.choices.confidence_us
             parts = cut(copy.left, rings[name], _LEAST_CHUNKS * parallelism)
-            splits += [TokenChunk(name, part, self.context.settings.chunk_rows, since).to_split() for part in parts]
+            splits += [TokenChunk(name, part, self.context.settings.chunk_rows, since) for part in parts]
         reader = TokenRangeReader(self.address, tables, {name: self._telling(table) for name, table in tables.items()}, self.choices)
 
         def on_done(split: Split, reports: list[Report]) -> None:
-            name = TokenChunk.from_split(split).table
+            assert isinstance(split, TokenChunk)
+            name = split.table
             done = ChunkResult.from_json(json.loads(next(report.detail for report in reports if report.kind == "done")))
             self.progress.finish(name, done)
             self.context.view.snapshot_rows(str(name), done.rows, finished=False)

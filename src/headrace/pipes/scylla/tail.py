@@ -28,12 +28,12 @@ from headrace.retry import WaitState, retrying, use_wait_state
 from headrace.settings.settings_file import UserSettings, parse_set_flag
 from headrace.shutdown import temporary_directory
 from headrace.sinks.kafka.scylla.log_documents import log_documents
-from headrace.sources.base import Split
 from headrace.sources.scylla.generations import LogStart
 from headrace.sources.scylla.log_tables import check_tables_readable, no_log, select_tables
 from headrace.sources.scylla.position import LogPosition, moment, parse_label
 from headrace.sources.scylla.read_times import ReadTimeRecord, places_of, read_ages
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
+from headrace.sources.scylla.splits import WindowSplit
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.window_feedback import write_feedback
 from headrace.sources.scylla.window_planner import WindowPlanner
@@ -132,7 +132,7 @@ class Tail:
         found = retrying(lambda: check_tables_readable(session, wanted, self.choices), deadline_s=_PATIENCE_S)
         return {name: KnownLog(one.table, one.ttl) for name, one in found.items()}
 
-    def _read(self, session: CqlSession, split: Split, logs: dict[TableName, KnownLog], said: dict[str, Any]) -> Iterator[bytes]:
+    def _read(self, session: CqlSession, split: WindowSplit, logs: dict[TableName, KnownLog], said: dict[str, Any]) -> Iterator[bytes]:
         """Return a split's documents, read with the current schemas."""
         shown: set[bytes] = set()
         for _ in range(_MOST_ROUNDS):
@@ -149,7 +149,7 @@ class Tail:
                 return
         yield from self._once(split, logs, said, shown)
 
-    def _once(self, split: Split, logs: Mapping[TableName, KnownLog], said: dict[str, Any], shown: set[bytes]) -> Iterator[bytes]:
+    def _once(self, split: WindowSplit, logs: Mapping[TableName, KnownLog], said: dict[str, Any], shown: set[bytes]) -> Iterator[bytes]:
         blocks = LogReader(self.address, logs, self.choices).read(split)
         while True:
             try:

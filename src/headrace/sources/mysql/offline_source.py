@@ -27,6 +27,7 @@ from headrace.sources.mysql.segments.event_expander import EventBuffer
 from headrace.sources.mysql.segments.segment_reader import Segment
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 from headrace.sources.mysql.split_reader import BinlogPlanner
+from headrace.sources.mysql.splits import SegmentSplit
 
 SCHEME: Final = "binlog:"
 _AHEAD_BYTES: Final = 256 << 20
@@ -102,8 +103,8 @@ def _segments(log: OfflineLog) -> Iterator[Segment]:
         while at < log.end:
             end = BinlogPosition.from_json(planner.plan(at.to_json()))
             for split in planner.splits(at.to_json(), end.to_json()):
-                if split["kind"] == "rows":
-                    yield Segment.from_split(split)
+                if isinstance(split, SegmentSplit):
+                    yield split.segment
             planner.commit(end.to_json())
             at = end
     finally:

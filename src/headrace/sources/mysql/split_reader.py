@@ -14,13 +14,13 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
-from headrace.sources.base import Offset, Split
+from headrace.sources.base import Json, Offset, Split
 from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, lost_log
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
 from headrace.sources.mysql.binlog.relay import IndexedLog, Relay
@@ -34,8 +34,10 @@ from headrace.sources.mysql.segments.table_read_plan import TableCatalog, TableR
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
-from headrace.sources.mysql.snapshot.locking import Rendezvous, open_reader
+from headrace.sources.mysql.snapshot.locking import open_reader
 from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.splits import ChunkSplit, ConsistentSplit, MySQLSplit, OrderedShare, PlannedSplit, SegmentSplit
+from headrace.sources.splits import MarkSplit, StatementSplit
 
 log = logging.getLogger("headrace.mysql")
 
@@ -62,31 +64,28 @@ class BinlogPlanner:
         """Whether the log is indexed up to `position`."""
         return self._planner.has_reached(BinlogPosition.from_json(position))
 
-    def splits(self, start: Offset, end: Offset) -> list[Split]:
+    def splits(self, start: Offset, end: Offset) -> list[PlannedSplit]:
         begin, stop = self._follow(start), BinlogPosition.from_json(end)
         if stop.epoch < self._start.epoch:
             # The batch was planned on a former server. Its changes come again, by GTID, from the current server.
-            return [{"kind": "mark", "until": end}]
+            return [MarkSplit(end)]
         while not self._planner.await_end(stop, _LOOK_S):
             self._check_log_end(stop)
         segments = [self._given(segment) for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
-        ordered = [
-            self._given(segment).to_json() for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)
-        ]
+        ordered = tuple(
+            self._given(segment) for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)
+        )
         statements = self._planner.statements(begin, stop)
         # A CREATE TABLE ... SELECT has its rows in the same group. They are skipped, and the driver takes a snapshot of the new table.
-        news = [one.made_with_rows for one in statements if one.made_with_rows is not None]
-        head: Split = {"kind": "rows", "until": end, **({"news": news} if news else {})}
-        splits: list[Split] = [
-            {**head, **segment.to_json(), "ordered": {"segments": ordered, "share": share, "of": len(segments)}}
-            for share, segment in enumerate(segments)
+        created = [None if one.made_with_rows is None else TableName(*one.made_with_rows) for one in statements]
+        left_out = tuple(name for name in created if name is not None)
+        splits: list[PlannedSplit] = [
+            SegmentSplit(segment, end, OrderedShare(ordered, share, len(segments)), left_out) for share, segment in enumerate(segments)
         ]
         if not splits:
-            splits.append({"kind": "mark", "until": end})
-        return splits + [
-            {"kind": "statement", "query": one.query.to_json(), "offset": one.position.to_json(), "left_out": one.made_with_rows}
-            for one in statements
-        ]
+            splits.append(MarkSplit(end))
+        splits += [StatementSplit(one.query.to_json(), one.position.to_json(), name) for one, name in zip(statements, created, strict=True)]
+        return splits
 
     def commit(self, end: Offset) -> None:
         self._relay.commit(BinlogPosition.from_json(end))
@@ -152,6 +151,7 @@ def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
 class MySQLReader:
     """Reads splits: log segments and snapshot chunks become blocks."""
 
+    split_types: ClassVar[tuple[type[Split], ...]] = (SegmentSplit, ChunkSplit, ConsistentSplit)
     address: MySQLAddress | None
     """The server that snapshots are read from; None for a directory of log files."""
     tables: Mapping[TableName, TableReadPlan]
@@ -163,34 +163,38 @@ class MySQLReader:
     skips: frozenset[str] = frozenset()
     """The places of events and rows that the user asked to skip."""
 
-    def read(self, split: Split) -> Generator[ChangeBlock, None, Split | None]:
-        if split["kind"] == "chunk":
-            about = {name: value for name, value in split.items() if name not in ("kind", "once")}
-            return (yield from self._read_chunk(Chunk.from_json(about)))
-        if split["kind"] == "consistent":
-            return (yield from self._read_together(split))
-        news = {TableName(*name) for name in split.get("news", ())}
+    def read(self, split: MySQLSplit) -> Generator[ChangeBlock, None, Json]:
+        match split:
+            case ChunkSplit():
+                return (yield from self._read_chunk(split.chunk))
+            case ConsistentSplit():
+                return (yield from self._read_together(split))
+            case SegmentSplit():
+                return (yield from self._read_segment(split))
+
+    def _read_segment(self, split: SegmentSplit) -> Generator[ChangeBlock, None, Json]:
+        created = frozenset(split.created_with_rows)
         skipped = SkippedEvents(self.skips, self.epoch) if self.skips else None
         ordered = {name for name, plan in self.tables.items() if plan.ordered}
-        if ordered and "ordered" in split:
-            yield from self._read_ordered(split["ordered"], ordered - news, skipped)
-        catalog = self._catalog(lambda name: name not in ordered and name not in news, skipped)
-        with open_segment(Segment.from_split(split), self.address) as segment:
+        if ordered and split.ordered is not None:
+            yield from self._read_ordered(split.ordered, ordered - created, skipped)
+        catalog = self._catalog(lambda name: name not in ordered and name not in created, skipped)
+        with open_segment(split.segment, self.address) as segment:
             yield from read_segment(segment, catalog)
-        return {**split["until"], "skipped": skipped.told()} if skipped is not None and skipped.found else None
+        return {**split.until, "skipped": skipped.told()} if skipped is not None and skipped.found else split.until
 
     def _catalog(self, chosen: Callable[[TableName], bool], skipped: SkippedEvents | None) -> TableCatalog:
         return TableCatalog(self.tables, lambda name: chosen(name) and self._wants(name), self.options, skipped)
 
-    def _read_ordered(self, split: Split, ordered: Set[TableName], skipped: SkippedEvents | None) -> Iterator[ChangeBlock]:
+    def _read_ordered(self, batch: OrderedShare, ordered: Set[TableName], skipped: SkippedEvents | None) -> Iterator[ChangeBlock]:
         """Read the whole batch for this task's share of the ordered tables. A table's blocks are the same whichever task reads them."""
-        mine = {name for name in ordered if zlib.crc32(str(name).encode()) % split["of"] == split["share"]}
+        mine = {name for name in ordered if zlib.crc32(str(name).encode()) % batch.of == batch.share}
         if mine:
-            for segment in split["segments"]:
-                with open_segment(Segment.from_json(segment), self.address) as found:
+            for segment in batch.segments:
+                with open_segment(segment, self.address) as found:
                     yield from read_segment(found, self._catalog(mine.__contains__, skipped))
 
-    def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Split]:
+    def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Json]:
         plan = self.tables.get(chunk.name)
         if plan is None or plan.schema is None:
             # A schema change was applied after the chunk was planned. The snapshot runner reads the other tables' chunks.
@@ -200,11 +204,11 @@ class MySQLReader:
         span = yield from read_chunk(self._server, plan.schema, chunk, self.epoch, self.options, self.reached, exact=plan.exact)
         return span.to_json()
 
-    def _read_together(self, split: Split) -> Generator[ChangeBlock, None, Split]:
+    def _read_together(self, split: ConsistentSplit) -> Generator[ChangeBlock, None, Json]:
         """Read several chunks in one transaction of a consistent snapshot."""
-        with open_reader(self._server, Rendezvous.from_json(split["rendezvous"]), split["reader"], self.epoch) as reader:
+        with open_reader(self._server, split.rendezvous, split.reader, self.epoch) as reader:
             position = reader.position.behind(self.reached)
-            for chunk in map(Chunk.from_json, split["chunks"]):
+            for chunk in split.chunks:
                 schema = self.tables[chunk.name].schema
                 assert schema is not None, "only known tables are planned"
                 try:

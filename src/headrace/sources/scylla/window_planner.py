@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Final
 
 from headrace.model.schema import TableName
-from headrace.sources.base import Offset, Split
+from headrace.sources.base import Offset
 from headrace.sources.scylla.generations import LogStart, StreamCatalog, expired, floor_us, lost_log, oldest, past_lost_streams, start_at
 from headrace.sources.scylla.position import AUDIT, FIRST, LogPosition, StreamPosition, label_of
 from headrace.sources.scylla.snapshot.options import OnExpired, ScyllaOptions
+from headrace.sources.scylla.splits import WindowRead, WindowSplit
 from headrace.sources.scylla.window_feedback import read_feedback
 from headrace.sources.scylla.windows import FIRST_US, Window, adapted, next_window, onward, window_to
 
@@ -74,7 +75,7 @@ class WindowPlanner:
             self.wait(_LOOK_S)
         return start
 
-    def splits(self, start: Offset, end: Offset) -> list[Split]:
+    def splits(self, start: Offset, end: Offset) -> list[WindowSplit]:
         before, after = LogPosition.from_json(start), LogPosition.from_json(end)
         # A batch that was planned before a table was left out is read without it.
         reads = [((name, FIRST), place, before.places.get(name)) for name, place in sorted(after.places.items())]
@@ -86,8 +87,10 @@ class WindowPlanner:
         ]
         queries = max((self._queries_of(name, window.generation) for name, window, _ in windows), default=0)
         of = max(min(self.slots, queries), 1)
-        listed = [[name.database, name.table, window.generation, window.after, window.until, look] for name, window, look in windows]
-        return [{"kind": "log", "windows": listed, "share": share, "of": of} for share in range(of)]
+        listed = tuple(
+            WindowRead(name.database, name.table, window.generation, window.after, window.until, look) for name, window, look in windows
+        )
+        return [WindowSplit(listed, share, of) for share in range(of)]
 
     def commit(self, end: Offset) -> None:
         """Nothing is kept for batches that are done."""

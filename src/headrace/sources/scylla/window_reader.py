@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypedDict
+from typing import ClassVar, Final, TypedDict
 from uuid import UUID
 
 import numpy as np
@@ -32,7 +32,7 @@ from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.retry import current_wait, pause, retrying
-from headrace.sources.base import Split
+from headrace.sources.base import Json, Split
 from headrace.sources.scylla.batch_assembler import BatchAssembler, BlockBuffer, check_operations
 from headrace.sources.scylla.generations import shares
 from headrace.sources.scylla.position import AUDIT, FIRST, label_of, moment
@@ -40,6 +40,7 @@ from headrace.sources.scylla.read_times import CLOCK_US, ReadTimes, read_ages
 from headrace.sources.scylla.skipped_batches import BatchSkipper
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes, RowRechecker
+from headrace.sources.scylla.splits import WindowSplit
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.windows import Window
 
@@ -82,6 +83,7 @@ class KnownLog:
 class LogReader:
     """What tasks carry of the source. Picklable."""
 
+    split_types: ClassVar[tuple[type[Split], ...]] = (WindowSplit,)
     address: CqlAddress
     logs: Mapping[TableName, KnownLog]
     options: ScyllaOptions
@@ -90,17 +92,17 @@ class LogReader:
     skips: frozenset[str] = frozenset()
     """Batches that are left out, by their places."""
 
-    def read(self, split: Split) -> Generator[LogBlock | RowBlock, None, Split]:
-        """The blocks of a work; returns how many log rows each table had, and the batches that were left out."""
+    def read(self, split: WindowSplit) -> Generator[LogBlock | RowBlock, None, Json]:
+        """Yield the blocks of a split; return how many log rows each table had, and the batches that were skipped."""
         session = retrying(lambda: shared_session(self.address))
         catalog = _catalog(self.address, self.options, os.getpid())
         found: dict[str, int] = {}
         doubtful: dict[str, dict[str, int]] = {}
         late: dict[str, LateRows] = {}
         skipping = BatchSkipper(self.skips)
-        for keyspace, table, *numbers, look in split["windows"]:
+        for keyspace, table, *numbers, look in split.windows:
             name, window = TableName(keyspace, table), Window(*numbers)
-            asked = shares(catalog.streams(name, window.generation), split["share"], split["of"], self.options.streams_per_query)
+            asked = shares(catalog.streams(name, window.generation), split.share, split.of, self.options.streams_per_query)
             reading = WindowRead(session, self.logs[name], window, self.options, catalog, skipping, look)
             label = label_of(name, look)
             if look == AUDIT:

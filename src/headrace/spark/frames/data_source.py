@@ -6,7 +6,6 @@ import the compiled kernels, so they are imported in the functions that use them
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from pyspark.sql.types import StructType
 from headrace.runtime.error_transport import hide_traceback
 from headrace.sources.base import Planner
 from headrace.sources.mysql.server.connection import connect
+from headrace.sources.splits import decode_split, encode_split
 from headrace.spark.frames.change_rows import frame_type
 from headrace.spark.frames.options import TableRequest
 from headrace.spark.runtime.split_source import PlannedStreamReader
@@ -82,9 +82,10 @@ class TableStreamReader(PlannedStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from headrace.spark.frames.reader import read_changes
+        from headrace.spark.frames.splits import STREAM_SPLITS
 
         with hide_traceback():
-            yield from read_changes(self._request, json.loads(partition.value))
+            yield from read_changes(self._request, decode_split(partition.value, STREAM_SPLITS))
 
 
 class TableReader(DataSourceReader):
@@ -97,10 +98,11 @@ class TableReader(DataSourceReader):
         from headrace.spark.frames.reader import plan_frame
 
         with hide_traceback():
-            return [InputPartition(json.dumps(split)) for split in plan_frame(self._request, self._frame)]
+            return [InputPartition(encode_split(split)) for split in plan_frame(self._request, self._frame)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         from headrace.spark.frames.reader import read_frame
+        from headrace.spark.frames.splits import FRAME_SPLITS
 
         with hide_traceback():
-            yield from read_frame(self._request, self._frame, json.loads(partition.value))
+            yield from read_frame(self._request, self._frame, decode_split(partition.value, FRAME_SPLITS))

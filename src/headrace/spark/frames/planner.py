@@ -8,7 +8,9 @@ are delivered and checkpointed first, and none is shown under columns it does no
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 
 from pyspark.sql.types import StructType
@@ -25,7 +27,10 @@ from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end
+from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.splits import StatementSplit
 from headrace.spark.frames.options import TableRequest, schema_from_text, schema_to_text
+from headrace.spark.frames.splits import StreamSplit, TableLogSplit, TruncateSplit
 
 
 class TablePlanner:
@@ -70,13 +75,13 @@ class TablePlanner:
         after, _, lost = self._follow(schema, start, mirror.splits(start, end))
         return _offset(end, after, lost)
 
-    def splits(self, start: Offset, end: Offset) -> list[Split]:
+    def splits(self, start: Offset, end: Offset) -> list[StreamSplit]:
         schema = self._check(start)
         splits = self._mirror(start).splits(start, end)
         _, truncations, _ = self._follow(schema, start, splits)
-        shown = schema_to_text(self._rules.shown(schema))
-        rows: list[Split] = [{"kind": "rows", "work": split, "table": shown} for split in splits if split["kind"] == "rows"]
-        return rows + [{"kind": "truncate", "version": version, "table": shown} for version in truncations]
+        shown = self._rules.shown(schema)
+        rows = (replace(split, created_with_rows=()) for split in splits if isinstance(split, SegmentSplit))
+        return [*(TableLogSplit(shown, split) for split in rows), *(TruncateSplit(shown, version) for version in truncations)]
 
     def commit(self, end: Offset) -> None:
         if self._made is not None:
@@ -105,10 +110,10 @@ class TablePlanner:
         self._request.check_frame(self._rules.shown(schema), self._frame, place)
         return schema
 
-    def _follow(self, schema: TableSchema, start: Offset, splits: list[Split]) -> tuple[TableSchema, list[int], str]:
-        """What the statements among works make of the table: its schema, the versions at which it was emptied, what it cannot survive."""
+    def _follow(self, schema: TableSchema, start: Offset, splits: Sequence[Split]) -> tuple[TableSchema, list[int], str]:
+        """Return the table's schema after the statements among the splits, the versions that truncated it, and what it cannot follow."""
         tables = KnownTables(self._rules, [schema], self._charsets, BinlogPosition.from_json(start))
-        found = [statement for split in splits if split["kind"] == "statement" for statement in tables.follow(split)]
+        found = [statement for split in splits if isinstance(split, StatementSplit) for statement in tables.follow(split)]
         lost = next((statement.text for statement in found if statement.news is News.LOST), "")
         truncations = [statement.position.version for statement in found if statement.news is News.EMPTIED]
         return next(iter(tables.defined), schema), truncations, lost

@@ -6,7 +6,6 @@ before leads to the same batch again, never to a gap.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import threading
@@ -35,6 +34,7 @@ from headrace.runtime.tasks import REPORT_SCHEMA, TASK_ATTEMPT, Report, SplitGro
 from headrace.shortage import shortage_in
 from headrace.shutdown import finishing, is_requested
 from headrace.sources.base import Source, Split
+from headrace.sources.splits import encode_split
 from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
 from headrace.spark.runtime.remote_tasks import read_reports, wrap_for_executors
 from headrace.spark.runtime.split_source import FORMAT, make_split_format
@@ -231,7 +231,7 @@ def run_groups(
             session.sparkContext.setJobGroup(group_id, "headrace works")
             use_scheduler_pool(session.sparkContext)
             # Rows made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
-            splits = array(*(lit(json.dumps(split)) for split in group.splits))
+            splits = array(*(lit(encode_split(split)) for split in group.splits))
             frame = session.range(0, 1, 1, 1).select(explode(splits).alias("work"))
         except (PySparkException, *GONE_ERRORS) as error:
             raise translate_spark_error(error) from error

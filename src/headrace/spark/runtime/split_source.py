@@ -6,7 +6,6 @@ same offsets after a crash.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +15,7 @@ from pyspark.sql.types import StructType
 
 from headrace.runtime.error_transport import serialize_errors
 from headrace.sources.base import Offset, Planner, Source
+from headrace.sources.splits import encode_split
 from headrace.spark.runtime.worker_logs import mark_log_lines
 
 FORMAT = "headrace_addresses"
@@ -69,7 +69,7 @@ class PlannedStreamReader(DataSourceStreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         with self._errors():
-            return [InputPartition(json.dumps(split)) for split in self._planner.splits(start, end)]
+            return [InputPartition(encode_split(split)) for split in self._planner.splits(start, end)]
 
     def commit(self, end: Offset) -> None:
         with self._errors():

@@ -5,19 +5,37 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from headrace.model.change_block import ChangeBlock
 from headrace.runtime.tasks import Task
 from headrace.sinks.base import Writer
-from headrace.sources.base import Offset, Split
+from headrace.sources.base import Json, Offset, Split
 from headrace.spark.runtime.micro_batch import ChangeStream, run_splits
 from headrace.spark.session.class_data_archive import DUMP_TIMEOUT_S
 from headrace.spark.session.session import java_pid, start_session
 
 
+@dataclass(frozen=True, slots=True)
+class _EmptySplit:
+    split_kind: ClassVar[str] = "rows"
+    once: ClassVar[bool] = False
+
+    def to_json(self) -> Json:
+        return {}
+
+    @classmethod
+    def from_json(cls, raw: Json) -> _EmptySplit:
+        del raw
+        return cls()
+
+
 class _TrainingPipe:
     """A source of one empty change with its reader, sink and writer: enough to make Spark load the classes that a pipe needs."""
+
+    split_types: ClassVar[tuple[type[Split], ...]] = (_EmptySplit,)
 
     def planner(self) -> _TrainingPipe:
         return self
@@ -30,7 +48,7 @@ class _TrainingPipe:
         return {"pos": min(int(start["pos"]) + 1, 3)}
 
     def splits(self, start: Offset, end: Offset) -> list[Split]:
-        return [{"kind": "rows", "until": end}] if start != end else []
+        return [_EmptySplit()] if start != end else []
 
     def commit(self, end: Offset) -> None:
         del end
@@ -38,10 +56,10 @@ class _TrainingPipe:
     def stop(self) -> None:
         pass
 
-    def read(self, split: Split) -> Generator[ChangeBlock, None, Split | None]:
+    def read(self, split: _EmptySplit) -> Generator[ChangeBlock, None, Json]:
         del split
         yield from ()
-        return None
+        return {}
 
     def writer(self) -> Writer:
         return self
@@ -61,7 +79,7 @@ def _train(home: Path) -> None:
     (home / "java.pid").write_text(str(java_pid(session)))
     part = _TrainingPipe()
     task = Task(part, part, _call)
-    run_splits(session, task, [{"kind": "rows", "until": {}}], 1, lambda *_: None)
+    run_splits(session, task, [_EmptySplit()], 1, lambda *_: None)
     batches: list[int] = []
     stream = ChangeStream(session, part, home / "checkpoint", lambda: task, lambda reports: batches.append(len(reports)))
     deadline = time.monotonic() + DUMP_TIMEOUT_S

@@ -18,9 +18,10 @@ from headrace.demo.private_server import PrivateServer
 from headrace.sources.mysql.binlog.relay import Relay
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.offline_source import directory_planner, open_directory
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.splits import SegmentSplit
 from testkit.oracles.binlogs import Logbook, Place, images_of, open_logbook
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.oracles.planned import PlannedLog, replayed
@@ -131,8 +132,8 @@ def test_log_files_of_several_algorithms(book: Logbook, tmp_path: Path) -> None:
     try:
         while at < log.end:
             end = BinlogPosition.from_json(planner.plan(at.to_json()))
-            splits = [split for split in planner.splits(at.to_json(), end.to_json()) if split["kind"] == "rows"]
-            found += [image for split in splits for image in images_of(list(read_segment(Segment.from_split(split), catalog)))]
+            splits = [split for split in planner.splits(at.to_json(), end.to_json()) if isinstance(split, SegmentSplit)]
+            found += [image for split in splits for image in images_of(list(read_segment(split.segment, catalog)))]
             at = end
     finally:
         planner.stop()

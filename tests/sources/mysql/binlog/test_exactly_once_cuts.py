@@ -19,7 +19,6 @@ from headrace.demo.private_server import PrivateServer
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
-from headrace.sources.base import Split
 from headrace.sources.mysql.binlog import batch_planner
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
@@ -29,6 +28,7 @@ from headrace.sources.mysql.segments.table_read_plan import plan_tables, skip_ta
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import MySQLReader
+from headrace.sources.mysql.splits import SegmentSplit
 from testkit.oracles.binlogs import Logbook, Place, images_of, open_logbook
 
 Cut = tuple[str, int, int, int, str]
@@ -43,13 +43,13 @@ class Batch:
     start: BinlogPosition
     end: BinlogPosition
 
-    def splits(self, parallelism: int) -> list[Split]:
+    def splits(self, parallelism: int) -> list[SegmentSplit]:
         source = BinlogDirectory(
             self.book.server.binlog_dir, self.start, BatchLimits(parallelism=parallelism), self.book.server.flavour == "mariadb"
         )
         made = source.planner()
         try:
-            return [split for split in made.splits(self.start.to_json(), self.end.to_json()) if split["kind"] == "rows"]
+            return [split for split in made.splits(self.start.to_json(), self.end.to_json()) if isinstance(split, SegmentSplit)]
         finally:
             made.stop()
 
@@ -76,7 +76,7 @@ def cut_of(block: ChangeBlock) -> Cut:
     return block.schema.name.table, block.version[0].as_py(), block.version[-1].as_py(), block.rows, digest
 
 
-def cuts(reading: MySQLReader, splits: list[Split]) -> dict[str, list[Cut]]:
+def cuts(reading: MySQLReader, splits: list[SegmentSplit]) -> dict[str, list[Cut]]:
     """The blocks of the ordered tables, table by table, in the order in which they would be written."""
     ordered = {name for name, plan in reading.tables.items() if plan.ordered}
     found: dict[str, list[Cut]] = {name.table: [] for name in ordered}
@@ -119,8 +119,8 @@ def test_blocks_are_cut_alike_whatever_is_read_beside_them(server: PrivateServer
         batch = batch_since(book, start)
         splits = {parallelism: batch.splits(parallelism) for parallelism in (1, 2, 5)}
         assert len({len(found) for found in splits.values()}) == 3
-        assert len({len(found[0]["ordered"]["segments"]) for found in splits.values()}) == 1
-        assert len(splits[1][0]["ordered"]["segments"]) > 2
+        assert len({len(found[0].ordered.segments) for found in splits.values()}) == 1
+        assert len(splits[1][0].ordered.segments) > 2
 
         all_ordered = reader_of(book, TABLES, TABLES)
         expected = cuts(all_ordered, splits[1])
@@ -133,7 +133,7 @@ def test_blocks_are_cut_alike_whatever_is_read_beside_them(server: PrivateServer
                 mixed = reader_of(book, TABLES, ordered)
                 assert cuts(mixed, splits[parallelism]) == {table: expected[table] for table in ordered}
             # A table that is left out, or whose earlier changes are, changes nothing for the others.
-            middle = BinlogPosition.from_json(splits[1][0]["until"])
+            middle = BinlogPosition.from_json(splits[1][0].until)
             late = replace(all_ordered.tables[TableName(database, "b")], skip_before=middle)
             plans = skip_tables({**all_ordered.tables, TableName(database, "b"): late}, [TableName(database, "c")])
             alone = replace(all_ordered, tables=plans)

@@ -24,6 +24,7 @@ from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_t
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import BinlogPlanner
+from headrace.sources.mysql.splits import SegmentSplit
 from testkit.oracles.binlogs import Image, Logbook, images_of, open_logbook
 
 SMALL = BatchLimits(flush_bytes=20_000, flush_seconds=0)
@@ -71,9 +72,8 @@ def read_from(planner: BinlogPlanner, at: BinlogPosition, catalog: TableCatalog,
         assert time.monotonic() < deadline, f"stuck at {at}"
         end = BinlogPosition.from_json(planner.plan(at.to_json()))
         for split in planner.splits(at.to_json(), end.to_json()):
-            if split["kind"] == "rows":
-                segment = Segment.from_split(split)
-                yield from images_of(list(read_segment(segment, catalog)))
+            if isinstance(split, SegmentSplit):
+                yield from images_of(list(read_segment(split.segment, catalog)))
         planner.commit(end.to_json())
         at = end
 

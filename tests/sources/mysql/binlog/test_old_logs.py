@@ -17,8 +17,9 @@ from headrace.errors import DefiniteError
 from headrace.sources.mysql.binlog.binlog_directory import read_head
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.offline_source import directory_planner, open_directory
-from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
+from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.splits import SegmentSplit
 from testkit.oracles.binlogs import Image, Logbook, images_of, open_logbook
 from testkit.oracles.both_ends import source_rows
 from testkit.oracles.planned import replayed
@@ -75,8 +76,8 @@ def images_in(directory: Path, book: Logbook, table: str) -> list[Image]:
     try:
         while at < log.end:
             end = BinlogPosition.from_json(planner.plan(at.to_json()))
-            splits = [split for split in planner.splits(at.to_json(), end.to_json()) if split["kind"] == "rows"]
-            found += [image for split in splits for image in images_of(list(read_segment(Segment.from_split(split), catalog)))]
+            splits = [split for split in planner.splits(at.to_json(), end.to_json()) if isinstance(split, SegmentSplit)]
+            found += [image for split in splits for image in images_of(list(read_segment(split.segment, catalog)))]
             at = end
     finally:
         planner.stop()

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
-from headrace.sources.base import Split
 from headrace.sources.mysql.binlog import batch_planner as planner_module
 from headrace.sources.mysql.binlog import relay as relay_module
 from headrace.sources.mysql.binlog import segment_fetch
@@ -24,6 +23,8 @@ from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import MySQLSource
 from headrace.sources.mysql.split_reader import MySQLReader
+from headrace.sources.mysql.splits import SegmentSplit
+from headrace.sources.splits import decode_split, encode_split
 from testkit.oracles.binlogs import Image, Logbook, Place, images_of, open_logbook
 from testkit.oracles.planned import replayed
 from testkit.servers.accounts import Account
@@ -42,7 +43,7 @@ def address(book: Logbook, replica_account: Account) -> MySQLAddress:
 
 
 @contextmanager
-def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentAccess, directory: Path) -> Iterator[list[Split]]:
+def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentAccess, directory: Path) -> Iterator[list[SegmentSplit]]:
     """What tasks are told of the log from a place to now, by way of JSON; the mirror is there inside of the block."""
     mariadb = book.server.flavour == "mariadb"
     identity = str(book.fetch(f"SELECT @@global.{'server_id' if mariadb else 'server_uuid'}")[0][0])
@@ -54,12 +55,12 @@ def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentA
         while BinlogPosition.from_json(at) < BinlogPosition(end.file, end.offset):
             before, at = at, planner.plan(at)
             splits += planner.splits(before, at)
-        yield [split for split in json.loads(json.dumps(splits)) if split["kind"] == "rows"]
+        yield [decode_split(encode_split(split), [SegmentSplit]) for split in splits if isinstance(split, SegmentSplit)]
     finally:
         planner.stop()
 
 
-def images(book: Logbook, splits: Sequence[Split], address: MySQLAddress | None, *, ordered: bool = False) -> list[Image]:
+def images(book: Logbook, splits: Sequence[SegmentSplit], address: MySQLAddress | None, *, ordered: bool = False) -> list[Image]:
     """What tasks read."""
     catalog = book.catalog("t")
     tables = {name: replace(plan, ordered=ordered) for name, plan in catalog.tables.items()}
@@ -94,8 +95,8 @@ def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddres
     change(book)
     with planned(book, address, start, SegmentAccess.LOCAL, tmp_path) as splits:
         assert len(splits) > 4
-        assert any("open_transaction" in split for split in splits)
-        assert any("inserts" in split for split in splits)
+        assert any(split.segment.open_transaction for split in splits)
+        assert any(split.segment.inserts for split in splits)
         mapped = images(book, splits, None)
     assert replayed(sorted(mapped, key=lambda image: image.version)) == book.select(book.schema("t"))
     with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as splits:
@@ -104,7 +105,7 @@ def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddres
     # The same when the mirror is gone from where it was; and when nobody says where it is.
     assert images(book, splits, address) == mapped
     with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as splits:
-        assert str(tmp_path) not in json.dumps(splits)
+        assert str(tmp_path) not in "".join(map(encode_split, splits))
         assert images(book, splits, address) == mapped
         assert images(book, splits, address, ordered=True) == mapped
 
@@ -116,14 +117,19 @@ def test_a_mirror_that_lags_behind_is_not_believed(
     start = book.place()
     book.run("BEGIN", *(f"INSERT INTO t VALUES ({i}, 'v')" for i in range(20)), "COMMIT")
     with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as [split]:
-        mapped, path = images(book, [split], None), Path(split["path"])
+        mapped, path = images(book, [split], None), Path(split.segment.path)
         whole = path.read_bytes()
-        holes = whole[: split["start"] + 100] + bytes(100) + whole[split["start"] + 200 :]
-        for content in (whole[: split["end"] - 1], holes):
+        holes = whole[: split.segment.start + 100] + bytes(100) + whole[split.segment.start + 200 :]
+        for content in (whole[: split.segment.end - 1], holes):
             path.write_bytes(content)
             caplog.clear()
             assert images(book, [split], address) == mapped
             assert "is behind" in caplog.text
+
+
+def changed(split: SegmentSplit, **fields: Any) -> SegmentSplit:
+    """The split of another segment."""
+    return replace(split, segment=replace(split.segment, **fields))
 
 
 def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,11 +140,11 @@ def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, tm
     with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as [split]:
         pass
     with pytest.raises(TransientError, match="another server answers"):
-        images(book, [{**split, "server": "somebody"}], address)
+        images(book, [changed(split, server="somebody")], address)
     with pytest.raises(TransientError, match="is not what it was when the batch was planned"):
-        images(book, [{**split, "crc": "00000000"}], address)
+        images(book, [changed(split, crc="00000000")], address)
     with pytest.raises(TransientError, match="did not send its log up to"):
-        images(book, [{**split, "end": split["end"] + (1 << 20)}], address)
+        images(book, [changed(split, end=split.segment.end + (1 << 20))], address)
     with pytest.raises(DefiniteError, match="log"):
-        images(book, [{**split, "file": "binlog.999999"}], address)
+        images(book, [changed(split, file="binlog.999999")], address)
     assert len(images(book, [split], address)) == 1

@@ -37,8 +37,6 @@ _UNWANTED: Final = _MAX_MAPS
 _NEVER: Final = 1 << 62
 _ALWAYS: Final = frozenset({"path", "file", "start", "end", "epoch", "checksum"})
 """Fields of a segment that are always serialised."""
-_ABOUT_WORK: Final = ("kind", "until", "news", "ordered")
-"""The keys of a split that do not belong to its segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +74,6 @@ class Segment:
             "open_transaction": OpenTransaction(**raw["open_transaction"]) if raw.get("open_transaction") else None,
         }
         return cls(**{**raw, **parts})
-
-    @classmethod
-    def from_split(cls, split: dict[str, Any]) -> Segment:
-        """Return the segment of a split."""
-        return cls.from_json({name: value for name, value in split.items() if name not in _ABOUT_WORK})
 
     def pieces(self) -> Iterator[EventBuffer]:
         """Yield its plain events."""

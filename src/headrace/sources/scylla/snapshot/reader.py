@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,7 @@ from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import micros
 from headrace.model.schema import TableName
 from headrace.retry import current_wait, pause, retrying
-from headrace.sources.base import Split
+from headrace.sources.base import Json, Split
 from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.token_ranges import TokenRange
@@ -35,8 +35,10 @@ _BLOCK_ROWS, _BLOCK_BYTES = 50_000, 32 << 20
 
 @dataclass(frozen=True, slots=True)
 class TokenChunk:
-    """A part of a base table."""
+    """A range of tokens of a base table, read by one task."""
 
+    split_kind: ClassVar[str] = "token_range"
+    once: ClassVar[bool] = False
     table: TableName
     range: TokenRange
     rows: int = 1_000_000
@@ -44,13 +46,13 @@ class TokenChunk:
     since: int = 0
     """From when on the log is sure to have everything, microseconds since 1970: elements of lists that are left to the log are later."""
 
-    def to_split(self) -> Split:
+    def to_json(self) -> Json:
         table = [self.table.database, self.table.table]
-        return {"kind": "chunk", "table": table, "range": self.range.to_json(), "rows": self.rows, "since": self.since}
+        return {"table": table, "range": self.range.to_json(), "rows": self.rows, "since": self.since}
 
     @classmethod
-    def from_split(cls, split: Split) -> TokenChunk:
-        return cls(TableName(*split["table"]), TokenRange.from_json(split["range"]), split["rows"], split["since"])
+    def from_json(cls, raw: Json) -> TokenChunk:
+        return cls(TableName(*raw["table"]), TokenRange.from_json(raw["range"]), raw["rows"], raw["since"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,16 +76,16 @@ class ChunkResult:
 class TokenRangeReader:
     """What a task carries to read chunks. Picklable."""
 
+    split_types: ClassVar[tuple[type[Split], ...]] = (TokenChunk,)
     address: CqlAddress
     tables: Mapping[TableName, CqlTable]
     telling: Mapping[TableName, WriteTimeColumns]
     options: ScyllaOptions
 
-    def read(self, split: Split) -> Generator[RowBlock, None, Split]:
-        chunk = TokenChunk.from_split(split)
-        query = RowQuery(self.tables[chunk.table], self.telling[chunk.table])
+    def read(self, split: TokenChunk) -> Generator[RowBlock, None, Json]:
+        query = RowQuery(self.tables[split.table], self.telling[split.table])
         session = retrying(lambda: shared_session(self.address))
-        done = yield from read_chunk(session, query, chunk, self.options)
+        done = yield from read_chunk(session, query, split, self.options)
         return done.to_json()
 
 

@@ -1,0 +1,37 @@
+"""The splits of log tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+from headrace.sources.base import Json
+
+
+class WindowRead(NamedTuple):
+    """A window of a table's log, and which look at it this is (see `position`)."""
+
+    keyspace: str
+    table: str
+    generation: int
+    after: int
+    until: int
+    look: int
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSplit:
+    """The share of a task in the streams of some windows."""
+
+    split_kind: ClassVar[str] = "log"
+    once: ClassVar[bool] = False
+    windows: tuple[WindowRead, ...]
+    share: int
+    of: int
+
+    def to_json(self) -> Json:
+        return {"windows": self.windows, "share": self.share, "of": self.of}
+
+    @classmethod
+    def from_json(cls, raw: Json) -> WindowSplit:
+        return cls(tuple(WindowRead(*window) for window in raw["windows"]), raw["share"], raw["of"])
