@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "src").rglob("README.md")])
-USER_PAGES = [page for page in PAGES if page.name not in ("CHANGELOG.md", "configuration.md")]
+USER_PAGES = [page for page in PAGES if page.name not in ("CHANGELOG.md", "configuration.md") and "src" not in page.parts]
 SOURCE = ROOT / "src" / "headrace"
 _LINK = re.compile(r"!?\[(?:[^\]`]|`[^`]*`)*\]\(([^()\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
@@ -84,3 +84,9 @@ def test_lines_are_short(page: Path) -> None:
         if len(line) > MOST_CHARACTERS and not line.lstrip().startswith(("|", "#", "<!--")) and " " in line.strip().lstrip("-* ")
     ]
     assert long == []
+
+
+def test_every_decision_is_in_the_index() -> None:
+    folder = ROOT / "docs" / "decisions"
+    index = (folder / "README.md").read_text()
+    assert [page.name for page in sorted(folder.glob("0*.md")) if f"({page.name})" not in index] == []
