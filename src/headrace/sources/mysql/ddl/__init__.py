@@ -1,1 +1,1 @@
-"""Statements of the log to schema changes: tokens, grammar, column types, and what each statement does to the tables that are known."""
+"""Parses DDL statements of the log into schema changes: tokens, grammar, column types, and the effect on the known tables."""

@@ -33,11 +33,11 @@ log = logging.getLogger("headrace.ddl")
 
 _NO_CHANGE: Final = ("FORCE", "ENABLE", "DISABLE", "ALGORITHM", "LOCK", "SECONDARY_LOAD", "SECONDARY_UNLOAD")
 _KEEPS_ROWS: Final = ("REORGANIZE", "COALESCE", "REBUILD", "OPTIMIZE", "ANALYZE", "CHECK", "REPAIR", "REMOVE", "PARTITION")
-"""What is done to partitions and leaves the table's rows what they are."""
+"""Partition operations that do not change the table's rows."""
 
 
 def parse_clauses(cursor: Cursor) -> tuple[Clause, ...]:
-    """All clauses of an ALTER TABLE, after the table's name."""
+    """Parse all clauses of an ALTER TABLE, after the table's name."""
     clauses: list[Clause] = []
     while not cursor.at_end:
         clauses += _clause(cursor)
@@ -89,7 +89,7 @@ def _clause(cursor: Cursor) -> list[Clause]:
 
 
 def _options(cursor: Cursor) -> list[Clause]:
-    """Options of the table, with spaces between them."""
+    """Parse table options, separated by spaces."""
     options = OptionsText()
     while not cursor.at_stop and cursor.keyword() not in ("PARTITION", "REMOVE"):
         options = parse_option(cursor, options)
@@ -202,7 +202,7 @@ def _rename(cursor: Cursor) -> list[Clause]:
 
 def _convert(cursor: Cursor) -> list[Clause]:
     if cursor.accept("PARTITION"):
-        # MariaDB: a partition becomes a table of its own.
+        # MariaDB: a partition becomes a separate table.
         while not cursor.at_end and not cursor.accept("TABLE"):
             cursor.next()
         other = cursor.table()

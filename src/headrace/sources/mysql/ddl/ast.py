@@ -1,4 +1,4 @@
-"""Statements as they are written: what the grammar finds in a text, before anything is known of the tables it names."""
+"""The syntax tree of statements: what the grammar finds in a text, before it is resolved against the known tables."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PRIMARY: Final = "PRIMARY"
 
 @dataclass(frozen=True, slots=True)
 class TypeText:
-    """A column's type: the server's plain word for it (`varchar`, `int`) and what stood beside it."""
+    """A column's type: the server's plain keyword for it (`varchar`, `int`) and its modifiers."""
 
     word: str
     length: int | None = None
@@ -27,7 +27,7 @@ class TypeText:
 
 
 class Written(Enum):
-    """How a default was written."""
+    """The form in which a default was written."""
 
     STRING = auto()
     NUMBER = auto()
@@ -37,7 +37,7 @@ class Written(Enum):
 
 @dataclass(frozen=True, slots=True)
 class DefaultText:
-    """A default: a string's content, a number, the hexadecimal digits of a literal of bits, or an expression as it was written."""
+    """A default: a string's content, a number, the hexadecimal digits of a bit literal, or an expression as written."""
 
     text: str
     written: Written
@@ -48,7 +48,7 @@ class ColumnText:
     name: str
     type: TypeText
     nullable: bool | None = None
-    """None: nothing was said."""
+    """None: not specified."""
     default: DefaultText | None = None
     null_default: bool = False
     on_update: bool = False
@@ -66,7 +66,7 @@ class ColumnText:
 
     @property
     def keys(self) -> tuple[KeyText, ...]:
-        """The indexes that its own attributes ask for."""
+        """The indexes that its own attributes define."""
         primary = (KeyText("primary", PRIMARY, (self.name,), (0,)),) if self.primary else ()
         unique = (KeyText("unique", "", (self.name,), (0,)),) if self.unique or self.type.serial else ()
         foreign = (KeyText("foreign", "", (self.name,), (0,), cascades=self.cascades),) if self.foreign else ()
@@ -75,14 +75,14 @@ class ColumnText:
 
 @dataclass(frozen=True, slots=True)
 class KeyText:
-    """An index: `kind` is "primary", "unique", "index", "fulltext", "spatial", or "foreign" (which may bring an index with it)."""
+    """An index: `kind` is "primary", "unique", "index", "fulltext", "spatial", or "foreign" (which may create an index)."""
 
     kind: str
     name: str
     columns: tuple[str, ...]
     """Empty names stand for expressions."""
     prefixes: tuple[int, ...] = ()
-    """Per column, the characters indexed; 0 for all of it."""
+    """Per column, the number of indexed characters; 0 for the whole column."""
     if_not_exists: bool = False
     or_replace: bool = False
     cascades: bool = False
@@ -91,7 +91,7 @@ class KeyText:
 
 @dataclass(frozen=True, slots=True)
 class OptionsText:
-    """What is said of a table or database as a whole; None: nothing was said."""
+    """Options of a table or database; None: not specified."""
 
     charset: str = ""
     collation: str = ""
@@ -115,7 +115,7 @@ class DropColumnClause:
 
 @dataclass(frozen=True, slots=True)
 class ChangeColumn:
-    """CHANGE, and MODIFY, where both names are one."""
+    """CHANGE, or MODIFY with two equal names."""
 
     name: str
     column: ColumnText
@@ -132,7 +132,7 @@ class RenameColumnClause:
 
 @dataclass(frozen=True, slots=True)
 class AlterColumn:
-    """ALTER COLUMN: None leaves the default, or the visibility, as it is."""
+    """ALTER COLUMN: None leaves the default, or the visibility, unchanged."""
 
     name: str
     default: DefaultText | None = None
@@ -149,7 +149,7 @@ class AddKey:
 
 @dataclass(frozen=True, slots=True)
 class DropKey:
-    """By its name; the primary key's is `PRIMARY`. `constraint`: it may be the name of something else than an index."""
+    """Drops a key by name; the primary key's is `PRIMARY`. `constraint`: the name may belong to something other than an index."""
 
     name: str
     if_exists: bool = False
@@ -175,7 +175,7 @@ class SetOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConvertTo:
-    """All text columns, and the table's own character set; an empty one is the database's."""
+    """Converts all text columns and the table's own character set; an empty one means the database's."""
 
     charset: str
     collation: str = ""
@@ -183,7 +183,7 @@ class ConvertTo:
 
 @dataclass(frozen=True, slots=True)
 class DisturbRows:
-    """Rows come or go without row events, also in the other table if there is one."""
+    """Adds or removes rows without row events, also in the other table if there is one."""
 
     what: str
     other: TableName | None = None
@@ -191,7 +191,7 @@ class DisturbRows:
 
 @dataclass(frozen=True, slots=True)
 class Versioning:
-    """System versioning or a period: not followed."""
+    """System versioning or a period: not supported."""
 
     what: str
 
@@ -215,14 +215,14 @@ Clause: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Nothing that changes a table: its first words."""
+    """A statement that changes no table: its first words."""
 
     what: str
 
 
 @dataclass(frozen=True, slots=True)
 class RowStatement:
-    """A change of rows as a statement: its verb."""
+    """A row change logged as a statement: its verb."""
 
     verb: str
 
@@ -269,7 +269,7 @@ class AlterTable:
     clauses: tuple[Clause, ...]
     if_exists: bool = False
     ignore: bool = False
-    """Whether rows that do not fit are thrown away, or changed until they do."""
+    """Whether invalid rows are dropped, or changed until they are valid."""
 
 
 @dataclass(frozen=True, slots=True)

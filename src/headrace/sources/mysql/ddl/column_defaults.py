@@ -1,7 +1,7 @@
-"""A column's default in the words of `capture`: a literal as the server prints its value, an expression in parentheses.
+"""Converts a column's default to the form of `information_schema`: a literal as the server prints its value, an expression in parentheses.
 
-A literal is printed by the column's type, whatever it was written as: `DEFAULT '1'` of a DECIMAL(5,2) is `1.00`. An expression's text is
-the statement's, without the changes that the server makes to it when it prints it.
+A literal is printed by the column's type, however it was written: `DEFAULT '1'` of a DECIMAL(5,2) is `1.00`. An expression keeps the
+statement's text, without the changes that the server makes when it prints it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _CLOCK: Final = re.compile(r"(-?)(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?"
 
 
 def default_of(column: Column, default: DefaultText, *, mariadb: bool) -> str:
-    """How the server prints a default of the column; an expression if the text does not show how the server converts it."""
+    """Return a default as the server prints it; an expression if the text does not show how the server converts it."""
     if default.written is Written.EXPRESSION:
         return _expression(column, default.text)
     if default.written is Written.BITS:
@@ -40,7 +40,7 @@ def default_of(column: Column, default: DefaultText, *, mariadb: bool) -> str:
 
 
 def _is_printed(column: Column, number: str) -> bool:
-    """Whether the server prints a number as the statement spells it.
+    """Whether the server prints a number as the statement writes it.
 
     Text columns store its shortest form, ENUM and SET the member at that index, and integer columns round a float to even.
     """
@@ -116,7 +116,7 @@ def _number(column: Column, text: str, scale: int) -> str:
 
 
 def _year(default: DefaultText) -> str:
-    """Years of one or two digits are of this century or the last; but the number 0 is the year 0000."""
+    """Years of one or two digits are in this century or the last, but the number 0 is the year 0000."""
     if not default.text.isdecimal() or len(default.text) > 3 or (int(default.text) == 0 and default.written is Written.NUMBER):
         return default.text.zfill(4) if default.text.isdecimal() else default.text
     if len(default.text) == 3:
@@ -156,7 +156,7 @@ def _moment(column: Column, text: str) -> str:
 
 def _time(column: Column, text: str, rounding: str) -> str:
     if text.isdecimal():
-        # 10203 is three seconds past 01:02.
+        # 10203 means 01:02:03.
         hours, rest = divmod(int(text), 10_000)
         text = f"{hours}:{rest // 100}:{rest % 100}"
     found = _CLOCK.fullmatch(text.strip())

@@ -1,4 +1,4 @@
-"""A column as it was written to the column the server makes of it, in exactly the words in which `capture` describes it."""
+"""Converts a parsed column definition to the column that the server creates, in exactly the form of `information_schema`."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _PLAIN: Final = {
 }
 LONGEST_VARCHAR: Final = 65_535
 _NO_DISPLAY_WIDTH: Final = 80_019
-"""MySQL's version since which integers are shown without a display width."""
+"""The MySQL version since which integers are shown without a display width."""
 DEFAULT_VECTOR: Final = 2_048
 
 _WIDTHS: Final = {
@@ -59,7 +59,7 @@ _WIDTHS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What a column is defined in: the server, the session, and the table's character set."""
+    """The context of a column definition: the server, the session, and the table's character set."""
 
     dialect: Dialect
     charset: str
@@ -67,11 +67,11 @@ class Setting:
 
 
 def charset_of(charset: str, collation: str, otherwise: str) -> str:
-    """The character set that is meant by naming one, or a collation of it, or neither."""
+    """Return the character set that a character set name, a collation, or neither stands for."""
     if charset and charset.lower() != "default":
         return _plain_charset(charset)
     name = collation.lower()
-    # MariaDB's newest collations belong to any character set of Unicode.
+    # MariaDB's newest collations belong to any Unicode character set.
     if name and name != "default" and not name.startswith("uca1400"):
         return _plain_charset(name.split("_")[0])
     return otherwise
@@ -82,12 +82,12 @@ def _plain_charset(name: str) -> str:
 
 
 def character_width(charset: str) -> int:
-    """Bytes of a character set's longest character."""
+    """Return the bytes of a character set's longest character."""
     return _WIDTHS.get(charset, 1)
 
 
 def define_column(text: ColumnText, setting: Setting) -> Column:
-    """The column as the server will describe it. Whether it is in the primary key is not known here."""
+    """Return the column as the server will describe it. Membership in the primary key is not known here."""
     found = text.type
     charset = charset_of(text.charset or found.charset, text.collation, setting.charset)
     column = _define_type(text.name, found, charset, setting)
@@ -142,10 +142,10 @@ def _define_type(name: str, text: TypeText, charset: str, setting: Setting) -> C
     if word == "bit":
         return Column(name, Kind.BIT, precision=text.length or 1, source_type=f"bit({text.length or 1})")
     if word in ("enum", "set"):
-        # Text takes no notice of spaces at its end.
+        # Trailing spaces are insignificant in text.
         members = text.members if charset == "binary" else tuple(member.rstrip(" ") for member in text.members)
         spelled = f"{word}({','.join(_quoted(member) for member in members)})"
-        # Names without a character set: MySQL says none, MariaDB says binary.
+        # Names without a character set: MySQL reports none, MariaDB reports binary.
         told = "" if charset == "binary" and not setting.dialect.mariadb else charset
         return Column(name, Kind(word), members=members, source_type=spelled, charset=told)
     if word == "json" and setting.dialect.mariadb:
@@ -163,7 +163,7 @@ def _define_type(name: str, text: TypeText, charset: str, setting: Setting) -> C
 
 
 def _define_string(name: str, text: TypeText, charset: str, dialect: Dialect) -> Column:
-    """CHAR, VARCHAR, TEXT and their binary sisters; what is too long for its type gets a larger one."""
+    """Define CHAR, VARCHAR, TEXT and their binary counterparts. A length that exceeds its type selects a larger type."""
     word, length = text.word, text.length
     binary = word in _TEXT_OF or charset == "binary"
     charset = "binary" if binary else charset
@@ -186,7 +186,7 @@ def _fitting(size: int) -> str:
 
 
 def convert_column(column: Column, charset: str) -> Column:
-    """A column after CONVERT TO CHARACTER SET: a TEXT grows where its characters would no longer fit."""
+    """Return a column after CONVERT TO CHARACTER SET: a TEXT grows if its characters would no longer fit."""
     if not column.charset or column.charset == "binary":
         return column
     if column.kind in (Kind.ENUM, Kind.SET):
@@ -211,7 +211,7 @@ def are_distinct(names: Collection[str]) -> bool:
 
 
 def string_length(column: Column) -> int | None:
-    """How many characters a CHAR or VARCHAR (or bytes its binary sister) holds; None for other types."""
+    """Return the characters of a CHAR or VARCHAR (or the bytes of its binary counterpart); None for other types."""
     found = re.match(r"(?:var)?(?:char|binary)\((\d+)\)", column.source_type)
     return int(found[1]) if found else None
 

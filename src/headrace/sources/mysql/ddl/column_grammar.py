@@ -1,4 +1,4 @@
-"""The grammar of a column: its type in all spellings, and its attributes in any order."""
+"""The grammar of a column: its type in all forms, and its attributes in any order."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ _SIZED: Final = {
 }
 NATIONAL_CHARSET: Final = "utf8mb3"
 _REFERENCES_COUNT: Final = {True: 100_500, False: 90_000}
-"""The versions of MariaDB and of MySQL since which a REFERENCES at a column makes a foreign key, not nothing."""
+"""The versions of MariaDB and of MySQL since which a column's REFERENCES creates a foreign key."""
 
 
 def parse_column(cursor: Cursor, name: str) -> ColumnText:
-    """A column's type and attributes, after its name."""
+    """Parse a column's type and attributes, after its name."""
     return _attributes(cursor, ColumnText(name, parse_type(cursor)))
 
 
@@ -113,7 +113,7 @@ def _length(cursor: Cursor) -> int | None:
     if not cursor.accept_sign("("):
         return None
     length = cursor.number()
-    # Oracle's way to count: VARCHAR2(10 CHAR).
+    # Oracle's length unit: VARCHAR2(10 CHAR).
     cursor.accept_any("CHAR", "BYTE")
     cursor.expect_sign(")")
     return length
@@ -143,7 +143,7 @@ def _floating(cursor: Cursor, word: str) -> TypeText:
     double = word in ("DOUBLE", "FLOAT8") or (word == "REAL" and not cursor.sql_mode & REAL_AS_FLOAT)
     length, scale = _precision(cursor)
     if not double and length is not None and scale is None:
-        # FLOAT(p) asks for p bits.
+        # FLOAT(p) requests p bits.
         return TypeText("double" if length > 24 else "float")
     return TypeText("double" if double else "float", length, scale)
 
@@ -225,7 +225,7 @@ def _attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
     if word := cursor.accept_any("ASCII", "UNICODE", "BYTE"):
         return replace(column, charset={"ASCII": "latin1", "UNICODE": "ucs2", "BYTE": "binary"}[word])
     if cursor.accept_any("BINARY", "VISIBLE", "SIGNED"):
-        # BINARY asks for the character set's binary collation.
+        # BINARY requests the character set's binary collation.
         return column
     if cursor.accept("INVISIBLE"):
         return replace(column, invisible=True)
@@ -274,14 +274,14 @@ def _rarer_attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
         cursor.string()
         return column
     if cursor.dialect.mariadb and cursor.peek().form in (Form.WORD, Form.NAME) and cursor.sees("=", 1):
-        # An attribute that only the table's engine knows.
+        # An attribute of the table's engine.
         cursor.next(), cursor.next(), cursor.next()
         return column
     raise cursor.surprise("an attribute of a column")
 
 
 def accept_charset(cursor: Cursor) -> bool:
-    """Step over CHARACTER SET in its spellings, and an equals sign."""
+    """Skip CHARACTER SET in all its forms, and an equals sign."""
     found = cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET")
     if found:
         cursor.accept_sign("=")
@@ -315,7 +315,7 @@ _OPERATOR_WORDS: Final = ("DIV", "MOD", "AND", "OR", "XOR", "LIKE", "REGEXP", "R
 
 
 def parse_default(cursor: Cursor) -> DefaultText | None:
-    """What a column holds when nothing is said; None for NULL."""
+    """Parse a column's default; None for NULL."""
     start = cursor.peek()
     literal = _literal(cursor)
     if literal is not None and not _goes_on(cursor):
@@ -335,7 +335,7 @@ _WIDE: Final = frozenset({"_UCS2", "_UTF16", "_UTF16LE", "_UTF32"})
 
 
 def _literal(cursor: Cursor) -> DefaultText | None:
-    """A literal at the cursor, if there is one."""
+    """Parse a literal at the cursor, if there is one."""
     if cursor.keyword().startswith("_") and cursor.peek(1).form in (Form.STRING, Form.BITS):
         start = cursor.next()
         text = cursor.string() if cursor.peek().form is Form.STRING else None

@@ -1,4 +1,4 @@
-"""What the text of a statement alone does not say: the server that wrote it and what its session was set to."""
+"""The context that a statement's text lacks: the server that wrote it, and its settings."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ STRICT: Final = 1 << 21 | 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """The server: family, version (`MMmmpp`, as its version comments count), and whether it folds the case of table names."""
+    """The server: family, version (`MMmmpp`, as in version comments), and whether it folds the case of table names."""
 
     mariadb: bool
     version: int
     folds_case: bool = False
     in_utc: bool = False
-    """Whether the time zone that the server calls SYSTEM is UTC. Log files do not say it; their readers assume it."""
+    """Whether the time zone SYSTEM is UTC. Log files do not contain it; their readers assume it."""
 
     @classmethod
     def of(cls, server_version: str, *, folds_case: bool = False, in_utc: bool = False) -> Dialect:
-        """From the version a server states of itself, such as `10.11.6-MariaDB-log` or `9.7.0`."""
-        # MariaDB pretends to be 5.5.5 before its real version when it greets a client.
+        """Parse the version that a server reports, such as `10.11.6-MariaDB-log` or `9.7.0`."""
+        # MariaDB prepends 5.5.5 to its real version in the handshake.
         found = re.match(r"(\d+)\.(\d+)\.(\d+)", server_version.removeprefix("5.5.5-"))
         major, minor, patch = (int(part) for part in found.groups()) if found else (0, 0, 0)
         return cls("mariadb" in server_version.lower(), major * 10_000 + minor * 100 + patch, folds_case, in_utc)

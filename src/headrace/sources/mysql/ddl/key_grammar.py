@@ -1,4 +1,4 @@
-"""The grammar of indexes and constraints, and of what is said of a table or a database as a whole."""
+"""The grammar of indexes and constraints, and of table and database options."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _OPTION: Final = re.compile(
     "|PACK_KEYS|PAGE_CHECKSUM|PAGE_COMPRESSED|PAGE_COMPRESSION_LEVEL|PASSWORD|ROW_FORMAT|SEQUENCE|STATS_AUTO_RECALC|STATS_PERSISTENT"
     "|STATS_SAMPLE_PAGES|TABLESPACE|TRANSACTIONAL|UNION|AUTOEXTEND_SIZE|STORAGE|NODEGROUP|IETF_QUOTES"
 )
-"""The options that may stand without an equals sign."""
+"""The options that may lack an equals sign."""
 _STARTS: Final = ("PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK")
 
 
@@ -27,7 +27,7 @@ def starts_key(cursor: Cursor) -> bool:
 
 
 def parse_key(cursor: Cursor) -> KeyText | None:
-    """An index, or a constraint that may bring one; None for a constraint that never does."""
+    """Parse an index, or a constraint that may create one; None for a constraint that never does."""
     constraint = ""
     if cursor.accept("CONSTRAINT"):
         cursor.if_not_exists()
@@ -74,7 +74,7 @@ def _skip_using(cursor: Cursor) -> None:
 
 
 def parse_parts(cursor: Cursor, key: KeyText) -> KeyText:
-    """The columns of an index, in parentheses."""
+    """Parse the columns of an index, in parentheses."""
     columns, prefixes = [], []
     cursor.expect_sign("(")
     while True:
@@ -111,7 +111,7 @@ def _foreign(cursor: Cursor, constraint: str) -> KeyText:
 
 
 def parse_create_index(cursor: Cursor, *, or_replace: bool) -> KeyText | None:
-    """After CREATE [OR REPLACE]: the index up to ON; None if it is none."""
+    """Parse the index after CREATE [OR REPLACE], up to ON; None if it is no index."""
     kind = "index"
     cursor.accept_any("ONLINE", "OFFLINE")
     if word := cursor.accept_any("UNIQUE", "FULLTEXT", "SPATIAL", "VECTOR"):
@@ -125,7 +125,7 @@ def parse_create_index(cursor: Cursor, *, or_replace: bool) -> KeyText | None:
 
 
 def parse_option(cursor: Cursor, options: OptionsText) -> OptionsText:
-    """One option of a table or a database. Those that say nothing of columns are stepped over."""
+    """Parse one option of a table or a database. Options that do not concern columns are skipped."""
     cursor.accept("DEFAULT")
     if accept_charset(cursor):
         return replace(options, charset=cursor.value_name(), collation="")

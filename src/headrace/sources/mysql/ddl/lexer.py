@@ -1,7 +1,7 @@
-"""A statement cut into tokens as its server would: strings, names and comments each in one piece, version comments opened or left out.
+"""Splits a statement into tokens as its server does: strings, names and comments as units, version comments expanded or dropped.
 
-What is quoted is never a keyword; what a version comment holds counts only if the server that wrote the log executed it. A text that
-cannot be cut (a string without its end) is refused, not guessed at.
+Quoted text is never a keyword. The content of a version comment counts only if the server that wrote the log executed it. A text that
+cannot be split (an unterminated string) is refused, not guessed at.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from headrace.sources.mysql.ddl.dialect import ANSI_QUOTES, NO_BACKSLASH_ESCAPES
 
 
 class NotUnderstood(ValueError):
-    """The text is beyond this grammar: what was expected, and what stood there."""
+    """The grammar does not cover the text: what was expected, and what was found."""
 
 
 class Form(Enum):
@@ -27,7 +27,7 @@ class Form(Enum):
     STRING = auto()
     NUMBER = auto()
     BITS = auto()
-    """A literal in hexadecimal or binary; its text is its digits in hexadecimal."""
+    """A hexadecimal or binary literal; its text is its digits in hexadecimal."""
     SIGN = auto()
     END = auto()
 
@@ -38,7 +38,7 @@ class Token:
     text: str
     """The name, the string's content, or the word itself."""
     keyword: str = ""
-    """A word in capitals; empty for all else, so that nothing quoted is taken for a keyword."""
+    """A word in capitals; empty for other tokens, so that quoted text is never a keyword."""
     start: int = 0
     end: int = 0
 
@@ -63,16 +63,16 @@ _STRING: Final = {
     ('"', True): re.compile(r'"(?P<body>(?:[^"\\]|""|\\.)*)"', re.DOTALL),
     ('"', False): re.compile(r'"(?P<body>(?:[^"]|"")*)"', re.DOTALL),
 }
-"""A quoted text by its quote and by whether a backslash escapes in it."""
+"""The pattern of a quoted text, by its quote and by whether a backslash escapes."""
 _ESCAPE: Final = re.compile(r"\\(.)|''|\"\"", re.DOTALL)
 _ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b", "%": "\\%", "_": "\\_"}
-"""The meaning of a character after a backslash; other characters mean themselves. Wildcards of LIKE keep the backslash."""
+"""The meaning of a character after a backslash. Other characters stand for themselves. Wildcards of LIKE keep the backslash."""
 _MYSQL_ONLY: Final = range(50_700, 100_000)
-"""Version comments that MariaDB leaves out, because they are about MySQL's versions after the two parted."""
+"""Version comments that MariaDB ignores, because they concern MySQL's versions after the fork."""
 
 
 def tokenize(text: str, dialect: Dialect, sql_mode: int) -> list[Token]:
-    """The tokens of a statement, one of form END last."""
+    """Return the tokens of a statement; the last one has the form END."""
     return [*_tokens(text, dialect, sql_mode), Token(Form.END, "", start=len(text), end=len(text))]
 
 
@@ -111,7 +111,7 @@ def _tokens(text: str, dialect: Dialect, sql_mode: int) -> Iterator[Token]:
         elif kind == "name":
             token = Token(Form.NAME, match["name"].replace("``", "`"), start=start, end=at)
         elif after_dot and kind in ("number", "bits", "word"):
-            # After a dot every word is a name, whatever it looks like.
+            # After a dot every word is a name.
             found = re.compile(r"[\w$\u0080-\U0010ffff]+").match(text, start)
             assert found is not None
             at = found.end()
@@ -130,7 +130,7 @@ def _tokens(text: str, dialect: Dialect, sql_mode: int) -> Iterator[Token]:
 
 
 def _executes(dialect: Dialect, version: str | None, *, maria: bool) -> bool:
-    """Whether the server takes what a version comment holds for a part of the statement."""
+    """Whether the server executes the content of a version comment."""
     if maria and not dialect.mariadb:
         return False
     number = int(version or 0)
@@ -140,7 +140,7 @@ def _executes(dialect: Dialect, version: str | None, *, maria: bool) -> bool:
 
 
 def _skip_comment(text: str, at: int) -> int:
-    """The place after the end of a comment that may hold others."""
+    """Return the position after a comment, which may be nested."""
     depth = 1
     while depth:
         found = re.compile(r"/\*|\*/").search(text, at)

@@ -1,6 +1,6 @@
-"""What a statement does to the tables that are known: schema changes, and what they do not say.
+"""The effect of a statement on the known tables: schema changes, and effects that they do not express.
 
-The meaning depends on the text, the session and the catalogue alone, not on which tables anybody has selected.
+The meaning depends only on the text, the session and the catalog, not on the table selection.
 """
 
 from __future__ import annotations
@@ -58,29 +58,29 @@ from headrace.sources.mysql.events.query_session import Session
 _FALLBACK_CHARSET: Final = "utf8mb4"
 _FIXED_ZONE: Final = re.compile(r"[+-]\d{1,2}:\d\d|UTC|Etc/UTC")
 _LOGS_CASCADES: Final = 90_600
-"""MySQL's version since which changes by foreign keys are in the log."""
+"""The MySQL version since which changes by foreign keys are logged."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What a statement does."""
+    """The effect of a statement."""
 
     changes: tuple[SchemaChange, ...] = ()
-    """In order, and fitting the catalogue."""
+    """In order, and valid for the catalog."""
     disturbed: tuple[TableName, ...] = ()
-    """Tables whose rows come or go without row events, other than by the changes."""
+    """Tables whose rows change without row events, other than by `changes`."""
     opaque: tuple[TableName, ...] = ()
-    """Tables whose definition cannot be known from the text: after the statement they are not in the catalogue."""
+    """Tables whose definition cannot be derived from the text. They are not in the catalog after the statement."""
     filled: tuple[TableName, ...] = ()
-    """Tables that were made with rows which the log may not hold."""
+    """Tables created with rows that the log may lack."""
     rows: str = ""
-    """The verb of a change of rows logged as a statement."""
+    """The verb of a row change logged as a statement."""
     unknown: bool = False
     why: str = ""
 
 
 def interpret(query: Query, catalogue: SchemaCatalog, dialect: Dialect) -> Meaning:
-    """What the statement of a QUERY event does. It never fails: what is not understood is said to be unknown."""
+    """Return the effect of a QUERY event's statement. It never raises: a statement that is not understood is reported as unknown."""
     session = query.session
     if session.is_void_alter:
         return Meaning()
@@ -133,10 +133,10 @@ class _Interpreter:
         return self.meaning
 
     def run_failed(self, found: StatementText) -> Meaning:
-        """A statement that failed half-way."""
+        """Apply a statement that failed half-way."""
         match found:
             case CreateTableText(table) if found.or_replace:
-                # The old table was gone before the new one could not be made.
+                # The server dropped the old table before it failed to create the new one.
                 self.take(DropTable(table))
             case CreateTableText(table) | Truncate(table) | AlterTable(table):
                 self.lose(table, "a statement on it failed half-way")
@@ -152,7 +152,7 @@ class _Interpreter:
         self.meaning = replace(self.meaning, changes=(*self.meaning.changes, change))
 
     def lose(self, table: TableName, why: str) -> None:
-        """The table is there, but what it looks like cannot be told."""
+        """Mark a table that exists, but whose definition is unknown."""
         if table in self.catalogue.tables:
             tables = {name: schema for name, schema in self.catalogue.tables.items() if name != table}
             self.catalogue = replace(self.catalogue, tables=tables)
@@ -225,7 +225,7 @@ class _Interpreter:
         if old in self.catalogue.tables:
             self.take(RenameTable(old, new))
         else:
-            # What is not known may be a view, which has no rows; the caller finds out when it looks at the new name.
+            # An unknown name may be a view, which has no rows. The caller finds out when it captures the new name.
             self.lose(new, f"it was renamed from {old}, which is not known")
             self.meaning = replace(self.meaning, filled=(*self.meaning.filled, new))
 
@@ -254,7 +254,7 @@ class _Interpreter:
         else:
             draft = Draft(schema, self.setting)
             try:
-                # MySQL takes the session's database for the one whose character set is the default.
+                # MySQL uses the default character set of the session's database.
                 database = table.database if self.setting.dialect.mariadb else self.database
                 draft.alter(found.clauses, self.database_charset(database))
                 altered = draft.finish()

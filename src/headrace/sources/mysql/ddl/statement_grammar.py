@@ -1,7 +1,7 @@
-"""The grammar of statements: a text to what it says, in all the spellings of MySQL and MariaDB.
+"""The grammar of statements: a text to its syntax tree, in all forms of MySQL and MariaDB.
 
-Every statement is one of three things: a change of a table or a database, taken apart; a change of rows, named; or one that cannot change
-a table, recognised by its first words. Anything else is `NotUnderstood`: a statement is never passed over because it could not be read.
+Every statement is one of three kinds: a change of a table or a database, which is parsed; a row change, which is named; or one that cannot
+change a table, recognised by its first words. Anything else raises `NotUnderstood`: no statement is skipped because it could not be parsed.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _OTHER_OBJECTS: Final = re.compile(
 
 
 def parse_statement(text: str, database: str, dialect: Dialect, sql_mode: int) -> StatementText:
-    """What a statement says; names without a database are in `database`."""
+    """Parse a statement. Names without a database are in `database`."""
     cursor = Cursor(text, database, dialect, sql_mode)
     _skip_settings(cursor)
     if cursor.at_end:
@@ -73,7 +73,7 @@ def parse_statement(text: str, database: str, dialect: Dialect, sql_mode: int) -
 
 
 def _skip_settings(cursor: Cursor) -> None:
-    """MariaDB's SET STATEMENT variable = value FOR, which may stand before any statement."""
+    """Skip MariaDB's SET STATEMENT variable = value FOR, which may precede any statement."""
     if not cursor.accept("SET", "STATEMENT"):
         return
     while not cursor.at_end and not cursor.accept("FOR"):
@@ -114,7 +114,7 @@ def _create(cursor: Cursor) -> StatementText:
     cursor.expect("ON")
     table = cursor.table()
     key = parse_parts(cursor, key)
-    # Its options, the algorithm and the lock; and how long to wait.
+    # Its options, the algorithm, the lock and the timeout.
     cursor.skip_all()
     return AlterTable(table, (AddKey(key),))
 
@@ -137,7 +137,7 @@ def _create_table(cursor: Cursor, *, or_replace: bool) -> StatementText:
 
 
 def _elements(cursor: Cursor) -> tuple[tuple[ColumnText, ...], tuple[KeyText, ...], bool]:
-    """What stands in the parentheses of CREATE TABLE."""
+    """Parse the parenthesised list of CREATE TABLE."""
     columns: list[ColumnText] = []
     keys: list[KeyText] = []
     versioned = False
@@ -178,7 +178,7 @@ def _create_table_tail(cursor: Cursor, made: CreateTableText) -> CreateTableText
 
 
 def _skip_partitioning(cursor: Cursor) -> None:
-    """All up to a SELECT, which may follow."""
+    """Skip everything up to a SELECT, which may follow."""
     while not cursor.at_end and cursor.keyword() not in ("SELECT", "AS", "IGNORE", "REPLACE"):
         if cursor.sees("("):
             cursor.skip_parentheses()
@@ -215,7 +215,7 @@ def _alter(cursor: Cursor) -> StatementText:
 
 
 def _is_named(cursor: Cursor) -> bool:
-    """Whether a word that may begin an option is the database's name after all."""
+    """Whether a word that may begin an option is the database's name."""
     return cursor.keyword() in ("ENCRYPTION", "READ", "CHARSET") and cursor.keyword(1) in ("CHARACTER", "CHARSET", "DEFAULT", "COLLATE")
 
 

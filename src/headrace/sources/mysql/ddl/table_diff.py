@@ -1,4 +1,4 @@
-"""From a table before a statement to the same table after it, in schema changes whose application gives exactly the second."""
+"""Computes the schema changes from a table before a statement to the table after it. Applying them gives exactly the latter."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class _Steps:
 
 
 def changes_between(before: TableSchema, after: TableSchema, origins: Mapping[str, str | None]) -> list[TableChange]:
-    """What leads from `before` to `after` (of one name); `origins`: the old name of every new column that was there before."""
+    """Return the changes from `before` to `after` (of one name); `origins`: the old name of every new column that existed before."""
     steps = _Steps(before)
     name = before.name
     kept = {origin for origin in origins.values() if origin is not None}
@@ -53,7 +53,7 @@ def changes_between(before: TableSchema, after: TableSchema, origins: Mapping[st
 
 
 def _rename(steps: _Steps, renames: dict[str, str]) -> None:
-    """Renames in an order in which no name is taken twice; a ring of them by way of a name that nothing has."""
+    """Rename in an order in which no name is used twice; break a cycle with an unused name."""
     waiting = dict(renames)
     while waiting:
         taken = {column.name for column in steps.schema.columns}
@@ -68,7 +68,7 @@ def _rename(steps: _Steps, renames: dict[str, str]) -> None:
 
 
 def _arrange(steps: _Steps, after: TableSchema, new: set[str]) -> None:
-    """Every column in its place and with its definition, moving as few as can be."""
+    """Give every column its position and definition, with the fewest moves."""
     places = {column.name: i for i, column in enumerate(steps.schema.columns)}
     staying = _longest_rising([places[column.name] for column in after.columns if column.name not in new])
     before = FIRST
@@ -85,7 +85,7 @@ def _arrange(steps: _Steps, after: TableSchema, new: set[str]) -> None:
 
 
 def _longest_rising(numbers: list[int]) -> set[int]:
-    """The members of a longest rising subsequence of distinct numbers."""
+    """Return the members of a longest rising subsequence of distinct numbers."""
     tails: list[int] = []
     previous: dict[int, int | None] = {}
     for number in numbers:

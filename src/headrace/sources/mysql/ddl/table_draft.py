@@ -1,8 +1,8 @@
-"""A table while a statement works on it, by the servers' own rules, and the schema changes that lead to the result.
+"""A table while a statement changes it, by the servers' own rules, and the resulting schema changes.
 
-The servers apply the clauses of an ALTER TABLE together, not one after the other: columns that stay keep their order, redefined ones come
-in their place, and only then new and moved ones find theirs, by the new names. A draft does the same and remembers where each column came
-from, so that a column that was dropped and made anew in one statement is not taken for the old one.
+The servers apply the clauses of an ALTER TABLE together, not one after the other: columns that stay keep their order, redefined columns
+replace them, and then new and moved columns get their positions, by the new names. A draft does the same and records the origin of each
+column, so that a column that is dropped and added again in one statement is not taken for the old one.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ _DIVISIBLE: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.GEOMETRY})
 
 
 class Misfit(ValueError):
-    """A clause does not fit what is known of the table."""
+    """A clause does not fit the known table."""
 
 
 @dataclass(frozen=True, slots=True)
 class Drafted:
-    """A column of the draft, and the name it had before the statement; None for a new one."""
+    """A column of the draft, and its name before the statement; None for a new one."""
 
     column: Column
     origin: str | None = None
@@ -65,19 +65,19 @@ class Key:
     unique: bool
     whole: bool = True
     generated: bool = False
-    """Made for a foreign key, and not kept if another index serves."""
+    """Created for a foreign key, and dropped if another index covers it."""
     hidden: bool = False
     """Over an expression, which may be NULL."""
 
 
 class Draft:
-    """One table under one statement."""
+    """One table during one statement."""
 
     def __init__(self, schema: TableSchema, setting: Setting) -> None:
         self.name = schema.name
         self.columns = [Drafted(column, column.name) for column in schema.columns]
         primary = [Key(PRIMARY, schema.primary_key, unique=True)] if schema.primary_key else []
-        # A geometry's part in an index is told by its type, whatever it is by the end.
+        # Whether an index part is a prefix depends on the geometry type, even if the type changes later.
         geometries = {column.name for column in schema.columns if column.kind is Kind.GEOMETRY}
         self.keys = primary + [
             Key(index.name, index.columns, index.unique, index.whole or not geometries.isdisjoint(index.columns))
@@ -89,7 +89,7 @@ class Draft:
         self._converted = ""
 
     def finish(self) -> TableSchema:
-        """The table as the server would describe it now."""
+        """Return the table as the server would describe it now."""
         required = {part.lower() for key in self.keys if key.name == PRIMARY for part in key.columns}
         self.columns = [
             replace(one, column=replace(one.column, nullable=False)) if one.column.name.lower() in required else one for one in self.columns
@@ -99,7 +99,7 @@ class Draft:
         spelled = {column.name.lower(): column.name for column in columns}
         keys = [replace(key, columns=tuple(spelled[part.lower()] for part in key.columns)) for key in keys]
         primary = next((key.columns for key in keys if key.name == PRIMARY), ())
-        # Of a geometry's bytes an index holds the first few.
+        # An index covers only the first bytes of a geometry.
         partial = {one.column.name for one in self.columns if one.column.kind is Kind.GEOMETRY}
         indexes = tuple(
             Index(key.name, key.columns, key.unique, key.whole and partial.isdisjoint(key.columns)) for key in keys if key.name != PRIMARY
@@ -153,7 +153,7 @@ class Draft:
         self._check_names()
 
     def _that_apply(self, clauses: tuple[Clause, ...]) -> Iterable[Clause]:
-        """Without those that IF EXISTS or IF NOT EXISTS make void."""
+        """Return the clauses without those that IF EXISTS or IF NOT EXISTS disable."""
         present = {one.column.name.lower() for one in self.columns}
         keys = {key.name.lower() for key in self.keys}
         for clause in clauses:
@@ -162,7 +162,7 @@ class Draft:
                     new = tuple(column for column in columns if column.name.lower() not in present)
                     present |= {column.name.lower() for column in new}
                     if new or clause.keys:
-                        # The indexes are asked for also where the column is there already.
+                        # The indexes are created even if the column already exists.
                         kept = tuple(key for key in clause.keys if _key_name(key).lower() not in keys)
                         yield replace(clause, columns=new, keys=kept)
                 case AddColumns(columns):
@@ -192,7 +192,7 @@ class Draft:
                     yield clause
 
     def _drop_columns(self, clauses: tuple[Clause, ...]) -> None:
-        # An index stays on a column that is dropped and made anew under its name.
+        # An index stays on a column that is dropped and added again under the same name.
         again = {text.name.lower() for clause in clauses if isinstance(clause, AddColumns) for text in clause.columns}
         for clause in clauses:
             if isinstance(clause, DropColumnClause):
@@ -219,7 +219,7 @@ class Draft:
                 self.keys = [replace(key, name=clause.new_name) if key.name.lower() == clause.name.lower() else key for key in self.keys]
 
     def _redefine(self, clauses: tuple[Clause, ...]) -> dict[str, str]:
-        """CHANGE, MODIFY and RENAME COLUMN, in the columns' places; what was renamed to what."""
+        """Apply CHANGE, MODIFY and RENAME COLUMN, in place; return the renames."""
         changes = {clause.name.lower(): clause for clause in clauses if isinstance(clause, ChangeColumn | RenameColumnClause)}
         renamed: dict[str, str] = {}
         for name in changes:
@@ -236,7 +236,7 @@ class Draft:
         return renamed
 
     def _widen(self, name: str) -> None:
-        """An index over the beginning of a column is over all of it once the column is of a type that has no beginning."""
+        """Extend a prefix index to the whole column if the column's new type has no prefixes."""
         indivisible = {one.column.name for one in self.columns if one.column.kind not in _DIVISIBLE}
         self.keys = [
             replace(key, whole=True) if name in key.columns and not key.whole and indivisible.issuperset(key.columns) else key
@@ -244,13 +244,13 @@ class Draft:
         ]
 
     def _place(self, clauses: tuple[Clause, ...]) -> None:
-        """New columns, and redefined ones that were given a place, in the order of their clauses."""
+        """Place new columns, and redefined columns with a position, in the order of their clauses."""
         for clause in clauses:
             if isinstance(clause, AddColumns):
                 for text in clause.columns:
                     self._insert(Drafted(self._define(text)), clause.place)
             elif isinstance(clause, ChangeColumn) and clause.place is not None:
-                # Until its clause has its turn, a moving column is where it was: others may be placed after it.
+                # A moving column keeps its position until its clause is applied: others may be placed after it.
                 moving = self._find(clause.column.name)
                 self.columns = [one for one in self.columns if one is not moving]
                 self._insert(moving, clause.place)
@@ -267,7 +267,7 @@ class Draft:
         self.keys = [replace(key, columns=tuple(renamed.get(part, part) for part in key.columns)) for key in self.keys]
 
     def _adjust(self, clauses: tuple[Clause, ...]) -> None:
-        """ALTER COLUMN names columns as they were before the statement."""
+        """Apply ALTER COLUMN, which names columns as they were before the statement."""
         for clause in clauses:
             if isinstance(clause, AlterColumn):
                 found = next((one for one in self.columns if (one.origin or "").lower() == clause.name.lower()), None)
@@ -275,7 +275,7 @@ class Draft:
                     raise Misfit(f"it has no column {clause.name}")
                 column = found.column
                 if column.generated or (column.auto_increment and not _is_expression(clause.default)):
-                    # Such a column has no default, whatever is said.
+                    # Such a column has no default, whatever the statement contains.
                     pass
                 elif clause.default is not None:
                     column = replace(column, default=default_of(column, clause.default, mariadb=self._setting.dialect.mariadb))
@@ -302,12 +302,12 @@ class Draft:
         if not (text.default or text.null_default or text.on_update):
             self._plain.add(text.name)
         if self._converted and charset_of(text.charset, text.collation, self.charset) != "binary":
-            # What is converted is converted before anything is measured, new columns with it.
+            # Conversion comes before any size is computed, also for new columns.
             text = replace(text, charset=self._converted, collation="")
         return define_column(text, replace(self._setting, charset=self.charset))
 
     def _promote(self) -> None:
-        """Without explicit defaults for timestamps, the first one of a table that is not NULL and says no more holds its row's time."""
+        """Without explicit_defaults_for_timestamp, the first NOT NULL TIMESTAMP without attributes defaults to the current time."""
         if self._setting.explicit_timestamps:
             return
         for i, one in enumerate(self.columns):
@@ -350,7 +350,7 @@ class Draft:
         return prefix > 0 and (length is None or prefix < length)
 
     def _free_name(self, columns: tuple[str, ...], *, hidden: bool) -> str:
-        """The name the server gives an index that has none."""
+        """Return the name that the server gives to an unnamed index."""
         taken = {key.name.lower() for key in self.keys} | {PRIMARY.lower()}
         wanted = "functional_index" if hidden else columns[0]
         if wanted.lower() not in taken:
@@ -358,7 +358,7 @@ class Draft:
         return next(name for name in (f"{wanted}_{number}" for number in range(2, 1 << 16)) if name.lower() not in taken)
 
     def _without_spares(self) -> list[Key]:
-        """Without indexes made for foreign keys where another one serves."""
+        """Return the indexes without those created for foreign keys where another one covers them."""
 
         def serves(other: Key, key: Key) -> bool:
             return other is not key and not other.generated and other.columns[: len(key.columns)] == key.columns
@@ -380,7 +380,7 @@ def _is_expression(default: DefaultText | None) -> bool:
 
 
 def _key_name(key: KeyText) -> str:
-    """The name an index would have if nothing had it yet."""
+    """Return the name of an index if no other index had it."""
     return PRIMARY if key.kind == "primary" else key.name or (key.columns[0] if key.columns else "")
 
 

@@ -1,4 +1,4 @@
-"""A place in a statement's tokens, and the small steps every rule of the grammar is made of."""
+"""A position in a statement's tokens, and the basic steps of all grammar rules."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Cursor:
         return all(self.keyword(i) == word for i, word in enumerate(words))
 
     def accept(self, *words: str) -> bool:
-        """Step over the keywords if all of them come next."""
+        """Skip the keywords if all of them come next."""
         if not self.is_next(*words):
             return False
         self._at += len(words)
         return True
 
     def accept_any(self, *words: str) -> str:
-        """Step over one of the keywords; which, or nothing."""
+        """Skip one of the keywords; return it, or nothing."""
         found = self.keyword()
         if found and found in words:
             self._at += 1
@@ -67,7 +67,7 @@ class Cursor:
 
     @property
     def at_end(self) -> bool:
-        """At the end of the statement, or at semicolons before it."""
+        """Whether only semicolons are left."""
         ahead = 0
         while self.sees(";", ahead):
             ahead += 1
@@ -75,11 +75,11 @@ class Cursor:
 
     @property
     def at_stop(self) -> bool:
-        """Where an item of a list ends."""
+        """Whether an item of a list ends here."""
         return self.at_end or self.sees(",") or self.sees(")")
 
     def name(self) -> str:
-        """A name of anything but a table."""
+        """Parse a name of anything but a table."""
         token = self.next()
         if token.form not in (Form.WORD, Form.NAME):
             self._at -= 1
@@ -87,13 +87,13 @@ class Cursor:
         return token.text
 
     def value_name(self) -> str:
-        """A name that may be written as a string: character sets, collations, engines."""
+        """Parse a name that may be written as a string: character sets, collations, engines."""
         if self.peek().form is Form.STRING:
             return self.next().text
         return self.name()
 
     def table(self) -> TableName:
-        """A table's name, in the session's database unless it says another."""
+        """Parse a table's name; the session's database is the default."""
         self.accept_sign(".")
         first = self.name()
         if not self.accept_sign("."):
@@ -109,7 +109,7 @@ class Cursor:
         return TableName(database, table)
 
     def string(self) -> str:
-        """A string, in one piece or several one after the other."""
+        """Parse a string, or several adjacent ones."""
         if self.peek().form is not Form.STRING:
             raise self.surprise("a string")
         parts = []
@@ -125,7 +125,7 @@ class Cursor:
         return int(token.text)
 
     def skip_parentheses(self) -> str:
-        """Step over a parenthesis and all that is in it; its text, without the outer marks."""
+        """Skip a parenthesis with its content; return the text without the outer marks."""
         start = self.peek().end
         self.expect_sign("(")
         depth = 1
@@ -138,7 +138,7 @@ class Cursor:
         return self.text[start : self._tokens[self._at - 1].start]
 
     def skip_item(self) -> None:
-        """Step to the end of a list's item."""
+        """Skip to the end of a list item."""
         while not self.at_stop:
             if self.sees("("):
                 self.skip_parentheses()
@@ -149,7 +149,7 @@ class Cursor:
         self._at = len(self._tokens) - 1
 
     def text_since(self, start: Token) -> str:
-        """The text from a token up to here."""
+        """Return the text from a token up to here."""
         return self.text[start.start : self._tokens[self._at - 1].end]
 
     def if_exists(self) -> bool:
