@@ -1,4 +1,4 @@
-"""Kafka: addresses, schemas, and mypipe's messages, for whoever reads or writes them; `consume`, `changes` and `blocks` for programs."""
+"""Kafka: addresses, schema repositories, Avro and mypipe's message format. `consume`, `changes` and `blocks` are for programs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROW_CHANGES = ("RowChange", "What")
 
 
 def __getattr__(name: str) -> Any:
-    # Consumers bring compiled kernels with them; whoever wants an address alone does not wait for them.
+    # Consumers load compiled kernels; importing an address must not wait for them.
     if name in __all__:
         return getattr(importlib.import_module(f"headrace.kafka.consumers.{'row_changes' if name in _ROW_CHANGES else 'consumer'}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

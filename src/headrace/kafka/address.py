@@ -29,7 +29,7 @@ _SECRETS: Final = ("password", "secret", "jaas", "token", "key.pem")
 
 @dataclass(frozen=True, slots=True)
 class KafkaAddress:
-    """A cluster, who we are there, and the topic (or topics, separated by commas) that is meant, if one is."""
+    """A cluster with credentials, and the topic or topics (separated by commas), if any."""
 
     servers: str
     """host:port, separated by commas."""
@@ -44,7 +44,7 @@ class KafkaAddress:
         return f"{SCHEME}{user}{self.servers}/{self.topic}"
 
     def client_settings(self) -> dict[str, str]:
-        """What librdkafka is told."""
+        """Return the configuration for librdkafka."""
         found = {"bootstrap.servers": self.servers, **dict(self.properties)}
         if self.user:
             found.setdefault("security.protocol", "SASL_SSL")
@@ -53,7 +53,7 @@ class KafkaAddress:
         return found
 
     def spark_options(self) -> dict[str, str]:
-        """What Spark's Kafka source is told."""
+        """Return the options for Spark's Kafka source."""
         given = self.client_settings()
         found = java_properties(given)
         user = given.get("sasl.username", "")

@@ -1,7 +1,7 @@
-"""Properties of a client in the words of Java's, which Spark's Kafka source is.
+"""Client properties for Java's Kafka client, which Spark's source uses.
 
-Addresses have librdkafka's names. Most are Java's too; what names certificates and keys is not, and Java passes over names that it does not
-know. Invariant: both clients trust the same authorities and show the same certificate, or an error says what only one of them can do.
+Addresses use librdkafka's names. Most are Java's too, but not those of certificates and keys, and Java ignores unknown names. Invariant:
+both clients trust the same authorities and present the same certificate, or an error names the property that only one of them supports.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _TRANSLATED: Final = frozenset(
 
 
 def java_properties(given: Mapping[str, str]) -> dict[str, str]:
-    """The same properties for Java's client; an account is said elsewhere."""
+    """Return the same properties for Java's client, without credentials."""
     if given.get("enable.ssl.certificate.verification", "true").lower() == "false":
         raise DefiniteError(
             "Spark's Kafka source always verifies the brokers' certificates",

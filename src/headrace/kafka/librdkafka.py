@@ -1,8 +1,8 @@
-"""librdkafka itself, as confluent-kafka carries it: a consumer that hands out batches of messages as they lie in memory.
+"""librdkafka's batch interface through ctypes: a consumer that returns messages as they are in memory.
 
-confluent-kafka makes a Python object of each message, which costs more than all that is done with the message afterwards. What is called
-here, and the struct of a message, are librdkafka's public interface; it is found through confluent-kafka's own module, so there is one
-librdkafka in the process, whichever that was built with. Invariant: messages that were taken are given back, whatever happens.
+confluent-kafka makes a Python object per message, which costs more than all later processing. The functions and the message struct used
+here are librdkafka's public interface. The library is found through confluent-kafka's module, so the process has only one librdkafka.
+Invariant: messages that were taken are always given back.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class BatchConsumer:
     """A consumer of one partition at a time. Belongs to one thread."""
 
     def __init__(self, settings: Mapping[str, str], hear: Callable[[KafkaError], None], most: int) -> None:
-        """`hear` is told what the client hears of brokers, while messages are waited for; `most` are taken at once."""
+        """`hear` is called with the errors that the client reports while messages are awaited; `most` messages are taken at once."""
         self._called = library().call
         self._heard = _HEAR(lambda _client, code, reason, _: hear(KafkaError(code, (reason or b"").decode(errors="replace"))))
         self._messages = np.zeros(most, np.int64)
@@ -138,7 +138,7 @@ class BatchConsumer:
             raise KafkaException(KafkaError(code))
 
     def _ask_about(self, topic: str) -> None:
-        """Let the client know a topic: by itself it asks about new ones once a second."""
+        """Make the client request a topic's metadata now; by itself it asks about new topics once a second."""
         if topic in self._topics:
             return
         handle = self._called["topic_new"](self._client, topic.encode(), None)
@@ -146,13 +146,13 @@ class BatchConsumer:
             raise KafkaException(KafkaError(self._called["last_error"]()))
         self._topics[topic] = handle
         told = _P()
-        # What fails here fails once more when messages are waited for, and is told then.
+        # An error here occurs again when messages are awaited, and is reported then.
         if self._called["metadata"](self._client, 0, handle, ctypes.byref(told), _ASKING_MS) == _OK:
             self._called["metadata_destroy"](told)
 
     @contextmanager
     def taken(self, most: int, timeout_s: float) -> Iterator[Numbers]:
-        """Messages as they come, until there are `most` or the time is over; they are there for as long as the context is."""
+        """Yield messages until there are `most` or the time is over. They are valid only inside the context."""
         room = min(most, len(self._messages))
         count = self._called["consume_batch_queue"](self._queue, int(timeout_s * 1000), self._messages.ctypes.data, room)
         if count < 0:

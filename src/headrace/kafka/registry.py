@@ -39,7 +39,7 @@ def open_repository(address: str) -> SchemaRepository:
 
 
 def secret_name_in(address: str) -> str | None:
-    """What in a registry's address is a secret, by its name; nothing of it may be kept or shown."""
+    """Return the name of the part of a registry's address that is a secret, if any. It must not be stored or displayed."""
     place, _, query = address.partition("?")
     if not place.startswith(("http://", "https://")):
         return None

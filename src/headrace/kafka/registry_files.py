@@ -1,7 +1,7 @@
-"""A directory of `.avsc` files as a schema repository: `SUBJECT/VERSION.ID.avsc`.
+"""A schema repository in a directory of `.avsc` files: `SUBJECT/VERSION.ID.avsc`.
 
-Invariant: a file is there whole or not at all (it is written beside and renamed), and is never changed. Who registers holds the directory's
-lock, so two processes never give one id to two schemas; who reads needs no lock. People may put files there.
+Invariant: a file is complete (it is written under a temporary name and renamed) and never changes. A writer holds the directory's lock, so
+two processes never give one id to two schemas; readers need no lock. Users may add files by hand.
 """
 
 from __future__ import annotations

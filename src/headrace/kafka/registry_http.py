@@ -1,8 +1,8 @@
-"""A Confluent-compatible schema registry over HTTP, through confluent-kafka's own client.
+"""A Confluent-compatible schema registry over HTTP, through confluent-kafka's client.
 
-`https://user:password@host:8081/path?ssl.ca.location=…`: what follows the question mark are properties of that client. The password may
-come from the environment instead, and is never shown. A registry that is away is tried again with limits; what it refuses is an error.
-What it answers is bounded in size and time, and answers that are compressed are refused.
+`https://user:password@host:8081/path?ssl.ca.location=…`: the query holds properties of that client. The password may come from the
+environment instead, and is never displayed. An unreachable registry is retried with limits; a rejection is an error. Responses are bounded
+in size and time, and compressed responses are rejected.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class HttpRepository:
         session = self._client._rest_client.session
         session.headers["accept-encoding"] = "identity"
         session.event_hooks = {"response": [_ResponseLimits(self._shown)]}
-        # Whoever forgets to close leaves no connection behind.
+        # Close the connection even if the caller forgets to.
         self.close = weakref.finalize(self, self._client.close)
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class HttpRepository:
         return found.schema_str
 
     def _referenced_texts(self, found: Any, place: str, depth: int, known: dict[tuple[str, int], tuple[str, ...]]) -> tuple[str, ...]:
-        """The texts of the schemas that a schema refers to, those that others need first; `known` are those that were asked for."""
+        """Return the texts of all referenced schemas, dependencies first; `known` holds those already fetched."""
         if depth > 20:
             raise DefiniteError("schemas refer to each other in a circle", place=f"{place} in {self._shown}")
         texts: list[str] = []
@@ -247,7 +247,7 @@ class _RegistryError(DefiniteError):
 
 
 def client_settings(address: str) -> tuple[dict[str, Any], str]:
-    """What the client is told, and the address as it may be shown."""
+    """Return the client's configuration, and the address without secrets."""
     place, _, query = address.partition("?")
     parts = [_split(one) for one in _NEXT_ADDRESS.split(place)]
     shown = ",".join(f"{one.scheme}://{one.netloc.rpartition('@')[2]}{one.path}" for one in parts)

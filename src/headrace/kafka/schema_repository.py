@@ -43,12 +43,12 @@ class RegisteredSchema:
     subject: str
     id: int
     version: int
-    """Its place among the subject's schemas, from 1."""
+    """Its number among the subject's schemas, from 1."""
     schema: AvroSchema
 
 
 class SchemaRepository(Protocol):
-    """Where schemas are kept. Every method may raise a `TransientError` if it is away, after trying for a while."""
+    """A store of schemas. Every method may raise a `TransientError`, after retries, if the store is unreachable."""
 
     def register(self, subject: str, schema: AvroSchema) -> int:
         """The schema's id; a `DefiniteError` if the subject does not allow it."""
@@ -64,7 +64,7 @@ class SchemaRepository(Protocol):
 
 
 def canonical_json(schema: AvroSchema) -> str:
-    """A schema's JSON in one form: schemas that say the same have the same, however they were written down."""
+    """Return a schema's JSON in a canonical form: equal schemas give equal texts."""
     return json.dumps(json.loads(schema.text), sort_keys=True, separators=(",", ":"))
 
 

@@ -1,1 +1,1 @@
-"""What is done to blocks on their way from a source to a sink: rows left out, columns computed, renamed, masked."""
+"""Transforms of change blocks between source and sink: filters, and computed, renamed, dropped, masked or hashed columns."""

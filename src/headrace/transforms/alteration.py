@@ -1,8 +1,8 @@
-"""An alteration of a source's table as the sink gets to see it, where transforms stand between them.
+"""The effect of an `ALTER TABLE` on the sink's table when transforms apply.
 
-Invariant: a value that the sink keeps is the value that the transforms would make of the source's row now. Where that is not sure, the
-table is read again; where the user's choices no longer say what is meant (a masked column has another name, a column that a filter needs is
-gone), it is a definite error, for a guess could show what was to be hidden.
+Invariant: a value that stays in the sink equals the value that the transforms would compute from the source's row now. Where that is not
+certain, the table is read again. Where the options have lost their meaning (a masked column was renamed, a column that a filter needs was
+dropped), it is a definite error: a guess could reveal a hidden value.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class BlockTransformer:
     transforms: Transforms
     salts: Salts = field(default_factory=Salts)
     moving: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
-    """The columns in the sink whose change moves a row there (`TableRequirements.key_columns`); none: every before image is wanted."""
+    """The sink's columns whose change moves a row (`TableRequirements.key_columns`). Empty: every before image is needed."""
     whole: bool = True
     """Whether an update comes with its before image whenever a column changed that the filter is about, and deletions with whole rows. Else
     what may be in the sink is deleted there, which does no harm where it is not."""
@@ -59,7 +59,7 @@ class BlockTransformer:
             kept, op = filtered(op, evaluation.passing(block), whole=self.whole)
         moving = self.moving.get(block.schema.name, ())
         sources = {output.column.name: output.source for output in shape.outputs if output.is_plain}
-        # Where the source's own values tell what moves a row, no image is copied in vain.
+        # Skip copying images where the source's own values show which rows move.
         early = all(name in sources for name in moving)
         if moving and early:
             kept &= _moving_images(block, kept, op, [sources[name] for name in moving])
@@ -106,7 +106,7 @@ def _moving_images(block: ChangeBlock, kept: Mask, op: npt.NDArray[np.uint8], mo
 
 
 def filtered(op: npt.NDArray[np.uint8], passing: Mask, *, whole: bool) -> tuple[Mask, npt.NDArray[np.uint8]]:
-    """Which images of a block the sink gets, and what they are there, by which of them pass the filter."""
+    """Return which images of a block the sink receives, and their operations, from which of them pass the filter."""
     kept, made = passing.copy(), op.copy()
     before = np.flatnonzero(op == Op.BEFORE)
     after = before + 1
@@ -114,7 +114,7 @@ def filtered(op: npt.NDArray[np.uint8], passing: Mask, *, whole: bool) -> tuple[
         raise DefiniteError("an update's before image stands without the update", hint="this is a defect of Headrace; please report it")
     was, now = passing[before], passing[after]
     if not whole:
-        # What the row was before may not be known whole: it is taken away where it can have been.
+        # The before image may be incomplete: delete the row wherever it can have been.
         was = np.ones(len(before), dtype=bool)
         kept[before] = True
         alone = op == Op.UPDATE

@@ -1,7 +1,7 @@
-"""Columns of a source in the engine's types, and the engine's values as columns.
+"""Conversion between source columns and DuckDB types.
 
-Invariant: a value that goes in is the source's value, and one that comes out is the expression's: a kind that the engine would alter goes
-in another form, which holds it exactly, or is refused; so is a result that no column holds exactly.
+Invariant: DuckDB receives the source's exact value, and a column receives the expression's exact value. A kind that DuckDB would alter is
+passed in another exact form, or rejected; so is a result type that no column can hold exactly.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def to_engine(column: Column) -> Callable[[Any], Any]:
 
 
 def column_of(name: str, kind: str, values: pa.DataType, *, nullable: bool) -> Column:
-    """The column that an expression of this type makes; `DefiniteError` without a place if there is none."""
+    """Return the column for an expression's result type; raise `DefiniteError` (without a location) if there is none."""
     if kind in _INTEGERS:
         found, spelled = _INTEGERS[kind]
         return Column(name, found, nullable, source_type=spelled)

@@ -1,8 +1,8 @@
-"""DuckDB, as far as it is used: it reads expressions, says what types they have, and runs them over Arrow columns.
+"""The use of DuckDB: parsing expressions, finding their types, and evaluating them over Arrow columns.
 
-Invariant: nothing is kept in it. A connection is in memory, belongs to one thread of one process (it is opened after a fork, never before),
-runs on that thread alone, and may touch neither files nor the network. Columns go in without being copied, and only those that are named.
-The clock of moments with a zone is UTC.
+Invariant: DuckDB stores nothing. A connection is in memory and belongs to one thread of one process; it is opened after a fork, never
+before. It runs on that thread only and has no access to files or the network. Only the named columns are passed, without a copy. The time
+zone is UTC.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ their own, and there a connection cannot be closed: the child would die before i
 
 
 class EvaluationError(Exception):
-    """An expression that does not fit its columns, or fails at a row; the text says of what."""
+    """An expression that does not fit its columns, or that fails at a row. The text is DuckDB's reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What the engine says of a function's name."""
+    """DuckDB's catalog entry for a function name."""
 
     is_scalar: bool
     unsteady: bool
     macros: tuple[tuple[str, tuple[str, ...]], ...]
-    """Definitions, with their parameters, of one that stands for an expression."""
+    """For a macro: its definitions, with their parameters."""
 
 
 def connection() -> Any:
@@ -126,7 +126,7 @@ def _select(expressions: Sequence[str], columns: pa.Table, parameters: Sequence[
 
 
 def _error_text(error: Exception) -> str:
-    """The first line of what the engine says, without its own kind of error."""
+    """Return the first line of DuckDB's message, without its error class."""
     line = str(error).strip().splitlines()[0]
     return line.split(": ", 1)[1] if ": " in line else line
 

@@ -1,7 +1,7 @@
-"""Running a shape over rows: the filter, then what is computed, hashed and masked of the rows that pass.
+"""Evaluation of a transform plan over rows: the filter first, then computed, hashed and masked columns of the rows that pass.
 
-Invariant: only columns that an expression names are given to the engine; all others pass untouched. An expression that fails at a row
-halts, with the table, the expression and the row; no row is left out or made NULL because of it.
+Invariant: DuckDB receives only the columns that an expression names; all others pass unchanged. An expression that fails at a row halts
+the pipe, and the error names table, expression and row. No row is dropped or set to NULL because of it.
 """
 
 from __future__ import annotations
@@ -132,13 +132,13 @@ class PlanEvaluator:
             if key
             else f"{error_location(shape.source.name, name)}, {where}"
         )
-        # Rows of a snapshot share their place.
+        # All rows of a snapshot have the same position.
         event = "" if block.op[row].as_py() == Op.SNAPSHOT else row_place(version)
         return DefiniteError(f"{text or (output.expression if output else '')}: {said}", place=place, hint=_TRY, event=event)
 
 
 def _failure(text: str, columns: pa.Table) -> str:
-    """What an expression says when it fails at these rows; empty if it does not."""
+    """Return DuckDB's message if the expression fails at these rows; empty if it does not fail."""
     try:
         duckdb_engine.evaluate([text], columns)
     except duckdb_engine.EvaluationError as error:
@@ -147,7 +147,7 @@ def _failure(text: str, columns: pa.Table) -> str:
 
 
 def _key_text(block: ChangeBlock, row: int) -> str:
-    """What tells the row from others, for a person."""
+    """Return the row's key as text, for an error message."""
     found = []
     for name in block.schema.row_key:
         column, value = block.schema.column(name), block.images.column(name).slice(row, 1)

@@ -1,8 +1,8 @@
-"""SQL expressions of a user's, read before anything is run by them.
+"""Parsing and checking of the user's SQL expressions, before they are run.
 
-Invariant: what passes here is one expression over the columns of one row, whose value depends on that row alone: no subquery, aggregate or
-window, and no function that asks for the time, for chance, or for anything outside of the row. So a replay gives the same values, and a
-deletion finds the row that an insertion made. The engine's own parser reads the text, and its own catalogue says what functions are.
+Invariant: an accepted expression depends on the columns of one row only. It has no subquery, aggregate or window, and calls no function
+that depends on time, randomness or anything outside the row. So a replay gives the same values, and a delete finds the row that an insert
+made. DuckDB's own parser and function catalog are used for the checks.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _FORBIDDEN: Final = {
 _CHANGING: Final = frozenset(
     {"hash", "age", "current_localtime", "current_localtimestamp", "unnest", "unlist", "typeof", "version", "error", "row"}
 )
-"""Functions whose catalogue entry says less than we want to know: the clock in `current_localtime` and in `age` of one moment, other values
-in other releases of the engine (`hash`), more rows than went in (`unnest`)."""
+"""Functions that must be rejected although their catalog entry looks harmless: the clock in `current_localtime` and in `age` of one
+argument, values that differ between DuckDB releases (`hash`), and more output rows than input rows (`unnest`)."""
 _ALLOWED_WITH: Final = {"age": 2}
 """Of those, what may be used with so many arguments."""
 _STRICT: Final = frozenset({"+", "-", "*", "||", "concat", "lower", "upper", "trim", "ltrim", "rtrim", "length", "strlen", "reverse"})
@@ -51,7 +51,7 @@ class Expression:
 
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """The expression of a text; `DefiniteError` without a place if it is none, or none that may be used."""
+    """Parse a text; raise `DefiniteError` (without a location) if it is no expression, or one that is not allowed."""
     tree = _tree(text)
     return Expression(text, tuple(dict.fromkeys(_names(tree, frozenset()))))
 
@@ -144,7 +144,7 @@ def _check_known(name: str, around: tuple[str, ...]) -> None:
 
 
 def _check_macro(name: str, definition: str, parameters: frozenset[str], around: tuple[str, ...]) -> None:
-    """A function that stands for an expression is as good as that."""
+    """Check a macro by the expressions that it expands to."""
     if name in around:
         return
     read = json.loads(duckdb_engine.syntax_of(f"SELECT ({definition}\n) FROM {duckdb_engine.ROWS}"))

@@ -1,7 +1,7 @@
 """Masks and hashes of whole columns.
 
-Invariant: NULL stays NULL, and equal values become equal values. A hash is of the value's text as the source shows it (of bytes: of the
-bytes), with the salt before it; so it is the same whatever the column is stored in, and can be made again with the source's own functions.
+Invariant: NULL stays NULL, and equal values stay equal. A hash covers the salt followed by the value's text as the source displays it (for
+binary columns, the bytes). So it does not depend on how the column is stored, and the source's own functions can reproduce it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _WIDTHS: Final = {Hash.SHA256: 64, Hash.MD5: 32}
 
 
 def masked_column(column: Column, mask: Mask) -> Column:
-    """The column that a mask makes of one; `DefiniteError` without a place if it cannot."""
+    """Return the column that a mask produces; raise `DefiniteError` (without a location) if the mask does not apply to it."""
     plain = replace(column, default=None, auto_increment=False, generated="")
     match mask.kind:
         case MaskKind.NULL:
@@ -65,7 +65,7 @@ def masked(column: Column, mask: Mask, array: Any) -> Any:
 
 
 def hashed_column(column: Column, how: Hash) -> Column:
-    """The column that a hash makes of one; `DefiniteError` without a place if it cannot."""
+    """Return the column that a hash produces; raise `DefiniteError` (without a location) if it cannot be hashed."""
     if column.kind is Kind.VECTOR:
         raise DefiniteError("a vector has no text to be hashed", hint="mask it with null, or drop it")
     if how is Hash.NUMBER:

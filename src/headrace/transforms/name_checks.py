@@ -1,4 +1,4 @@
-"""Whether transforms are about tables and columns that are there: a misspelt name would leave open what was to be hidden."""
+"""Checks that transforms name existing tables and columns: a misspelt name would leave a value visible that should be hidden."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from headrace.transforms.transform_plan import error_location, unmatched_columns
 
 @dataclass(frozen=True, slots=True)
 class NameConflict:
-    """A choice about nothing that is there."""
+    """An option that matches no table or no column."""
 
     message: str
     place: str
@@ -59,7 +59,7 @@ def check_new_table(transforms: Transforms, schema: TableSchema) -> None:
 
 
 def check_snapshot_replay(options: TransformOptions, before: TableSchema, now: TableSchema) -> None:
-    """Raise `DefiniteError` if a hidden column is gone and one came that nobody spoke of: it may be the same, and would be shown."""
+    """Raise `DefiniteError` if a hidden column has gone and an unmentioned one has come: it may be the same column, renamed."""
     known = {column.name for column in before.columns}
     gone = [column.name for column in before.columns if _is_hidden(options, column.name) and column.name not in _names(now)]
     named = {name for name, _ in options.rename}

@@ -1,7 +1,7 @@
-"""The secrets that hashes are made with: where they are, what they are, and whether they are still the same.
+"""The secrets of hashes: where they are read from, and whether they have changed.
 
-Invariant: a secret is in memory only, in the driver and in its tasks; what is kept of it is a fingerprint, by which a pipe that goes on
-tells that it has another one.
+Invariant: a secret exists only in the memory of the driver and its tasks. State keeps a fingerprint, which shows a resumed pipe that the
+secret has changed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from headrace.transforms.options import SALT_HINT, Transforms, check_salt
 
 @dataclass(frozen=True, slots=True)
 class Salts:
-    """Secrets by the text that says where they are. Picklable; never shown."""
+    """Secrets by the text that gives their location. Picklable; never displayed."""
 
     found: Mapping[str, bytes] = field(default_factory=dict, repr=False)
 
@@ -26,7 +26,7 @@ class Salts:
         return self.found[reference] if reference else b""
 
     def fingerprints(self) -> dict[str, str]:
-        """What tells that a secret is the same, and nothing else."""
+        """Return values that change with the secrets and reveal nothing else."""
         return {reference: hashlib.sha256(b"headrace salt\0" + secret).hexdigest()[:16] for reference, secret in self.found.items()}
 
 

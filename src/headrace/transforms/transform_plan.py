@@ -1,8 +1,8 @@
-"""What transforms make of one table: its schema in the sink, and how its columns come about.
+"""The transform plan of one table: its schema in the sink, and how each column is made.
 
-Invariant: the shape of a table is a pure function of its schema and the user's choices. What tells its rows apart goes on telling them
-apart: a column of the row's key is neither left out, masked nor computed; it may be renamed, or hashed by a hash that tells values apart.
-A column that is named and not there is an error where a value depends on it.
+Invariant: a plan is a pure function of the table's schema and the options. Rows stay distinct: a key column is not dropped, masked or
+computed; it may be renamed, or hashed by a hash that keeps values distinct. Naming a missing column is an error where a value depends on
+it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class OutputColumn:
 
     column: Column
     source: str
-    """The source's column that it is, or whose place it takes; empty for one that is computed under a new name."""
+    """The source column that it carries or replaces; empty for a computed column with a new name."""
     treatment: Masking | None = None
     expression: str = ""
     inputs: tuple[str, ...] = ()
-    """The source's columns that it is made of."""
+    """The source columns that its value depends on."""
 
     @property
     def is_plain(self) -> bool:
@@ -46,7 +46,7 @@ class OutputColumn:
 
     @property
     def how(self) -> tuple[object, ...]:
-        """What tells two ways of making a column apart."""
+        """Identifies how the column is made; two equal values give equal columns."""
         return self.treatment, self.expression, self.inputs if self.expression else ()
 
 
@@ -70,22 +70,22 @@ class TransformPlan:
 
     @property
     def keeps_key(self) -> bool:
-        """Whether a row's key in the sink is its key in the source, whatever its columns are called."""
+        """Whether the row key is the same in source and sink, apart from column names."""
         mine = {output.column.name: output for output in self.outputs}
         return all(mine[name].is_plain for name in self.schema.row_key)
 
     def inputs_of(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The source's columns that these columns of the sink are made of."""
+        """Return the source columns that these sink columns depend on."""
         mine = {output.column.name: output for output in self.outputs}
         return tuple(dict.fromkeys(one for name in names for one in mine[name].inputs))
 
     def moving(self, keys: tuple[str, ...]) -> tuple[str, ...]:
-        """The source's columns whose change moves a row, if a change of these columns in the sink does; none: every change."""
+        """Return the source columns whose change moves a row, given the sink columns whose change does. Empty: every change."""
         return tuple(dict.fromkeys((*self.inputs_of(keys), *self.filter_inputs))) if keys else ()
 
 
 def identity_plan(schema: TableSchema) -> TransformPlan:
-    """The shape of a table that passes as it is."""
+    """Return the plan of a table without transforms."""
     return TransformPlan(schema, schema, tuple(OutputColumn(column, column.name, inputs=(column.name,)) for column in schema.columns))
 
 
@@ -211,7 +211,7 @@ class _PlanBuilder:
             raise self._error(field, said, "correct the expression; types are set by CAST(x AS type)") from error
 
     def _made(self, outputs: Sequence[OutputColumn]) -> TableSchema:
-        """The table of these columns, with the keys that are over columns which still tell values apart."""
+        """Return the sink's table, with the keys whose columns still keep values distinct."""
         new_names = {output.source: output.column.name for output in outputs if output.source}
         exact = {output.source for output in outputs if output.is_plain or output.treatment in (Hash.SHA256, Hash.MD5)}
 
@@ -270,4 +270,4 @@ def error_location(table: TableName, field: str) -> str:
 
 
 NO_COLUMN: Final = pa.field("no column", pa.int8())
-"""What stands for rows of which no column is needed."""
+"""Stands in for rows when no column is needed."""

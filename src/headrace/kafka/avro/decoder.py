@@ -1,6 +1,6 @@
-"""Bodies of one schema to Arrow arrays, in bulk.
+"""Bulk decoder of Avro bodies of one schema into Arrow arrays.
 
-Buffers are made for a batch by what the last one needed; when one is too small the kernel stops, it is doubled, and the kernel goes on.
+Buffers are sized by the last batch's needs. When one is too small, the kernel stops, the buffer is doubled, and the kernel resumes.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _FIRST_RUN: Final = 24
 
 @dataclass(frozen=True, slots=True)
 class UndecodableRecord:
-    """A body that is not what its schema says."""
+    """A body that does not match its schema."""
 
     row: int
     reason: str

@@ -44,10 +44,9 @@ _LARGEST: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class MapColumns:
-    """A map with an entry for each of some columns.
+    """A map with one entry per column.
 
-    An entry that is not `present` is left out. Where `present` says nothing of a column, a NULL in it is, unless the map's values may be
-    null.
+    An entry that is not `present` is omitted. A column without a `present` mask omits its NULLs, unless the map's values are nullable.
     """
 
     entries: Mapping[str, pa.Array]
@@ -193,7 +192,7 @@ class _EncodePlan:
                 self.aim(end)
 
     def _members(self, found: AvroType, array: pa.Array, level: int, path: str) -> list[int]:
-        """The first member of a struct that is there. Jumps to the end; a row without any is an error at the last one."""
+        """Write the first member of a struct that is not NULL. A row without any is an error at the last one."""
         if not pa.types.is_struct(array.type):
             raise DefiniteError(f"{path} is a union of several types: its column must be a struct with a member for each")
         ends = []
@@ -292,12 +291,12 @@ class _EncodePlan:
         data = buffers[2] if run else None
         readable = data if run else values
         if pa.types.is_null(array.type):
-            # Arrow keeps no bitmap for a column of nothing.
+            # Arrow has no bitmap for a null column.
             validity = pa.py_buffer(bytes(((len(array) + array.offset) >> 3) + 1))
         return self._line(array, level, validity if array.null_count else None, values, data, readable.size if readable else 0, path)
 
     def _mask(self, mask: pa.BooleanArray, path: str) -> int:
-        """A line whose values are there where a mask says so."""
+        """Return a column line whose validity is a mask."""
         if mask.null_count:
             raise DefiniteError(f"{path}: whether an entry is present cannot be NULL")
         return self._line(mask, 0, mask.buffers()[1], None, None, 0, path)

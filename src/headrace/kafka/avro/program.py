@@ -183,7 +183,7 @@ class _ProgramBuilder:
                 self.nothing(child)
 
     def read(self, writer: AvroType, node: OutputNode, reader: AvroType, path: str) -> None:
-        """Read what the writer's schema says there is next into the reader's column."""
+        """Emit steps that read a value of the writer's type into the reader's column."""
         if writer.kind is AvroKind.UNION:
             self._branches(len(writer.branches), lambda number: self._read_branch(writer.branches[number], node, reader, path))
         elif reader.kind is AvroKind.UNION:

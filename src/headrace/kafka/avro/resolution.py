@@ -1,6 +1,6 @@
-"""Whether, and as what, data of one schema can be read as another, by the rules of the Avro specification.
+"""Avro schema resolution: whether, and as what, data of one schema can be read with another.
 
-`matches` looks at two types alone (their kinds and names), as a union chooses among its branches; `problems` looks through them whole.
+`matches` compares two types only (kinds and names), as a union chooses its branch; `problems` compares them recursively.
 """
 
 from __future__ import annotations

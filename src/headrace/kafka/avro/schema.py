@@ -1,7 +1,7 @@
-"""Avro schemas, parsed: what a schema says, with every name in full and every reference replaced by what it refers to.
+"""Parsed Avro schemas, with full names and resolved references.
 
-Invariant: an `AvroType` is a finite tree. A record that holds itself has no columns, so it is refused here, by name. Logical types and
-properties of others (such as Connect's) are kept by name and are not interpreted.
+Invariant: an `AvroType` is a finite tree. A recursive record has no columns and is rejected by name. Logical types and foreign properties
+(such as Connect's) are stored by name and not interpreted.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class AvroType:
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A schema as it was written, and what it says."""
+    """A schema's text and its parsed form."""
 
     text: str
     root: AvroType = field(compare=False)
@@ -134,9 +134,9 @@ class AvroSchema:
 
 @functools.lru_cache(maxsize=4096)
 def parse_schema(text: str, *, strict: bool = True, references: tuple[str, ...] = ()) -> AvroSchema:
-    """Read a schema's JSON. Not strict: names that Avro does not allow are taken as they are, as many writers do.
+    """Parse a schema's JSON. Not strict: names that Avro does not allow are accepted, as many writers use them.
 
-    references: schemas whose names it uses, each after those that it uses itself.
+    references: the schemas whose names it uses, dependencies first.
     """
     parser = _SchemaParser(strict)
     for other in references:
@@ -145,7 +145,7 @@ def parse_schema(text: str, *, strict: bool = True, references: tuple[str, ...] 
 
 
 def schema_of(tree: Mapping[str, Any] | Sequence[Any] | str) -> AvroSchema:
-    """A schema from what its JSON says."""
+    """Build a schema from its parsed JSON."""
     return parse_schema(json.dumps(tree, separators=(",", ":")))
 
 

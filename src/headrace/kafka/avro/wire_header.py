@@ -23,5 +23,5 @@ def schema_ids(messages: pa.BinaryArray, id_bytes: int = ID_BYTES) -> tuple[npt.
 
 
 def framed_with(number: int) -> bytes:
-    """The bytes before a body whose schema has this id."""
+    """Return the header of a body whose schema has this id."""
     return b"\0" + number.to_bytes(ID_BYTES, "big")

@@ -1,8 +1,8 @@
-"""Consumers of topics: callbacks for changes, or blocks of them.
+"""Consumers of topics: callbacks for changes, or blocks of changes.
 
-Invariant: offsets are committed after the callbacks of a batch have returned, or when what follows it is asked for: every message is
-handed out at least once. A message that cannot be read ends the consumer, with its topic, partition and offset; nothing is skipped but
-messages that carry no change of a row (tombstones; Debezium's truncations, heartbeats and bounds of transactions).
+Invariant: offsets are committed after the callbacks of a batch have returned, or when the next batch is requested, so every message is
+delivered at least once. A message that cannot be read ends the consumer with its topic, partition and offset. Only messages without row
+changes are skipped: tombstones, and Debezium's truncations, heartbeats and transaction boundaries.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ChangeConsumer:
     def batches(
         self, *, until_end: bool = False, limit: int | None = None, stop: threading.Event | None = None
     ) -> Iterator[list[MessageBatch]]:
-        """What comes; a batch is committed when the next one is asked for. `limit`: as many messages at most."""
+        """Yield batches; a batch is committed when the next one is requested. `limit`: at most this many messages."""
         left = limit
         while (left is None or left > 0) and not (stop is not None and stop.is_set()):
             most = self._reading.batch if left is None else min(left, self._reading.batch)
@@ -168,7 +168,7 @@ class ChangeConsumer:
         return batch if halted is None else halted[0]
 
     def readable(self, batch: MessageBatch) -> list[RowChange]:
-        """The batch's changes without those that cannot be read, for whoever tells of those in another way."""
+        """Return the batch's changes without the unreadable ones, for callers that report those separately."""
         found: list[RowChange] = []
         rest = batch
         while rest.messages:
@@ -180,7 +180,7 @@ class ChangeConsumer:
         return found
 
     def other(self, batch: MessageBatch, row: int) -> str:
-        """A message that is no change, as text; a `DefiniteError` says why it cannot be read."""
+        """Return the text of a message that is no change; raise `DefiniteError` with the reason if it cannot be read."""
         try:
             self._changes(MessageBatch(batch.topic, batch.partition, [batch.messages[row]], {}))
         except _Unreadable as bad:
@@ -209,7 +209,7 @@ class ChangeConsumer:
         return [left for one in read.blocks if (left := _without_duplicates(one, batch.marks)).block.rows]
 
     def _event(self, batch: MessageBatch, row: int) -> tuple[RowChange, int] | None:
-        """A change, and when it was committed, as the source says; -1 if it does not."""
+        """Return a change and the source's commit time; -1 if the message has none."""
         message = batch.messages[row]
         try:
             event = self._events.event(_value(message))
@@ -295,7 +295,7 @@ def changes(
     batch: int = BATCH,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[RowChange]:
-    """The same as an iterator: a batch is committed when the first change after it is asked for."""
+    """Yield changes; a batch is committed when the first change after it is requested."""
     with ChangeConsumer(Subscription(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
         for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
             for one in batches:
@@ -360,10 +360,10 @@ def _position(headers: Headers) -> tuple[int | None, int | None]:
 
 
 def _passes(marks: Marks, table: str, position: int, committed_us: int) -> bool:
-    """Whether a change is none of those that were seen of its table in this partition; if it is not, it is seen now.
+    """Whether a change is new for its table in this partition; if so, remember it.
 
-    What was seen is not after the last position, and was not committed after all that was seen. A change that was is of another log, which
-    begins anew with it. `committed_us`: -1 if nobody says it.
+    A change was seen if it is not after the last position and was not committed after everything seen. If it was committed later, the log
+    is a new one, whose positions start again. `committed_us`: -1 if unknown.
     """
     last, newest_us = marks.pop(table, (-1, -1))
     is_anew = position <= last and newest_us >= 0 and committed_us > newest_us
@@ -372,7 +372,7 @@ def _passes(marks: Marks, table: str, position: int, committed_us: int) -> bool:
 
 
 def _see_snapshot(marks: Marks, table: str, position: int) -> None:
-    """A snapshot is never of a place before changes that its pipe sent: if it is, the log is another one, and the mark means nothing."""
+    """A snapshot's position is never before changes that its pipe sent. If it is, the log is a new one and the mark is void."""
     if position < marks.get(table, (-1, -1))[0]:
         del marks[table]
 

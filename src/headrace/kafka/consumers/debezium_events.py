@@ -1,6 +1,6 @@
-"""Debezium's events as single changes, for programs and people that look at them one by one.
+"""Debezium events as single changes, for programs and people who read them one by one.
 
-Values are as the event has them: a decimal in base64 stays one. (`headrace replicate` gives columns their types.)
+Values stay as the event has them: a base64 decimal stays base64. (`headrace replicate` converts columns to their types.)
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from headrace.kafka.schema_repository import SchemaRepository
 CONFLUENT_HEAD: Final = 5
 _WHAT: Final = {"c": What.INSERT, "r": What.INSERT, "u": What.UPDATE, "d": What.DELETE}
 _NO_ROWS: Final = ({"status", "id"}, {"ddl", "databaseName"})
-"""What events of topics have that tell of no rows: bounds of transactions, and schema changes."""
+"""Fields of messages that describe no rows: transaction boundaries and schema changes."""
 _FLAT: Final = ("__op", "__deleted", "__table", "__db", "__source_ts_ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What an event says of a row."""
+    """The row change in an event."""
 
     what: What
     database: str
@@ -38,7 +38,7 @@ class Event:
     transaction: str | None
     committed_ms: int | None
     source_ms: int | None = None
-    """The same, if it is the source that says it: the same when the event is sent again."""
+    """The commit time by the source; equal when the event is sent again."""
 
 
 class EventReader:

@@ -1,7 +1,7 @@
-"""Messages of topics, taken in by the group's offsets or by our own.
+"""Messages of topics, from the group's committed offsets or from given ones.
 
-Invariant: a message's offset is committed only after whoever took it said so, so a crash hands out some messages twice and never leaves
-one out. With each offset its marks are kept: the last position of each table, so that duplicates are told apart across restarts too.
+Invariant: an offset is committed only after the caller has confirmed the message, so a crash repeats some messages and loses none. Each
+commit also stores marks: the last position of each table, so that duplicates are recognized after a restart.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from headrace.kafka.address import UNPACKED, KafkaAddress
 
 log = logging.getLogger("headrace")
 client_log = logging.getLogger("headrace.kafka.consumer")
-# What librdkafka has to say comes as errors; its own lines would repeat that for every broker and try.
+# librdkafka's errors are raised; its own log lines would repeat them for every broker and attempt.
 client_log.setLevel(logging.CRITICAL)
 
 EARLIEST, LATEST = "earliest", "latest"
 _ASK_S, _TRY_S = 15.0, 2.0
 _MOST_METADATA: Final = 3500
 _MARKS_FORM: Final = 2
-"""Brokers keep 4096 bytes with an offset, unless they are told otherwise."""
+"""Brokers store 4096 bytes of metadata with an offset, by default."""
 _READ: Final = "allow this user to read the topic and to use the group (Read and Describe)"
 _SIGN_IN: Final = "see the user, the password and the security properties of the address"
 _DEFINITE: Final[Mapping[int, str]] = {
@@ -48,12 +48,12 @@ _DEFINITE: Final[Mapping[int, str]] = {
     "choose where to go on by resetting the group's offsets with Kafka's tools, or take another group",
 }
 _CUT_OFF: Final = frozenset((KafkaError._AUTHENTICATION, KafkaError._SSL))
-"""What a login that is cut off looks like."""
+"""The error text of a login that the broker cut off."""
 _PASSED_S: Final = 60.0
-"""Whoever is refused is told so more often than this."""
+"""A client that is denied access gets errors more often than this."""
 
 Marks = dict[str, tuple[int, int]]
-"""Of each table in a partition: the last position, and when the newest of its changes was committed, in microseconds (-1: nobody said)."""
+"""Per table of a partition: the last position, and the commit time of its newest change in microseconds (-1: unknown)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class MessageBatch:
     partition: int
     messages: Sequence[Message]
     marks: Marks = field(default_factory=dict)
-    """As of before these messages; whoever drops duplicates keeps them here."""
+    """State before these messages; a consumer that drops duplicates updates it."""
 
     def place(self, row: int) -> str:
         return f"{self.topic}[{self.partition}]@{self.offset(row)}"
@@ -153,18 +153,18 @@ class TopicConsumer:
                 self._unfinished.discard(_place(message))
         if found:
             self._away_since = None
-            # Whoever serves us does not refuse us.
+            # A broker that delivers messages has accepted the login.
             self._refused.clear()
         self._check()
         return [MessageBatch(*place, messages, self._marks.setdefault(place, {})) for place, messages in by_partition.items()]
 
     @property
     def is_at_end(self) -> bool:
-        """Whether every partition that is ours was read to its end once."""
+        """Whether every assigned partition was read to its end once."""
         return self._unfinished is not None and not self._unfinished
 
     def commit(self, batches: Sequence[MessageBatch]) -> None:
-        """These messages are done: whoever comes after us begins behind them."""
+        """Commit these messages: the next consumer of the group starts behind them."""
         if not self._group or not batches:
             return
         done = [TopicPartition(one.topic, one.partition, _offset(one.messages[-1]) + 1, metadata=_written(one.marks)) for one in batches]
@@ -216,14 +216,14 @@ class TopicConsumer:
         return found
 
     def _metadata(self, topic: str) -> dict[str, Any]:
-        """What the brokers say of a topic, or of all."""
+        """Return the brokers' metadata of one topic, or of all."""
         # A group may have read before, and waits; without one, the address may be wrong.
         until = time.monotonic() + (_ASK_S if self._group else min(_ASK_S, retry.FIRST_CONTACT_S))
         while True:
             try:
                 return dict(self._consumer.list_topics(topic or None, timeout=_TRY_S).topics)
             except KafkaException as error:
-                # That we are refused, and why, is heard by polling alone.
+                # Authentication errors are reported only by polling.
                 self._consumer.poll(0.1)
                 self._check()
                 if time.monotonic() > until:
@@ -281,7 +281,7 @@ def _offset(message: Message) -> int:
 
 
 def _written(marks: Marks) -> str:
-    """Marks as text; those of the tables that were heard of last, as many as a broker keeps."""
+    """Encode marks as text: those of the most recent tables, as many as a broker stores."""
     kept = list(marks.items())
     while kept:
         text = json.dumps({"headrace": _MARKS_FORM, "marks": dict(kept)}, separators=(",", ":"))

@@ -35,17 +35,17 @@ class RowChange:
     database: str
     table: str
     old: Row | None
-    """The row before an update or a deletion. A column that the message says nothing of is not in it; one that is NULL is, as None."""
+    """The row before an update or a delete. A column that the message does not contain is absent; a NULL is None."""
     new: Row | None
     """The row after an insertion or an update."""
     transaction: str | None
     """The transaction, as the message names it."""
     position: int | None
-    """The change's place in the source's log: the same whenever the message is sent again. None where the message does not carry it."""
+    """The position of the change in the source's log; equal when the message is sent again. None if the message has none."""
     snapshot_row: int | None
     """The row's number in a snapshot; None for changes."""
     committed: datetime | None
-    """When it was committed; where the message does not say it, when the message was made."""
+    """Commit time; if the message has none, the time at which the message was made."""
     topic: str
     partition: int
     offset: int
@@ -53,7 +53,7 @@ class RowChange:
 
     @property
     def row(self) -> Row:
-        """The row as it is now, or was last."""
+        """The newest known version of the row."""
         found = self.new if self.new is not None else self.old
         return {} if found is None else found
 

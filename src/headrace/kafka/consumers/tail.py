@@ -1,7 +1,6 @@
-"""What is in a topic, message by message, for people to look at: mypipe's messages and Debezium's events alike, by what their bytes say.
+"""Prints the content of a topic, message by message: mypipe's messages and Debezium's events, recognized by their bytes.
 
-Every message gives a line: a change, or a note of what else it is (a tombstone, an event that changes no row, or one that cannot be read,
-and why).
+Every message gives one line: a change, or a note (tombstone, event without a row change, or unreadable with the reason).
 """
 
 from __future__ import annotations

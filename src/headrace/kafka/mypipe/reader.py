@@ -1,9 +1,9 @@
-"""mypipe's messages, read in bulk: generic and specific ones to change blocks.
+"""Bulk reader of mypipe's generic and specific messages into change blocks.
 
-Invariant: every message becomes its image (an update: the image before it and the one after it) or is told of as one that cannot be read;
-none is left out. Images of one table stand in the order of their messages. A row's types are those that the schema repository tells: of a
-specific message its own schema, of a generic one the schema in its header; a generic message without either (mypipe's own, or a
-repository in memory) has what its maps have: int, long, text and bytes.
+Invariant: every message becomes its images (an update: before and after), or is reported as unreadable; none is dropped. Images of one
+table keep the order of their messages. Column types come from the schema repository: a specific message has its own schema, a generic one
+names a schema in its header. A generic message without either (from mypipe itself, or with a repository in memory) has the types of its
+maps: int, long, text and bytes.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class MypipeMessages:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableMessage:
-    """A message that cannot be read, by its place among those that came in."""
+    """A message that cannot be read, by its index in the input."""
 
     row: int
     reason: str
@@ -79,14 +79,14 @@ class ReadBlock:
     block: ChangeBlock
     message: Places
     position: npt.NDArray[np.uint64]
-    """The place in the source's log that each image's message names."""
+    """The log position that each image's message names."""
     has_position: npt.NDArray[np.bool_]
     row_number: npt.NDArray[np.int64]
     """Of rows of a snapshot; -1 for changes."""
     told_us: npt.NDArray[np.int64]
-    """When each change was committed, as its message says; -1 if it does not."""
+    """Commit time of each change by its message; -1 if the message has none."""
     absent: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
-    """Columns that the messages of some images say nothing of, not even that they are NULL; and which."""
+    """Columns that some images' messages do not contain (not even as NULL), with a mask of those images."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +116,11 @@ class _MutationGroup:
     """Values by the column's name, by the map (or `field`) they come from."""
     transaction: pa.Array
     nulls: Sequence[frozenset[str]] | None
-    """The names that a generic message says are NULL."""
+    """The columns that a generic message lists as NULL."""
 
 
 class _BadHeader(Exception):
-    """A header of ours that is not as we write it."""
+    """A Headrace header with invalid content."""
 
     def __init__(self, row: int, name: str, why: str) -> None:
         super().__init__(row, name, why)
@@ -214,7 +214,7 @@ def _generic(mutation: Mutation, *, old_shape: bool) -> AvroSchema:
 
 
 def _decode(form: _TableDecoders, values: pa.BinaryArray, rows: Places) -> tuple[pa.StructArray, Places, list[UnreadableMessage]]:
-    """The bodies that can be read, whose they are, and the others."""
+    """Return the readable bodies with their rows, and the unreadable ones."""
     first: DecodedColumns = form.decoders[0].decode(values.take(pa.array(rows)), skip=HEAD_BYTES)
     if not first.bad:
         return first.values, rows, []
@@ -279,7 +279,7 @@ def _null_names(header: bytes | None) -> frozenset[str]:
 
 
 def _blocks(parts: Sequence[_MutationGroup], incoming: MypipeMessages) -> list[ReadBlock]:
-    """Blocks of each table in the order of their first messages; a table whose columns change in between is cut there."""
+    """Build blocks per table, in the order of first messages; a change of a table's columns starts a new block."""
     by_table: dict[TableName, list[_MutationGroup]] = {}
     for part in parts:
         by_table.setdefault(part.table, []).append(part)
@@ -315,7 +315,7 @@ def _block(cut: Sequence[_MutationGroup], heads: _HeaderReader) -> ReadBlock:
     schema = told.schema(parts[0].table) if told is not None else _schema_of_maps(parts, heads)
     message = np.concatenate([part.rows for part in parts])
     ops = np.concatenate([np.full(len(part.rows), part.op, np.uint8) for part in parts])
-    # The image before an update stands in front of the one after it.
+    # The before image of an update precedes its after image.
     order = np.argsort(message * 2 + (ops != Op.BEFORE), kind="stable")
     taken = pa.array(order)
     arrays = [pa.concat_arrays([_values(part, column) for part in parts]).take(taken) for column in schema.columns]
@@ -323,7 +323,7 @@ def _block(cut: Sequence[_MutationGroup], heads: _HeaderReader) -> ReadBlock:
     message, ops = message[order], ops[order]
     version, row_number, commit_us = heads.version[message], heads.row_number[message], heads.commit_us[message]
     ops = np.where((ops == Op.INSERT) & (row_number >= 0), np.uint8(Op.SNAPSHOT), ops)
-    # An image's place is one byte or more after the one before it: the place before an update's is free for its before image.
+    # Positions of images differ by one byte or more, so the position just before an update's is free for its before image.
     version = version - ((ops == Op.BEFORE) & (version > 0))
     transaction = _transactions(pa.concat_arrays([part.transaction for part in parts]).take(taken))
     block = ChangeBlock(
@@ -354,13 +354,13 @@ def _as_told(column: Column, array: pa.Array, source: str) -> pa.Array:
 
 
 def _of_maps(column: Column, array: pa.Array, source: str) -> pa.Array:
-    """A column of which only its maps are known; numbers and text beside bytes are the bytes of their text."""
+    """Return a column known only by its maps; numbers and text in a bytes column become the bytes of their text."""
     del source
     return array.cast(pa.string() if column.kind is Kind.BYTES and pa.types.is_integer(array.type) else array.type).cast(column.arrow_type)
 
 
 def _schema_of_maps(parts: Sequence[_MutationGroup], heads: _HeaderReader) -> TableSchema:
-    """A table of which nobody told more than what its messages hold."""
+    """Return the schema of a table that is known only from its messages."""
     maps: dict[str, set[str]] = {}
     for part in parts:
         for name, found in part.columns.items():
@@ -413,7 +413,7 @@ def _transactions(guids: pa.Array) -> pa.DictionaryArray | None:
 
 
 class _HeaderReader:
-    """What headers say of each message."""
+    """The headers of each message."""
 
     def __init__(self, incoming: MypipeMessages) -> None:
         count = len(incoming.headers)

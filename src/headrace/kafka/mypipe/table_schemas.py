@@ -1,8 +1,8 @@
-"""A table's own schemas in mypipe's topics: the records of specific messages, and the description of the columns of generic ones.
+"""Avro schemas of tables in mypipe's topics: records of specific messages, and column descriptions for generic ones.
 
-Invariant: a schema written here tells the table back: its columns with their kinds, and its key. What Avro has no word for stands in
-properties that begin with `headrace.`, which other readers of Avro skip. Fields of columns that are not in the key may be null and have
-null as default, so that a column that comes or goes leaves old and new messages readable.
+Invariant: a schema written here can be read back into the table's columns, kinds and key. What Avro cannot express is in properties that
+begin with `headrace.`, which other readers skip. Fields outside the key are nullable with default null, so adding or removing a column
+keeps old and new messages readable.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _KINDS_OF_AVRO_TYPES: Final = {"int": Kind.INT32, "long": Kind.INT64, "float": K
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """What a schema tells of a table: its columns with their fields, in order."""
+    """A table described by a schema: its columns with their fields, in order."""
 
     columns: tuple[Column, ...]
     fields: tuple[str, ...]
     """The field of each column, without old_ or new_."""
     key: tuple[str, ...]
     name: TableName | None = None
-    """The table, if the schema says it."""
+    """The table's name, if the schema has it."""
 
     def schema(self, name: TableName) -> TableSchema:
         return TableSchema(self.name or name, self.columns, self.key)
@@ -77,9 +77,9 @@ def specific_schema(schema: TableSchema, mutation: Mutation, mapping: ValueMappi
 
 
 def columns_schema(schema: TableSchema) -> dict[str, Any]:
-    """The description of the table's columns for readers of generic messages.
+    """Return the column description for readers of generic messages.
 
-    A record without fields: every version of it can be read in place of every other, so no registry refuses one.
+    It is a record without fields: every version can replace every other, so no registry rejects one.
     """
     return {
         "type": "record",
@@ -92,13 +92,13 @@ def columns_schema(schema: TableSchema) -> dict[str, Any]:
 
 
 def read_described_columns(raw: Map[str, Any]) -> DescribedTable:
-    """What a columns schema tells."""
+    """Read a columns schema."""
     columns = tuple(read_column(column) for column in raw.get(COLUMNS, ()))
     return DescribedTable(columns, tuple(column.name for column in columns), *_read_table(raw))
 
 
 def read_described_record(raw: Map[str, Any], mutation: Mutation) -> DescribedTable:
-    """What a specific record's schema tells; one that mypipe's users wrote by hand tells it by its Avro types."""
+    """Read a specific record's schema; for one that a mypipe user wrote by hand, derive the columns from the Avro types."""
     prefix = "new_" if mutation is Mutation.UPDATE else ""
     found = [field for field in raw["fields"] if field["name"].startswith(prefix) and field["name"] not in _HEADER]
     names = tuple(field["name"].removeprefix(prefix) for field in found)
@@ -110,7 +110,7 @@ def read_described_record(raw: Map[str, Any], mutation: Mutation) -> DescribedTa
 
 
 def column_json(column: Column) -> dict[str, Any]:
-    """What a column holds; what is not said is as usual. Comments and defaults are left out: they change nothing for readers."""
+    """Return a column's JSON without defaults. Comments and default values are omitted: readers do not need them."""
     found: dict[str, Any] = {"name": column.name, "kind": column.kind.value, "type": column.source_type}
     if not column.nullable:
         found["nullable"] = False
@@ -143,7 +143,7 @@ def _read_table(raw: Map[str, Any]) -> tuple[tuple[str, ...], TableName | None]:
 
 
 def _column_of_field(name: str, kind: Any) -> Column:
-    """A column of which only the Avro type is known."""
+    """Return a column of which only the Avro type is known."""
     options = kind if isinstance(kind, list) else [kind]
     plain = next((option for option in options if option != "null"), "bytes")
     word = plain["type"] if isinstance(plain, dict) else plain

@@ -1,8 +1,8 @@
-"""How a column's values are carried in mypipe's messages, and back.
+"""Conversion of column values to and from mypipe's messages.
 
-Invariant: for every kind, what is written and read again is equal; nothing is rounded, cut or left out. Whole columns only. In generic
-messages a column goes to one of four maps by its kind alone, so that a consumer always finds it in the same one; in specific messages it
-is a field of an Avro type, with a logical type where Avro has a fitting one. The text is what the source itself shows.
+Invariant: for every kind, a value that is written and read back is equal; nothing is rounded, cut or dropped. Conversions work on whole
+columns. A generic message holds a column in one of four maps, chosen by its kind alone; a specific message holds it in a field with a
+fitting Avro type and logical type. Text is as the source displays it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ValueMapping:
     text_as_bytes: bool = True
     """Generic: TEXT columns as UTF-8 in `bytes`, as mypipe has them."""
     unsigned_as_long: bool = False
-    """BIGINT UNSIGNED as a long; a number that does not fit is refused."""
+    """BIGINT UNSIGNED as a long; a larger number is rejected."""
 
 
 def map_of(column: Column, mapping: ValueMapping) -> str:
@@ -63,7 +63,7 @@ def map_of(column: Column, mapping: ValueMapping) -> str:
 
 
 def to_map(column: Column, array: pa.Array, name: str) -> pa.Array:
-    """The column's values as they stand in the map of that name."""
+    """Convert the column's values for the map of this name."""
     match name:
         case "integers":
             return array.cast(pa.int32())
@@ -215,7 +215,7 @@ def _from_raw(column: Column, array: pa.Array) -> pa.Array:
 
 
 def bit_bytes(array: pa.Array, bits: int) -> pa.Array:
-    """BIT(n) as the server keeps it: as many bytes as n bits need, the most significant first."""
+    """Encode BIT(n) as the server stores it: the bytes that n bits need, most significant first."""
     numbers = pc.fill_null(array, 0).to_numpy(zero_copy_only=False).astype(">u8")
     width = (bits + 7) // 8
     rows = numbers.view(np.uint8).reshape(-1, 8)[:, 8 - width :]
@@ -229,7 +229,7 @@ def read_bit_bytes(array: pa.Array) -> pa.Array:
 
 
 def vector_bytes(array: pa.Array) -> pa.Array:
-    """VECTOR as the server keeps it: four bytes a number, the least significant first."""
+    """Encode VECTOR as the server stores it: four bytes per number, least significant first."""
     offsets = np.frombuffer(array.buffers()[1], dtype=np.int32, count=len(array) + 1 + array.offset)[array.offset :]
     numbers = array.values.to_numpy(zero_copy_only=False).astype("<f4", copy=False)
     made = pa.Array.from_buffers(

@@ -1,8 +1,8 @@
-"""mypipe's messages: the four bytes before the Avro body, the generic schemas, and the names of subjects.
+"""mypipe's message format: the four bytes before the Avro body, the generic schemas, and subject names.
 
-Invariant: what is written here is what mypipe's own consumers read. Magic 0, the kind of the mutation (1 insert, 2 update, 3 delete), the
-schema's id as a signed 16-bit number with its most significant byte first, then one Avro record. What mypipe has no place for travels in
-headers of the message, which its consumers do not look at.
+Invariant: mypipe's own consumers can read what is written here. Magic 0, the mutation's kind (1 insert, 2 update, 3 delete), the schema id
+as a signed 16-bit big-endian number, then one Avro record. What mypipe's format has no field for is in message headers, which its
+consumers ignore.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEAD_BYTES: Final = 4
 MOST_ID: Final = 32_767
 NAMESPACE: Final = "mypipe.avro"
 POSITION_HEADER: Final = "headrace.position"
-"""The change's place in the source's log: 8 bytes, the most significant first. A row of a snapshot: 8 more, its number in it."""
+"""The change's position in the source's log: 8 bytes, big-endian. A snapshot row has 8 more: its number in the snapshot."""
 COMMITTED_HEADER: Final = "headrace.committed"
 """When the change was committed: microseconds since 1970, 8 bytes, the most significant first."""
 COLUMNS_HEADER: Final = "headrace.columns"
@@ -45,7 +45,7 @@ _NUMBERED: Final = r"(?s)^(?P<server>.*?)(?P<number>\d{0,18})$"
 
 
 class Mutation(IntEnum):
-    """What a message tells, by its second byte."""
+    """The kind of a mutation: the second byte of a message."""
 
     INSERT = 1
     UPDATE = 2
@@ -53,7 +53,7 @@ class Mutation(IntEnum):
 
     @property
     def word(self) -> str:
-        """As it stands in subjects."""
+        """The name used in subjects."""
         return self.name.lower()
 
 
@@ -87,7 +87,7 @@ def generic_schema(mutation: Mutation, *, old_shape: bool = False) -> dict[str, 
 
 
 def schema_text(tree: Mapping[str, Any]) -> str:
-    """A schema as it is kept: the same text each time."""
+    """Return a schema's text as it is registered; always the same."""
     return json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -128,7 +128,7 @@ def id_bytes(schema_id: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class MessageHeads:
-    """What stands before the bodies of messages, as columns."""
+    """The decoded heads of messages, as columns."""
 
     is_good: npt.NDArray[np.bool_]
     """Whether it is a message of mypipe's at all."""
@@ -157,10 +157,10 @@ def read_heads(values: pa.BinaryArray) -> MessageHeads:
 
 
 def transaction_guids(names: pa.StringArray) -> pa.FixedSizeBinaryArray:
-    """The Guid of each transaction, from the source's name for it: the same whenever it is read.
+    """Return the Guid of each transaction, derived from the source's name for it.
 
-    A UUID of version 8: a digest of what stands before the name's last number (the server's part of a GTID), then that number. So nothing
-    is hashed per transaction, and the Guids of a server's transactions rise with their numbers.
+    A UUID of version 8: a digest of the name without its last number (a GTID's server part), then that number. So nothing is hashed per
+    transaction, and the Guids of one server ascend.
     """
     parts = pc.extract_regex(names, _NUMBERED)
     servers = parts.field(0).dictionary_encode()
