@@ -1,7 +1,7 @@
-"""Records, fetched by whoever reads them: a range of offsets of one partition, straight from the brokers.
+"""Reads a range of offsets of one partition straight from the brokers, in the task that needs it.
 
-Spark plans ranges and keeps them in its checkpoint; the records themselves do not go through Java. Invariant: a range that ends without an
-error was fetched whole: every record of it that the topic holds, in order.
+Spark plans ranges and stores them in its checkpoint; the records do not pass through Java. Invariant: a range that ends without an error
+was read completely: every record that the topic holds in it, in order.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _SETTINGS: Final = {
     # Records that are gone are an error, never a jump.
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
-    # What is fetched ahead is in vain where the next range is of another partition: little, and asked for again at once.
+    # Prefetch little: it is wasted if the next range is of another partition, and requested again at once if not.
     "queued.max.messages.kbytes": str(8 << 10),
     "fetch.queue.backoff.ms": "5",
     "log_level": "0",
@@ -74,7 +74,7 @@ def read_offset_range(address: KafkaAddress, wanted: OffsetRange) -> Iterator[Re
 
 
 class _RangeConsumer:
-    """A consumer of this process. A range that begins where the last one ended is at hand already."""
+    """A consumer of this process. A range that starts where the last one ended needs no seek."""
 
     def __init__(self, address: KafkaAddress) -> None:
         self._address = address
@@ -94,7 +94,7 @@ class _RangeConsumer:
     def read_offset_range(self, wanted: OffsetRange) -> Iterator[Records]:
         if self._at != (wanted.topic, wanted.partition, wanted.start):
             self._turn_to(wanted)
-        # Whoever stops in the middle leaves the consumer somewhere.
+        # A caller that stops early leaves the consumer at an arbitrary offset.
         self._at = None
         gathering = MessageGatherer(min(BLOCK_ROWS, wanted.end - wanted.start))
         for _ in self._gathered(wanted, gathering):
@@ -107,8 +107,7 @@ class _RangeConsumer:
             raise self._failure(error.args[0], wanted) from error
 
     def _gathered(self, wanted: OffsetRange, gathering: MessageGatherer) -> Iterator[None]:
-        """Stops when enough is gathered, and when the range is whole; topics may have holes, where records were compacted away or
-        transactions given up."""
+        """Stop when enough is gathered, or when the range is complete. Topics have holes, from compaction and aborted transactions."""
         place, heard, is_past = wanted.start, time.monotonic(), False
         while place < wanted.end:
             # No more than are wanted: what a consumer has given it does not give again.
@@ -121,7 +120,7 @@ class _RangeConsumer:
             if seen.last is not None:
                 place, heard, is_past = max(place, seen.last + 1), time.monotonic(), seen.last >= wanted.end
             elif time.monotonic() - heard > _QUIET_S:
-                # A login that is refused looks like a broker that is away, except in what the client heard meanwhile.
+                # A rejected login looks like an unreachable broker, except in the errors that the client reported meanwhile.
                 raise self._failure(self._heard or KafkaError(KafkaError._TIMED_OUT), wanted)
             if seen.records:
                 self._usual_bytes = max((gathering.bytes - before) // seen.records, 1)
@@ -132,7 +131,7 @@ class _RangeConsumer:
             yield
 
     def _check_gap(self, errors: Sequence[tuple[KafkaError, int]], wanted: OffsetRange, place: int) -> int:
-        """Where the partition ends, if that is what was told."""
+        """The end offset of the partition, if this is an end-of-partition event."""
         for error, offset in errors:
             if error.code() != KafkaError._PARTITION_EOF:
                 raise self._failure(error, wanted)
@@ -154,12 +153,12 @@ class _RangeConsumer:
 
 
 def is_denied(error: KafkaError) -> bool:
-    """Whether brokers refuse us, rather than do not answer."""
+    """Whether brokers deny access, as opposed to not answering."""
     return any(word in str(error.name()) for word in _DENIED)
 
 
 def reading_error(error: KafkaError, place: str) -> HeadraceError:
-    """What librdkafka fails of when it reads, as an error of ours."""
+    """Translate librdkafka's read error."""
     if error.code() == KafkaError._INVALID_ARG:
         return DefiniteError(
             f"the properties in the address of the Kafka cluster cannot be used: {error.str()}",

@@ -1,7 +1,7 @@
-"""One piece of a partition, read: records are parsed, told apart by table, held against what is known, and become blocks.
+"""Reads one piece of a partition: parses records, groups them by table, compares them with the known schema, and builds blocks.
 
-Invariant: every record ends up in exactly one place of what comes out: in a block, among the found, the refused, the truncations or the
-ignored.
+Invariant: every record ends up in exactly one part of the result: a block, a detected schema, a rejected record, a truncation or an
+ignored count.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ class PartitionReader:
         return self._avro_parser(table) if in_avro and self._options.format is not Format.JSON else self._json_parser(table)
 
     def _keys_of(self, table: TableName | None) -> tuple[str, ...]:
-        """The columns of rows before updates that must be looked at."""
+        """The columns of before images that must be read."""
         known = self._known(table)
         if known is None or known.keys is None or set(known.keys) <= set(known.schema.primary_key):
             return ()
@@ -219,7 +219,7 @@ class PartitionReader:
     # -- tombstones
 
     def _tombstones(self, gone: Rows, told: Sequence[tuple[TableName, Events, EventParser]]) -> list[tuple[TableName, Events, EventParser]]:
-        """Tombstones that are deletions of their own; all others are echoes of deletions that were told before."""
+        """Return the tombstones that are deletes of their own; all others repeat a delete event."""
         if not len(gone):
             return []
         table = self._table
@@ -311,7 +311,7 @@ class PartitionReader:
             )
 
     def _epochs(self, told: Sequence[tuple[TableVersioning, Events]]) -> tuple[npt.NDArray[np.uint64], LogTail | None]:
-        """The epoch of each record. All events of a partition are looked at in their order: they come from one log."""
+        """Return the epoch of each record. All events of a partition count, in order: they come from one log."""
         records = self._records
         epochs = np.full(records.rows, self._options.epoch, dtype=np.uint64)
         before = self._reader.tail_before(records)
@@ -340,7 +340,7 @@ class PartitionReader:
         return with_numeric(self._described(table, known, fields), self._options.numeric)
 
     def _described(self, table: TableName, known: KnownTable | None, fields: RowFields) -> TableSchema:
-        """The table as events describe it; what they leave to what is known of it is as it is known."""
+        """Return the table as events describe it; where events are silent, as it is known."""
         expected = self._expected.get(table)
         if known is None or expected is None:
             return described_schema(table, fields)
@@ -352,7 +352,7 @@ class PartitionReader:
             described = {column.name: column for column in table_schema(table, fields, default_text).columns if column.name not in own}
             kept = tuple(column for column in known.schema.columns if column.name in own)
             told = replace(known.schema, columns=(*kept, *described.values()), primary_key=fields.key)
-        # Keys that say nothing (or in another format) leave the table's key as it is.
+        # Keys without names (or in another format) do not change the table's key.
         return told if fields.key else replace(told, primary_key=known.schema.row_key)
 
     def _report(self, table: TableName, known: KnownTable | None, events: Events) -> None:
@@ -405,7 +405,7 @@ class PartitionReader:
             offset = records.offset.to_numpy(zero_copy_only=False)[some.record]
             seen = find_snapshots(table, records.topic, records.partition, some.source, offset, version[read])
             if self._options.second_snapshot is SecondSnapshot.HALT:
-                # Before any of its rows is written; the driver sees those that no task can tell alone.
+                # Check before any of its rows is written; the driver checks what a single task cannot see.
                 check_first(self._reader.snapshots, seen, replaceable=order.rule is not VersionRule.OFFSET)
             self._snapshots += seen
 
@@ -425,7 +425,7 @@ class PartitionReader:
     ) -> None:
         def same(one: int, other: int) -> bool:
             if (events.op[one], events.op[other]) == (DELETE, CREATE):
-                # A changed key whose headers were lost on the way: its two events are in order.
+                # A key change whose headers were lost: its two events are in order.
                 return other - one == 1
             return bool(events.op[one] == events.op[other] and events.image.slice(one, 1).equals(events.image.slice(other, 1)))
 

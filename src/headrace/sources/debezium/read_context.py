@@ -22,7 +22,7 @@ class KnownTable:
     """The columns whose change moves a row in the sink (`TableRequirements.key_columns`). Empty: every update comes with the row before
     it. None: the primary key's, whose changes Debezium sends as two events."""
     order: TableVersioning | None = None
-    """What makes versions; None until the first record told it (`Decoded.orders`)."""
+    """How versions are made; None until the first record fixes it (`DecodedRecords.orders`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,12 @@ class ReadContext:
     tails: Mapping[tuple[str, int], LogTail] = field(default_factory=dict)
     """How the log was when the last batch of each topic's partition ended (`Decoded.tail`)."""
     emptied: Mapping[TableName, int] = field(default_factory=dict)
-    """The versions at which tables were emptied last (`Decoded.truncations`), also of tables that are not known yet: images below them,
-    from partitions that lag behind, are left out."""
+    """The version of each table's last truncation (`DecodedRecords.truncations`), also for tables that are not known yet. Older images,
+    from partitions that lag, are ignored."""
     begun: int | None = None
-    """The epoch with which the pipe began, which is that of partitions of which nothing was read yet; None: the one that is set now."""
+    """The epoch with which the pipe started, used for partitions without stored state; None: the current option."""
     snapshots: Mapping[tuple[TableName, str], KeylessSnapshot] = field(default_factory=dict)
-    """Of tables without a key, the snapshot whose rows are there, by topic."""
+    """For tables without a key: the snapshot whose rows the sink holds, by topic."""
     _read: dict[tuple[str, int], dict[int, LogTail]] = field(default_factory=dict, compare=False, repr=False)
     """Tails of what was read so far, by the offset at which each was."""
 

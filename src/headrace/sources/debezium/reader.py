@@ -1,8 +1,8 @@
-"""Records of Debezium's topics to change blocks: what a task does with a piece of a partition.
+"""Reads Debezium records into change blocks; runs in a task, on a piece of a partition.
 
-Reading the same records again gives the same blocks: what decides a version is in the record, or in what the driver remembers of the table
-(`Order`). A table or a column that the reader does not know is not guessed at: its records are left out and it is reported (`Found`); the
-driver adapts the sink and has the batch read again. A record that cannot be read never hides another: it is reported (`Refused`).
+Reading the same records again gives the same blocks: a version depends on the record and on the table's stored versioning
+(`TableVersioning`). An unknown table or column is never guessed: its records are held back and it is reported (`DetectedSchema`); the
+driver adapts the sink and replays the batch. A record that cannot be read is reported (`RejectedRecord`) and does not affect others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class DebeziumReader(ReadContext):
     """Picklable."""
 
     def read(self, records: Records) -> DecodedRecords:
-        """What the records say. Raises `DefiniteError` only where going on would be wrong for the table as a whole."""
+        """Decode the records. Raise `DefiniteError` only where continuing would be wrong for a whole table."""
         from headrace.sources.debezium.partition_reader import PartitionReader
 
         decoded = PartitionReader(self, records).decoded()

@@ -1,7 +1,7 @@
-"""Parsed events to row images of a table: the wire's values become the columns' own, in bulk.
+"""Parsed events to row images of a table: wire values become column values, in bulk.
 
-Images are of exactly the table's Arrow schema. What an event does not hold of a row that it takes away (PostgreSQL logs no more than the
-key by default) is the type's zero value where a column takes no NULL: such an image only names the row.
+Images have exactly the table's Arrow schema. A delete may lack columns (PostgreSQL logs only the key by default). A missing value of a
+non-nullable column is the type's zero value: such an image only identifies the row.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class BeforeImages:
     """How rows before updates are come by."""
 
     keys: tuple[str, ...]
-    """The columns whose change moves a row; none: every update's is wanted."""
+    """The columns whose change moves a row. Empty: every update needs its before image."""
     parse: Callable[[Rows], Events | None]
     """The same records' events once more, with all columns of the row before."""
     place: str
@@ -76,7 +76,7 @@ def build_row_images(
     commit_ts: npt.NDArray[np.int64],
     befores: BeforeImages | None,
 ) -> RowImages:
-    """The images of events, none of which is a truncation or a message. `befores`: None if no update moves a row."""
+    """Build the images of events without truncations and messages. `befores`: None if no update moves a row."""
     taken, put = versions
     deleted = events.op == DELETE
     columns, kept, wrong = _columns(events.image, events, schema, options, deleted)
@@ -163,7 +163,7 @@ def _carrier_column(kind: pa.DataType) -> pa.DataType:
 
 
 def _moved(events: Events, befores: BeforeImages, schema: TableSchema) -> Rows:
-    """The updates whose row before is wanted."""
+    """The updates that need their before image."""
     updated = events.op == UPDATE
     without = updated & ~events.has_before
     if without.any():
@@ -192,7 +192,7 @@ def _differ(one: pa.Array, other: pa.Array) -> Mask:
 
 
 def _check_deletions(events: Events, deleted: Mask, befores: BeforeImages, schema: TableSchema) -> None:
-    """A deletion must say the sort key of the row: a guess would leave the row there."""
+    """A delete must contain the row's sort key: a guess would leave the row in the sink."""
     names = befores.keys or tuple(column.name for column in schema.columns)
     for name in names:
         required = name in befores.keys or not schema.column(name).nullable

@@ -1,7 +1,7 @@
-"""Debezium's topic of schema changes: the tables of MySQL and MariaDB as their connectors describe them, to our own words.
+"""Reads Debezium's schema history topic: MySQL and MariaDB tables as their connectors describe them.
 
-With it, events that say nothing of their types are read exactly: `BIGINT UNSIGNED`, `DATETIME(3)`, `ENUM` with its names. What a statement
-makes of a type is decided by the rules by which Headrace follows the servers' own statements.
+With it, events without types are read exactly: `BIGINT UNSIGNED`, `DATETIME(3)`, `ENUM` with its members. The MySQL source's DDL rules
+decide how a statement changes a type.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _dialect(connector: str) -> Dialect:
 
 
 def _table_name(text: str) -> TableName:
-    """`"shop"."orders"`, of which the last two parts count."""
+    """Parse `"shop"."orders"`; the last two parts count."""
     parts = [quoted.replace('""', '"') if quoted else bare for quoted, bare in _PART.findall(text)]
     if len(parts) < 2:
         raise ValueError(f"{text} names no table")
@@ -151,7 +151,7 @@ def _column(table: TableName, told: Mapping[str, Any], setting: Setting) -> Colu
 
 
 def _default(column: Column, text: str) -> DefaultText:
-    """A default as the connector tells it: the inside of a literal, bits as digits, the beginning of time for the moment of insertion."""
+    """Convert the connector's default: the content of a literal, bits as digits, and the epoch for the time of insertion."""
     digits = f"({column.precision})" if column.precision else ""
     if column.kind in _MOMENTS and (_NOW.fullmatch(text) or text.startswith(_BEGINNING)):
         return DefaultText(f"CURRENT_TIMESTAMP{digits}", Written.EXPRESSION)

@@ -1,16 +1,14 @@
-"""What makes a change newer than another of the same row: never a clock.
+"""Versions of changes: which change of a row is newer. Never decided by a clock.
 
-A table's rule (`TableVersioning`) is fixed by its first record and kept by the driver, so changes of one table are never compared by
+A table's rule (`TableVersioning`) is fixed by its first record and stored by the driver, so changes of one table are never compared by
 different rules. A record has the same version in every partition and batch.
-
-- **MySQL, MariaDB** (`binlog`): epoch, number of the log file, position of the event + ordinal of the image in it, as decision 1 has it for
-  a log that Headrace reads itself: one ordinal for a row that was inserted or deleted, two for an update. The log is in the order of
-  commits, and a row is in an event once. The two events of a changed key, which the headers tell, are the two images of an update. A
-  snapshot's rows have its position itself: all later changes are above it.
-- **PostgreSQL** (`lsn`): the change's LSN. Whoever changes a row that another transaction wrote waited for that one's commit, so a row's
-  LSNs rise even where transactions overlap. Rows of a snapshot are below all changes, whatever their LSN: a transaction that was open
-  when the snapshot was taken wrote its changes below the snapshot's LSN and is not in it.
-- **all others** (`offset`): the record's offset: a row's records are in one partition as long as their number stays the same.
+- **MySQL, MariaDB** (`binlog`): epoch, log file number, event position + ordinal of the image (decision 1). An inserted or deleted row has
+  one ordinal, an update two. The log is in commit order, and a row occurs once per event. The two events of a key change, marked by
+  headers, count as the two images of an update. A snapshot's rows have the snapshot's position: all later changes are above it.
+- **PostgreSQL** (`lsn`): the change's LSN. A transaction that changes a row waits for the commit of the one that wrote it, so a row's LSNs
+  ascend even if transactions overlap. Snapshot rows are below all changes: a transaction that was open during the snapshot wrote changes
+  below the snapshot's LSN and is not in it.
+- **others** (`offset`): the record's offset. A row's records stay in one partition as long as the number of partitions does not change.
 """
 
 from __future__ import annotations
@@ -48,7 +46,7 @@ class VersionRule(StrEnum):
 
 
 ASKED_OF_LOGS: Final = frozenset({"file", "pos", "row", "server_id", "ts_us"})
-"""Where the rule is the place in a binary log, and the table is known and has a key, nothing else is asked of an event's source."""
+"""The source columns read for a known table with a key whose rule is the binlog position."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ class TableVersioning:
     topic: str = ""
     """With `offset`: the only topic that may lead to the table, because offsets of two cannot be compared."""
     tombstones: bool = False
-    """Whether a tombstone is a deletion of its own (flat rows that do not say `__deleted`), not the echo of one."""
+    """Whether a tombstone is a delete of its own (flat rows without `__deleted`), and not the repetition of one."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -71,7 +69,7 @@ class TableVersioning:
 
 @dataclass(frozen=True, slots=True)
 class LogTail:
-    """How a source's log was at the last event of a partition: from it the next batch can tell that the log began anew."""
+    """The state of the source's log at the last event of a partition; shows the next batch that the log was reset."""
 
     base: str = ""
     """MySQL, MariaDB: the log files' base name."""
@@ -80,7 +78,7 @@ class LogTail:
     server_id: int = 0
     """The server that wrote the last event."""
     snapshot: int = 0
-    """PostgreSQL: the LSN of the snapshot whose rows are there; 0 if none."""
+    """PostgreSQL: the LSN of the snapshot whose rows the sink holds; 0 if none."""
     epoch: int = 0
     """Under which it was read."""
     position: int = 0
@@ -106,13 +104,13 @@ class EventPositions:
     """Topic and partition, for messages."""
     partition: int = 0
     keyless: bool = False
-    """Whether their table has no key: it is a multiset of rows, and a version is what tells two equal ones apart."""
+    """Whether the table has no key: it is a multiset, and only versions distinguish equal rows."""
     paired: npt.NDArray[np.bool_] | None = None
     """Which are of updates: those, and the two events of a changed key. None: all."""
 
 
 def rule_of(source: pa.RecordBatch) -> VersionRule:
-    """What orders events, by what all of them say of their source."""
+    """Return the rule that all events' source fields support."""
     if source.num_rows and not any(source[name].null_count for name in ("file", "pos")):
         return VersionRule.BINLOG
     connectors = set(pc.unique(source["connector"]).to_pylist())
@@ -123,7 +121,7 @@ def rule_of(source: pa.RecordBatch) -> VersionRule:
 
 
 def versions_of(order: TableVersioning, epochs: Epochs, events: EventPositions) -> tuple[Versions, Versions]:
-    """The versions of what each event takes away (a row before it) and of what it puts there. A deletion is one that takes away."""
+    """Return the versions of the image that each event removes and of the one that it writes. A delete removes."""
     if len(epochs):
         pack_version(int(epochs.max()), 0, 0)
     base = epochs << np.uint64(_EPOCH_SHIFT)
@@ -174,9 +172,9 @@ def _lsn(base: Versions, events: EventPositions) -> tuple[Versions, Versions]:
 def check_ascending(
     order: TableVersioning, version: Versions, events: EventPositions, changes: npt.NDArray[np.int64], same: Callable[[int, int], bool]
 ) -> None:
-    """Halt where the log's places do not order events: a compressed transaction has one place for all its events.
+    """Halt where log positions do not order events: a compressed transaction has one position for all its events.
 
-    `changes`: which events are changes of rows; `same`: whether two of them are the same one, sent again.
+    `changes`: the events that are row changes; `same`: whether two of them are the same event, sent twice.
     """
     if order.rule is not VersionRule.BINLOG or len(changes) < 2:
         return
@@ -213,11 +211,11 @@ def file_number(name: str, place: str) -> tuple[str, int]:
 def assign_epochs(
     tail: LogTail | None, rule: VersionRule, epoch: int, events: EventPositions, begun: int | None = None
 ) -> tuple[Epochs, LogTail | None]:
-    """The epoch of each event, which are all of a partition's and in the order of their offsets, and how the log is after them.
+    """Return the epoch of each event and the log's state after them. Events are all of one partition, in offset order.
 
-    Where a log begins anew, versions would go back: from there on the next epoch counts, if the user has raised it; else we halt. Once it
-    is raised, any step back counts as that: a small one looks like a connector that was started again, which only the user can tell apart.
-    `begun`: the epoch of first records, where no tail tells it; None: the one that is set.
+    Where a log starts again, versions would decrease. From there on the next epoch is used if the user has raised it; otherwise halt.
+    After the epoch was raised, every step back counts as a reset: only the user can distinguish a small one from a restarted connector.
+    `begun`: the epoch of first records without a stored tail; None: the current option.
     """
     rows = len(events.offset)
     if rule is VersionRule.OFFSET or not rows:

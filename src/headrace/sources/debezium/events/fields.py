@@ -1,4 +1,4 @@
-"""Fields of an event, as Kafka Connect's schemas describe them: whatever the format, a table's row is a list of these."""
+"""Fields of events, as Kafka Connect's schemas describe them, independent of the wire format."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Snapshots of tables without a key, as their rows tell of them.
+"""Snapshots of tables without a key.
 
-Nothing tells a row of such a table from an equal one: the rows of a second snapshot would stand beside those of the first. So what tells
-one snapshot from another is reported with them: the place in the source's log at which it was taken, and where it begins.
+Equal rows of such a table cannot be distinguished, so a second snapshot would duplicate the first. Therefore each snapshot is reported
+with its identity: the log position at which it was taken, and where its records begin.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _FIRST: Final = pa.array(["first", "first_in_data_collection"])
 
 @dataclass(frozen=True, slots=True)
 class KeylessSnapshot:
-    """One of which rows were read."""
+    """A snapshot of which rows were read."""
 
     table: TableName
     topic: str
     place: str
-    """Where in the source's log it was taken; empty if its rows do not say it."""
+    """The log position at which it was taken; empty if its rows do not contain it."""
     version: int
     """That of its rows."""
     begins: frozenset[tuple[int, int]] = frozenset()
-    """Partition and offset of records that say that they are its first."""
+    """Partition and offset of the records marked as its first."""
 
     def to_json(self) -> list[Any]:
         return [self.table.database, self.table.table, self.topic, self.place, self.version, sorted(self.begins)]
@@ -46,7 +46,7 @@ class KeylessSnapshot:
 def find_snapshots(
     table: TableName, topic: str, partition: int, source: pa.RecordBatch, offset: npt.NDArray[np.int64], version: npt.NDArray[np.uint64]
 ) -> list[KeylessSnapshot]:
-    """The snapshots that rows are of, all of which are of some; `source` is what their events say of it."""
+    """Return the snapshots of these rows; `source` holds their source fields."""
     log = pc.binary_join_element_wise(source["file"], pc.cast(source["pos"], pa.string()), ":")
     names = pc.fill_null(pc.coalesce(log, pc.cast(source["lsn"], pa.string())), "").dictionary_encode()
     codes = names.indices.to_numpy()
@@ -60,7 +60,7 @@ def find_snapshots(
 
 
 def check_first(known: Mapping[tuple[TableName, str], KeylessSnapshot], seen: Iterable[KeylessSnapshot], *, replaceable: bool) -> None:
-    """Raise `DefiniteError` if rows are of another snapshot than those that are there."""
+    """Raise `DefiniteError` if rows are of another snapshot than the sink holds."""
     for one in seen:
         former = known.get((one.table, one.topic))
         if former is not None and former.place != one.place:
@@ -86,7 +86,7 @@ def second_snapshot(former: KeylessSnapshot, one: KeylessSnapshot, *, replaceabl
 
 
 def begun_twice(one: KeylessSnapshot) -> DefiniteError:
-    """What is wrong with one that begins twice at one place."""
+    """Return the error for a snapshot that begins twice at one position."""
     return DefiniteError(
         f"table {one.table} has no key, and the connector has begun its snapshot twice, both at {one.place or 'no place that it says'}: "
         "its rows are there twice, and nothing tells which are of the first",

@@ -1,9 +1,8 @@
-"""Parsed events: what every format's parser makes of records, and what the reader makes blocks of.
+"""Parsed events: the output of every format's parser, and the input of the reader.
 
-One `Events` holds the events of one partition that are described by one schema, as columns, in the order of their offsets. An event has one
-*image*: the row that it puts there (c, u, r) or takes away (d). What the row was before an update is asked for by column, because nearly
-always only the sort key's columns of it matter; the few updates that move a row are parsed once more for the whole of it. Values are in
-*wire types* (`wire_type`): what `values` then makes the columns' own types of.
+One `Events` holds the events of one partition with one schema, as columns, in offset order. An event has one *image*: the row that it
+writes (c, u, r) or deletes (d). Before images are requested by column, because usually only the sort key's columns matter; the few updates
+that move a row are parsed again for the whole row. Values are in *wire types* (`wire_type`), which `values` converts to column types.
 """
 
 from __future__ import annotations
@@ -41,9 +40,9 @@ SOURCE: Final = pa.schema(
         ("ts_us", pa.int64()),
     ]
 )
-"""What an event says of its source, by the names of the envelope's `source`; NULL for what it does not say.
+"""Source fields of an event, by the names of the envelope's `source`; NULL if absent.
 
-`ts_us` is when the source committed: `source.ts_us`, else `source.ts_ms` in microseconds."""
+`ts_us` is the source's commit time: `source.ts_us`, else `source.ts_ms` in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +54,18 @@ class Events:
     record: Rows
     """Which record each event is."""
     op: npt.NDArray[np.uint8]
-    """c, u, d or r (flat: by `__op` and `__deleted`; u if it does not say); t and m have no image: every value of it is NULL."""
+    """c, u, d or r (flat rows: by `__op` and `__deleted`; u by default). t and m have no image: all its values are NULL."""
     image: pa.RecordBatch
-    """The row put there or taken away: the columns of `fields.row`, in wire types, of as many rows as there are events. A value is NULL if
-    the event says null, or does not hold the field."""
+    """The row written or deleted: the columns of `fields.row` in wire types, one row per event. NULL if the event has null or lacks the
+    field."""
     source: pa.RecordBatch
-    """Of schema `SOURCE`; columns that the parser was not asked for are NULL."""
+    """Of schema `SOURCE`; columns that were not requested are NULL."""
     has_before: npt.NDArray[np.bool_]
-    """Which updates say what the row was before."""
+    """Which updates contain a before image."""
     before: pa.RecordBatch
-    """The columns that were asked for of the row before an update; NULL in all other events. Of as many rows as there are events."""
+    """The requested columns of before images, one row per event; NULL for other events."""
     keys_only: npt.NDArray[np.bool_] | None = None
-    """Deletions of which only the key is known (tombstones of flat topics): the other columns of their image are NULL."""
+    """Deletes of which only the key is known (tombstones of flat topics): other columns of their image are NULL."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +79,14 @@ class Rejection:
 
 @dataclass(frozen=True, slots=True)
 class ParsedEvents:
-    """What a parser made of records: each of them is in exactly one place here."""
+    """The result of a parser: each record is in exactly one of its parts."""
 
     events: tuple[Events, ...] = ()
     refused: tuple[Rejection, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     """Records that are of another kind than row events, such as "heartbeat", and their number."""
     tombstones: tuple[int, ...] = ()
-    """Records whose value says no more than null: tombstones, as some converters write them."""
+    """Records whose value is JSON null: tombstones of some converters."""
 
 
 class EventParser(Protocol):
@@ -96,10 +95,10 @@ class EventParser(Protocol):
     saw_flat: bool
     """Whether any of them was a row without an envelope."""
     saw_deleted: bool
-    """Whether such rows say themselves that they are deleted."""
+    """Whether flat rows carry their own deletion flag."""
 
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
-        """The events of these records, none of which is a tombstone. `before`: the columns asked for of rows before updates; None: all."""
+        """Parse records that are not tombstones. `before`: the columns requested of before images; None: all."""
 
     def parse_keys(self, records: Records, rows: Rows) -> ParsedEvents:
         """The same for tombstones of flat topics: deletions that know no more than the record's key (`keys_only`); `source` is all NULL."""

@@ -24,7 +24,7 @@ class Records:
     value: pa.BinaryArray
     """NULL: a tombstone."""
     timestamp: pa.Int64Array
-    """When the record was made or taken in, as the topic keeps it, in microseconds since 1970."""
+    """Time of creation or of append, by the topic's configuration, in microseconds since 1970."""
     headers: pa.ListArray | None = None
     """Lists of structs of `key` (text) and `value` (bytes); None if no record has any."""
 
@@ -61,7 +61,7 @@ class DetectedSchema:
     topic: str
     partition: int
     offset: int
-    """The first record that says so."""
+    """The first record with this schema."""
     told_at: int = 0
     """When the source committed it, in microseconds since 1970: of several schemas of a table the older ones are taken up first."""
     zeroes: bool = False
@@ -80,20 +80,20 @@ class Truncation:
 
 @dataclass(frozen=True, slots=True)
 class DecodedRecords:
-    """What records say."""
+    """The result of reading records."""
 
     blocks: tuple[ChangeBlock, ...] = ()
     kept: tuple[Mapping[str, pa.BooleanArray], ...] = ()
-    """For each block: columns of which some images hold no value because it did not change (and which); the value before is to stay."""
+    """Per block: columns of which some images have no value because it did not change, with a mask. The old value stays."""
     found: tuple[DetectedSchema, ...] = ()
-    """Tables whose records were left out, because the sink must be adapted first."""
+    """Tables whose records were held back until the sink is adapted."""
     refused: tuple[RejectedRecord, ...] = ()
     truncations: tuple[Truncation, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
     """Records that carry no change of a row, and why: "tombstone", "message", "heartbeat", "transaction"…, with their number."""
     orders: Mapping[TableName, TableVersioning] = field(default_factory=dict)
-    """The rules of versions that records of tables without one have fixed: the driver keeps them, and halts if two tasks differ."""
+    """Versioning rules fixed by the first records of tables. The driver stores them, and halts if two tasks differ."""
     tail: LogTail | None = None
-    """How the source's log was at the last event, for the next batch of this partition; None if no event says it."""
+    """The state of the source's log at the last event, for the partition's next batch; None if no event contains it."""
     snapshots: tuple[KeylessSnapshot, ...] = ()
-    """Those of which there are rows of tables without a key."""
+    """The snapshots of keyless tables of which rows were read."""

@@ -1,7 +1,7 @@
-"""Which table a topic's records belong to.
+"""Maps topics to tables.
 
-The first that applies: an explicit map; a pattern with a replacement; the rule for all others, which is the topic's own name
-(`prefix.database.table`, for PostgreSQL `prefix.schema.table`) or what each event says of its source. Several topics may lead to one table.
+The first match counts: an explicit map; a pattern with a replacement; the default rule, which takes the topic's name
+(`prefix.database.table`, for PostgreSQL `prefix.schema.table`) or each event's source fields. Several topics may map to one table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class TableNaming(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicPattern:
-    """Topics whose whole name matches `pattern` are of the table `table`, in which \\1 or \\g<name> stand for groups."""
+    """Topics whose whole name matches `pattern` map to `table`, in which \\1 or \\g<name> refer to groups."""
 
     pattern: str
     table: str
@@ -48,14 +48,14 @@ class TopicMap:
     patterns: tuple[TopicPattern, ...] = ()
     naming: TableNaming = TableNaming.TOPIC
     database: str = ""
-    """The database of all tables that are named by the topic or by the event, whatever those say."""
+    """The database of all tables named by topic or event; overrides theirs."""
 
     def __post_init__(self) -> None:
         for pattern in self.patterns:
             _check(pattern)
 
     def table_of(self, topic: str) -> TableName | None:
-        """The table of a topic; None if its events say it."""
+        """Return the table of a topic; None if its events name it."""
         mapped = self.tables.get(topic)
         if mapped is not None:
             return mapped

@@ -1,7 +1,7 @@
-"""Records in Avro to events: the schema's id before each body, the schema from the registry, whole columns at once.
+"""Avro records to events: the schema id before each body, the schema from the registry, whole columns at once.
 
-What Connect's Avro converter wrote is read by the schema that it was written by, less what no reader of events looks at. A record whose id,
-schema or body cannot be read is told and hides no other; a registry that is away is a `TransientError`.
+Bodies are read with the schema that wrote them, without the parts that no reader needs. A record whose id, schema or body cannot be read
+is reported and does not affect others. An unreachable registry is a `TransientError`.
 """
 
 from __future__ import annotations
@@ -69,23 +69,23 @@ class _AvroLayout:
     decoder: Decoder
     fields: RowFields
     about: Mapping[str, str]
-    """Of flat rows: fields that are no columns, and what they say of the event."""
+    """Of flat rows: the fields that are not columns, and which event property each holds."""
 
 
 class AvroParser:
-    """Records of one partition. Schemas and programs are kept for the whole process."""
+    """Parser for records of one partition. Schemas and programs are cached for the whole process."""
 
     def __init__(self, options: DebeziumOptions, repository: SchemaRepository, expected: RowFields | None = None) -> None:
-        """expected: the row as the sink's table has it, for tombstones, of which only the key is known."""
+        """expected: the row as in the sink's table, for tombstones, of which only the key is known."""
         self._options, self._repository, self._expected = options, repository, expected
         self._id_bytes = _checked(options.schema_id_bytes)
         self.saw_flat = False
         """Whether any record was a row without an envelope."""
         self.saw_deleted = False
-        """Whether such rows say themselves that they are deleted."""
+        """Whether flat rows carry their own deletion flag."""
 
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
-        """The events of these records, none of which is a tombstone. `before`: the columns asked for of rows before updates; None: all."""
+        """Parse records that are not tombstones. `before`: the columns requested of before images; None: all."""
         values, keys = _taken(records.value, rows), _taken(records.key, rows)
         value_ids, framed = schema_ids(values, self._id_bytes)
         refused = [_refusal(row, "it is not in Avro as a schema registry's converters write it") for row in rows[~framed].tolist()]
@@ -197,7 +197,7 @@ def _about(described: ConnectField, prefix: str) -> dict[str, str]:
 
 
 def _wanted(root: AvroType) -> AvroType:
-    """An envelope's schema without what is not looked at: it is read over."""
+    """Return an envelope's schema without unused parts; the decoder skips them."""
     kept = tuple(
         replace(field, type=_source_only(field.type)) if field.name == "source" else field
         for field in root.fields
@@ -319,7 +319,7 @@ class _AvroEventReader:
         return _only(array, ~imageless) if imageless.any() else array
 
     def _refuse_sources(self) -> None:
-        """Leave out records that say something of their source that cannot be read: it may be what orders them."""
+        """Reject records with an unreadable source field: it may decide their order."""
         kinds = {**dict(zip(SOURCE.names, SOURCE.types, strict=True)), "ts_ms": pa.int64()}
         wrong = {
             name: mask for name, array in self._told().items() if name in kinds and (mask := _unreadable(array, kinds[name])) is not None
@@ -333,13 +333,13 @@ class _AvroEventReader:
             )
 
     def _told(self) -> dict[str, pa.Array]:
-        """What the events say of their source, in the types that they have for it."""
+        """Return the events' source fields in their own types."""
         if self._layout.what is RecordType.ENVELOPE:
             whole = self._part("source")
             return {} if whole is None else {one.name: whole.field(number) for number, one in enumerate(whole.type)}
         told = {}
         for name, said in self._layout.about.items():
-            # What the row says of its source comes before what it says of the event (`__source_ts_ms`, `__ts_ms`).
+            # The row's source fields take precedence over its event fields (`__source_ts_ms`, `__ts_ms`).
             if said not in told or "source_" in name:
                 told[said] = self._part(name)
         return told
@@ -361,7 +361,7 @@ def _column(row: Any, part: ConnectField) -> pa.Array:
 
 
 def _chosen(mask: Mask, one: pa.Array, other: pa.Array) -> pa.Array:
-    """One where the mask says so, else the other."""
+    """Take one array where the mask is set, else the other."""
     if not pa.types.is_nested(one.type):
         return pc.if_else(pa.array(mask), one, other)
     places = np.arange(len(one)) + np.where(mask, 0, len(one))
@@ -369,7 +369,7 @@ def _chosen(mask: Mask, one: pa.Array, other: pa.Array) -> pa.Array:
 
 
 def _only(array: pa.Array, mask: Mask) -> pa.Array:
-    """NULL where the mask does not say so."""
+    """Set NULL where the mask is not set."""
     return array if mask.all() else array.take(pa.array(np.arange(len(array)), mask=~mask))
 
 
@@ -380,7 +380,7 @@ def _batch(columns: Sequence[pa.Array], fields: Sequence[ConnectField], rows: in
 
 
 def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """What a source says of itself, in the type that is looked at; what never is of such a type says nothing."""
+    """Cast a source field to the type used here; a field of an incompatible type is NULL."""
     if array.type == wanted:
         return array
     if pa.types.is_boolean(array.type) and pa.types.is_string(wanted):
@@ -392,7 +392,7 @@ def _cast(array: pa.Array, wanted: pa.DataType) -> pa.Array:
 
 
 def _unreadable(array: pa.Array, wanted: pa.DataType) -> Mask | None:
-    """Which values are not of the type that is looked at, among others that are; None if none is."""
+    """Return a mask of values that failed the cast among others that did not; None if there are none."""
     if array.type == wanted or not pa.types.is_integer(wanted):
         return None
     try:
@@ -425,7 +425,7 @@ def _key_ids(keys: pa.BinaryArray, id_bytes: int) -> npt.NDArray[np.int64]:
 
 
 def _names_in_json(key: bytes) -> tuple[str, ...]:
-    """The names of a key's fields, where keys are JSON beside values in Avro; none of any other key."""
+    """Return the field names of JSON keys next to Avro values; none for other keys."""
     try:
         found = orjson.loads(key)
     except orjson.JSONDecodeError:

@@ -1,7 +1,7 @@
-"""What JSON records are: Debezium's envelope, or the flat row that `ExtractNewRecordState` leaves of it, or no row at all.
+"""Recognizes JSON records: Debezium's envelope, the flat row of `ExtractNewRecordState`, or no row at all.
 
-For each of them this says where in the text what an event says lies. Flat rows may carry fields about their event: by default with two
-underscores before the name (`__op`, `__deleted`, `__source_ts_ms`, `__table`, `__lsn`), with or without `source_`.
+Each layout gives the paths of an event's parts. Flat rows may carry fields about their event: by default with two underscores before the
+name (`__op`, `__deleted`, `__source_ts_ms`, `__table`, `__lsn`), with or without `source_`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SCHEMA_NAMES: Final = {
 }
 _TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collections"})
 _SCHEMA_CHANGE: Final = frozenset({"source", "ddl", "databaseName"})
-"""Members by which such records are told where no schema names them: a row that is taken for one would be lost."""
+"""Members that identify such records without a schema name: a row mistaken for one would be lost."""
 _HEARTBEATS: Final = "__debezium-heartbeat"
 
 # In the order in which connectors write them: the scan follows it.
@@ -48,14 +48,14 @@ _SOURCE_MEMBERS: Final = (
     *("server_id", "gtid", "file", "pos", "row", "thread", "query", "txId", "lsn", "xmin"),
 )
 _PASSED: Final = frozenset({"transaction", "ts_ms", "ts_us", "ts_ns"})
-"""Members of an envelope that nobody asks for."""
+"""Unused members of an envelope."""
 _ABOUT: Final = frozenset({*_SOURCE_MEMBERS, "op", "deleted", "ts_ms", "transaction_id"})
-"""What flat rows may say about their event, after the prefix and perhaps `source_`."""
+"""Event fields of flat rows, after the prefix and an optional `source_`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventLayout:
-    """Where everything is in a text: paths of a program. A path that is missing is said nowhere."""
+    """Paths of an event's parts in a text. A missing path means that the text does not contain the part."""
 
     program: ScanProgram
     fields: RowFields
@@ -66,7 +66,7 @@ class EventLayout:
     source: Mapping[str, Path]
     """By the names of `SOURCE`, and `ts_ms`."""
     silent: frozenset[str] = frozenset()
-    """Fields of rows that have held no value so far: nothing says what they are."""
+    """Fields that had no value so far, so their type is unknown."""
 
 
 def classify_record(value: ConnectField | None, documents: list[dict[str, Any]], topic: str, key: Any = None) -> RecordType:
@@ -92,7 +92,7 @@ def _looks_like_envelope(document: dict[str, Any]) -> bool:
 
 
 def about_event(name: str, prefix: str) -> str | None:
-    """What a flat row's field says about its event, if it is one of those and not a column."""
+    """Return which event property a flat row's field holds; None if it is a column."""
     if not prefix or not name.startswith(prefix):
         return None
     rest = name.removeprefix(prefix)
@@ -110,12 +110,12 @@ def envelope_layout(fields: RowFields, silent: frozenset[str] = frozenset()) -> 
 
 
 def flat_layout(fields: RowFields, about: Mapping[str, str], silent: frozenset[str] = frozenset()) -> EventLayout:
-    """`about`: what the fields that are no columns say."""
+    """`about`: the event properties of fields that are not columns."""
     row = members_of_paths(fields.row)
     members = {**row.members, **dict.fromkeys(about), **dict.fromkeys(sorted(silent))}
     paths: dict[str, Path] = {}
     for name, said in about.items():
-        # What the row says of its source comes before what it says of the event (`__source_ts_ms`, `__ts_ms`).
+        # The row's source fields take precedence over its event fields (`__source_ts_ms`, `__ts_ms`).
         if said not in paths or "source_" in name:
             paths[said] = (name,)
     deleted = paths.get("deleted")

@@ -86,7 +86,7 @@ class TextColumn:
 
 
 class ScannedRecords:
-    """Texts of which the places of wanted values are known."""
+    """Texts with the positions of the requested values."""
 
     def __init__(self, texts: TextColumn, program: ScanProgram) -> None:
         self.texts, self._slots = texts, program.slots
@@ -125,7 +125,7 @@ class ScannedRecords:
 
     @property
     def good(self) -> Mask:
-        """Texts of which nothing wrong is known so far."""
+        """Texts without a known problem."""
         mask = np.ones(len(self), dtype=np.bool_)
         mask[list(self.problems)] = False
         return mask
@@ -148,7 +148,7 @@ class ScannedRecords:
         return np.zeros(KINDS, dtype=np.int64) if slot is None else self._counts[slot]
 
     def values(self, path: Path) -> ScannedValues:
-        """The places of one value in all texts."""
+        """The positions of one value in all texts."""
         slot = self._slots.get(path)
         if slot is None:
             nothing = np.zeros(len(self), dtype=np.int32)
@@ -157,7 +157,7 @@ class ScannedRecords:
         return ScannedValues(self, path, self._begins[slot, :rows], self._ends[slot, :rows], self._kinds[slot, :rows])
 
     def _spot(self, row: int) -> str:
-        """Where in the text, and what is there."""
+        """Position in the text, and the JSON type there."""
         code, start = int(self._status[row, 0]), int(self.texts.starts[row])
         if code == grammar.TWICE:
             return f" ({self._last_name(row)})"
@@ -171,7 +171,7 @@ class ScannedRecords:
 
 
 class ScannedValues:
-    """The places of one value in all texts of a scan."""
+    """The positions of one value in all texts of a scan."""
 
     def __init__(self, scanned: ScannedRecords, path: Path, begins: Places, ends: Places, kinds: Kinds) -> None:
         self._scanned, self._path = scanned, path
@@ -189,7 +189,7 @@ class ScannedValues:
         return ScannedValues(self._scanned, self._path, self._begins, self._ends, np.where(mask, self.kinds, np.uint8(grammar.ABSENT)))
 
     def whole(self, field_type: str = "int64") -> pa.Int64Array:
-        """Whole numbers, of which those that the type cannot hold are problems."""
+        """Integers; a number out of the type's range is a problem."""
         rows = len(self.kinds)
         out, valid, bad = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.uint8), np.zeros(rows, dtype=np.uint8)
         if read_whole(self._scanned.texts.data, self._begins, self._ends, self.kinds, out, valid, bad):
@@ -232,7 +232,7 @@ class ScannedValues:
         return np.where(single, self._scanned.texts.data[np.where(single, self._begins, 0)], np.uint8(0))
 
     def text_or_truth_if_any(self) -> pa.StringArray:
-        """Texts, and true and false as the texts that they look like; what is neither is NULL, and no problem."""
+        """Strings, and booleans as `true` and `false`; other values are NULL without a problem."""
         if not ((self.kinds == grammar.TRUE) | (self.kinds == grammar.FALSE)).any():
             return self.text_if_any()
         kinds = (grammar.TRUE, grammar.FALSE, grammar.TEXT, grammar.ESCAPED)

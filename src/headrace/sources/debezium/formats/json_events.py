@@ -1,7 +1,7 @@
 """JSON records to parsed events.
 
-Records with a schema are read by it. Records without one are read by the fields that are expected of their table; a field that nobody
-expected is looked at in the records that hold it (`infer`), so that the sink can be given a column for it before anything is written.
+Records with a schema are read with it. Records without one are read with the fields expected of their table; an unexpected field is
+inferred from the records that hold it (`infer`), so that the sink gets a column before anything is written.
 """
 
 from __future__ import annotations
@@ -65,23 +65,23 @@ _SHAPES: Final = {
     grammar.ARRAY: "map",
 }
 _ONLY_TOLD: Final = frozenset({"connector", "db", "schema", "table", "snapshot"})
-"""Parts of an event's source that are asked for only where something is not known yet: what is no text there says nothing."""
+"""Source fields requested only while something is unknown; a value that is no string counts as absent."""
 _HINT: Final = "look at the record (headrace tail), and at what writes to its topic"
 _MOST_ROUNDS: Final = 8
 _MOST_STRANGERS: Final = 256
 _MOST_REQUIRED: Final = 62
-"""Fields of which it is asked whether they are there: a bit of a word for each."""
+"""Fields checked for presence, one bit each."""
 
 
 class JsonParser:
     """Turns JSON records of one table, or of one topic, into events. Belongs to a task."""
 
     def __init__(self, options: DebeziumOptions, expected: RowFields | None, infer: Infer, asked: frozenset[str] | None = None) -> None:
-        """`asked`: the columns of `SOURCE` that are read, the others stay NULL; None: all."""
+        """`asked`: the columns of `SOURCE` to read, the others stay NULL; None: all."""
         self._options, self._expected, self._infer = options, expected, infer
         self._asked = frozenset(SOURCE.names) if asked is None else asked
         self.saw_flat = False
-        """Whether flat rows were among what was parsed, and which of them say so when they are deleted."""
+        """Whether flat rows were parsed, and which of them carry their own deletion flag."""
         self.saw_deleted = False
 
     def parse(self, records: Records, rows: Rows, before: Sequence[str] | None) -> ParsedEvents:
@@ -149,14 +149,14 @@ class JsonParser:
 
     @staticmethod
     def _key_of(records: Records, rows: Rows) -> tuple[str, ...] | None:
-        """The names of the key's fields, as the first and the last record have them; None if keys do not say them."""
+        """Return the key's field names from the first and last record; None if keys have no names."""
         keys = [parsed(text) for text in (records.key[int(row)].as_py() for row in (rows[0], rows[-1])) if text is not None]
         found = [_names_of(key) for key in keys]
         # The last one counts: where the two differ, the table got another key in between.
         return found[-1] if found else () if records.key.null_count == len(records.key) else None
 
     def _with_strangers(self, scanned: ScannedRecords, layout: EventLayout, what: RecordType) -> tuple[ScannedRecords, EventLayout]:
-        """The same scan when rows hold fields that nobody expected: those are added, once one holds a value."""
+        """Repeat the scan when rows hold unexpected fields: a field is added when it has a value."""
         for _ in range(_MOST_ROUNDS):
             strangers = _strangers(scanned, layout)
             if not len(strangers):
@@ -170,7 +170,7 @@ class JsonParser:
         return scanned, layout
 
     def _grown(self, layout: EventLayout, images: list[dict[str, Any]], what: RecordType) -> EventLayout:
-        """The layout with the fields that images hold beside those that it knows."""
+        """Return the layout extended by the unknown fields of images."""
         prefix = self._options.flat_prefix if what is RecordType.FLAT else ""
         about = {name: said for image in images for name in image if (said := about_event(name, prefix)) is not None}
         known = {field.name for field in layout.fields.row} | about.keys()
@@ -255,7 +255,7 @@ def _names_of(key: Any) -> tuple[str, ...]:
 
 
 def _strangers(scanned: ScannedRecords, layout: EventLayout) -> Rows:
-    """Texts with a field that the layout does not know, or of which it knows no more than its name."""
+    """Find texts with a field that the layout does not know, or knows only by name."""
     found = np.zeros(len(scanned), np.bool_)
     found[scanned.strangers] = True
     for name in layout.silent:
@@ -314,8 +314,8 @@ class _JsonEventReader:
         self._asked = row if before is None else tuple(field for field in row if field.name in before)
 
     def events(self, records: Rows) -> list[Events]:
-        """`records`: which record each text is. Events without a schema that lack a required field are of a table that has it no more, or
-        not yet, as are those that lack one whose column has a default: they are told apart."""
+        """`records`: the record of each text. Events without a schema that lack a required field, or one whose column has a default, are
+        of a table that no longer or not yet has the column: they form groups of their own."""
         scanned, layout = self._scanned, self._layout
         op = self._envelope_ops() if self._what is RecordType.ENVELOPE else self._flat_ops()
         deleted = op == DELETE
@@ -333,7 +333,7 @@ class _JsonEventReader:
         return [self._without(made, np.flatnonzero(good & (lacking == pattern)), pattern) for pattern in np.unique(lacking[good]).tolist()]
 
     def _lacking(self, op: npt.NDArray[np.uint8], deleted: Mask) -> npt.NDArray[np.int64]:
-        """Which fields are not there that must be, or whose columns have a default, as bits."""
+        """Return as bits which fields are missing that are required, or whose columns have a default."""
         layout = self._layout
         found = np.zeros(len(op), np.int64)
         if self._is_whole():

@@ -75,5 +75,5 @@ def build_program(shape: ObjectMembers) -> ScanProgram:
 
 
 def _is_plain(name: str) -> bool:
-    """Whether a writer may put the name between quotes as it is."""
+    """Whether the name needs no escapes in JSON."""
     return not any(character in '"\\' or character < " " for character in name)

@@ -1,7 +1,6 @@
-"""Records whose values are JSON, sorted by what describes them: the schema in the record itself, or none.
+"""Groups JSON records by the schema in the record itself, or none.
 
-A schema is the same bytes in all records of a table's version, so it is read once for each text that is met, and found again by comparing
-bytes. Nothing is parsed twice because its record carries a schema.
+All records of a table version contain the same schema bytes, so each distinct text is parsed once and recognized by comparing bytes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class RecordGroup:
     key: ConnectField | None
     """The key's schema, if it has one."""
     name: tuple[bytes | None, bytes | None]
-    """The texts of both, which tell parts apart."""
+    """The texts of both schemas, which identify the group."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -58,7 +57,7 @@ class GroupedRecords:
     problems: Mapping[int, DefiniteError]
     """Texts whose schema cannot be read."""
     empty: Rows
-    """Texts that say no more than null."""
+    """Texts that are JSON null."""
 
 
 def group_records(values: TextColumn, keys: TextColumn) -> GroupedRecords:
@@ -85,7 +84,7 @@ def group_records(values: TextColumn, keys: TextColumn) -> GroupedRecords:
 
 
 class _Unwrapped:
-    """Texts without their schemas: `ids` says which of `texts` is the schema of each (None: it has none)."""
+    """Texts without their schemas: `ids` gives the index into `texts` of each one's schema (None: no schema)."""
 
     def __init__(self, whole: TextColumn) -> None:
         wraps = np.zeros((len(whole), WRAP_COLUMNS), dtype=np.int64)
@@ -131,7 +130,7 @@ def objects(texts: TextColumn, most: int = 4) -> Iterator[dict[str, Any]]:
 
 
 def parsed(text: bytes) -> Any:
-    """What a text says; None if it is not JSON."""
+    """Parse a text; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

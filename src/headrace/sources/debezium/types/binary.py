@@ -1,7 +1,7 @@
-"""Bytes that travel as text, and numbers that travel as bytes, decoded a column at a time.
+"""Decodes bytes sent as text and numbers sent as bytes, a column at a time.
 
-Invariant: what comes out is what Python's own `base64`, `bytes.fromhex` and `int.from_bytes` give for every row; a row that they would
-refuse is marked as bad and is NULL, and spoils no other.
+Invariant: the result equals Python's `base64`, `bytes.fromhex` and `int.from_bytes` for every row. A row that they would reject is marked
+as bad and is NULL; others are unaffected.
 """
 
 from __future__ import annotations

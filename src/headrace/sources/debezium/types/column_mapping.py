@@ -1,7 +1,7 @@
-"""Fields of events to columns: what a table must be to hold exactly what its events say.
+"""Maps fields of events to columns that hold exactly their values.
 
 Invariant: a column made here holds every value that its field can carry. Where events say less than the source knows (a TINYINT UNSIGNED
-arrives as `int16`), the column is as wide as the field, unless the connector passes on the source's own type
+arrives as `int16`), the column is as wide as the field, unless the connector passes the source's own type
 (`column.propagate.source.type`), which then decides.
 """
 
@@ -24,17 +24,17 @@ DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 PRECISION: Final = "connect.decimal.precision"
 VARIABLE: Final = "io.debezium.data.VariableScaleDecimal"
 ESCAPED: Final = "headrace.escaped"
-"""Marks an Enum or EnumSet whose names are written as in a statement."""
+"""Marks an Enum or EnumSet whose members are escaped as in a SQL statement."""
 
 _VARIABLE_TYPES: Final = ("struct VariableScaleDecimal", "numeric")
 """What `field_type` calls it, and what PostgreSQL does."""
 GUESSED: Final = "headrace.guessed"
-"""A parameter of fields that nothing describes: their type is what their values look like."""
+"""Parameter of fields without a description: their type is inferred from their values."""
 AS_IT_LOOKS: Final = " as it looks"
 
 MOST_DIGITS: Final = 76
 USUAL_DIGITS: Final = 38
-"""Of a decimal whose precision nobody tells: 128 bits, unless its scale leaves fewer than half of them before the point."""
+"""For a decimal of unknown precision: 128 bits, unless its scale leaves fewer than half of them before the point."""
 WIDEST_BITS: Final = 64
 
 _PLAIN: Final = {
@@ -88,7 +88,7 @@ _NAMED: Final[dict[str, tuple[Kind, int]]] = {
     # No decimal type holds the digits that PostgreSQL's numeric may have.
     VARIABLE: (Kind.STRING, 0),
 }
-"""What a schema's name makes of a field, with the fractional digits that it can carry. Other names say nothing: the plain type decides."""
+"""The kind for a schema name, and the fractional digits that it can carry. For other names the plain type decides."""
 
 _INTEGERS: Final = {
     "tinyint": (Kind.INT8, Kind.UINT8),
@@ -122,7 +122,7 @@ def table_schema(name: TableName, fields: RowFields, default_of: DefaultOf | Non
     required = frozenset(fields.key)
     return TableSchema(
         name,
-        # A key tells rows apart: there is no NULL in it, whatever the schema allows.
+        # A key column is never NULL, even if the schema allows it.
         tuple(replace(column, nullable=False) if column.name in required else column for column in columns),
         fields.key,
     )
@@ -145,7 +145,7 @@ def _is_variable(column: Column) -> bool:
 
 
 def numeric_digits(numeric: str) -> tuple[int, int] | None:
-    """The digits, and those after the point, of `decimal(P,S)`; None for `string`. Anything else is refused."""
+    """Return precision and scale of `decimal(P,S)`; None for `string`. Anything else is rejected."""
     found = re.fullmatch(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)", numeric.strip(), re.IGNORECASE)
     if found and 1 <= int(found[1]) <= MOST_DIGITS and int(found[2]) <= int(found[1]):
         return int(found[1]), int(found[2])
@@ -205,12 +205,12 @@ def field_type(field: ConnectField) -> str:
 
 
 def is_guessed(column: Column) -> bool:
-    """Whether all that is known of a column is what its values look like."""
+    """Whether a column's type was inferred from values only."""
     return column.source_type.endswith(AS_IT_LOOKS)
 
 
 def may_be_unsigned(column: Column) -> bool:
-    """Whether a column's events say `int64` and nothing else: Debezium's `long` mode sends a BIGINT UNSIGNED as such, too."""
+    """Whether a column's events only say `int64`: Debezium's `long` mode also sends BIGINT UNSIGNED as that."""
     return column.kind is Kind.INT64 and column.source_type == "int64"
 
 
@@ -247,7 +247,7 @@ def _is_known(semantic: str) -> bool:
 
 
 def _by_field(field: ConnectField) -> Column:
-    """By what the field itself says."""
+    """Derive the column from the field itself."""
     if field.semantic == DECIMAL:
         return _decimal(field)
     if field.semantic == "io.debezium.data.Bits":
@@ -276,7 +276,7 @@ def _decimal(field: ConnectField) -> Column:
 
 
 def _by_source(field: ConnectField, column: Column) -> Column:
-    """By what the connector passes on of the source's type, where that says more than the field."""
+    """Refine the column by the source type that the connector passes, where that is more precise."""
     told = source_type(field)
     word, unsigned = source_word(field), "unsigned" in told
     if word in _INTEGERS and column.kind in (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL, Kind.STRING, Kind.FLOAT64):
@@ -298,7 +298,7 @@ def _by_source(field: ConnectField, column: Column) -> Column:
 
 
 def _told_fraction(field: ConnectField) -> int:
-    """Digits of a second: PostgreSQL's scale, MySQL's length, none if neither is told."""
+    """Return fractional digits of a second: PostgreSQL's scale, MySQL's length, or 0."""
     length, scale = _number(field, SOURCE_LENGTH), _number(field, SOURCE_SCALE)
     return min(scale if scale is not None else length or 0, _MOST_FRACTION)
 

@@ -1,4 +1,4 @@
-"""Schemas of events to fields: Kafka Connect's own JSON, and Avro as Connect's converters write it, say the same in the same words.
+"""Parses schemas of events into fields: Kafka Connect's JSON, and Avro as Connect's converters write it.
 
 Invariant: a row described by Confluent's or Apicurio's Avro converter and the same row described by Connect's JSON converter give equal
 fields.
@@ -134,7 +134,7 @@ class _Avro:
         inner = self.field(schema.get("items"), "item", namespace)
         names = tuple(part.name for part in inner.fields)
         if inner.type == "struct" and names == ("key", "value") and inner.semantic.endswith("MapEntry"):
-            # Connect's maps whose keys are no required text.
+            # Connect writes a map with non-string keys as an array of entries.
             return _with_logical_type(
                 schema, ConnectField(name, "map", optional=False, fields=(inner.fields[0],), items=replace(inner.fields[1], name="item"))
             )
@@ -152,7 +152,7 @@ class _Avro:
 
 
 def _with_logical_type(schema: Mapping[str, Any], found: ConnectField) -> ConnectField:
-    """A field with what Connect's converters say beside it; else with Avro's own logical type."""
+    """Add the properties that Connect's converters write to a field; otherwise Avro's own logical type."""
     semantic = str(schema.get("connect.name") or found.semantic)
     parameters = {str(key): str(value) for key, value in (schema.get("connect.parameters") or {}).items()}
     logical = str(schema.get("logicalType", ""))
@@ -161,7 +161,7 @@ def _with_logical_type(schema: Mapping[str, Any], found: ConnectField) -> Connec
     if semantic == _DECIMAL and "scale" not in parameters:
         parameters["scale"] = str(schema.get("scale", 0))
     if semantic == _DECIMAL and "precision" in schema and not schema.get("connect.name"):
-        # Beside Connect's own words it says nothing: converters write 64 where Connect knows no precision.
+        # Ignored next to Connect's own properties: converters write 64 where Connect has no precision.
         parameters.setdefault(_PRECISION, str(schema["precision"]))
     word = schema.get("connect.type")
     return replace(

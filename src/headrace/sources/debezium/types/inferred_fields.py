@@ -1,7 +1,7 @@
-"""What events without a schema say, by what is known of their table, or by how they look.
+"""Fields of events without a schema: from the known table, or inferred from values.
 
-Invariant: the fields expected of a column are those that Debezium's connector sends for it in the chosen modes; `values` makes of them
-exactly the column's values. What nothing describes is taken for what JSON shows: a whole number, a fraction, a truth, a text, a document.
+Invariant: the fields expected of a column are those that Debezium's connector sends for it in the configured modes, so `values` converts
+them exactly. A field without a description is what its JSON shows: integer, float, boolean, string or document.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def expected_fields(schema: TableSchema, options: DebeziumOptions) -> RowFields:
 
 
 def check_modes(options: DebeziumOptions) -> None:
-    """Refuse modes that no connector has."""
+    """Reject modes that no connector has."""
     numeric_digits(options.numeric)
     for setting, given, known in (
         ("decimals", options.decimals, _DECIMALS),
@@ -103,7 +103,7 @@ def expected_field(column: Column, options: DebeziumOptions) -> ConnectField:
     """What Debezium sends for a column."""
     came = column.source_type.removesuffix(AS_IT_LOOKS)
     if came in _AS_THEY_CAME:
-        # All that is known of it is how events looked: so they will look again.
+        # Only the form of past events is known; future events have the same.
         return replace(_by_shape(column.name, _AS_THEY_CAME[came]), optional=column.nullable)
     word, semantic, parameters = _form(column, options)
     if is_guessed(column):
@@ -170,14 +170,14 @@ _WHOLE: Final = frozenset({"int8", "int16", "int32", "int64"})
 
 
 SEEN: Final = "headrace.seen"
-"""Marks a field that is expected of a column that is known, and that looks otherwise: it says nothing new of the column."""
+"""Marks a field of a known column whose values have an unexpected form; it does not change the column."""
 
 
 def as_seen(fields: RowFields, shapes: Mapping[str, AbstractSet[str]]) -> RowFields:
-    """The fields expected, where values are texts that were expected to be numbers, or the other way round, as those values show them.
+    """Return the expected fields, adjusted where values are strings instead of numbers, or the reverse.
 
-    `shapes`: what is there of each field: boolean, int64, float64, string. So the modes need not be named where JSON itself tells them
-    apart, and a target table, which cannot say whether a time was sent with a zone, is enough.
+    `shapes`: the JSON types found in each field: boolean, int64, float64, string. So modes need not be configured where JSON shows them,
+    and the target table suffices although it does not record whether a time was sent with a zone.
     """
     row = tuple(_seen(field, shapes.get(field.name, frozenset())) for field in fields.row)
     return fields if all(new is old for new, old in zip(row, fields.row, strict=True)) else replace(fields, row=row)
@@ -191,7 +191,7 @@ def _seen(field: ConnectField, shapes: AbstractSet[str]) -> ConnectField:
 
 
 def _seen_as(field: ConnectField, shapes: AbstractSet[str]) -> tuple[str, str] | None:
-    """The type and the schema's name of a field that looks otherwise than expected; None if it does not."""
+    """Return the type and schema name of a field with an unexpected form; None if the form is as expected."""
     number, text = shapes <= _NUMBERS, shapes == {"string"}
     plain = not field.semantic
     if shapes == {"boolean"} and field.type in _WHOLE and plain:
@@ -212,7 +212,7 @@ def _seen_as(field: ConnectField, shapes: AbstractSet[str]) -> tuple[str, str] |
 
 
 def infer_fields(rows: Iterable[Mapping[str, Any]]) -> tuple[ConnectField, ...]:
-    """The fields of rows that nothing describes, by how their values look. A field that is null everywhere says nothing yet."""
+    """Infer fields from the values of rows without a description. A field that is always null is left undecided."""
     seen: dict[str, list[Any]] = {}
     for row in rows:
         for name, value in row.items():

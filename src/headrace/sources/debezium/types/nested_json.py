@@ -24,7 +24,7 @@ Leaf = Callable[[Array, ConnectField], tuple[list[Any], Mask]]
 
 
 def documents(array: Array, field: ConnectField, leaf: Leaf) -> ParsedColumn:
-    """JSON texts of nested values; what is a text already stays as it is."""
+    """Return nested values as JSON texts; strings stay unchanged."""
     if not pa.types.is_nested(array.type):
         return ParsedColumn(array.cast(pa.string()))
     values, bad = _plain(array, field, leaf)

@@ -1,7 +1,7 @@
-"""Numbers of events, a column at a time: whole ones, fractions, and decimals in all the forms that Debezium gives them.
+"""Numbers of events, a column at a time: integers, floats, and decimals in all of Debezium's encodings.
 
-Invariant: a number arrives as it is, or its row is bad. A decimal that came as a double is taken for the shortest digits that give that
-double: those that the source had, if it had no more than fifteen.
+Invariant: a number is converted exactly, or its row is bad. A decimal sent as a double gets the shortest digits that give that double: the
+source's digits, if there were at most fifteen.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def decimals_of_bytes(array: Array, scale: int, column: Column) -> ParsedColumn:
     """Decimals as Connect writes them, as those of a column."""
     if 0 <= scale <= MOST_DIGITS:
         return fitted(decimal_bytes(array, scale), column)
-    # 12E+3: a scale that Arrow's decimals do not reckon with.
+    # 12E+3: Arrow's decimals do not support negative scales.
     digits, bad = from_base64(array) if pa.types.is_string(array.type) else ParsedColumn(array)
     found = _decimals_of_texts(_spelled(digits, scale), column)
     return ParsedColumn(found.array, either(bad, found.bad))
@@ -228,7 +228,7 @@ def _long_decimals(texts: Array, column: Column) -> ParsedColumn:
 
 
 def _without_exponents(texts: Array) -> Array:
-    """Numbers written out: `1E+3` is 1000. What is no number stays, to be refused by whoever reads it."""
+    """Write numbers without exponents: `1E+3` is 1000. Texts that are no numbers stay, and fail later."""
     raised = np.flatnonzero(pc.fill_null(pc.match_substring_regex(texts, r"[0-9][eE]"), False).to_numpy(zero_copy_only=False))
     if not len(raised):
         return texts

@@ -1,11 +1,11 @@
-"""What a table must become so that it holds what its events say now, and still what they said before.
+"""Widens a table's schema so that it holds new events and still holds the old ones.
 
-Events of several schemas come in any order: older ones from another partition, or again after a crash. So a table only grows: a new column
-is added, a wider type or a NULL is let in, a column that events no longer have stays. Growing by the same events again, in any order, gives
-the same columns. What would have to alter values is refused.
+Events of several schemas come in any order: older ones from another partition, or repeated after a crash. So a table only grows: columns
+are added, types get wider, NULL becomes allowed, and columns that events no longer have stay. Widening by the same events in any order
+gives the same columns. A change that would alter values is rejected.
 
-Where more is known of a column than events can say (its type in the source, from the schema topic or from the target table), events that
-are as such a column's events are change nothing: a TINYINT UNSIGNED arrives as `int16`, and stays what it is.
+Where more is known of a column than events say (its type in the source, from the schema history topic or the target table), events that
+fit such a column change nothing: a TINYINT UNSIGNED arrives as `int16` and stays TINYINT UNSIGNED.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _EVENT_KINDS: Final[dict[Kind, frozenset[Kind]]] = {
     Kind.INET4: frozenset({Kind.STRING}),
     Kind.INET6: frozenset({Kind.STRING}),
 }
-"""As what else a column may arrive whose type is known from elsewhere, by the connector's settings. Each value is checked when it comes."""
+"""Other kinds in which a column of known type may arrive, depending on the connector's settings. Each value is checked on arrival."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ class WidenedSchema:
     """As it must be: it holds the old rows and the new."""
     changes: tuple[TableChange, ...] = ()
     alteration: Alteration | None = None
-    """What a sink is told; None if nothing changes."""
+    """The alteration for the sink; None if nothing changes."""
     notes: tuple[str, ...] = ()
-    """What events do not say and what is done instead, for the log."""
+    """Log messages: what events do not say, and what is done instead."""
 
 
 def can_hold(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> bool:
-    """Whether the table, as it is known, takes rows of events that describe it so."""
+    """Whether the known table can hold rows of events with this description."""
     try:
         return widen_schema(known, told, zeroes=zeroes).alteration is None
     except DefiniteError:
@@ -151,7 +151,7 @@ def _listed(names: tuple[str, ...]) -> str:
 
 
 def _added(column: Column, notes: list[str], zeroes: bool) -> tuple[Column, Effect]:
-    """A new column, and what the rows that are there hold in it."""
+    """A new column, and its value in existing rows."""
     effect = filling(column, zeroes=zeroes)
     if not isinstance(effect, Untold):
         return column, effect
@@ -255,7 +255,7 @@ _EVENT_WORDS: Final = ("int8", "int16", "int32", "int64", "float32", "float64", 
 
 
 def _from_events(column: Column) -> bool:
-    """Whether all that is known of a column's type is what its events say."""
+    """Whether a column's type is known from events only."""
     word = column.source_type.partition(" ")[0]
     return word in _EVENT_WORDS or column.source_type.startswith(("decimal(?", "bits("))
 

@@ -1,7 +1,7 @@
-"""Shapes and vectors of events: structs of well-known binary and a spatial reference, lists of numbers.
+"""Geometries and vectors of events: structs of well-known binary and a spatial reference, and lists of numbers.
 
-Invariant: a shape is kept as the model has it: the spatial reference in four bytes, then well-known binary without a reference of its own.
-PostGIS puts one inside; it is taken out, and is the one outside if nothing else is said.
+Invariant: a geometry has the model's form: the spatial reference in four bytes, then well-known binary without a reference. PostGIS embeds
+one; it is removed, and used if the struct has none.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from headrace.model.schema import Column
 from headrace.sources.debezium.types.binary import Array, Mask, ParsedColumn, from_base64, spans, struct_parts, valid_rows, with_nulls_at
 
 _HEAD: Final = 9
-"""The byte order, the type in four bytes, a reference in four bytes if the type says so."""
+"""Byte order, type in four bytes, and a reference in four bytes if the type has the flag."""
 _REFERENCED: Final = 0x20
 _POINT: Final = np.frombuffer(b"\x01\x01\x00\x00\x00", np.uint8)
 
@@ -94,7 +94,7 @@ def vectors(array: Array, column: Column) -> ParsedColumn:
         parents = pc.list_parent_indices(array).to_numpy()
         bad[parents[~valid_rows(array.flatten())]] = True
         array = with_nulls_at(array, bad)
-    # Without gaps and from the start of its buffers, so that lists and numbers can be put together anew.
+    # Compact the buffers, so that lists and numbers can be recombined.
     whole = pa.concat_arrays([array.take(pa.array(np.arange(len(array))))])
     numbers = whole.values.slice(whole.offsets[0].as_py(), whole.offsets[-1].as_py() - whole.offsets[0].as_py()).cast(
         pa.float32(), safe=False

@@ -1,7 +1,7 @@
-"""Dates, times and moments of events, a column at a time: counts of days or of some part of a second, or ISO 8601 texts.
+"""Dates, times and timestamps of events, a column at a time: counts of days or of fractions of a second, or ISO 8601 texts.
 
-Invariant: exact or bad. A count or a text that names a moment between two microseconds, or one that 64 bits of them do not reach, is marked
-as bad and is NULL; nothing is rounded. Counts of a `Timestamp` without a zone are the reading of a clock, whatever zone it hangs in.
+Invariant: exact or bad. A value between two microseconds, or out of range for 64 bits of them, is marked as bad and is NULL; nothing is
+rounded. A `Timestamp` without a zone is a local clock reading.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _PER_SECOND: Final = {
     "io.debezium.time.NanoTime": 1_000_000_000,
     "io.debezium.time.NanoTimestamp": 1_000_000_000,
 }
-"""How many of a count make a second; microseconds where nothing says."""
+"""Units per second by schema name; microseconds by default."""
 _MICROS: Final = 1_000_000
 _MOST: Final = (1 << 63) - 1
 _CLOCK: Final = (
@@ -116,7 +116,7 @@ def _number(texts: Array) -> npt.NDArray[np.int64]:
 
 
 def each(array: Array, kind: pa.DataType, convert: Callable[[Any], Any]) -> ParsedColumn:
-    """A conversion of all rows at once; if Arrow refuses some, those are found by halves, and are NULL."""
+    """Convert all rows at once. If Arrow rejects some, find them by bisection and set them to NULL."""
     try:
         return ParsedColumn(convert(array))
     except pa.ArrowInvalid:

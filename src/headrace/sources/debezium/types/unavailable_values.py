@@ -20,7 +20,7 @@ from headrace.sources.debezium.events.fields import ConnectField, WireFormat
 from headrace.sources.debezium.types.binary import Array, Mask, struct_parts
 
 UNAVAILABLE: Final = "__debezium_unavailable_value"
-"""Debezium's own; `unavailable.value.placeholder` of a connector may say another."""
+"""Debezium's default; a connector may set another `unavailable.value.placeholder`."""
 
 
 def unavailable(array: Array, field: ConnectField, column: Column, wire: WireFormat, placeholder: str = UNAVAILABLE) -> Mask | None:
@@ -54,7 +54,7 @@ def _texts(column: Column, placeholder: str) -> list[str]:
 
 def _one_of(array: Array, values: list[Any]) -> Mask:
     size = pc.binary_length(array)
-    # Its length tells nearly every value apart, without a look at its bytes.
+    # The length rules out nearly every value without reading its bytes.
     lengths = pa.array([len(value.encode() if isinstance(value, str) else value) for value in values], size.type)
     if not pc.any(pc.is_in(size, lengths)).as_py():
         return np.zeros(len(array), np.bool_)

@@ -1,7 +1,7 @@
-"""Values of events, in wire types, to arrays of their columns' own types, a column at a time.
+"""Converts values of events from wire types to column types, a column at a time.
 
-Invariant: a value arrives exactly or its row is told as bad; one bad row spoils no other. A value that the source did not log, because it
-did not change (`__debezium_unavailable_value`), is told apart from NULL.
+Invariant: a value is converted exactly or its row is reported as bad; other rows are unaffected. A value that the source did not log
+because it did not change (`__debezium_unavailable_value`) is distinct from NULL.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class ConvertedColumn:
     array: Array
     """Of exactly the column's Arrow type; NULL in bad rows and where the value is unavailable."""
     bad: Mask | None = None
-    """The rows whose value the column cannot hold, or that hold no such value; None if there are none."""
+    """Rows whose value the column cannot hold; None if there are none."""
     kept: Mask | None = None
-    """The rows whose value did not change and was not logged; None if there are none."""
+    """Rows whose value did not change and was not logged; None if there are none."""
     raw: Array = None
     column: Column | None = None
 
@@ -88,7 +88,7 @@ def convert_column(
 
 
 def default_text(field: ConnectField, column: Column) -> str | None:
-    """A field's default as the source spells it; None if there is none, or none that text tells."""
+    """Return a field's default in the source's notation; None if it has none, or none with a text form."""
     if field.default is None:
         return None
     try:
