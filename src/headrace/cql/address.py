@@ -1,7 +1,7 @@
-"""Where a ScyllaDB or Cassandra cluster is, who we are there, and how we speak to it.
+"""Addresses of ScyllaDB and Cassandra clusters.
 
-`scylla://user:password@host,host:9042/keyspace?dc=DC&tls=…&consistency=quorum` is a source; `cql://…`, the same with another word, is where
-a log is replayed. An address never shows its password: not in `repr`, not in a log, not in an error.
+`scylla://user:password@host,host:9042/keyspace?dc=DC&tls=…&consistency=quorum` is a source; `cql://…`, with the same form, is a sink. An
+address never reveals its password: not in `repr`, a log or an error.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class CqlAddress:
     user: str = ""
     password: str = field(default="", repr=False)
     dc: str = ""
-    """The datacenter whose nodes are asked; that of the first host that answers if none is given."""
+    """The datacenter whose nodes are queried; by default that of the first host that answers."""
     tls: Tls = field(default_factory=lambda: Tls(TlsMode.DISABLED))
     consistency: str = "quorum"
     connect_timeout_s: float = CONNECT_TIMEOUT_S

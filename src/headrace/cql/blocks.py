@@ -1,7 +1,7 @@
-"""Raw rows, in the only form in which they travel from a CQL server: columns of serialised values.
+"""Raw rows from a CQL server: columns of serialized values.
 
-A value is as CQL's native protocol (version 4) serialises it; CQL's null is Arrow's. Nobody decodes what he does not need, and ties between
-values are settled by these bytes, as the servers do.
+A value has the native protocol's serialization (version 4); CQL's null is Arrow's. Values are decoded only where needed, and ties between
+values are decided by these bytes, as servers do.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ class LogBlock:
     rows: pa.RecordBatch
     """The log table's columns by their names, each `binary`."""
     written: pa.Int64Array
-    """When the log row was written, seconds since 1970 by the server's clock (told from what is left of the log's TTL); null if unknown.
+    """Write time of the log row, seconds since 1970 by the server's clock (from the remaining TTL); null if unknown.
 
-    An expiry counts from that moment. It is far from `cdc$time` only where the writer chose the timestamp.
+    An expiry counts from that time. It differs much from `cdc$time` only if the writer chose the timestamp.
     """
 
     @property
@@ -104,12 +104,12 @@ class RowBlock:
 
     @property
     def newest(self) -> int:
-        """Rows are no changes: what is newest is told by the log."""
+        """Rows are not changes: the log decides what is newest."""
         return 0
 
 
 def fixed_bytes(column: pa.BinaryArray, width: int) -> NDArray[np.uint8]:
-    """The values of a column all of whose values have `width` bytes, as rows of a matrix; `ValueError` if one has not."""
+    """Return a column of fixed-width values as a matrix; raise `ValueError` if a value has another width."""
     start, count = column.offset, len(column)
     offsets = np.frombuffer(column.buffers()[1], np.int32)[start : start + count + 1] if count else np.zeros(1, np.int32)
     if column.null_count or (np.diff(offsets) != width).any():

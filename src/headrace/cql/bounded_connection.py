@@ -22,7 +22,7 @@ RESULT_BYTES: Final = 512 << 20
 """Of the rows of one answer, counted as Python holds them."""
 COLUMNS: Final = 65_535
 BROKEN: Final = "the server does not keep to CQL's protocol"
-"""How errors begin that no other attempt mends. The driver keeps the text of an error and not its type."""
+"""Prefixes of errors that a retry cannot fix. The driver passes on an error's text and not its type."""
 violations: Final[dict[tuple[str, int], str]] = {}
 """How servers last broke the protocol, by their addresses."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, struct.error)
@@ -73,7 +73,7 @@ class BoundedCqlConnection(Cluster.connection_class):  # type: ignore[misc]
         return position
 
     def send_msg(self, msg: Any, request_id: int, cb: Any, *args: Any, **options: Any) -> Any:
-        """Sends a message whose answer is decoded without trust."""
+        """Sends a message whose answer is decoded with limits."""
         if len(args) > 1:
             args = (args[0], _checked(args[1]), *args[2:])
         else:

@@ -1,4 +1,4 @@
-"""A CQL server's errors, and its driver's, in our words: definite or transient, with a place and a remedy."""
+"""Translates errors of CQL servers and of the driver into `DefiniteError` or `TransientError`, with a location and a hint."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BUSY: Final = "wait for the cluster's nodes to be there and less busy; nothing 
 
 @contextmanager
 def server_errors(address: CqlAddress, about: str = "") -> Iterator[None]:
-    """What is raised inside leaves as one of our errors; `about` names what was asked for."""
+    """Translate driver errors raised inside; `about` names the request."""
     try:
         yield
     except DRIVER_ERRORS as error:
@@ -48,7 +48,7 @@ def server_errors(address: CqlAddress, about: str = "") -> Iterator[None]:
 
 
 def translate_error(error: BaseException, address: CqlAddress, about: str = "") -> HeadraceError:
-    """An error of the driver's as one of ours."""
+    """Translate an error of the driver."""
     place = f"{address} {about}".rstrip()
     if isinstance(error, HeadraceError):
         return error
@@ -88,7 +88,7 @@ def translate_error(error: BaseException, address: CqlAddress, about: str = "") 
 
 
 def _no_host_error(error: NoHostAvailable, address: CqlAddress, place: str) -> HeadraceError:
-    """No host would do: what the most telling of them said."""
+    """Return the error when no host can be used, with the most specific host's reason."""
     told = list(error.errors.values()) if isinstance(error.errors, dict) else []
     ours = [translate_error(one, address) for one in told]
     definite = next((one for one in ours if isinstance(one, DefiniteError)), None)
@@ -112,7 +112,7 @@ def _auth_error(error: AuthenticationFailed, address: CqlAddress, place: str) ->
 
 
 def _tls_failure(error: OSError, place: str) -> HeadraceError | None:
-    """What went wrong with the encryption, if that is what went wrong. (The driver makes other errors of TLS's, and keeps their text.)"""
+    """Return the TLS error, if that is the cause. (The driver wraps TLS errors and keeps their text.)"""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
         hint = "check that the server runs, that it encrypts, and cert= and key= if it wants to see one"
         return TransientError(f"the server ended the encrypted connection: {error}", place=place, hint=hint)

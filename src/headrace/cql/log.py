@@ -1,7 +1,7 @@
-"""The log table of a base table: its name, its columns, what its operations mean.
+"""The log table of a base table: its name, columns and operations.
 
-Every column of the key is copied. Each other column `X` gives `X` and `cdc$deleted_X`; one that is not atomic gives its frozen form (a list
-becomes a map by timeuuid) and `cdc$deleted_elements_X` besides. Static columns become plain ones.
+Key columns are copied. Each other column `X` gives `X` and `cdc$deleted_X`; a non-atomic one gives its frozen form (a list becomes a map
+by timeuuid) and also `cdc$deleted_elements_X`. Static columns become regular ones.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Operation(IntEnum):
 
 
 def deleted(column: str) -> str:
-    """The log's column that says that a column, or all of a collection, was deleted."""
+    """Return the log column that marks a column, or a whole collection, as deleted."""
     return f"cdc$deleted_{column}"
 
 
@@ -55,7 +55,7 @@ def added_type(base: CqlType) -> CqlType:
 
 
 def key_type(base: CqlType) -> CqlType:
-    """What tells elements of a column that is not atomic apart: a map's key, a set's element, a list's timeuuid, a field's index."""
+    """Return the type that identifies elements of a non-atomic column: a map's key, a set's element, a list's timeuuid, a field's index."""
     if base.name == "list":
         return CqlType("timeuuid")
     return CqlType("smallint") if base.name == "udt" else base.args[0]

@@ -31,7 +31,7 @@ class BatchPosition:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """From how it is written; None: it is no such place."""
+        """Parse the text form; None if it is not a batch position."""
         found = _FORM.fullmatch(text)
         return cls(found["table"], bytes.fromhex(found["stream"]), UUID(found["time"]).bytes) if found else None
 

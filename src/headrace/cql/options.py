@@ -17,7 +17,7 @@ class CdcOptions:
     """`false`, `true` (the columns that a write touches) or `full`."""
     postimage: bool = False
     delta: str = "full"
-    """`full`, or `keys`: delta rows name rows and say nothing of values."""
+    """`full`, or `keys`: delta rows contain keys only."""
     ttl: int = 86400
     """Seconds that log rows live; 0: for ever."""
 

@@ -61,7 +61,7 @@ class RawPageHandler(_ProtocolHandler):  # type: ignore[misc]
 
 
 class WholeResult:
-    """What keeps the driver from iterating over a page."""
+    """Prevents the driver from iterating over a page."""
 
     __slots__ = ("page",)
 
@@ -70,5 +70,5 @@ class WholeResult:
 
 
 def read_whole_page(_names: Sequence[str], rows: RawPage) -> WholeResult:
-    """A row factory that makes nothing of rows."""
+    """A row factory that returns the page unchanged."""
     return WholeResult(rows)

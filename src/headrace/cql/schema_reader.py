@@ -1,7 +1,6 @@
-"""What a server says of its tables: definitions, which of them have a log, what was chosen for it, whether anything changed.
+"""Reads table definitions from a server: columns, log tables, CDC options, and the schema version.
 
-Definitions are read from the server's own tables, never from a cache of the driver's: what is returned was there after the
-question.
+Definitions come from the server's system tables, never from the driver's cache: a result was valid after the call began.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ _ORDER: Final = tuple(_ROLES.values())
 
 @dataclass(frozen=True, slots=True)
 class TableDescription:
-    """A table as it is now."""
+    """A table's current definition."""
 
     table: CqlTable
     id: UUID
-    """Another one after the table was dropped and made anew."""
+    """Changes when the table is dropped and created again."""
 
 
 def schema_version(session: CqlSession) -> UUID:
@@ -112,7 +111,7 @@ class _Keyspace:
 
 
 class _Types:
-    """A keyspace's user types, whose fields may be of other user types."""
+    """The user types of a keyspace, whose fields may be of other user types."""
 
     def __init__(self, keyspace: str, raw: Mapping[str, Any]) -> None:
         self._keyspace, self._raw = keyspace, raw
@@ -151,9 +150,9 @@ def _missing(session: CqlSession, name: TableName) -> DefiniteError:
 
 
 def describe_options(session: CqlSession, name: TableName) -> CdcOptions | None:
-    """What was chosen for a table's log (`WITH cdc = {...}`); None if the server does not tell, as Cassandra does not.
+    """Return a table's CDC options (`WITH cdc = {...}`); None if the server does not provide them, as on Cassandra.
 
-    ScyllaDB tells it in words where it keeps its own part of definitions, and in its own form of bytes beside Cassandra's.
+    ScyllaDB has them as text in its own system tables, and in a binary extension in Cassandra's.
     """
     words = _options_in_words(session, name)
     if words is not None:

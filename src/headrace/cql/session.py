@@ -1,7 +1,7 @@
-"""Sessions with a CQL cluster, by the driver that ScyllaDB makes (Cassandra's too), and its errors in our words.
+"""Sessions with a CQL cluster, through ScyllaDB's driver (which also serves Cassandra), with translated errors.
 
-A session asks the nodes of one datacenter, the owner of a row first where it can tell; it is safe to use from several threads and finds its
-way back to nodes that were away. Protocol version 4 is what ScyllaDB speaks, and what our raw values are in. Every wait has an end.
+A session queries the nodes of one datacenter, replicas first where it can. It is safe for several threads and reconnects to nodes that
+were down. It uses protocol version 4, which ScyllaDB speaks and raw values have. Every wait has a limit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ANSWER_TIMEOUTS: Final = 10
 """All pages of a small answer may take as long as so many timeouts of a page."""
 _VALUE_BYTES: Final = 60
 RAW: Final = "raw"
-"""The execution profile whose rows stay bytes."""
+"""The execution profile that returns rows as bytes."""
 
 
 _open: dict[tuple[CqlAddress, int], CqlSession] = {}
@@ -114,7 +114,7 @@ def _opened(cluster: Cluster, address: CqlAddress) -> Session:
             broken = next((violations[host] for host in address.hosts if host in violations), None)
             if broken is not None:
                 raise ProtocolError(broken) from None
-            # The driver knows the nodes by now, and that none of them is in the datacenter that was asked for.
+            # The driver has discovered the nodes by now: none is in the requested datacenter.
             there = _datacenters(cluster)
             if address.dc and there and address.dc not in there:
                 hint = "write dc= with one of " + ", ".join(there)
@@ -133,7 +133,7 @@ def shared_session(address: CqlAddress) -> CqlSession:
 
 
 def close_shared_sessions() -> None:
-    """Close what `shared_session` opened: whoever has one of them may not use it any more."""
+    """Close all sessions of `shared_session`; they must not be used any more."""
     for session in _open.values():
         session.close()
     _open.clear()

@@ -1,4 +1,4 @@
-"""A CQL table's definition, as its server or its CREATE statement tells it."""
+"""Definitions of CQL tables."""
 
 from __future__ import annotations
 

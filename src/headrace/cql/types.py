@@ -55,14 +55,14 @@ class CqlType:
 
     name: str
     args: tuple[CqlType, ...] = ()
-    """What it is made of: a list's or set's element, a map's key and value, a tuple's parts, a user type's fields, a vector's element."""
+    """Component types: a list's or set's element, a map's key and value, a tuple's parts, a user type's fields, a vector's element."""
     frozen: bool = False
     """Collections and user types: whether they are one cell. (Tuples and vectors always are.)"""
     keyspace: str = ""
     udt: str = ""
     """A user type's name."""
     fields: tuple[str, ...] = ()
-    """A user type's field names, in the order of DESCRIBE TYPE; a field's index is its place here."""
+    """Field names of a user type, in the order of DESCRIBE TYPE; a field's index is its position here."""
     size: int = 0
     """A vector's number of elements."""
 
@@ -134,7 +134,7 @@ def _parse(tokens: list[str], udts: Mapping[str, CqlType], text: str) -> tuple[C
 
 
 def _parse_made(name: str, tokens: list[str], udts: Mapping[str, CqlType], text: str) -> tuple[CqlType, list[str]]:
-    """A type made of others; `tokens` begin after its opening bracket."""
+    """Parse a composite type; `tokens` begin after its opening bracket."""
     args: list[CqlType] = []
     size = 0
     while True:

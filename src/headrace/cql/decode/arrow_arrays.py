@@ -1,13 +1,13 @@
-"""Serialised CQL values to typed Arrow arrays, a column at a time: every type of CQL, nested to any depth.
+"""Decodes serialized CQL values into typed Arrow arrays, a column at a time: every type of CQL, nested to any depth.
 
-Values are as the native protocol (version 4) serialises them. Made types are split into columns of parts (`Cells`), never row by row in
-Python, and nothing is copied before a part has a type of its own. Null is null. CQL's *empty* value (no bytes at all), which only texts
-and blobs tell from null, is null as well for all other types, as for the drivers. What no server writes raises `DefiniteError` with
-column and row. No value is rounded or clipped:
+Values have the native protocol's serialization (version 4). Composite types are split into columns of parts (`Cells`), never row by row in
+Python, and nothing is copied before a part has its final type. Null is null. CQL's *empty* value (no bytes), which only texts and blobs
+distinguish from null, is null for all other types, as in the drivers. Invalid bytes raise `DefiniteError` with column and row. No value is
+rounded or clipped:
 
-`varint` and `decimal` are text, because they have no bound (`str(int)`, `str(Decimal)`: a decimal's scale is kept); `inet` is text, of
-which the two kinds of addresses stay apart; a `duration` is a struct of its three numbers, `months`, `days`, `nanoseconds`; uuids are
-sixteen bytes. A tuple is a struct whose fields are called `1`, `2` ... as ClickHouse calls them.
+`varint` and `decimal` are text, because they are unbounded (`str(int)`, `str(Decimal)`: a decimal keeps its scale); `inet` is text, which
+keeps IPv4 and IPv6 distinct; a `duration` is a struct of `months`, `days`, `nanoseconds`; uuids are sixteen bytes. A tuple is a struct
+with fields `1`, `2` ... as in ClickHouse.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _SHOWN: Final = 24
 
 
 class MalformedValue(Exception):
-    """A value that cannot be read: which row of the cells at hand, and why. Whoever splits moves it to the row of the whole."""
+    """A value that cannot be decoded: its row in the current cells, and the reason. A caller that splits values maps it to the outer row."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row, reason)
@@ -95,7 +95,7 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, column: Array) -> Cells:
-        """The values of an Arrow column of type `binary`, which the caller keeps alive."""
+        """The values of a `binary` Arrow column, which the caller keeps alive."""
         rows = len(column)
         _, places, content = column.buffers()
         if not rows:

@@ -1,8 +1,8 @@
-"""Values as bytes that are equal just where the values are: for comparing columns of any CQL type, from whatever server they came.
+"""Encodes values as bytes that are equal exactly if the values are: compares columns of any CQL type from any server.
 
-Arrow compares no nested values; bytes it does. Sets and maps are compared whatever order their elements come in; an empty collection is no
-collection, as for CQL itself, and a tuple or user type of nothing but nulls is null, because ClickHouse tells neither apart. Floats are
-compared by their bits. Columns in bulk; single values come back for people (`to_python`).
+Arrow cannot compare nested values, but it compares bytes. Sets and maps are compared regardless of element order. An empty collection
+equals null, as in CQL, and a tuple or user type of nulls equals null, because ClickHouse does not distinguish them. Floats are compared by
+their bits. Columns are encoded in bulk; `to_python` decodes single values.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Rows of queries as columns of serialised values, page by page; many queries at once.
+"""Reads query results as columns of serialized values, page by page, many queries at once.
 
-No value is decoded and no row is a Python object: a page's bytes go through one compiled loop into Arrow's buffers. What a server does not
-answer in time is asked for again, from the same page on; reading is safe to repeat.
+No value is decoded and no row is a Python object: one compiled loop copies a page's bytes into Arrow buffers. A request that times out is
+repeated from the same page; reading is idempotent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ResultPage:
     """A page of one of many requests."""
 
     request: int
-    """Which one, by its place."""
+    """Index of the request."""
     rows: RawPage
     last: bool
     """Whether it is the request's last."""
@@ -57,7 +57,7 @@ def read_rows(
     *,
     patience_s: float = DEADLINE_S,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a query, a batch for each page; the next page is under way while one is used. No batch is empty."""
+    """Yield the rows of a query, a batch per page; the next page is requested while one is used. No batch is empty."""
     for page in read_pages(session, [(query, parameters)], fetch_size=fetch_size, patience_s=patience_s):
         if page.rows.count:
             yield as_batch([page.rows], str(session.address))
@@ -93,7 +93,7 @@ def read_pages(
     fetch_size: int = FETCH_SIZE,
     patience_s: float = DEADLINE_S,
 ) -> Iterator[ResultPage]:
-    """The pages of many queries, as they come, each query's in order; up to `concurrency` queries are under way, each with one page.
+    """Yield the pages of many queries as they arrive, each query's in order; up to `concurrency` queries run, each with one page.
 
     A page without rows may be a query's last, or in its middle.
     """
@@ -101,7 +101,7 @@ def read_pages(
 
 
 class _PageReader:
-    """Queries under way. Answers come on the driver's thread, and are only put aside there."""
+    """Running queries. The driver's thread only queues their answers."""
 
     def __init__(self, session: CqlSession, fetch_size: int, patience_s: float) -> None:
         self._session, self._fetch_size, self._patience_s = session, fetch_size, patience_s
@@ -180,14 +180,14 @@ def _bound(prepared: PreparedStatement, parameters: Sequence[Any]) -> BoundState
 
 
 class _PendingRequest:
-    """One page that was asked for: of which request, and after what."""
+    """A requested page: its request, and the paging state before it."""
 
     __slots__ = ("number", "paging_state", "parameters", "query")
 
     def __init__(self, number: int, query: str, parameters: Sequence[Any], paging_state: bytes | None = None) -> None:
         self.number, self.query, self.parameters = number, query, parameters
         self.paging_state = paging_state
-        """Where the page begins; once it is there, where the next one does."""
+        """The paging state at which the page begins; after its arrival, that of the next one."""
 
     def note(self, future: Any) -> None:
         self.paging_state = future._paging_state

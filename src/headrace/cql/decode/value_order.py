@@ -15,7 +15,7 @@ from headrace.cql import timeuuid
 from headrace.cql.types import CqlType
 
 _FIXED: Final = frozenset({"boolean", "int", "float", "bigint", "double", "timestamp", "uuid", "timeuuid"})
-"""Types whose values in a vector have no length before them."""
+"""Types whose values in a vector have no length prefix."""
 OrderKey = Callable[[bytes], Any]
 _SIGNED: Final = frozenset({"tinyint", "smallint", "int", "bigint", "timestamp", "varint", "counter"})
 
@@ -56,7 +56,7 @@ def _double(value: bytes) -> int:
 
 
 class _Scaled:
-    """A decimal number, compared exactly whatever its scale."""
+    """A decimal number, compared exactly across scales."""
 
     __slots__ = ("scale", "unscaled")
 
@@ -139,7 +139,7 @@ def _vector_key(kind: CqlType) -> OrderKey:
 
 
 def has_fixed_size(kind: CqlType) -> bool:
-    """Whether a vector's elements of this type stand without their lengths."""
+    """Whether a vector's elements of this type have no length prefix."""
     return kind.name in _FIXED or (kind.name == "vector" and has_fixed_size(kind.args[0]))
 
 
@@ -157,7 +157,7 @@ def vector_elements(kind: CqlType, value: bytes) -> list[bytes]:
 
 
 def _unsigned_vint(value: bytes, at: int) -> tuple[int, int]:
-    """A number whose first byte's leading ones tell how many bytes follow; and where it ends."""
+    """Decode a number whose first byte's leading ones give the count of further bytes; return it with its end."""
     more = 8 - (value[at] ^ 0xFF).bit_length()
     first = value[at] & (0xFF >> (more + 1)) if more < 8 else 0
     return int.from_bytes(bytes([first]) + value[at + 1 : at + 1 + more], "big"), at + 1 + more

@@ -33,7 +33,7 @@ class CqlCatalog:
     types: Mapping[tuple[str, str], CqlType] = field(default_factory=dict)
     """User types by keyspace and name, not frozen."""
     cdc: Mapping[TableName, CdcOptions] = field(default_factory=dict)
-    """For each table; tables whose statement says nothing of it have the defaults."""
+    """Per table; tables whose statement has no CDC options have the defaults."""
 
     def apply_all(self, script: str) -> CqlCatalog:
         """After all statements of a script."""
@@ -195,7 +195,7 @@ def _renames(cursor: CqlCursor) -> dict[str, str]:
 
 
 def _retyped(known: CqlCatalog, new: CqlType) -> CqlCatalog:
-    """With a user type changed wherever it is used."""
+    """Replace a user type wherever it is used."""
     types = {key: _with_type(found, new) for key, found in known.types.items()}
     tables = {
         name: replace(table, columns=tuple(replace(column, type=_with_type(column.type, new)) for column in table.columns))
@@ -292,7 +292,7 @@ def sorted_table(name: TableName, columns: list[CqlColumn]) -> CqlTable:
 
 
 def _table_options(cursor: CqlCursor) -> tuple[dict[str, bool], CdcOptions | None]:
-    """WITH ...: the clustering order (whether descending), and what it says of CDC."""
+    """Parse WITH ...: the clustering order (whether descending), and the CDC options."""
     orders: dict[str, bool] = {}
     cdc = None
     if not cursor.skip_word("with"):
@@ -346,7 +346,7 @@ def _words(cursor: CqlCursor) -> dict[str, str]:
 
 
 def _skip_value(cursor: CqlCursor) -> None:
-    """An option's value, whatever it is."""
+    """Skip an option's value."""
     depth = 0
     while not cursor.at_end:
         token = cursor.peek

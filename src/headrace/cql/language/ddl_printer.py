@@ -23,7 +23,7 @@ def create_type(kind: CqlType, *, if_not_exists: bool = False) -> str:
 
 
 def create_table(table: CqlTable, options: CdcOptions | None = None, *, if_not_exists: bool = False) -> str:
-    """A base table's statement. `options`: what is to be said of CDC, which Apache Cassandra does not take."""
+    """Print a base table's statement. `options`: CDC options, which Apache Cassandra does not accept."""
     chosen = [f"cdc = {options}"] if options is not None else []
     return _create(table, chosen, if_not_exists)
 
@@ -34,7 +34,7 @@ def create_log_table(base: CqlTable, options: CdcOptions | None = None, *, cassa
 
 
 def types_used(tables: Iterable[CqlTable]) -> list[CqlType]:
-    """The user types of tables, each once, those that others are made of first; not frozen."""
+    """Return the user types of tables, each once, dependencies first; not frozen."""
     found: dict[tuple[str, str], CqlType] = {}
 
     def look(kind: CqlType) -> None:
@@ -80,7 +80,7 @@ def _log_options(base: CqlTable, options: CdcOptions, cassandra: bool) -> list[s
             "compaction_window_unit": "MINUTES",
             "expired_sstable_check_frequency_seconds": str(max(1, window // 2)),
         }
-        # Cassandra forgets a logged batch after that time, carried out or not. And it has no other place that tells how long rows live.
+        # Cassandra drops a logged batch after that time, executed or not; and no other table option shows how long rows live.
         grace = [f"default_time_to_live = {options.ttl}"] if cassandra else ["gc_grace_seconds = 0"]
     caching = ({} if cassandra else {"enabled": "false"}) | {"keys": "NONE", "rows_per_partition": "NONE"}
     comment = f"CDC log for {base.name}".replace("'", "''")

@@ -1,7 +1,7 @@
-"""CQL text to tokens, and a cursor over them.
+"""Splits CQL text into tokens, with a cursor over them.
 
-Comments are gone, names are as the server stores them (lower case unless quoted), strings are without their quotes. Nothing is skipped that
-is not understood: a character that begins no token is an error with its place.
+Comments are removed, names are as the server stores them (lower case unless quoted), and strings have no quotes. A character that begins
+no token is an error with its position.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TokenKind(StrEnum):
 class CqlToken:
     kind: TokenKind
     text: str
-    """Names: as stored. Strings: what they say. Others: as written."""
+    """Names: as stored. Strings: their content. Others: as written."""
     start: int
     """Where it begins in the statement's text."""
     end: int

@@ -31,7 +31,7 @@ class Marker:
     """Where a parameter goes."""
 
     number: int
-    """Its place among the statement's markers, from 0."""
+    """Its index among the statement's markers, from 0."""
     name: str = ""
 
     def __str__(self) -> str:
@@ -91,7 +91,7 @@ class SerializedValue:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """What a statement's markers stand for."""
+    """The values of a statement's markers."""
 
     given: Sequence[object] | Mapping[str, object] = field(default_factory=tuple)
 

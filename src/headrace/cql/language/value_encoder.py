@@ -1,7 +1,7 @@
-"""Values to their serialised form (native protocol, version 4): Python's, and terms of statements.
+"""Serializes values (native protocol, version 4): Python values, and terms of statements.
 
-What Python's values may be is what the driver takes. Sets and maps come out in their type's order, each element once, as servers store
-them. A term that does not fit its type is refused; so is a time of day without a zone, which each server reads in its own.
+Python values are those that the driver accepts. Sets and maps are in their type's order, without duplicates, as servers store them. A term
+that does not fit its type is rejected; so is a timestamp without a zone, which servers interpret differently.
 """
 
 from __future__ import annotations
@@ -280,7 +280,7 @@ def _timeuuid(value: Any) -> bytes:
 
 
 def unsigned_vint(value: int) -> bytes:
-    """Cassandra's variable-length number: the first byte's leading ones tell how many bytes follow."""
+    """Encode Cassandra's variable-length number: the first byte's leading ones give the count of further bytes."""
     size = max(1, -(-value.bit_length() // 7))
     if size > 8:
         return b"\xff" + value.to_bytes(8, "big")
@@ -320,7 +320,7 @@ _SCALARS: Final[Mapping[str, Callable[[Any], bytes]]] = {
 }
 
 
-# --- what is made of others
+# --- composite types
 
 
 def sized(value: bytes | None) -> bytes:
@@ -364,7 +364,7 @@ def _map(kind: CqlType, value: Any) -> bytes:
 
 
 def collection_of_pairs(kind: CqlType, pairs: Iterable[tuple[object, object]]) -> bytes:
-    """A map, serialised. A key that is there twice is refused: which value counts then differs from server to server."""
+    """Serialize a map. A duplicate key is rejected: servers differ in which value counts."""
     given = [(_inner(kind.args[0], key), _inner(kind.args[1], item)) for key, item in pairs]
     items = in_order(kind.args[0], given)
     if len(items) != len(given):

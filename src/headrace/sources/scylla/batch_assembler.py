@@ -1,8 +1,8 @@
-"""Pages of log rows to blocks of whole batches.
+"""Assembles pages of log rows into blocks of whole batches.
 
-A batch of ScyllaDB's is the rows of one stream with one `cdc$time`; its last row says `cdc$end_of_batch`. Pages cut batches anywhere, so
-the rows after the last end wait for the next page. A batch whose end does not come makes its stream *broken* from there on: nothing more of
-it is passed on, and the reader asks for it again. All this is done for whole columns; only broken streams are looked at one by one.
+A batch is the rows of one stream with one `cdc$time`; its last row has `cdc$end_of_batch`. Pages cut batches anywhere, so rows after the
+last end wait for the next page. A batch without an end makes its stream *broken* from there on: nothing more of it is delivered, and the
+reader queries it again. Whole columns are processed at once; only broken streams are handled one by one.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class BatchAssembler:
         ended = pc.fill_null(pc.equal(rows.column(END), _TRUE), False).to_numpy(zero_copy_only=False)
         torn = bounds[1:][~ended[bounds[1:] - 1]]
         if not last and len(torn) and torn[-1] == rows.num_rows:
-            # The last batch goes on, or ends, with the next page.
+            # The last batch continues, or ends, on the next page.
             self._waiting = rows.slice(int(bounds[-2]))
             rows, streams, times, torn = rows.slice(0, int(bounds[-2])), streams[: bounds[-2]], times[: bounds[-2]], torn[:-1]
         if len(torn) or self.broken:
@@ -98,7 +98,7 @@ def _bounds(streams: NDArray[np.uint8], times: NDArray[np.uint8]) -> NDArray[np.
 
 
 def check_operations(rows: pa.RecordBatch, table: TableName) -> None:
-    """Raise for rows whose operation is none that is known: what they mean is not known either."""
+    """Raise for rows with an unknown operation."""
     column = rows.column(OPERATION)
     if not column.null_count:
         codes = fixed_bytes(column, 1).view(np.int8)[:, 0]

@@ -1,7 +1,7 @@
-"""Which streams a table's log has, and since when: the port, and what is made of it.
+"""Stream generations of a table's log: the interface, and functions over it.
 
-A generation is named by the moment from which on it operates; it is known to clients before that moment. Its streams never change. Tables
-of keyspaces with vnodes share the cluster's generations; a table with tablets has its own.
+A generation is named by the time from which it operates; clients learn of it before that time. Its streams never change. Tables of
+keyspaces with vnodes share the cluster's generations; a table with tablets has its own.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from headrace.sources.scylla.windows import following, generation_at, start_us
 log = logging.getLogger("headrace.scylla")
 
 Groups = tuple[tuple[bytes, ...], ...]
-"""Stream ids by token range: what lies on the same servers stands together."""
+"""Stream ids grouped by token range, so that a group has the same replicas."""
 _MARGIN_S: Final = 60
 START_FORMS: Final = "write now, oldest, or a moment such as 2026-05-01T12:00:00Z"
 
 
 class StreamCatalog(Protocol):
-    """What a cluster says of streams."""
+    """A cluster's generations and streams."""
 
     def now(self) -> int:
         """The servers' time, microseconds since 1970."""
@@ -56,7 +56,7 @@ def floor_us(ttl: int, now: int) -> int:
 
 
 def start_at(generations: Sequence[int], time: int) -> StreamPosition:
-    """The place from which on everything after `time` is read."""
+    """Return the position from which everything after `time` is read."""
     found = generation_at(generations, time)
     if found is None:
         return StreamPosition(generations[0], start_us(generations[0]) - 1)
@@ -64,14 +64,14 @@ def start_at(generations: Sequence[int], time: int) -> StreamPosition:
 
 
 def oldest(generations: Sequence[int]) -> StreamPosition:
-    """The place before the first row of a log. A row that was written with a timestamp in the past may be older than the log's TTL."""
+    """Return the position before the first row of a log. A row written with a timestamp in the past may be older than the log's TTL."""
     return start_at(generations, 0)
 
 
 def past_lost_streams(catalog: StreamCatalog, table: TableName, place: StreamPosition, floor: int) -> StreamPosition:
-    """The place, or the beginning of a later generation where the streams of those before are not known any more.
+    """Return the position, or the start of a later generation if the streams of earlier ones are no longer known.
 
-    Only generations that ended before `floor` are passed over: all rows that were written in time have expired there.
+    Only generations that ended before `floor` are skipped: all rows written in time have expired there.
     """
     generations = catalog.generations(table)
     while (after := following(generations, place.generation)) is not None and start_us(after) <= floor:
@@ -85,7 +85,7 @@ def past_lost_streams(catalog: StreamCatalog, table: TableName, place: StreamPos
 
 
 def expired(generations: Sequence[int], since: int, floor: int) -> list[str]:
-    """The generations, or parts of them, between two moments of which nothing can be there any more, for people."""
+    """Return the generations, or parts of them, between two times whose rows have all expired, as text."""
     found = []
     for one in generations:
         after = following(generations, one)
@@ -96,7 +96,7 @@ def expired(generations: Sequence[int], since: int, floor: int) -> list[str]:
 
 
 def lost_log(table: TableName, since: int, floor: int, ttl: int) -> DefiniteError:
-    """Rows may be gone that nobody read."""
+    """Return the error for rows that may have expired unread."""
     return DefiniteError(
         f"the log of {table} was read up to {moment(since)}, and keeps its rows for {ttl} s: those before {moment(floor)} are gone unread",
         place=f"table {table}",
@@ -106,11 +106,11 @@ def lost_log(table: TableName, since: int, floor: int, ttl: int) -> DefiniteErro
 
 
 def shares(groups: Groups, share: int, of: int, at_once: int) -> list[tuple[bytes, ...]]:
-    """One task's part of the streams, as the lists that its queries ask for; every stream is in exactly one share."""
+    """Return one task's share of the streams, as lists for its queries; every stream is in exactly one share."""
     return [group[first : first + at_once] for group in groups[share::of] for first in range(0, len(group), at_once)]
 
 
 def grouped(streams: Sequence[bytes], at_once: int) -> Groups:
-    """Streams of which no ranges are known, by their order: a stream's id begins with its token."""
+    """Group streams without known ranges by their order: a stream id begins with its token."""
     ordered = sorted(streams)
     return tuple(tuple(ordered[first : first + at_once]) for first in range(0, len(ordered), at_once))

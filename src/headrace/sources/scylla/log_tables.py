@@ -32,11 +32,11 @@ class LoggedTable:
 
     table: CqlTable
     id: UUID
-    """Another one after the table was dropped and made anew."""
+    """Changes when the table is dropped and created again."""
     ttl: int
     """Seconds for which the log's rows live; 0: for ever."""
     options: CdcOptions | None
-    """None: the server does not tell."""
+    """None: the server does not provide it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def select_tables(session: CqlSession, wanted: Callable[[TableName], bool]) -> S
 
 
 def check_tables_readable(session: CqlSession, names: Iterable[TableName], source_options: ScyllaOptions) -> dict[TableName, LoggedTable]:
-    """These tables as they are now; an error names the first of which the log cannot be read."""
+    """Return these tables as they are now; raise for the first whose log cannot be read."""
     wanted = tuple(names)
     described = describe_all(session, [*wanted, *map(log_name, wanted)])
     found = {}
@@ -81,7 +81,7 @@ def log_name(name: TableName) -> TableName:
 
 
 def log_ttl(session: CqlSession, name: TableName, options: CdcOptions | None, source_options: ScyllaOptions) -> int:
-    """Seconds for which the log's rows live: as was chosen for reading, as the base table says, or as the log table does by itself."""
+    """Return the TTL of log rows in seconds: the configured one, the base table's option, or the log table's own."""
     if source_options.log_ttl:
         return source_options.log_ttl
     if options is not None:
@@ -105,7 +105,7 @@ def no_log(name: TableName, place: str) -> DefiniteError:
 
 
 def gone(name: TableName, place: str) -> DefiniteError:
-    """A table that was replicated is there no more."""
+    """Return the error for a replicated table that no longer exists."""
     return DefiniteError(
         f"the table {name} is not there any more",
         place=place,
@@ -114,7 +114,7 @@ def gone(name: TableName, place: str) -> DefiniteError:
 
 
 def check_options(name: TableName, options: CdcOptions | None) -> None:
-    """Raise if the log was told to say too little."""
+    """Raise if the log's options omit needed data."""
     if options is not None and options.delta != "full":
         raise DefiniteError(
             f"the log of {name} has delta = '{options.delta}': it says which rows changed, and not how",

@@ -21,7 +21,7 @@ _AGAIN, _AUDIT = " again", " audit"
 
 @dataclass(frozen=True, slots=True)
 class StreamPosition:
-    """A place in one table's log."""
+    """A position in one table's log."""
 
     generation: int
     """When the generation began to operate, milliseconds since 1970: that is its name."""
@@ -33,7 +33,7 @@ class StreamPosition:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """A place in the logs of all of a pipe's tables."""
+    """A position in the logs of all tables of a pipe."""
 
     places: Mapping[TableName, StreamPosition] = field(default_factory=dict)
     rereads: Mapping[tuple[TableName, int], StreamPosition] = field(default_factory=dict)

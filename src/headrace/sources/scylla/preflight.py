@@ -148,7 +148,7 @@ class _PreflightChecks:
         return ok(subject, f"kept for {ttl} s", "a pipe may be away for so long")
 
     def _may(self, query: str) -> HeadraceError | None:
-        """Why a query is refused; None if it is not."""
+        """Return why a query is rejected; None if it is accepted."""
         try:
             self.session.execute(query)
         except DefiniteError as error:

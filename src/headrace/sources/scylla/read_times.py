@@ -1,9 +1,8 @@
-"""When each read of a table's log took place: what tells a row that arrived after it from one that it has seen.
+"""Records when each read of a table's log took place, to distinguish rows that arrived later from rows that were read.
 
-A read of a moment takes place at a known age of that moment, or later: after a restart, or while the pipe catches up. Only those later
-reads are noted. A row counts as unseen if it was written after the earliest time at which its read can have been. Rows that a read has
-seen although they may count as unseen by that rule (they arrived while it was due) are remembered by their places, so that no row is
-delivered twice.
+A time is read when it has a known age, or later: after a restart, or while the pipe catches up. Only later reads are recorded. A row
+counts as unseen if it was written after the earliest time at which its read can have been. Rows that a read has seen although they may
+count as unseen by that rule (they arrived while it was due) are remembered by their positions, so that no row is delivered twice.
 
 Every error of this bookkeeping is on the safe side: a row is delivered twice, or reported although it was delivered; none is lost.
 """
@@ -25,9 +24,9 @@ from headrace.sources.scylla.position import FIRST, LogPosition, StreamPosition
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
 CLOCK_US: Final = 2_000_000
-"""How exactly it can be told when a row was written."""
+"""Precision with which the write time of a row is known."""
 MOST_REMEMBERED: Final = 10_000
-"""Places of rows that are remembered for each read of a table's log."""
+"""Row positions remembered per read of a table's log."""
 _PUNCTUAL_US: Final = 10_000_000
 """A read that is less late than this is not noted."""
 _MOST_NOTED: Final = 1000
@@ -44,7 +43,7 @@ class ReadTimes:
     late: tuple[tuple[tuple[int, int], ...], ...] = ()
     """For each read: (moment, time) pairs; everything after the moment was read at that time or later."""
     seen: tuple[frozenset[bytes], ...] = ()
-    """For each read: the places (stream and `cdc$time`) of rows that it saw although they may count as unseen."""
+    """For each read: the positions (stream and `cdc$time`) of rows that it saw although they may count as unseen."""
 
     @property
     def last(self) -> int:
@@ -53,7 +52,7 @@ class ReadTimes:
 
     def earliest(self, look: int, times: NDArray[np.int64]) -> NDArray[np.int64]:
         """When the moments of rows were read, at the earliest."""
-        # The look-back window before the beginning is read by the further reads only, and what is before that by none.
+        # Only later reads cover the look-back window before the start; no read covers what is before it.
         unread = times <= (self.begin if look == FIRST else self.begin - (self.ages[-1] - self.ages[0]))
         found: NDArray[np.int64] = np.where(unread, self.begin, times + self.ages[look])
         for after, at in self.late[look] if self.late else ():
@@ -61,7 +60,7 @@ class ReadTimes:
         return found
 
     def unseen(self, look: int, rows: pa.RecordBatch, times: NDArray[np.int64], written: pa.Int64Array) -> NDArray[np.bool_]:
-        """Which rows may have been written after a read of their moments, as far as that can be told."""
+        """Return which rows may have been written after a read of their times, as far as is known."""
         found: NDArray[np.bool_] = self.after(look, times, written)
         known = self.seen[look] if self.seen else frozenset()
         if known and found.any():
@@ -71,15 +70,15 @@ class ReadTimes:
         return found
 
     def after(self, look: int, times: NDArray[np.int64], written: pa.Int64Array, sure_us: int = -CLOCK_US) -> NDArray[np.bool_]:
-        """Which rows were written after a read of their moments, by more than `sure_us`; not those of which it is not known."""
+        """Return which rows were written after a read of their times, by more than `sure_us`; rows with unknown write time are excluded."""
         known = np.asarray(written.is_valid().to_numpy(zero_copy_only=False))
         found: NDArray[np.bool_] = known & (written.fill_null(0).to_numpy() * 1_000_000 > self.earliest(look, times) + sure_us)
         return found
 
     def doubtful(self, look: int, rows: pa.RecordBatch, times: NDArray[np.int64], written: pa.Int64Array) -> dict[str, int]:
-        """Rows that a read has seen and that may count as unseen: their places, in hexadecimal, and when they were written.
+        """Return rows that a read has seen and that may count as unseen: positions in hexadecimal, and write times.
 
-        (It is told anew each time when a row was written, and not to the second: hence the wide margin.)
+        (A write time is estimated at each read, with an error of more than a second: hence the wide margin.)
         """
         if not self.last or written.null_count == len(written):
             return {}
@@ -88,18 +87,18 @@ class ReadTimes:
 
 
 def batch_ids(rows: pa.RecordBatch) -> list[bytes]:
-    """The places of log rows: stream and `cdc$time` of each."""
+    """Return the positions of log rows: stream and `cdc$time`."""
     both = np.hstack([fixed_bytes(rows.column(STREAM), 16), fixed_bytes(rows.column(TIME), 16)])
     return [one.tobytes() for one in both]
 
 
 @dataclass(slots=True)
 class ReadTimeRecord:
-    """What the driver keeps of the reads of one table's log."""
+    """The driver's record of the reads of one table's log."""
 
     late: list[list[tuple[int, int]]] = field(default_factory=list)
     seen: list[dict[bytes, int]] = field(default_factory=list)
-    """For each read: the places of rows and when they were written, seconds since 1970."""
+    """For each read: positions of rows and their write times, in seconds since 1970."""
 
     def known(self, ages: Sequence[int], begin: int) -> ReadTimes:
         """What tasks need of it."""
@@ -107,35 +106,35 @@ class ReadTimeRecord:
         return ReadTimes(tuple(ages), begin, tuple(map(tuple, self.late)), tuple(map(frozenset, self.seen)))
 
     def moved(self, ages: Sequence[int], before: Sequence[StreamPosition], after: Sequence[StreamPosition], now: int) -> bool:
-        """Note the reads of a batch that begins now, from these places to those, if they are late. Whether something was noted."""
+        """Record the reads of a batch that starts now, between these positions, if they are late. Return whether anything was recorded."""
         self._fit(len(ages))
         changed = False
         for noted, age, first, last in zip(self.late, ages, before, after, strict=True):
-            # A place without a window was reached together with the read before: only this entry tells that its rows are delivered.
+            # A position without a window was reached together with the previous read: only this entry shows that its rows are delivered.
             if first.time != last.time and (last.since < 0 or now - last.time - age > _PUNCTUAL_US):
                 noted.append((first.time, now))
                 changed = True
                 if len(noted) > _MOST_NOTED:
-                    # A moment whose own entry is gone has that of an earlier one: it counts as read earlier, which is safe.
+                    # A time without an entry uses that of an earlier one: it counts as read earlier, which is safe.
                     del noted[::2]
         return changed
 
     def remember(self, look: int, places: Mapping[str, int]) -> None:
-        """Places of rows that a read has seen (see `ReadTimes.doubtful`)."""
+        """Remember positions of rows that a read has seen (see `ReadTimes.doubtful`)."""
         self.seen[look] |= {bytes.fromhex(place): written for place, written in places.items()}
 
     def forget(self, ttl: int, now: int) -> None:
-        """Drop what is about rows that have expired; and the oldest places if there are too many."""
+        """Drop entries of expired rows, and the oldest positions if there are too many."""
         for number, (noted, places) in enumerate(zip(self.late, self.seen, strict=True)):
             self.late[number] = [(after, at) for after, at in noted if at + ttl * 1_000_000 > now]
             alive = {place: written for place, written in places.items() if (written + ttl) * 1_000_000 > now}
             self.seen[number] = dict(sorted(alive.items(), key=lambda one: one[1])[-MOST_REMEMBERED:])
 
     def renew(self, now: int, known: Mapping[bytes, int]) -> None:
-        """Whatever was written up to now is in the sink by another way.
+        """Reset: everything written up to now reached the sink in another way.
 
-        `known` are places of rows that an audit has found, and when they were written. They may be younger than the time of writing can
-        tell (`CLOCK_US`), and would count as unseen again.
+        `known`: positions and write times of rows that an audit has found. They may be younger than write times can show (`CLOCK_US`), and
+        would count as unseen again.
         """
         self.late = [[(-1, now)] for _ in self.late]
         self.seen = [dict(known) for _ in self.seen]

@@ -1,6 +1,6 @@
-"""Batches of the log that are left out because somebody asked for it: just those, and what was in them.
+"""Batches of the log that the user asked to skip, and a record of their rows.
 
-A batch is the rows of one stream with one `cdc$time`; it is met again wherever its window is looked at again.
+A batch is the rows of one stream with one `cdc$time`; it occurs again whenever its window is read again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from headrace.model.schema import TableName
 from headrace.sources.scylla.position import AUDIT, LogPosition, parse_name
 
 MOST_BYTES: Final = 16 << 10
-"""Of what was left out, told of one batch."""
+"""Reported bytes per skipped batch."""
 
 
 def is_passed(place: str, reached: LogPosition) -> bool:
-    """Whether a log that was read up to a position, and looked at once more where it is, is behind a place."""
+    """Whether a log that was read up to a position, including rereads, is past a batch's position."""
     at = BatchPosition.parse(place)
     if at is None:
         return False
@@ -35,7 +35,7 @@ def is_passed(place: str, reached: LogPosition) -> bool:
 
 @dataclass(slots=True)
 class BatchSkipper:
-    """What one task leaves out, and what it left out."""
+    """The batches that one task skips, and those that it found."""
 
     places: Iterable[str] = ()
     _by_table: dict[str, list[BatchPosition]] = field(default_factory=dict)
@@ -46,7 +46,7 @@ class BatchSkipper:
             self._by_table.setdefault(place.table, []).append(place)
 
     def without(self, rows: pa.RecordBatch, table: TableName) -> pa.RecordBatch:
-        """Log rows without those that are left out."""
+        """Return log rows without the skipped ones."""
         for place in self._by_table.get(str(table), ()):
             asked = pc.and_(pc.equal(rows.column(STREAM), place.stream), pc.equal(rows.column(TIME), place.time))
             met = np.asarray(pc.fill_null(asked, False).to_numpy(zero_copy_only=False))
@@ -56,7 +56,7 @@ class BatchSkipper:
         return rows
 
     def told(self) -> list[dict[str, str]]:
-        """Each batch that was left out, with its rows."""
+        """Return each skipped batch with its rows."""
         return [
             {"place": str(place), "table": place.table, "rows": str(len(rows)), "content": "\n".join(rows)[:MOST_BYTES]}
             for place, rows in self._found.items()

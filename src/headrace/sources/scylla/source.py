@@ -1,4 +1,4 @@
-"""ScyllaDB's log behind the source's port: what is carried to the planner's process."""
+"""The ScyllaDB source; sent to the planner's process."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a cluster says of generations and streams, asked of its own tables.
+"""Reads generations and streams from the cluster's system tables.
 
 Keyspaces with vnodes: `cdc_generation_timestamps` and `cdc_streams_descriptions_v2`, for the whole cluster. Keyspaces with tablets:
-`cdc_timestamps` and `cdc_streams`, for each table; a table that is named there has tablets. Which keyspaces hold them is a setting.
+`cdc_timestamps` and `cdc_streams`, per table; a table that occurs there has tablets. The keyspaces that hold them are options.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.windows import start_us
 
 CURRENT: Final = 0
-"""The state of a stream that a generation has; those that it closed or opened are listed beside."""
+"""The state of a stream that belongs to a generation; closed and opened streams are listed separately."""
 _CLOCK_S: Final = 10.0
 _LONGEST_S: Final = 5.0
 
@@ -39,7 +39,7 @@ class ServerCatalog:
     options: ScyllaOptions
     clock: Callable[[], float] = time.monotonic
     _known: dict[TableName | None, tuple[float, list[int]]] = field(default_factory=dict)
-    """Generations and when they were asked for; None: the cluster's."""
+    """Generations and when they were queried; None: the cluster's."""
     _streams: dict[tuple[TableName | None, int], Groups] = field(default_factory=dict)
     _asked: float = float("-inf")
     _ahead: int = 0
@@ -50,7 +50,7 @@ class ServerCatalog:
         if self.clock() - self._asked > _CLOCK_S:
             [(said,)] = self._ask("SELECT now() FROM system.local")
             assert isinstance(said, UUID)
-            # Taken after the answer: the server's time is not before what we say.
+            # Take the time after the answer, so that the server's clock is not ahead of it.
             self._asked = self.clock()
             self._ahead = micros(said) - int(self._asked * 1e6)
         return int(self.clock() * 1e6) + self._ahead
@@ -91,7 +91,7 @@ class ServerCatalog:
         return self._kept(table, lambda: self._tablet_generations(table)) if self._with_tablets is not False else []
 
     def _kept(self, key: TableName | None, ask: Callable[[], list[int]]) -> list[int]:
-        """An answer that is not older than it may be (`StreamCatalog.generations`)."""
+        """Return a cached answer while it is fresh enough (`StreamCatalog.generations`)."""
         asked, found = self._known.get(key, (float("-inf"), []))
         if self.clock() - asked >= min(self.options.confidence / 2, _LONGEST_S):
             begun = self.clock()
@@ -126,7 +126,7 @@ class ServerCatalog:
         return grouped([row.stream_id for row in rows], self.options.streams_per_query)
 
     def _ask(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any]:
-        """A query's rows; servers that are away are waited for."""
+        """Return a query's rows; retry while servers are unreachable."""
         return retrying(lambda: self.session.execute(query, parameters))
 
     def _if_there(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any] | None:

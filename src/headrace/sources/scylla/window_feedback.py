@@ -1,6 +1,6 @@
-"""How many rows the last windows had, told by the driver to the planner, which is another process: one small file.
+"""Row counts of the last windows, written by the driver for the planner, which is another process: one small file.
 
-Invariant: nothing depends on it but the length of windows. A file that is missing, old or damaged leaves lengths as they are.
+Invariant: only the length of windows depends on it. A missing, old or damaged file leaves lengths unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.sources.scylla.position import LogPosition
 
 
 def write_feedback(path: Path, reached: LogPosition, rows: Mapping[str, int]) -> None:
-    """Say how many rows the windows had that ended here, by the names that they have in offsets."""
+    """Write how many rows the windows that ended here had, by their labels in offsets."""
     ends = reached.to_json()
     content = {label: [ends[label][1], count] for label, count in rows.items() if label in ends}
     temporary = path.with_suffix(".new")

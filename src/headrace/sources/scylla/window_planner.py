@@ -51,11 +51,11 @@ class WindowPlanner:
     wait: Callable[[float], None] = time.sleep
     _courses: dict[str, _WindowState] = field(default_factory=dict)
     _expired: set[TableName] = field(default_factory=set)
-    """Tables whose expired rows were named in a warning."""
+    """Tables for which a warning named expired rows."""
     _audit_ends: dict[TableName, int] = field(default_factory=dict)
-    """Up to which moment each audit that has begun goes."""
+    """The end time of each running audit."""
     _queries: dict[TableName, tuple[int, int]] = field(default_factory=dict)
-    """A table's last generation, and how many queries a look at all its streams takes."""
+    """A table's last generation, and how many queries read all its streams."""
 
     def initial(self) -> Offset:
         return LogPosition({name: start.place for name, start in self.starts.items()}).to_json()
@@ -77,7 +77,7 @@ class WindowPlanner:
 
     def splits(self, start: Offset, end: Offset) -> list[WindowSplit]:
         before, after = LogPosition.from_json(start), LogPosition.from_json(end)
-        # A batch that was planned before a table was left out is read without it.
+        # A batch planned before a table was excluded is read without it.
         reads = [((name, FIRST), place, before.places.get(name)) for name, place in sorted(after.places.items())]
         reads += [(key, place, before.rereads.get(key)) for key, place in sorted(after.rereads.items())]
         windows = [
@@ -93,13 +93,13 @@ class WindowPlanner:
         return [WindowSplit(listed, share, of) for share in range(of)]
 
     def commit(self, end: Offset) -> None:
-        """Nothing is kept for batches that are done."""
+        """Completed batches leave no state."""
 
     def stop(self) -> None:
         self.catalog.close()
 
     def _advanced(self, name: TableName, place: StreamPosition, now: int) -> StreamPosition:
-        """Where the next window of a table ends; the place itself if none is due."""
+        """Return where a table's next window ends; the current position if none is due."""
         return self._next(name, self._checked(name, place, now), now - self.options.confidence_us, FIRST)
 
     def _rereads(
@@ -126,13 +126,13 @@ class WindowPlanner:
     ) -> StreamPosition:
         """Where a further read of a log is after the batch; it stays behind the read before it, which goes from `read` to `end`."""
         if place.time >= read.time and end.time <= horizon:
-            # The read before is so late itself that nothing can arrive after it within the look-back window.
+            # The previous read is so late that nothing can arrive after it within the look-back window.
             return StreamPosition(end.generation, end.time)
         place = past_lost_streams(self.catalog, name, place, floor_us(self.starts[name].ttl, now))
         return self._next(name, place, min(horizon, read.time), look)
 
     def _audited(self, name: TableName, place: StreamPosition | None, horizon: int, now: int) -> StreamPosition:
-        """Where the audit of a log is after the batch. A place without a window holds the time at which the last audit ended."""
+        """Return the audit's position after the batch. A position without a window holds the time at which the last audit ended."""
         generations, idle = self.catalog.generations(name), StreamPosition(0, now)
         if place is None:
             return idle
@@ -149,7 +149,7 @@ class WindowPlanner:
     def _next(self, name: TableName, place: StreamPosition, horizon: int, look: int) -> StreamPosition:
         generations = self.catalog.generations(name)
         course = self._courses.setdefault(label_of(name, look), _WindowState())
-        # Nobody waits for the further reads: they ask less often.
+        # Later reads are not urgent: they query less often.
         least = self._least(name, onward(place, generations).generation) * (_AGAIN_WINDOWS if look else 1)
         window = next_window(place, generations, horizon, course.size, least)
         if window is None:
@@ -158,9 +158,10 @@ class WindowPlanner:
         return window.end
 
     def _checked(self, name: TableName, place: StreamPosition, now: int) -> StreamPosition:
-        """The place, or a later one if streams between are gone. Raises if unread rows have expired there, unless that is allowed.
+        """Return the position, or a later one if streams in between are gone. Raise if unread rows have expired there, unless that is
+        allowed.
 
-        Otherwise reading goes on from the place: rows that were written later with timestamps of that time are still there.
+        Otherwise reading continues at the position: rows written later with timestamps of that time still exist.
         """
         begin = self.starts[name]
         floor = min(floor_us(begin.ttl, now), now - self.options.confidence_us)
@@ -177,7 +178,7 @@ class WindowPlanner:
         return past_lost_streams(self.catalog, name, place, floor)
 
     def _least(self, name: TableName, generation: int) -> int:
-        """The least length of a window: with many streams, so long that servers are not asked too often."""
+        """Return the least length of a window: with many streams, long enough not to query servers too often."""
         self._queries_of(name, generation)
         queries = sum(count for _, count in self._queries.values())
         return max(self.options.window_us, int(queries / self.options.queries_per_second * 1e6))

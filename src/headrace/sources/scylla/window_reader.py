@@ -1,7 +1,7 @@
-"""The reading side: a window of a table's log, one task's share of its streams, as blocks of whole batches.
+"""Reads a window of a table's log: one task's share of its streams, as blocks of whole batches.
 
-A window is over for the confidence time when it is read, so what is there is all there will be. A batch without its end is an answer that
-came too early: it is asked for again, and never delivered in part.
+A window is older than the confidence time when it is read, so it is complete. A batch without its end was read too early: it is queried
+again, and never delivered in part.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ log = logging.getLogger("headrace.scylla")
 
 BLOCK_ROWS, BLOCK_BYTES = 65_536, 32 << 20
 LEFT: Final = "cdc$left"
-"""What the answers' column is called that says how many seconds a log row has left to live."""
+"""The result column with the remaining TTL of a log row, in seconds."""
 _END_PATIENCE_S: Final = 30.0
 _END_WAIT_S: Final = 0.5
 _MOST_PLACES: Final = 100
-"""Places of late rows that an audit names in a window; the rows of others are counted."""
+"""Positions of late rows that an audit names per window; further rows are only counted."""
 _MOST_LATE: Final = 10_000
-"""Late rows of one answer whose places are looked at; others are counted."""
+"""Late rows per answer whose positions are read; further rows are only counted."""
 _AHEAD_US: Final = 60_000_000
-"""Servers refuse writes whose timestamp is further ahead of their clocks than a few seconds."""
+"""Servers reject timestamps more than a few seconds ahead of their clocks."""
 
 
 class LateRows(TypedDict):
     """What an audit found in a window."""
 
     places: dict[str, list[int]]
-    """Batches of log rows by their places: how many rows, and when they were written (seconds since 1970)."""
+    """Late batches by position: row count and write time (seconds since 1970)."""
     more: int
     """Rows of other batches."""
 
@@ -88,9 +88,9 @@ class LogReader:
     logs: Mapping[TableName, KnownLog]
     options: ScyllaOptions
     begun: Mapping[TableName, LogStartTimes] = field(default_factory=dict)
-    """Tables that were begun with a copy of their rows, of which the log does not tell all."""
+    """Tables that started with a snapshot, which the log does not describe completely."""
     skips: frozenset[str] = frozenset()
-    """Batches that are left out, by their places."""
+    """Batches to skip, by position."""
 
     def read(self, split: WindowSplit) -> Generator[LogBlock | RowBlock, None, Json]:
         """Yield the blocks of a split; return how many log rows each table had, and the batches that were skipped."""
@@ -146,9 +146,9 @@ class WindowRead:
         return self.log.looks or ReadTimes(read_ages(self.options, self.log.ttl))
 
     def late_blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
-        """The rows that the read before cannot have seen, as far as that can be told.
+        """Yield the rows that the previous read cannot have seen, as far as is known.
 
-        Which streams have such rows is asked with few columns; hardly ever is there one.
+        A query of few columns finds the streams with such rows; usually there are none.
         """
         late: set[bytes] = set()
         for rows in self._times(asked):
@@ -200,7 +200,7 @@ class WindowRead:
         return {"places": places, "more": more}
 
     def blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
-        """The rows of these streams, asked for list by list."""
+        """Yield the rows of these streams, one query per list."""
         first, last = greatest(self.window.after), greatest(self.window.until)
         requests = [self._request(streams, first, last) for streams in asked]
         gathering = BlockBuffer(BLOCK_ROWS, BLOCK_BYTES)
@@ -253,7 +253,7 @@ class WindowRead:
             self._torn |= assembler.torn
 
     def _settled(self, first: UUID, last: UUID) -> Iterator[pa.RecordBatch]:
-        """The rows of streams whose batches had no end, when they have one."""
+        """Yield the rows of streams whose batches had no end, once they have one."""
         deadline = time.monotonic() + _END_PATIENCE_S
         while self._broken:
             broken, self._broken = self._broken, {}
@@ -310,9 +310,9 @@ def times_query(table: CqlTable) -> str:
 
 
 def written_at(rows: pa.RecordBatch, left: pa.BinaryArray, ttl: int, now_us: int) -> pa.Int64Array:
-    """When log rows were written, in seconds since 1970, told from what is left of their life; null where that cannot be true.
+    """Return when log rows were written, in seconds since 1970, from their remaining TTL; null if that is implausible.
 
-    (It cannot where the log's TTL was another one when the row was written.)
+    (The log's TTL may have been another one when the row was written.)
     """
     count = rows.num_rows
     if not ttl or left.null_count == count:

@@ -1,8 +1,8 @@
-"""Which stretch of a table's log is read next: pure arithmetic of times.
+"""Chooses which part of a table's log is read next: pure arithmetic of times.
 
-A window lies in one generation of streams and ends at a moment that has been over for the confidence time. Microseconds are not cut, so a
-window holds all rows of a `cdc$time` or none. Windows grow fourfold while they hold little and shrink to what holds enough: so an old
-generation without a change costs a few windows, whatever its age.
+A window lies in one generation of streams and ends before the confidence time. Microseconds are not cut, so a window holds all rows of a
+`cdc$time` or none. Windows grow fourfold while they hold few rows and shrink when they hold many, so an old generation without changes
+costs a few windows regardless of its age.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def following(generations: Sequence[int], generation: int) -> int | None:
 
 
 def onward(place: StreamPosition, generations: Sequence[int]) -> StreamPosition:
-    """The place where reading goes on: at the beginning of the next generation if one was read to its end.
+    """Return where reading continues: at the start of the next generation if the current one was read to its end.
 
-    A generation that became known late, when its predecessor was read beyond its end already, is read from its own beginning all the same:
-    what was written since then is in its streams.
+    A generation that became known late, after its predecessor was read past its end, is still read from its own start: what was written
+    since then is in its streams.
     """
     while (after := following(generations, place.generation)) is not None and place.time >= start_us(after) - 1:
         place = StreamPosition(after, start_us(after) - 1, place.since)
@@ -66,9 +66,9 @@ def onward(place: StreamPosition, generations: Sequence[int]) -> StreamPosition:
 
 
 def next_window(place: StreamPosition, generations: Sequence[int], horizon: int, size: int, least: int) -> Window | None:
-    """The window to read from a place on, `size` long at the most; None if nothing is due.
+    """Return the window to read from a position, at most `size` long; None if nothing is due.
 
-    Nothing after `horizon` is read. A window that is shorter than `least` waits, unless its generation ends with it.
+    Nothing after `horizon` is read. A window shorter than `least` waits, unless its generation ends with it.
     """
     place = onward(place, generations)
     after = following(generations, place.generation)
@@ -82,7 +82,7 @@ def next_window(place: StreamPosition, generations: Sequence[int], horizon: int,
 
 
 def window_to(place: StreamPosition) -> Window:
-    """The window that ended at a place."""
+    """Return the window that ended at a position."""
     return Window(place.generation, place.since, place.time)
 
 
@@ -91,5 +91,5 @@ def adapted(size: int, window: Window, rows: int, wanted_rows: int, least: int) 
     fit = window.length * wanted_rows // max(rows, 1)
     if fit < size:
         return max(fit, least)
-    # A window that was cut short by the clock says nothing about how much more a longer one would bear.
+    # A window cut short by the clock does not show how many rows a longer one would have.
     return min(fit, size * _GROWTH) if window.length >= size else size

@@ -1,13 +1,13 @@
 """A ScyllaDB-style log for Apache Cassandra: statements and their log rows, written in one logged batch.
 
-Whoever writes through a captured session gets a log that a reader of ScyllaDB's cannot tell from one. A logged batch is all or nothing, so
-log and table agree, also after a crash. Every statement gets an explicit timestamp, so that cells and log rows agree on it.
+A captured session writes a log that readers of ScyllaDB's log can read. A logged batch is atomic, so log and table agree, also after a
+crash. Every statement gets an explicit timestamp, so that cells and log rows have the same one.
 
-Limits: what is written past captured sessions is not in the log. Cassandra chooses the keys of lists itself, by its clock; the log's keys
-are chosen here, by ours, so the order of elements that two sessions add to one list at the same moment may differ. Elements that a
-statement names by place or by value are looked up before the write: in the table, and their keys in what this session or the log knows;
-where neither knows them, the statement is refused. Images, too, are read before the write. As in ScyllaDB, neither is atomic with writers
-elsewhere. Cassandra bounds the size of a batch, and here the log's rows are in it.
+Limits: writes outside captured sessions are not in the log. Cassandra chooses list keys by its own clock, and the log's keys are chosen
+here, so the order of elements that two sessions add to one list at the same time may differ. Elements that a statement names by index or
+value are looked up before the write: values in the table, keys in this session's state or the log; if neither has them, the statement is
+rejected. Images are also read before the write. As in ScyllaDB, neither is atomic with other writers. Cassandra limits the size of a
+batch, which includes the log rows.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ _FIRST: Final = re.compile(r"(?:\s+|--[^\n]*|//[^\n]*|/\*.*?\*/)*(\w+)", re.DOTA
 _STAMP: Final = "headrace_timestamp"
 _PROTOCOL: Final = 4
 _GENERATIONS_US: Final = 10_000_000
-"""After so long generations are asked for again; ScyllaDB makes them known longer than that before they begin."""
+"""Refresh interval of generations; ScyllaDB announces them longer before they begin."""
 
 
 class CapturedSession:
-    """A session whose changes to some tables are logged. Statements are carried out one after the other, from any thread."""
+    """A session that logs the changes to some tables. Statements are executed one after the other, from any thread."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class CapturedSession:
         options: CdcOptions | Mapping[TableName, CdcOptions] | None = None,
         clock: Clock = wall_clock,
     ) -> None:
-        """`generations`: what operates, or the keyspace whose tables tell it."""
+        """`generations`: the generations, or the keyspace of the tables that list them."""
         self.session = session
         self._clock = clock
         self._told_by = generations if isinstance(generations, str) else ""
@@ -160,7 +160,7 @@ class CapturedSession:
         batch.add(_bound(self.session.prepare(_stamped(change, text, "?") if own else text), values))
 
     def _without_list_keys(self, change: ChangeStatement, given: Parameters) -> tuple[str, set[int]]:
-        """The statement with places of lists' elements for their keys, which Cassandra does not take; and the markers that fall away."""
+        """Return the statement with list indexes instead of keys, which Cassandra does not accept, and the markers that are removed."""
         timeout = change.using.timeout
         text, dropped = change.text, {timeout.number} if isinstance(timeout, Marker) else set()
         for assignment in sorted(change.assignments, key=lambda one: one.key_span, reverse=True):
@@ -238,7 +238,7 @@ class CapturedSession:
         return CqlCatalog(self.session.address.keyspace, dict(self._capture.tables), types)
 
     def _widen_log(self, old: CqlTable, new: CqlTable) -> None:
-        """Columns that the log gets are there before the base table has them."""
+        """Add columns to the log before the base table has them."""
         there = {column.name for column in log_table(old).columns}
         for column in log_table(new).columns:
             if column.name not in there:
@@ -260,10 +260,10 @@ def capture(
     create: bool = True,
     clock: Clock = wall_clock,
 ) -> CapturedSession:
-    """A session whose changes to these tables (`keyspace.table`) are logged, on a server that has no log of its own.
+    """Return a session that logs changes to these tables (`keyspace.table`), on a server without a log of its own.
 
-    `generations` is the keyspace of the tables that tell generations and streams, or the generations themselves. With `create`, log tables
-    that are missing are made, and so are those tables with a first generation.
+    `generations` is the keyspace of the tables that list generations and streams, or the generations themselves. With `create`, missing
+    log tables are created, and so are those tables with a first generation.
     """
     ours = session if isinstance(session, CqlSession) else adopted(session)
     names = [name if isinstance(name, TableName) else _parsed(name, ours) for name in tables]
@@ -301,7 +301,7 @@ def _check_log_table(session: CqlSession, table: CqlTable) -> None:
 
 
 def adopted(driver: Session) -> CqlSession:
-    """A session of the driver's own as one of ours. Its protocol handler becomes ours, which reads pages as bytes where it is asked to."""
+    """Adapt a plain driver session. Its protocol handler is replaced by one that can return pages as bytes."""
     cluster = driver.cluster
     contact = cluster.contact_points[0]
     host, port = contact if isinstance(contact, tuple) else (contact, cluster.port)
@@ -359,7 +359,7 @@ def _first_word(text: str) -> str:
 
 
 def _stamped(change: ChangeStatement, text: str, timestamp: str) -> str:
-    """The statement with a timestamp. Places of keys may have moved what follows; USING stands where it stood, counted from its side."""
+    """Return the statement with a timestamp. Replaced keys may have shifted the text, so USING is located from its own end."""
     moved = len(text) - len(change.text) if change.verb == "DELETE" else 0
     at = change.timestamp_at + moved
     return text[:at] + change.timestamp_form.format(timestamp) + text[at:]
@@ -377,7 +377,7 @@ def _timeout_s(term: Term, given: Parameters) -> float:
 
 
 def _bound(prepared: PreparedStatement, values: Sequence[Any] | Mapping[str, Any]) -> BoundStatement:
-    """Parameters bound, of which some may be serialised already."""
+    """Bind parameters, some of which may be serialized already."""
     ordered = [values[column.name] for column in prepared.column_metadata] if isinstance(values, Mapping) else list(values)
     bound = BoundStatement(prepared)
     serialised = []

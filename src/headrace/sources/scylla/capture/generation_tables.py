@@ -31,9 +31,9 @@ def prepare_generations(session: CqlSession, keyspace: str, now: int, *, ranges:
 
 
 def add_generation(session: CqlSession, keyspace: str, generation: Generation) -> None:
-    """Make a generation known, some time before it begins: captured sessions look for new ones every ten seconds.
+    """Announce a generation some time before it begins: captured sessions refresh every ten seconds.
 
-    Its streams come first: who sees it finds them.
+    Its streams are written first, so that every reader of the generation finds them.
     """
     name = quoted(keyspace)
     for one in generation.ranges:
@@ -45,7 +45,7 @@ def add_generation(session: CqlSession, keyspace: str, generation: Generation) -
 
 
 def read_generations(session: CqlSession, keyspace: str) -> Generations:
-    """The generations that a keyspace's tables tell."""
+    """Read the generations from a keyspace's tables."""
     name = quoted(keyspace)
     starts = session.execute(f"SELECT time FROM {name}.cdc_generation_timestamps WHERE key = 'timestamps'")
     found = []

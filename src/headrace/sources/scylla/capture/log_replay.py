@@ -1,7 +1,7 @@
-"""What log rows say of partitions: the way back from the log to cells.
+"""Replays log rows into partitions of cells.
 
-Deltas are taken at their word: a collection that was cleared in a row of time T was cleared at T - 1. Images say nothing new and are passed
-over. It serves to learn again what an earlier capture wrote, and to check that the log says all that a statement did.
+Deltas are exact: a collection cleared in a row of time T was cleared at T - 1. Images add nothing and are skipped. Used to restore the
+state of an earlier capture, and to check that the log is complete.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _IMAGES = frozenset({Operation.PREIMAGE, Operation.POSTIMAGE})
 
 
 def replay_log(table: CqlTable, rows: Iterable[Values], written: int) -> dict[Key, Partition]:
-    """The partitions that rows of a table's log tell of, in any order of batches. `written`: when, seconds since 1970."""
+    """Return the partitions described by rows of a table's log, with batches in any order. `written`: write times, seconds since 1970."""
     found: dict[Key, Partition] = {}
     starts: dict[tuple[bytes, int], ClusteringBound] = {}
     for row in sorted(rows, key=lambda row: (row[TIME] or b"", row[SEQUENCE] or b"")):

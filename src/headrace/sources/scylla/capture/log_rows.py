@@ -1,8 +1,8 @@
-"""What is written to a partition, as rows of the log.
+"""Converts writes to a partition into log rows.
 
-A write is cut by timestamp; within one timestamp by TTL, by static and clustered rows, by kind, and where a row marker meets elements of
-a collection that was not cleared. All rows of a timestamp share one `cdc$time`; they are numbered from 0, and the last one says so. A
-collection that was cleared at T shows at T + 1.
+A write is split by timestamp; within a timestamp by TTL, by static and clustered rows, by kind, and where a row marker meets elements of a
+collection that was not cleared. All rows of a timestamp share one `cdc$time`; they are numbered from 0, and the last one is marked. A
+collection cleared at T appears at T + 1.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class LogRow:
 
 @dataclass(slots=True)
 class _Part:
-    """What one delta row says of a row's columns."""
+    """One delta row's content for a row's columns."""
 
     cells: dict[str, Cell] = field(default_factory=dict)
     collections: dict[str, Collection] = field(default_factory=dict)

@@ -1,8 +1,7 @@
-"""What statements do to cells.
+"""Converts statements into cells.
 
-INSERT writes a row marker, UPDATE does not. A collection that is set as a whole is cleared just before the statement's timestamp, one that
-a column DELETE names at that timestamp. Elements of lists are known by timeuuids; where a statement names them by place or value, the
-list is read first.
+INSERT writes a row marker, UPDATE does not. Assigning a whole collection clears it just before the statement's timestamp; deleting the
+column clears it at that timestamp. List elements have timeuuid keys; if a statement names them by index or value, the list is read first.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from headrace.sources.scylla.capture.where_clause import select_rows
 
 _MOST_TTL = 20 * 365 * 86400
 ReadList = Callable[[CqlTable, Key, Key | None, str], list[tuple[bytes, bytes]]]
-"""The keys and values of a list that are there before the statement; the clustering key is None for static columns."""
+"""Returns the keys and values of a list before the statement; the clustering key is None for static columns."""
 
 
 class ListKeys:
-    """Timeuuids for elements of lists: those that are appended rise, those that are prepended fall, whatever the clock does."""
+    """Timeuuid keys of list elements: ascending for appended, descending for prepended ones, independent of clock steps."""
 
     _TURN = 1262304000_0000000
     """2010, in units of 100 ns: what is prepended gets a time as long before this as now is after it."""

@@ -1,8 +1,7 @@
-"""What a partition holds, learned from a server: its rows, and from the log the keys of its lists.
+"""Loads a partition's state from a server: its rows, and the keys of its lists from the log.
 
-Apache Cassandra tells values and write times, but not the keys of lists. Those are in the log, as long as its rows live and as long as
-every write went through a capture. Where rows and log agree on a list, its keys are known; a list on which they do not is an error as soon
-as its elements must be named.
+Apache Cassandra returns values and write times, but not list keys. The log has those while its rows live, if every write went through a
+capture. Where rows and log agree on a list, its keys are known; otherwise an error is raised as soon as its elements must be named.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from headrace.sources.scylla.capture.stream_ids import Generations, token_of
 from headrace.sources.scylla.capture.table_state import Elements, ListLocation, TableState, seen_elements
 
 _UNNAMED: Final = bytes(8)
-"""How keys begin that stand for those of a list which nobody knows; no timeuuid does."""
+"""Prefix of placeholder keys for lists whose keys are unknown; no timeuuid begins with it."""
 _SIGNS: Final = 0x8080808080808080
 _MOST: Final = 10_000
 """How many lists are remembered; the one that was not needed for the longest time is learned again."""
@@ -34,7 +33,7 @@ _Place = tuple[TableName, Key, Key | None]
 
 
 class PartitionStateLoader:
-    """Fills a state with the rows that a statement needs to know; for each statement anew, since others write too."""
+    """Loads the rows that a statement needs; again for each statement, since others write too."""
 
     def __init__(self, session: CqlSession, state: TableState, generations: Callable[[], Generations], clock: Callable[[], int]) -> None:
         self._session, self._state = session, state
@@ -42,7 +41,7 @@ class PartitionStateLoader:
         self._fresh: set[_Place] = set()
         self._logged: dict[tuple[TableName, Key], Partition] = {}
         self._lists: OrderedDict[tuple[_Place, str], Elements] = OrderedDict()
-        """Lists whose keys are known, as this session left them."""
+        """Lists whose keys are known, as of this session's last write."""
 
     def begin(self) -> None:
         """A statement begins: what was known is old."""
@@ -51,7 +50,7 @@ class PartitionStateLoader:
         self._state.partitions.clear()
 
     def __call__(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
-        """Make sure that rows (None: the static columns) are known, and the keys of lists whose elements will be named."""
+        """Load rows (None: static columns), and the keys of lists whose elements will be named."""
         for clustering in rows:
             place = (table.name, key, clustering)
             if place not in self._fresh:
@@ -120,7 +119,7 @@ class PartitionStateLoader:
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 _hold(cells, found.static if clustering is None else found.row(clustering), row[1:], now)
                 if clustering is not None:
-                    # It is there: whether by its marker or by its cells is not told.
+                    # The row exists; by its marker or by its cells is unknown.
                     found.row(clustering).marker = Cell(0, b"")
         return found
 
@@ -134,7 +133,7 @@ def _names(found: Elements, known: Elements) -> list[bytes] | None:
 
 
 def _matched(wanted: list[tuple[bytes | None, int]], pairs: list[tuple[bytes, tuple[bytes | None, int]]]) -> list[bytes]:
-    """The first keys whose elements are those that are wanted, in their order; fewer if some are missing."""
+    """Return the first keys whose elements match the wanted ones in order; fewer if some are missing."""
     found: list[bytes] = []
     for key, element in pairs:
         if len(found) < len(wanted) and element == wanted[len(found)]:

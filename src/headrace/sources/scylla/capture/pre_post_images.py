@@ -1,6 +1,6 @@
-"""Preimages and postimages: a row as it was read before a write, and what the write's log rows make of it.
+"""Preimages and postimages: a row as read before a write, and after the write's log rows.
 
-The values are those of the log's columns. As in ScyllaDB, the deltas are applied to what was read, whatever their timestamps are worth.
+Values are those of the log's columns. As in ScyllaDB, deltas are applied to what was read, without comparing timestamps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class PartitionImages:
     table: CqlTable
     static: Values = field(default_factory=dict)
     rows: dict[Key, Values] = field(default_factory=dict)
-    """Rows that are there."""
+    """Existing rows."""
     static_was_written: bool = False
 
     @classmethod
@@ -69,7 +69,7 @@ def _logged(columns: Iterable[CqlColumn], cells: Mapping[str, Cell | Elements]) 
 
 
 def merged(column: CqlColumn, before: bytes | None, change: Collection) -> bytes | None:
-    """A column that is not atomic after a delta: cleared, with elements added, with others taken away."""
+    """Return a non-atomic column after a delta: cleared, then elements added and removed."""
     previous = None if change.tombstone != NEVER else before
     added = {key: cell.value for key, cell in change.cells.items() if cell.value is not None}
     gone = {key for key, cell in change.cells.items() if cell.value is None}

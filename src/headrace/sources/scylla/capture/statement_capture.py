@@ -1,4 +1,4 @@
-"""Statements to log rows, in process: what ScyllaDB's log would say, without a server."""
+"""Converts statements into the log rows that ScyllaDB would write, in process and without a server."""
 
 from __future__ import annotations
 
@@ -28,8 +28,7 @@ from headrace.sources.scylla.capture.table_state import ListLocation, TableState
 Clock = Callable[[], int]
 Given = Sequence[object] | Mapping[str, object]
 StateLoader = Callable[[CqlTable, Key, Iterable[Key | None], Iterable[ListLocation]], None]
-"""Called before the state of rows (None: static columns) is read, with the lists whose elements will be named: it may have to be learned
-first."""
+"""Called before the state of rows (None: static columns) is read, with the lists whose elements will be named, so that it can be loaded."""
 
 
 def wall_clock() -> int:
@@ -87,7 +86,7 @@ class Capture:
         return self._options if isinstance(self._options, CdcOptions) else self._options.get(table, CdcOptions(enabled=True))
 
     def define(self, table: CqlTable) -> None:
-        """A table as it is from now on."""
+        """Set a table's current definition."""
         log_table(table)
         self.tables[table.name] = table
 

@@ -1,7 +1,7 @@
-"""Statements that change data, parsed.
+"""Parses statements that change data.
 
-All of CQL's INSERT, UPDATE, DELETE and BATCH, except what only a server can know: conditions (IF), functions, JSON. Those are refused,
-never guessed. Places in the text are kept, so that a statement can be given a timestamp without being written anew.
+All of CQL's INSERT, UPDATE, DELETE and BATCH, except what only a server can evaluate: conditions (IF), functions, JSON. Those are
+rejected. Positions in the text are recorded, so that a timestamp can be inserted without printing the statement again.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ class Assignment:
     """An element's key or index, a list's timeuuid."""
     field: str = ""
     key_span: tuple[int, int] = (0, 0)
-    """Where what is in the square brackets stands."""
+    """Position of the text in square brackets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """`columns operator value`; several columns stand in brackets."""
+    """`columns operator value`; several columns are in parentheses."""
 
     columns: tuple[str, ...]
     operator: str
@@ -62,7 +62,7 @@ class Using:
     timeout: Term | None = None
     """How long a server may take (ScyllaDB's own word): nothing that is written depends on it."""
     timeout_span: tuple[int, int] = (0, 0)
-    """Where the timeout stands in the text, with what joins it to the rest: Cassandra does not take it."""
+    """Position of the timeout in the text, with its connecting words: Cassandra does not accept it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class ChangeStatement:
     timestamp_at: int
     """Where a timestamp may be put into the text."""
     timestamp_marker: int
-    """How many of its markers come before that place."""
+    """How many of its markers come before that position."""
     timestamp_form: str
     """How it is put there; `{}` is the timestamp."""
 
@@ -100,7 +100,7 @@ class StatementBatch:
 
     @property
     def timeouts(self) -> tuple[Term, ...]:
-        """All that stand in it."""
+        """All timeouts in the batch."""
         return tuple(term for term in (self.timeout, *(change.using.timeout for change in self.changes)) if term is not None)
 
 
@@ -150,7 +150,7 @@ def _change(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStateme
         raise _unsupported(
             cursor, "whether a condition (IF) holds is known to the server alone", "write without IF; ScyllaDB logs such writes itself"
         )
-    # As many spaces leave all places where they are.
+    # Replace by spaces, to keep all positions.
     first_away, last_away = found.using.timeout_span
     whole = cursor.text[:first_away] + " " * (last_away - first_away) + cursor.text[last_away:]
     text = whole[start : cursor.peek.start].rstrip()
@@ -200,7 +200,7 @@ def _using(cursor: CqlCursor, markers: Markers) -> tuple[Using, int, str]:
 
 
 def _used(found: Mapping[str, Term], bounds: Sequence[int], at: int) -> tuple[Using, int, str]:
-    """What a USING that begins at a place says, and where and how a timestamp can be put once its timeout is taken out."""
+    """Parse a USING clause at a position; also return where and how a timestamp can be inserted after its timeout is removed."""
     using = Using(found.get("timestamp"), found.get("ttl"), found.get("timeout"))
     if using.timeout is None:
         return using, bounds[0], "TIMESTAMP {} AND "

@@ -60,7 +60,7 @@ class Collection:
             self.cells[key] = newer(self.cells.get(key), cell) or cell
 
     def clear(self, timestamp: int) -> None:
-        """All elements up to a timestamp are gone; nobody will know that they were there."""
+        """Delete all elements up to a timestamp, without a trace."""
         if timestamp > self.tombstone:
             self.tombstone = timestamp
             self.cells = {key: cell for key, cell in self.cells.items() if cell.timestamp > timestamp}

@@ -53,7 +53,7 @@ class Generations:
     known: tuple[Generation, ...]
 
     def stream(self, token: int, timestamp: int) -> bytes:
-        """The stream for a change at a timestamp. Before the first generation nobody would look for it."""
+        """Return the stream for a change at a timestamp. Before the first generation no reader would look for it."""
         if not self.known:
             raise DefiniteError("there is no generation of streams", hint="make the generation tables first")
         place = bisect_right([one.start for one in self.known], timestamp // 1000) - 1
@@ -97,5 +97,5 @@ def stream_id(token: int, index: int, random: Random) -> bytes:
 
 
 def from_description(start: int, ranges: Sequence[tuple[int, Sequence[bytes]]]) -> Generation:
-    """A generation as `cdc_streams_descriptions_v2` tells it: ends of ranges and their streams."""
+    """Build a generation from a row of `cdc_streams_descriptions_v2`: range ends and their streams."""
     return Generation(start, tuple(StreamRange(end, tuple(streams)) for end, streams in sorted(ranges)))

@@ -1,6 +1,6 @@
-"""What base tables hold, by the storage model: what is seen at a moment, with the write times of every cell.
+"""The content of base tables in the storage model, with the write time of every cell.
 
-It answers what ScyllaDB reads before it writes (images, lists), and it is a second witness in tests: it knows nothing of the log.
+It provides what ScyllaDB reads before a write (images, lists). Tests use it as an oracle: it is independent of the log.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def _seen_row(table: CqlTable, key: Key, clustering: Key | None, cells: Mapping[
 
 
 def is_marked(row: StoredRow, deleted: int, now: int) -> bool:
-    """Whether a row is there without any column."""
+    """Whether a row exists without any column."""
     return row.marker is not None and row.marker.is_live(deleted, now)
 
 

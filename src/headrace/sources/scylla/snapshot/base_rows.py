@@ -1,8 +1,8 @@
-"""Rows of a base table with the write times and expiries of their cells: the SELECT, and what its pages become.
+"""Queries base rows with the write times and expiries of their cells, and converts the pages.
 
-A cell comes with its true timestamp, so it merges with the log's cells whatever comes first. Two things a SELECT does not tell: the keys of
-a list's elements and whether a row has a marker (see `rereading`). Where a server does not tell the times of a collection's elements
-(`WriteTimeColumns`), they count as of the moment of the read.
+A cell has its true timestamp, so it merges with the log's cells in any order. A SELECT does not return the keys of a list's elements, nor
+whether a row has a marker (see `row_recheck`). Where a server does not return the times of a collection's elements (`WriteTimeColumns`),
+the time of the read is used.
 
 Static columns come with every row of their partition; here they have rows of their own, with null clustering columns.
 """
@@ -33,7 +33,7 @@ _BIGINT, _INT, _TIMESTAMP = CqlType("bigint"), CqlType("int"), CqlType("timestam
 
 @dataclass(frozen=True, slots=True)
 class WriteTimeColumns:
-    """The columns of a table whose write times and expiries a server tells; of atomic columns it always does."""
+    """The columns whose write times and expiries a server returns; atomic columns always have them."""
 
     columns: frozenset[str]
 
@@ -46,18 +46,18 @@ class WriteTimeColumns:
         return cls(frozenset(column.name for column in table.cells if column.type.is_atomic))
 
     def silent(self, table: CqlTable) -> list[str]:
-        """The columns of whose cells only the values are known."""
+        """Return the columns of which only values are known."""
         return [column.name for column in table.cells if column.name not in self.columns]
 
 
 @dataclass(frozen=True, slots=True)
 class RowQuery:
-    """The SELECT of some of a table's columns, and how to read what it gives, by the places of its columns."""
+    """The SELECT of some columns of a table, and the conversion of its result by column index."""
 
     table: CqlTable
     telling: WriteTimeColumns
     statics: bool = False
-    """Whether only what belongs to whole partitions is asked for."""
+    """Whether only static columns are queried."""
 
     @property
     def keys(self) -> tuple[CqlColumn, ...]:
@@ -151,9 +151,9 @@ class RowQuery:
         return _statics_apart(block, unsure) if self.table.static else _filtered(block, ~unsure)
 
     def _leave_out_later(self, values: Columns, times: Columns, expiries: Columns, as_of: int) -> Mask:
-        """Take the elements of lists away that were written after `as_of`: the log has those, with their keys.
+        """Remove list elements written after `as_of`: the log has those, with their keys.
 
-        Returns which rows seem to have no cell only by that: the log tells of them, and nothing is known of their markers.
+        Return which rows lost all their cells by that: the log describes them, and nothing is known of their markers.
         """
         regular = [column.name for column in self.table.regular]
         bare = _all_null(values, regular)
@@ -165,13 +165,13 @@ class RowQuery:
 def joined(pages: Iterable[pa.RecordBatch], width: int) -> pa.RecordBatch:
     """Pages as one batch of so many columns, all `binary`."""
     found = list(pages)
-    # By places: functions of columns may have one name.
+    # By index: function columns may share a name.
     columns = [pa.concat_arrays([pa.array([], pa.binary()), *(page.column(place) for page in found)]) for place in range(width)]
     return pa.RecordBatch.from_arrays(columns, names=[str(place) for place in range(len(columns))])
 
 
 def _lists(column: CqlColumn, raw: Array, kind: CqlType) -> Array:
-    """What a server says of each cell, as `list<int64>`."""
+    """Return a server's times of each cell, as `list<int64>`."""
     if not column.type.is_atomic:
         return to_arrow(CqlType("list", (kind,)), raw, column.name).cast(TIMES)
     numbers = to_arrow(kind, raw, column.name).cast(pa.int64())

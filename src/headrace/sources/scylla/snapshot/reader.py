@@ -1,11 +1,11 @@
-"""The first copy of base tables: token ranges read in parallel, joined with the log without a gap.
+"""The snapshot of base tables: token ranges read in parallel, joined with the log without a gap.
 
-Why this is right: the log is read from a moment that lies the confidence time before the first chunk is begun, so every write is in the
-log, in the rows, or in both; and cells have their true write times in both, so they merge to the same whatever comes first. A chunk counts
-as of the moment at which it was begun less the confidence time: up to then all writes are in it. So chunks may be read in any order, beside
-the log, and again after a crash.
+Why this is correct: the log is read from the confidence time before the first chunk starts, so every write is in the log, in the rows, or
+in both. Cells have their true write times in both, so they merge to the same result in any order. A chunk is consistent as of its start
+less the confidence time: all earlier writes are in it. So chunks may be read in any order, concurrently with the log, and again after a
+crash.
 
-A chunk that turns out to be larger than expected ends early, between two partitions, and says how far it came; the rest is another chunk.
+A chunk that is larger than expected ends early, between two partitions, and reports how far it came; the rest becomes another chunk.
 """
 
 from __future__ import annotations
@@ -117,13 +117,13 @@ def read_chunk(session: CqlSession, query: RowQuery, chunk: TokenChunk, options:
 
 
 def _without_last(query: RowQuery, page: pa.RecordBatch) -> tuple[pa.RecordBatch, int | None]:
-    """The page without its last partition, of which rows may be missing, and up to which token it is whole; None: it has but one."""
+    """Return the page without its last, possibly incomplete partition, and the token up to which it is complete; None: it has only one."""
     tokens = query.tokens(page)
     whole = int(np.searchsorted(tokens, tokens[-1]))
     return (page.slice(0, whole), int(tokens[-1]) - 1) if whole else (page, None)
 
 
 def server_time(session: CqlSession) -> int:
-    """Now by a server's clock, microseconds since 1970; servers that are away are waited for."""
+    """Return a server's time in microseconds since 1970; retry while servers are unreachable."""
     [(said,)] = retrying(lambda: session.execute("SELECT now() FROM system.local"))
     return micros(said)

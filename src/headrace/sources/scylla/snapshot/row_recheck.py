@@ -1,11 +1,11 @@
-"""Rows that must be read again because the log speaks of what a snapshot could not know.
+"""Reads rows again where the log refers to what a snapshot could not know.
 
-A SELECT tells neither the keys of a list's elements nor whether a row has a marker. So in a table that was begun with a snapshot, some log
-rows say too little by themselves: one that names an element of a list by a key from before the snapshot (which of the elements is it?),
-and one that deletes cells (is the row still there without them?). Those rows are read again, after the log row; the log row's window has
-passed by the confidence time, so the read sees all that the log row did. What is read counts as of its own moment: later ones win.
+A SELECT returns neither the keys of a list's elements nor whether a row has a marker. So in a table that started with a snapshot, some log
+rows are not sufficient: one that names a list element by a key from before the snapshot (which element is it?), and one that deletes cells
+(does the row still exist without them?). Those rows are read again after the log row. Its window is older than the confidence time, so the
+read sees all that the log row did. The result counts as of its own time: later ones win.
 
-Rows of which the log tells enough cost nothing but a look at whole columns.
+For other rows the check costs a few operations on whole columns.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _KEYS_AT_ONCE: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class LogStartTimes:
-    """How a table was begun: what is known of all its chunks together. Times are microseconds since 1970."""
+    """The snapshot times of all of a table's chunks together, in microseconds since 1970."""
 
     first: int
     """Every write up to this is in every chunk."""
@@ -77,8 +77,8 @@ def needs_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColumn
         if column.type.name == "list" and not column.type.is_atomic:
             found |= _names_old_key(rows, column, begun if column.name in telling.columns else LogStartTimes(begun.first), times)
     found |= _only_deletes(table, rows) & (operations == Operation.UPDATE)
-    # What was written up to `first` is in the rows already. Images and deletes of whole rows say all there is to say.
-    # (A row may be written later than its timestamp says.)
+    # Writes up to `first` are in the rows already. Images and deletes of whole rows are complete.
+    # (A row may be written later than its timestamp.)
     written = np.asarray(block.written.fill_null(0).to_numpy()) * 1_000_000
     found &= (np.maximum(times, written) > begun.first) & np.isin(operations, (Operation.UPDATE, Operation.INSERT))
     return found
@@ -88,7 +88,7 @@ def _names_old_key(rows: pa.RecordBatch, column: CqlColumn, begun: LogStartTimes
     """The log rows that name an element which may be one of the snapshot's."""
     added, removed = rows.column(column.name), rows.column(deleted_elements(column.name))
     if begun.last is None:
-        # Any element may be in the rows as they were read. (So it is for good if nobody tells when those elements were written.)
+        # Any element may be in the rows as they were read. (Permanently so if the write times of elements are unknown.)
         return _is_there(added) | _is_there(removed)
     found = np.zeros(rows.num_rows, dtype=bool)
     for cells, parts in ((added, 2), (removed, 1)):
@@ -103,9 +103,9 @@ def _names_old_key(rows: pa.RecordBatch, column: CqlColumn, begun: LogStartTimes
 
 
 def _is_new(made: Numbers, last: int, now: Numbers) -> Mask:
-    """Whether a key was made after the snapshot, by its time; that of an element put in front lies before 2010, mirrored.
+    """Whether a key was made after the snapshot, by its time; that of a prepended element lies before 2010, mirrored.
 
-    A time that no clock can have shown says nothing: then the key may be anyone's.
+    A time outside of any clock's range proves nothing: then the key may be an old one.
     """
     mirrored = 2 * _MIRROR_US - made
     until = now + _DAY_US
@@ -113,7 +113,7 @@ def _is_new(made: Numbers, last: int, now: Numbers) -> Mask:
 
 
 def _only_deletes(table: CqlTable, rows: pa.RecordBatch) -> Mask:
-    """The log rows that take something away from a row and leave nothing in it that is sure to live."""
+    """The log rows that delete from a row and leave nothing in it that certainly lives."""
     takes, gives = np.zeros(rows.num_rows, dtype=bool), np.zeros(rows.num_rows, dtype=bool)
     for column in table.regular:
         value = rows.column(column.name)
@@ -166,6 +166,6 @@ class RowRechecker:
         missing[[page.request for page in found]] = False
         gone = keys.filter(pa.array(missing))
         batches = [as_batch([page.rows for page in found], str(self.session.address))] if found else []
-        # A partition without rows has no static values; rows that are not there are told apart from those that are bare.
+        # A partition without rows has no static values; missing rows differ from rows without cells.
         block = query.block([*batches, query.bare(gone)] if query.statics else batches, as_of, again=True)
         return block if query.statics else replace(block, gone=gone)

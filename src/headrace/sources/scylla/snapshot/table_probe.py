@@ -1,4 +1,4 @@
-"""What a cluster says of a table before it is read: how it is spread, how large it is, of which cells it tells the times."""
+"""Probes a table before it is read: its distribution, its size, and which cells have readable write times."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TIMES: Final = ["bigint", "int"]
 
 @functools.lru_cache(maxsize=256)
 def probe_write_times(session: CqlSession, table: CqlTable) -> WriteTimeColumns:
-    """Of which columns the server tells write times and expiries: ScyllaDB does not for collections, Cassandra 5 does, cell by cell."""
+    """Return the columns with readable write times and expiries: not collections on ScyllaDB; on Cassandra 5 also those, per element."""
     return WriteTimeColumns(
         frozenset(column.name for column in table.cells if column.type.is_atomic or _tells(session, table.name, column))
     )
@@ -38,7 +38,7 @@ def _tells(session: CqlSession, table: TableName, column: CqlColumn) -> bool:
         log.debug("%s.%s: %s", table, column.name, error.message)
         return False
     types = [kind.cql_parameterized_type() for _, _, _, kind in prepared.result_metadata]
-    # One number for the whole collection would say nothing of its elements.
+    # One time for the whole collection would not describe its elements.
     return types in ([f"list<{kind}>" for kind in _TIMES], [f"frozen<list<{kind}>>" for kind in _TIMES])
 
 
@@ -58,7 +58,7 @@ def read_ring(session: CqlSession, table: TableName) -> Ring:
 
 
 def _estimate(session: CqlSession, table: TableName) -> tuple[int, int]:
-    """Bytes and partitions of the table by what one node says of its own ranges, stretched over the ring."""
+    """Estimate bytes and partitions of the table from one node's ranges, extrapolated to the ring."""
     query = (
         "SELECT range_start, range_end, mean_partition_size, partitions_count FROM system.size_estimates "
         "WHERE keyspace_name = %s AND table_name = %s"
@@ -66,7 +66,7 @@ def _estimate(session: CqlSession, table: TableName) -> tuple[int, int]:
     try:
         rows = session.execute(query, (table.database, table.table))
     except DefiniteError as error:
-        # It only says how large chunks should be.
+        # It only decides how large chunks are.
         log.debug("size of %s: %s", table, error.message)
         return 0, 0
     share = min(sum((int(row.range_end) - int(row.range_start)) % RING or RING for row in rows) / RING, 1.0)

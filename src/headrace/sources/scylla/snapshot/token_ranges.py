@@ -1,7 +1,7 @@
-"""A table in parts by its partitions' tokens.
+"""Splits a table by partition tokens.
 
-Every partition has one token, so every row lies in exactly one part however the ring is cut; where the cuts are matters only for how evenly
-and how near to its replicas a part is read. What is read already is kept as ranges, not as numbers of parts: the rest may be cut anew.
+Every partition has one token, so every row is in exactly one part for any cut of the ring; cuts only matter for balance and replica
+locality. Progress is stored as ranges, not part numbers: the rest may be cut differently later.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ WHOLE: Final = TokenRange(LEAST, GREATEST)
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """What a cluster says of how a table is spread."""
+    """The distribution of a table in its cluster."""
 
     tokens: tuple[int, ...]
     """Where the nodes' own ranges end."""
     bytes: int = 0
-    """About how large the table is; 0 if nobody knows."""
+    """Estimated size of the table; 0 if unknown."""
     partitions: int = 0
 
 
@@ -82,7 +82,7 @@ def _parts(whole: TokenRange, tokens: Iterable[int], widest: int) -> Iterator[To
     start = whole.start
     for before, after in pairwise(bounds):
         if after - start <= widest * 5 // 4:
-            # Small neighbours are read together: a table with little in it is not asked for once for each node's every range.
+            # Join small neighbours: a small table is not queried once per vnode.
             continue
         if before > start:
             yield TokenRange(start, before)
