@@ -29,7 +29,6 @@ from headrace.config.document.document import (
     SOURCES,
     TOP,
     Document,
-    Keys,
     dotted_key,
     parse_keys,
     require_table,
@@ -65,6 +64,7 @@ from headrace.settings.settings_file import (
     UserSettings,
     validate,
 )
+from headrace.settings.toml_lines import Keys
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.producer_address import CLASS as PRODUCER_SCHEME
 from headrace.sinks.producer_address import is_producer

@@ -11,14 +11,15 @@ import tomllib
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-Path: TypeAlias = tuple[str, ...]
+Keys: TypeAlias = tuple[str, ...]
+"""The names of a dotted key."""
 _HEADER = re.compile(r"\s*\[\[?(.+?)\]\]?\s*(?:#.*)?$")
 
 
-def find_key_lines(text: str) -> Mapping[Path, int]:
+def find_key_lines(text: str) -> Mapping[Keys, int]:
     """Return the line of each table and key of a valid TOML text."""
-    found: dict[Path, int] = {}
-    table: Path = ()
+    found: dict[Keys, int] = {}
+    table: Keys = ()
     for number, line in enumerate(text.splitlines(), 1):
         header = _HEADER.match(line)
         if header is not None:
@@ -33,22 +34,22 @@ def find_key_lines(text: str) -> Mapping[Path, int]:
     return found
 
 
-def _note(found: dict[Path, int], path: Path, number: int) -> None:
+def _note(found: dict[Keys, int], path: Keys, number: int) -> None:
     for end in range(1, len(path) + 1):
         found.setdefault(path[:end], number)
 
 
-def nearest_line(lines: Mapping[Path, int], path: Path) -> int | None:
+def nearest_line(lines: Mapping[Keys, int], path: Keys) -> int | None:
     """Return the line of a key, or of the nearest enclosing key."""
     return next((lines[path[:end]] for end in range(len(path), 0, -1) if path[:end] in lines), None)
 
 
-def parse_key(text: str) -> Path | None:
+def parse_key(text: str) -> Keys | None:
     """Split a dotted TOML key; None if the text is not a key."""
     return _parse_path(f"{text} = 0")
 
 
-def _key(line: str) -> Path | None:
+def _key(line: str) -> Keys | None:
     for place in [place for place, character in enumerate(line) if character == "="]:
         path = parse_key(line[:place])
         if path is not None:
@@ -56,7 +57,7 @@ def _key(line: str) -> Path | None:
     return None
 
 
-def _parse_path(text: str) -> Path | None:
+def _parse_path(text: str) -> Keys | None:
     try:
         content: Any = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

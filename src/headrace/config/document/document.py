@@ -6,7 +6,7 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from headrace.config.document.problems import Problems
 from headrace.config.document.substitution import References
@@ -14,9 +14,8 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import is_secret
 from headrace.kafka.registry import MEMORY
 from headrace.settings.dataclass_fields import Field, InvalidValue, closest_match, parse_value
-from headrace.settings.toml_lines import find_key_lines, nearest_line
+from headrace.settings.toml_lines import Keys, find_key_lines, nearest_line
 
-Keys: TypeAlias = tuple[str, ...]
 HEADRACE, SOURCES, SINKS, PIPES = "headrace", "sources", "sinks", "pipes"
 TOP: Final = (HEADRACE, SOURCES, SINKS, PIPES)
 _TOPIC_WORDS: Final = frozenset({"db", "table", "prefix"})

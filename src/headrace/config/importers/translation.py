@@ -11,13 +11,16 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from headrace.config.document.document import Document, Keys, dotted_key
+from headrace.config.document.document import Document, dotted_key
 from headrace.config.document.problems import Problems
 from headrace.config.document.substitution import References, references_in
-from headrace.config.document.toml_writer import SCHEMA_LINE, AnnotatedToml, render_toml
 from headrace.errors import DefiniteError
+from headrace.settings.toml_lines import Keys
+from headrace.settings.toml_writer import AnnotatedToml, render_toml
+
+_SCHEMA_LINE: Final = "#:schema headrace.schema.json"
 
 
 @dataclass(slots=True)
@@ -74,7 +77,7 @@ class Translation:
         """The converted file, with notes; raises what was wrong."""
         self.problems.raise_any(self.file)
         content, above = _copied(self.written.content), {path: list(notes) for path, notes in self.written.above.items()}
-        top = [SCHEMA_LINE.removeprefix("#"), f"Converted from {Path(self.file).name} by headrace convert."]
+        top = [_SCHEMA_LINE.removeprefix("#"), f"Converted from {Path(self.file).name} by headrace convert."]
         if self.secrets:
             top.append("Set these variables to the passwords that the file has:")
         for path, variable in self.secrets.items():
@@ -89,7 +92,7 @@ class Translation:
         above[()] = [*top, *above.get((), [])]
         text = render_toml(AnnotatedToml(content, above, self.written.beside))
         # The line for editors is a comment of its own form.
-        return text.replace(f"# {SCHEMA_LINE.removeprefix('#')}", SCHEMA_LINE, 1)
+        return text.replace(f"# {_SCHEMA_LINE.removeprefix('#')}", _SCHEMA_LINE, 1)
 
     def _place(self, path: Keys) -> str:
         line = next((self.lines[path[:end]] for end in range(len(path), 0, -1) if self.lines.get(path[:end])), 0)

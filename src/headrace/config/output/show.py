@@ -12,13 +12,14 @@ from typing import Any, Final
 
 from headrace.config.addresses import redact, resolve_path
 from headrace.config.configuration import Configuration, ConfiguredPipe
-from headrace.config.document.document import HEADRACE, PIPES, SINKS, SOURCES, Document, Keys
+from headrace.config.document.document import HEADRACE, PIPES, SINKS, SOURCES, Document
 from headrace.config.document.substitution import is_secret_name, references_in
-from headrace.config.document.toml_writer import AnnotatedToml, render_toml
 from headrace.config.file_keys import CLASS
 from headrace.config.key_catalog import Section, list_sections
 from headrace.pipes.spec import PipeSpec
 from headrace.settings.dataclass_fields import to_plain
+from headrace.settings.toml_lines import Keys
+from headrace.settings.toml_writer import AnnotatedToml, render_toml
 
 MASK: Final = "***"
 
