@@ -50,7 +50,7 @@ def render(facts: Facts, findings: Sequence[Finding], events: Sequence[Event], s
         "",
         "| criterion | met | figures |",
         "|---|---|---|",
-        *(f"| {one.what} | {'yes' if one.met else '**no**'} | {_cell(one.progress)} |" for one in findings),
+        *(f"| {one.what} | {'yes' if one.met else '**no**'} | {_cell(one.figures)} |" for one in findings),
         "",
         "Faults, and how long until changes made after they were over were visible (all routes; the start of what was killed is in it):",
         "",

@@ -385,12 +385,12 @@ def test_a_login_that_was_cut_off_once_is_no_refusal(broker: PrivateBroker) -> N
     consumer = TopicConsumer(parse_kafka_url(broker.url(topic)), [topic])
     try:
         cut_off = KafkaError(KafkaError._SSL)
-        consumer._hear(cut_off)
+        consumer._handle_client_error(cut_off)
         while not consumer.is_at_end:
             consumer.poll(10, 0.5)
-        consumer._hear(cut_off)
+        consumer._handle_client_error(cut_off)
         consumer.poll(10, 0.0)
-        consumer._hear(cut_off)
+        consumer._handle_client_error(cut_off)
         with pytest.raises(DefiniteError, match="reading failed"):
             consumer.poll(10, 0.0)
     finally:

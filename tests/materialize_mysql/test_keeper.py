@@ -125,7 +125,7 @@ def test_the_pipe_ends_with_its_keeper_and_one_keeper_is_enough(start: Callable[
     pipe.await_started(even_without_source=False)
     first = int((pipe.directory / keeper.LOCK).read_text())
     with pytest.raises(DefiniteError):
-        BackgroundPipe(pipe.directory)._await_gone(0.1)
+        BackgroundPipe(pipe.directory)._await_exit(0.1)
     os.kill(first, signal.SIGKILL)
     until(lambda: not pipe.is_running)
     assert pipe.status["state"] == keeper.RUNNING, "nobody was there to say otherwise"

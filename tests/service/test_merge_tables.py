@@ -39,7 +39,7 @@ def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path
             # The source has begun, and has a column more: whoever told of that, or nobody.
             parts[1].view.tables({"shop.orders": "default.west_orders"})
             client.command("ALTER TABLE default.east_orders ADD COLUMN note String DEFAULT 'new'")
-            gauge.look()
+            gauge.run()
             assert sorted(client.query("SELECT _table, note FROM default.orders FINAL").result_rows) == [
                 ("east_orders", "new"),
                 ("west_orders", ""),

@@ -79,7 +79,7 @@ class Runs:
             snapshot=SnapshotMode.NONE if start_at else SnapshotMode.LOCK_FREE,
             limits=BatchLimits(flush_rows=flush_rows, flush_seconds=0.0),
             master=f"local[{slots}]",
-            schema_changes=SchemaPolicy.of_pairs(policy),
+            schema_changes=SchemaPolicy.from_pairs(policy),
         )
         MySQLPipe(self.book.address, self.sink, "sink", settings, LogView()).run()
 

@@ -172,7 +172,7 @@ def test_tables_in_chosen_types_are_verified_by_value(server: PrivateServer, dat
         )
         schema = pair.schema("k")
         pair.copy(schema)
-        selection, options = Selection((f"{database}.k",)), VerifyOptions(settle=False, spark=SparkUse.NEVER)
+        selection, options = Selection((f"{database}.k",)), VerifyOptions(recheck=False, spark=SparkUse.NEVER)
         [equal] = verify_tables(pair.address, pair.sink, selection, options)
         assert (equal.comparison.rows, equal.comparison.differences, equal.verdict) == (12, (), Verdict.EQUAL)
         for value, column in (("'0.10000000000000002'", "f"), ("'{\"b\": 1.5}'", "document"), ("(0.0, 0.5)", "g"), ("['x']", "s")):

@@ -273,7 +273,7 @@ def test_large_tables_are_verified_in_parts_that_both_sides_cut_alike(book: Logb
     book.run("ANALYZE TABLE t")
     assert differences(book, sink, book.read(start, "t")) == 0
     target = ClickHouseSink(replace(sink.target, database=book.database))
-    options = verifier.VerifyOptions(chunk_rows=10, settle=False)
+    options = verifier.VerifyOptions(chunk_rows=10, recheck=False)
     [result] = verifier.verify_tables(book.address, target, Selection((f"{book.database}.t",)), options)
     assert (result.comparison.rows, result.comparison.total) == (100, 0)
 
