@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from headrace import argument_secrets, cli
+from headrace.clickhouse_lexer import TokenKind, content_of
 from headrace.errors import DefiniteError
-from headrace.materialize_mysql.lexer import Form, cut
 from headrace.materialize_mysql.pipe_plan import plan_pipe
 from headrace.materialize_mysql.statement_parser import (
     ColumnOverride,
@@ -22,6 +22,7 @@ from headrace.materialize_mysql.statement_parser import (
     hide_password,
     parse_statement,
 )
+from headrace.materialize_mysql.token_cursor import read_tokens
 from headrace.model.schema import TableName
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.settings.settings_file import parse_settings
@@ -243,14 +244,14 @@ def test_a_url_with_the_word_database_in_it_is_a_url() -> None:
 
 def test_tokens_have_their_places() -> None:
     text = "a `b``c` 'd' -- e\n1.5e3 /* f */ ,"
-    found = [(token.form, token.text, text[token.start : token.end]) for token in cut(text)]
+    found = [(token.kind, content_of(token), text[token.start : token.end]) for token in read_tokens(text)]
     assert found == [
-        (Form.WORD, "a", "a"),
-        (Form.NAME, "b`c", "`b``c`"),
-        (Form.STRING, "d", "'d'"),
-        (Form.NUMBER, "1.5e3", "1.5e3"),
-        (Form.SIGN, ",", ","),
-        (Form.END, "", ""),
+        (TokenKind.WORD, "a", "a"),
+        (TokenKind.NAME, "b`c", "`b``c`"),
+        (TokenKind.STRING, "d", "'d'"),
+        (TokenKind.NUMBER, "1.5e3", "1.5e3"),
+        (TokenKind.SIGN, ",", ","),
+        (TokenKind.END, "", ""),
     ]
 
 

@@ -206,7 +206,7 @@ class Handler:
 
 
 class _Exchange:
-    """A request on its way through the handler."""
+    """One request and its response."""
 
     def __init__(self, request: Request, response: Response) -> None:
         self.request = request
@@ -225,7 +225,7 @@ _TEXT: Final = {"Content-Type": "text/plain; charset=UTF-8"}
 
 
 def read_statement(options: RequestOptions, body: Readable) -> tuple[ScannedStatement, Iterator[bytes]]:
-    """The statement in the query parameter and the body, one after the other, and the rows that follow it."""
+    """Return the statement in the query parameter followed by the body, and the rows behind it."""
     limit = _max_query(options)
     prefix = options.query.encode("utf-8", "surrogateescape")
     read = bytearray(prefix + b"\n" if prefix else b"")
@@ -241,7 +241,7 @@ def read_statement(options: RequestOptions, body: Readable) -> tuple[ScannedStat
         if statement is not None and whole:
             return statement, iter(())
         if whole:
-            # Incomplete or malformed: the engine says what is missing.
+            # Incomplete or malformed: the engine reports the error.
             return ScannedStatement(StatementKind.OTHER, text), iter(())
     elif whole:
         return parse_statement(text), iter(())
@@ -264,7 +264,7 @@ def _max_query(options: RequestOptions) -> int:
 
 
 def _hold(source: Readable) -> tuple[bytes, bool]:
-    """The first bytes of a result, and whether they are all of it."""
+    """Return the first bytes of a result, and whether they are all of it."""
     pieces: list[bytes] = []
     size = 0
     while size < _HOLD:
@@ -277,7 +277,7 @@ def _hold(source: Readable) -> tuple[bytes, bool]:
 
 
 def exception_block(text: str, tag: str) -> bytes:
-    """How ClickHouse marks, inside a result already under way, that it failed."""
+    """Return ClickHouse's marker of a failure after part of the result was sent."""
     message = text.rstrip("\n").encode("utf-8", "surrogateescape") + b"\n"
     return b"\r\n__exception__\r\n%s\r\n%s%d %s\r\n__exception__\r\n" % (tag.encode(), message, len(message), tag.encode())
 

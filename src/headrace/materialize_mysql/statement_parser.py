@@ -9,8 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+from headrace.clickhouse_lexer import Token, TokenKind, content_of
 from headrace.errors import DefiniteError
-from headrace.materialize_mysql.lexer import Cursor, Form, Token, cut, syntax_error
+from headrace.materialize_mysql.token_cursor import Cursor, read_tokens, syntax_error
 
 ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
 HIDDEN: Final = "[HIDDEN]"
@@ -120,29 +121,29 @@ def parse_statement(text: str) -> Statement | None:
 def hide_password(text: str) -> tuple[str, str | None]:
     """Return the text with the engine's password hidden, and the password; None if there is none. Also works on invalid statements."""
     place = _password_token(text)
-    if place is None or place.text == HIDDEN:
+    if place is None or content_of(place) == HIDDEN:
         return text, None
-    return f"{text[: place.start]}'{HIDDEN}'{text[place.end :]}", place.text
+    return f"{text[: place.start]}'{HIDDEN}'{text[place.end :]}", content_of(place)
 
 
-def _password_token(text: str) -> Token | None:
+def _password_token(text: str) -> Token[str] | None:
     if not _mentions_engine(text):
         return None
     try:
-        tokens = list(cut(text))
+        tokens = read_tokens(text)
     except DefiniteError:
         return None
-    begin = next((number for number, token in enumerate(tokens) if token.keyword in ENGINES), None)
-    if begin is None or tokens[begin + 1].text != "(":
+    begin = next((number for number, token in enumerate(tokens) if token.upper in ENGINES), None)
+    if begin is None or tokens[begin + 1].value != "(":
         return None
     commas = 0
     for token in tokens[begin + 2 :]:
-        if token.form is Form.SIGN and token.text == ")":
+        if token.kind is TokenKind.SIGN and token.value == ")":
             return None
-        if token.form is Form.SIGN and token.text == ",":
+        if token.kind is TokenKind.SIGN and token.value == ",":
             commas += 1
         elif commas == 3:
-            return token if token.form is Form.STRING else None
+            return token if token.kind is TokenKind.STRING else None
     return None
 
 
@@ -152,11 +153,11 @@ def _mentions_engine(text: str) -> bool:
 
 
 def _names_engine(text: str) -> bool:
-    tokens = list(cut(text))
+    tokens = read_tokens(text)
     for number, token in enumerate(tokens):
-        if token.keyword == "ENGINE":
-            after = [one for one in tokens[number + 1 : number + 3] if one.text != "="]
-            return bool(after) and after[0].keyword in ENGINES
+        if token.upper == "ENGINE":
+            after = [one for one in tokens[number + 1 : number + 3] if one.value != "="]
+            return bool(after) and after[0].upper in ENGINES
     return False
 
 
@@ -190,9 +191,9 @@ def _create(cursor: Cursor) -> CreateMaterializedDatabase:
     )
 
 
-def _engine_arguments(cursor: Cursor) -> tuple[str, int, str, str, str, Token]:
+def _engine_arguments(cursor: Cursor) -> tuple[str, int, str, str, str, Token[str]]:
     cursor.expect_sign("(")
-    if cursor.token.form is not Form.STRING:
+    if cursor.token.kind is not TokenKind.STRING:
         cursor.fail("'host:port' is expected, in single quotes", hint="named collections are not supported; write the four arguments")
     start = cursor.token
     host, port = _host_port(cursor, cursor.string("'host:port'"), start)
@@ -207,7 +208,7 @@ def _engine_arguments(cursor: Cursor) -> tuple[str, int, str, str, str, Token]:
     return host, port, database, user, password, secret
 
 
-def _host_port(cursor: Cursor, text: str, token: Token) -> tuple[str, int]:
+def _host_port(cursor: Cursor, text: str, token: Token[str]) -> tuple[str, int]:
     host, found, port = text.rpartition(":")
     if not found or host.endswith(":") or (host.startswith("[") and "]" not in host):
         host, port = text, str(_DEFAULT_PORT)
@@ -225,10 +226,10 @@ def _settings(cursor: Cursor) -> tuple[tuple[str, str], ...]:
             cursor.fail(f"{name} is set twice")
         cursor.expect_sign("=")
         sign = "-" if cursor.accept_sign("-") else ""
-        if cursor.token.form not in (Form.NUMBER, Form.STRING) and cursor.token.keyword not in ("TRUE", "FALSE"):
+        if cursor.token.kind not in (TokenKind.NUMBER, TokenKind.STRING) and cursor.token.upper not in ("TRUE", "FALSE"):
             cursor.fail(f"a number or a text is expected for {name}")
         value = cursor.take()
-        found[name] = sign + ({"TRUE": "1", "FALSE": "0"}.get(value.keyword) or value.text)
+        found[name] = sign + ({"TRUE": "1", "FALSE": "0"}.get(value.upper) or content_of(value))
         if not cursor.accept_sign(","):
             return tuple(found.items())
 
@@ -299,7 +300,7 @@ def _columns(cursor: Cursor) -> tuple[tuple[ColumnOverride, ...], tuple[tuple[st
 def _column(cursor: Cursor) -> ColumnOverride:
     name = cursor.name("a column")
     kind = declared = codec = ttl = ""
-    if cursor.token.form is Form.WORD and not any(cursor.peek(*end) for end in _TYPE_ENDS):
+    if cursor.token.kind is TokenKind.WORD and not any(cursor.peek(*end) for end in _TYPE_ENDS):
         kind = cursor.expression(*_TYPE_ENDS)
     for word in ("NOT", "NULL", "PRIMARY", "STATISTICS", "COLLATE", "DEFAULT", "EPHEMERAL", "COMMENT"):
         if cursor.peek(word):

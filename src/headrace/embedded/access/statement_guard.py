@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
+from headrace.clickhouse_lexer import Token, TokenKind, tokenize
 from headrace.embedded.access.privileges import DATABASE_ENGINES, TABLE_ENGINES, TABLE_FUNCTIONS
 from headrace.embedded.engine.errors import ACCESS_DENIED, INTO_OUTFILE_NOT_ALLOWED, UNKNOWN_TYPE_OF_QUERY, QueryFailure, clickhouse_error
-from headrace.embedded.engine.statement_scanner import Token, lex
 
 _FUNCTIONS: Final = frozenset({b"file", b"disk"})
 """The function that reads a file, and a disk defined in a statement."""
@@ -35,12 +35,12 @@ class StatementGuard:
 
     def check(self, text: bytes) -> None:
         """Raise `QueryFailure` for a statement that would reach beyond the engine's own tables."""
-        listed = list(lex(text))
+        listed = list(tokenize(text))
         # Inside of ASCII quotes they have no meaning, and both tokenise the text equally up to the first one outside.
-        bare = b"".join(token.value for token in listed if token.kind not in ("quoted", "text"))
+        bare = b"".join(token.value for token in listed if token.kind not in (TokenKind.NAME, TokenKind.STRING))
         if (_UNICODE_SYNTAX.search(bare) or b"\x00" in text) and (found := self._named.search(text)):
             raise _denied(found[0], "in a statement with spaces or quotation marks that only Unicode has")
-        listed = [token for token in listed if token.kind != "mark" or token.value < b"\x80"]
+        listed = [token for token in listed if token.kind is not TokenKind.SIGN or token.value < b"\x80"]
         verb = listed[0].upper if listed else b""
         defines = not _DEFINING.isdisjoint(token.upper for token in listed)
         for at, token in enumerate(listed):
@@ -52,7 +52,7 @@ class StatementGuard:
             if defines and token.upper == b"ENGINE":
                 self._check_engine([one for one in following if one.value != b"="])
 
-    def _check_engine(self, following: list[Token]) -> None:
+    def _check_engine(self, following: list[Token[bytes]]) -> None:
         name = _identifier(following[0]) if following else b""
         if name in self._engines or b"\\" in name:
             raise _denied(name, "as an engine")
@@ -62,7 +62,7 @@ def _names(names: Iterable[str]) -> frozenset[bytes]:
     return frozenset(name.lower().encode() for name in names)
 
 
-def _check_clause(verb: bytes, token: Token, following: list[Token]) -> None:
+def _check_clause(verb: bytes, token: Token[bytes], following: list[Token[bytes]]) -> None:
     word, next_word = token.upper, following[0].upper if following else b""
     if word == b"INTO" and next_word == b"OUTFILE":
         raise clickhouse_error(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
@@ -72,14 +72,14 @@ def _check_clause(verb: bytes, token: Token, following: list[Token]) -> None:
         raise _denied(b"FROM", "in ATTACH: tables are attached from this server's own directory only")
 
 
-def _identifier(token: Token) -> bytes:
+def _identifier(token: Token[bytes]) -> bytes:
     """Return the name of a token; a name with escapes keeps its backslash."""
-    if token.kind == "word":
+    if token.kind is TokenKind.WORD:
         return token.value.lower()
-    return token.value[1:-1].lower() if token.kind == "quoted" else b""
+    return token.value[1:-1].lower() if token.kind is TokenKind.NAME else b""
 
 
-def _is_called(before: list[Token], following: list[Token]) -> bool:
+def _is_called(before: list[Token[bytes]], following: list[Token[bytes]]) -> bool:
     words = [token.upper for token in before]
     if words[-1:] == [b"APPLY"] or (words[-2:-1] == [b"APPLY"] and before[-1].value == b"("):
         return True

@@ -13,20 +13,9 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import pairwise
 
+from headrace.clickhouse_lexer import Token, TokenKind, tokenize
 from headrace.embedded.engine.errors import INTO_OUTFILE_NOT_ALLOWED, SYNTAX_ERROR, UNKNOWN_TYPE_OF_QUERY, clickhouse_error
 
-_TOKEN = re.compile(
-    rb"""
-      (?P<blank>(?:\s|\x00|--[^\n]*+|\#[!\ ][^\n]*+|/\*.*?\*/)++)
-    | (?P<text>'(?:[^'\\]++|\\.|'')*+'|\$(?P<tag>\w*)\$.*?\$(?P=tag)\$)
-    | (?P<quoted>`(?:[^`\\]++|\\.|``)*+`|"(?:[^"\\]++|\\.|"")*+")
-    | (?P<word>[A-Za-z_][\w$]*+)
-    | (?P<number>\d[\w.]*+)
-    | (?P<broken>['`"]|/\*)
-    | (?P<mark>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 _DATA_LEAD = re.compile(rb"[ \t\f]*\r?\n?")
 _OUTPUT_VERBS = frozenset({b"SELECT", b"WITH", b"SHOW", b"DESCRIBE", b"DESC", b"EXPLAIN", b"EXISTS", b"CHECK", b"FROM"})
 # Their SETTINGS clause must follow the FORMAT clause; a SELECT's may also precede it.
@@ -50,18 +39,6 @@ class StatementKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    kind: str
-    value: bytes
-    start: int
-    end: int
-
-    @property
-    def upper(self) -> bytes:
-        return self.value.upper() if self.kind == "word" else b""
-
-
-@dataclass(frozen=True, slots=True)
 class ScannedStatement:
     """One statement and the offsets in it that the server needs."""
 
@@ -82,7 +59,7 @@ class ScannedStatement:
 
 def leading_word(text: bytes) -> bytes:
     """Return the first keyword in upper case, skipping parentheses."""
-    for token in lex(text):
+    for token in tokenize(text):
         if token.value != b"(":
             return token.upper
     return b""
@@ -90,13 +67,13 @@ def leading_word(text: bytes) -> bytes:
 
 def parse_statement(text: bytes) -> ScannedStatement:
     """Split a whole statement that is not an INSERT."""
-    tokens = list(lex(text))
+    tokens = list(tokenize(text))
     while tokens and tokens[-1].value == b";":
         tokens.pop()
     if not tokens:
         return ScannedStatement(StatementKind.EMPTY, b"")
     whole = text[tokens[0].start : tokens[-1].end]
-    if any(token.kind == "broken" for token in tokens):
+    if any(token.kind is TokenKind.BROKEN for token in tokens):
         return ScannedStatement(StatementKind.OTHER, text)
     if any(token.value == b";" for token in tokens):
         raise clickhouse_error(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed)")
@@ -115,14 +92,14 @@ def parse_insert(text: bytes) -> ScannedStatement | None:
     return walk.split()
 
 
-def _split_output(text: bytes, start: int, end: int, outer: list[Token]) -> ScannedStatement:
+def _split_output(text: bytes, start: int, end: int, outer: list[Token[bytes]]) -> ScannedStatement:
     for token, follower in pairwise(outer):
         if token.upper == b"INTO" and follower.upper == b"OUTFILE":
             raise clickhouse_error(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed")
     for at in range(len(outer) - 2, 0, -1):
         token, name = outer[at], outer[at + 1]
         after = outer[at + 2] if at + 2 < len(outer) else None
-        if token.upper == b"FORMAT" and name.kind == "word" and (after is None or after.upper == b"SETTINGS"):
+        if token.upper == b"FORMAT" and name.kind is TokenKind.WORD and (after is None or after.upper == b"SETTINGS"):
             return ScannedStatement(StatementKind.OUTPUT, text[start : token.start], text[name.end : end], name.value.decode())
     if outer[0].upper in _PLAIN_VERBS:
         for at in range(1, len(outer) - 2):
@@ -131,7 +108,7 @@ def _split_output(text: bytes, start: int, end: int, outer: list[Token]) -> Scan
     return ScannedStatement(StatementKind.OUTPUT, text[start:end])
 
 
-def _makes_temporary(tokens: list[Token]) -> bool:
+def _makes_temporary(tokens: list[Token[bytes]]) -> bool:
     words = [token.upper for token in tokens[:4]]
     return words[:1] in ([b"CREATE"], [b"DROP"]) and b"TEMPORARY" in words
 
@@ -141,7 +118,7 @@ class _InsertScanner:
 
     def __init__(self, text: bytes) -> None:
         self.text = text
-        self.stream = lex(text)
+        self.stream = tokenize(text)
         self.settings_at = -1
 
     def split(self) -> ScannedStatement | None:
@@ -155,7 +132,7 @@ class _InsertScanner:
             if first:
                 begin, first = token.start, False
                 continue
-            if token.kind == "broken":
+            if token.kind is TokenKind.BROKEN:
                 return None
             depth += {b"(": 1, b")": -1}.get(token.value, 0)
             if not after_name:
@@ -184,16 +161,16 @@ class _InsertScanner:
                 return self._rows(begin, token)
         return None
 
-    def _names_target(self, token: Token) -> bool:
+    def _names_target(self, token: Token[bytes]) -> bool:
         """Whether `token` is the target's name, which may be any word, including `values` and `format`."""
         return token.upper not in (b"INTO", b"TABLE", b"FUNCTION")
 
-    def _opens_select(self, token: Token) -> bool:
+    def _opens_select(self, token: Token[bytes]) -> bool:
         return leading_word(self.text[token.end : token.end + 4096]) in (b"SELECT", b"WITH")
 
-    def _rows(self, begin: int, keyword: Token) -> ScannedStatement | None:
+    def _rows(self, begin: int, keyword: Token[bytes]) -> ScannedStatement | None:
         name = next(self.stream, None)
-        if name is None or name.kind != "word":
+        if name is None or name.kind is not TokenKind.WORD:
             return None
         head, at = self.text[begin : keyword.start], name.end
         place = self._source_at(begin, head)
@@ -208,7 +185,7 @@ class _InsertScanner:
     def _source_at(self, begin: int, head: bytes) -> int:
         return len(head) if self.settings_at < 0 else self.settings_at - begin
 
-    def _settings_end(self, keyword: Token) -> int:
+    def _settings_end(self, keyword: Token[bytes]) -> int:
         """Return the end of `SETTINGS a = 1, b = 'x'`: after a value without a following comma."""
         end = keyword.end
         while True:
@@ -226,15 +203,20 @@ class _InsertScanner:
 
     def _select(self, begin: int) -> ScannedStatement:
         """Scan INSERT ... SELECT: it runs unchanged, unless it reads the request's rows through input()."""
-        tokens = [token for token in lex(self.text) if token.start >= begin]
+        tokens = [token for token in tokenize(self.text) if token.start >= begin]
         head = self.text[begin:]
         for at, token in enumerate(tokens[:-3]):
-            if token.upper != b"INPUT" or tokens[at + 1].value != b"(" or tokens[at + 2].kind != "text" or tokens[at + 3].value != b")":
+            if (
+                token.upper != b"INPUT"
+                or tokens[at + 1].value != b"("
+                or tokens[at + 2].kind is not TokenKind.STRING
+                or tokens[at + 3].value != b")"
+            ):
                 continue
             if tokens[at - 1].upper not in (b"FROM", b"JOIN"):
                 continue
             for keyword, name in zip(tokens[at:], tokens[at + 1 :], strict=False):
-                if keyword.upper == b"FORMAT" and name.kind == "word":
+                if keyword.upper == b"FORMAT" and name.kind is TokenKind.WORD:
                     lead = _DATA_LEAD.match(self.text, name.end)
                     assert lead is not None
                     span = (token.start - begin, tokens[at + 3].end - begin, tokens[at + 2].value)
@@ -242,7 +224,7 @@ class _InsertScanner:
                     return ScannedStatement(
                         StatementKind.INSERT_INPUT, body, format=name.value.decode(), data_start=lead.end(), input_span=span
                     )
-        whole = [token for token in tokens if token.kind != "broken"]
+        whole = [token for token in tokens if token.kind is not TokenKind.BROKEN]
         while whole and whole[-1].value == b";":
             whole.pop()
         if any(token.value == b";" for token in whole):
@@ -250,17 +232,9 @@ class _InsertScanner:
         return ScannedStatement(StatementKind.OTHER, head[: whole[-1].end - begin])
 
 
-def _with_depth(tokens: list[Token]) -> Iterator[tuple[Token, int]]:
+def _with_depth(tokens: list[Token[bytes]]) -> Iterator[tuple[Token[bytes], int]]:
     depth = 0
     for token in tokens:
         depth -= token.value in (b")", b"]", b"}")
         yield token, depth
         depth += token.value in (b"(", b"[", b"{")
-
-
-def lex(text: bytes) -> Iterator[Token]:
-    """The tokens of a text, by ClickHouse's lexical rules; without blanks and comments."""
-    for found in _TOKEN.finditer(text):
-        kind = found.lastgroup or "mark"
-        if kind != "blank":
-            yield Token(kind, found[0], found.start(), found.end())

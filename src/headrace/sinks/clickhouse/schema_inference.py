@@ -82,7 +82,7 @@ def infer_schema(name: TableName, found: ExistingTable, options: TableOptions) -
 def _own_columns(found: ExistingTable, options: TableOptions) -> frozenset[str]:
     named = (options.version_column, options.sign_column, options.delete_column, options.tombstone_column, options.content_column)
     own = {*named, options.operation_column, options.time_column, DELETED, OCCURRENCE, ROW}
-    with contextlib.suppress(EngineParseError):  # said by whoever adapts to it
+    with contextlib.suppress(EngineParseError):  # `plan_existing_table` reports it
         own.update(parse_engine(found.engine).names or ())
     return frozenset(own)
 

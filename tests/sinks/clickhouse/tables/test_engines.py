@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text, unquote
+from headrace.clickhouse_lexer import content_of, tokenize
+from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.engine_parser import (
     DistributedEngine,
     EngineParseError,
@@ -34,6 +35,11 @@ HOSTILE = [
     "(",
     "a)",
 ]
+
+
+def unquote(quoted: str) -> str:
+    [token] = tokenize(quoted)
+    return content_of(token)
 
 
 @pytest.mark.parametrize("name", HOSTILE)

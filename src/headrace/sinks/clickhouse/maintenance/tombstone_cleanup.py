@@ -89,12 +89,12 @@ class TombstoneCleanup:
             with long_running_connection(self.scope.target) as connection, translate_errors(self.scope.target, f"cleaning up {name}"):
                 connection.client.command(statement, settings=connection.supported(_OPTIMIZE_SETTINGS))
 
-        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-cleanup") as beside:
+        with ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-cleanup") as executor:
             with pause():
                 if not may_go_on():
                     return False
                 parts = self._parts(partition)
-                merging = beside.submit(optimize)
+                merging = executor.submit(optimize)
                 while not merging.done() and not self._has_taken(parts):
                     time.sleep(_LOOK_EVERY_S)
             merging.result()

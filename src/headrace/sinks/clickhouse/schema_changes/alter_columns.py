@@ -256,7 +256,7 @@ class _InPlace:
             case Untold():
                 self.untold.append(self._why(fate))
                 if kind != there.type and not self._is_fixed(there.name):
-                    self._make_anew(replace(wanted, type=kind))
+                    self._recreate_column(replace(wanted, type=kind))
             case Shortened() as cut:
                 self._shorten(there, cut)
                 self._retype(there, kind)
@@ -268,7 +268,7 @@ class _InPlace:
         usual = self._usual.get(name)
         return self.subject.target_table.created_by_headrace or usual is None or usual.type == self._stored[name].type
 
-    def _make_anew(self, wanted: StoredColumn) -> None:
+    def _recreate_column(self, wanted: StoredColumn) -> None:
         at = next(i for i, column in enumerate(self.columns) if column.name == wanted.name)
         before = self.columns[at - 1].name if at else None
         row = self._find(ROW)

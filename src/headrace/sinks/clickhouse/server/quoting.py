@@ -52,18 +52,3 @@ def check_name_lengths(database: str, table: str) -> None:
 
 def _stored_bytes(name: str) -> int:
     return sum(1 if byte in _PLAIN else 3 for byte in name.encode())
-
-
-_DOUBLED = {quote: re.compile(rf"\\(x[0-9A-Fa-f]{{2}}|.)|{quote}({quote})", re.DOTALL) for quote in "`'\""}
-
-
-def unquote(quoted: str) -> str:
-    """Return the content of a quoted name or string, with escapes or doubled quotes resolved."""
-
-    def unescape(match: re.Match[str]) -> str:
-        escaped, doubled = match.groups()
-        if escaped is None:
-            return str(doubled)
-        return chr(int(escaped[1:], 16)) if len(escaped) == 3 else _ESCAPES.get(escaped, escaped)
-
-    return _DOUBLED[quoted[0]].sub(unescape, quoted[1:-1])

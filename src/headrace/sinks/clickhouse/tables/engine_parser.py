@@ -7,23 +7,11 @@ Pure text in, frozen values out. `existing_table` decides whether an engine is s
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from headrace.sinks.clickhouse.server.quoting import unquote
+from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize
 
-_TOKEN: Final = re.compile(
-    r"""
-    (?P<space>\s+)
-  | (?P<quoted>`(?:[^`\\]|\\.|``)*` | "(?:[^"\\]|\\.|"")*")
-  | (?P<text>'(?:[^'\\]|\\.|'')*')
-  | (?P<number>\d[\w.]*)
-  | (?P<word>[A-Za-z_][A-Za-z0-9_]*)
-  | (?P<mark>.)
-    """,
-    re.VERBOSE | re.DOTALL,
-)
 _REPLICATING: Final = ("Replicated", "Shared")
 # Functions whose value does not depend on the row alone: two images of one row would get different keys.
 _NONDETERMINISTIC: Final = re.compile(
@@ -37,19 +25,6 @@ _CONSTANTS: Final = frozenset({"null", "true", "false", "nan", "inf"})
 
 class EngineParseError(ValueError):
     """An engine description or key expression that cannot be parsed."""
-
-
-@dataclass(frozen=True, slots=True)
-class Token:
-    """One word of ClickHouse's SQL."""
-
-    kind: str
-    """`name` (quoted or not), `text`, `number` or `mark`."""
-    value: str
-    """A name or a text without its quotes."""
-    start: int
-    end: int
-    quoted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +76,12 @@ class DistributedEngine:
 
 def parse_engine(described: str) -> TableEngine:
     """Parse an engine as `system.tables.engine_full` describes it."""
-    tokens = list(tokenize(described))
-    if not tokens or tokens[0].kind != "name":
+    tokens = parse_tokens(described)
+    if not tokens or not is_name(tokens[0]):
         raise EngineParseError(described)
-    name, at = tokens[0].value, 1
+    name, at = content_of(tokens[0]), 1
     arguments: tuple[EngineArgument, ...] = ()
-    if at < len(tokens) and tokens[at].value == "(" and tokens[at].kind == "mark":
+    if at < len(tokens) and tokens[at].value == "(":
         end = _closing(tokens, at, described)
         arguments = tuple(_argument(part, described) for part in _split(tokens[at + 1 : end]))
         at = end + 1
@@ -134,14 +109,14 @@ def parse_distribution(engine: TableEngine) -> DistributedEngine:
 
 def split_key(listed: str) -> tuple[str, ...]:
     """Split a key such as `system.tables.sorting_key` into its expressions; nested tuples are flattened."""
-    return tuple(listed[part[0].start : part[-1].end] for part in _flattened(list(tokenize(listed)), listed))
+    return tuple(listed[part[0].start : part[-1].end] for part in _flattened(parse_tokens(listed), listed))
 
 
-def _flattened(tokens: list[Token], sql: str) -> list[list[Token]]:
+def _flattened(tokens: list[Token[str]], sql: str) -> list[list[Token[str]]]:
     found = []
     for part in _split(tokens):
         opens = 1 if part[0].value == "tuple" and len(part) > 1 else 0
-        if part[opens].kind == "mark" and part[opens].value == "(" and _closing(part, opens, sql) == len(part) - 1:
+        if part[opens].value == "(" and _closing(part, opens, sql) == len(part) - 1:
             found += _flattened(part[opens + 1 : -1], sql)
         else:
             found.append(part)
@@ -150,67 +125,60 @@ def _flattened(tokens: list[Token], sql: str) -> list[list[Token]]:
 
 def single_column(expression: str) -> str | None:
     """Return the column name if the expression is a single column; else None."""
-    tokens = list(tokenize(expression))
-    return tokens[0].value if len(tokens) == 1 and _is_column(tokens, 0) else None
+    tokens = parse_tokens(expression)
+    return content_of(tokens[0]) if len(tokens) == 1 and _is_column(tokens, 0) else None
 
 
 def referenced_names(expression: str) -> tuple[str, ...]:
     """Return the columns that an expression reads; may include identifiers that are not columns."""
-    tokens = list(tokenize(expression))
-    return tuple(dict.fromkeys(token.value for at, token in enumerate(tokens) if _is_column(tokens, at)))
+    tokens = parse_tokens(expression)
+    return tuple(dict.fromkeys(content_of(token) for at, token in enumerate(tokens) if _is_column(tokens, at)))
 
 
 def nondeterministic_function(expression: str) -> str | None:
     """Return the first function call whose value does not depend on the row alone."""
-    tokens = list(tokenize(expression))
-    calls = (tokens[at].value for at in range(len(tokens) - 1) if tokens[at].kind == "name" and tokens[at + 1].value == "(")
+    tokens = parse_tokens(expression)
+    calls = (content_of(tokens[at]) for at in range(len(tokens) - 1) if is_name(tokens[at]) and tokens[at + 1].value == "(")
     return next((name for name in calls if _NONDETERMINISTIC.fullmatch(name)), None)
 
 
-def tokenize(sql: str) -> Iterator[Token]:
-    """The words of a piece of SQL; one quote that is not closed makes it unreadable."""
-    at = 0
-    while at < len(sql):
-        match = _TOKEN.match(sql, at)
-        assert match is not None  # the last alternative takes any character
-        at = match.end()
-        kind = str(match.lastgroup)
-        if kind == "space":
-            continue
-        body = match.group()
-        if kind == "mark" and body in "`'\"":
-            raise EngineParseError(sql)
-        if kind in ("quoted", "text"):
-            yield Token("name" if kind == "quoted" else "text", unquote(body), match.start(), at, quoted=True)
-        else:
-            yield Token("name" if kind == "word" else kind, body, match.start(), at)
+def parse_tokens(sql: str) -> list[Token[str]]:
+    """Return the tokens of an expression; raise `EngineParseError` for a quote without an end."""
+    tokens = list(tokenize(sql))
+    if any(token.kind is TokenKind.BROKEN for token in tokens):
+        raise EngineParseError(sql)
+    return tokens
 
 
-def _is_column(tokens: list[Token], at: int) -> bool:
+def is_name(token: Token[str]) -> bool:
+    return token.kind in (TokenKind.WORD, TokenKind.NAME)
+
+
+def _is_column(tokens: list[Token[str]], at: int) -> bool:
     token = tokens[at]
-    if token.kind != "name":
+    if not is_name(token):
         return False
-    called = at + 1 < len(tokens) and tokens[at + 1].kind == "mark" and tokens[at + 1].value == "("
-    return not called and (token.quoted or token.value.lower() not in _CONSTANTS)
+    called = at + 1 < len(tokens) and tokens[at + 1].value == "("
+    return not called and (token.kind is TokenKind.NAME or token.value.lower() not in _CONSTANTS)
 
 
-def _closing(tokens: list[Token], at: int, sql: str) -> int:
+def _closing(tokens: list[Token[str]], at: int, sql: str) -> int:
     """Return the index of the bracket that closes the one at `at`."""
     depth = 0
     for index in range(at, len(tokens)):
-        if tokens[index].kind == "mark":
+        if tokens[index].kind is TokenKind.SIGN:
             depth += (tokens[index].value in "([{") - (tokens[index].value in ")]}")
             if not depth:
                 return index
     raise EngineParseError(sql)
 
 
-def _split(tokens: list[Token]) -> list[list[Token]]:
+def _split(tokens: list[Token[str]]) -> list[list[Token[str]]]:
     """Split at commas outside of brackets."""
-    parts: list[list[Token]] = [[]]
+    parts: list[list[Token[str]]] = [[]]
     depth = 0
     for token in tokens:
-        if token.kind == "mark":
+        if token.kind is TokenKind.SIGN:
             depth += (token.value in "([{") - (token.value in ")]}")
             if token.value == "," and not depth:
                 parts.append([])
@@ -219,26 +187,25 @@ def _split(tokens: list[Token]) -> list[list[Token]]:
     return [part for part in parts if part]
 
 
-def _argument(part: list[Token], sql: str) -> EngineArgument:
+def _argument(part: list[Token[str]], sql: str) -> EngineArgument:
     text = sql[part[0].start : part[-1].end]
     if len(part) > 1:
         return EngineArgument(text)
-    return EngineArgument(
-        text, name=part[0].value if part[0].kind == "name" else None, text=part[0].value if part[0].kind == "text" else None
-    )
+    content = content_of(part[0])
+    return EngineArgument(text, name=content if is_name(part[0]) else None, text=content if part[0].kind is TokenKind.STRING else None)
 
 
-def _settings(tokens: list[Token], sql: str) -> tuple[tuple[str, str], ...]:
+def _settings(tokens: list[Token[str]], sql: str) -> tuple[tuple[str, str], ...]:
     """Parse the SETTINGS clause outside of brackets; values come unquoted."""
     depth = 0
     for at, token in enumerate(tokens):
-        if token.kind == "mark":
+        if token.kind is TokenKind.SIGN:
             depth += (token.value in "([{") - (token.value in ")]}")
-        elif token.kind == "name" and not token.quoted and token.value.upper() == "SETTINGS" and not depth:
+        elif token.upper == "SETTINGS" and not depth:
             parts = [part for part in _split(tokens[at + 1 :]) if len(part) >= 3 and part[1].value == "="]
-            return tuple((part[0].value, _setting_value(part[2:], sql)) for part in parts)
+            return tuple((content_of(part[0]), _setting_value(part[2:], sql)) for part in parts)
     return ()
 
 
-def _setting_value(tokens: list[Token], sql: str) -> str:
-    return tokens[0].value if len(tokens) == 1 else sql[tokens[0].start : tokens[-1].end]
+def _setting_value(tokens: list[Token[str]], sql: str) -> str:
+    return content_of(tokens[0]) if len(tokens) == 1 else sql[tokens[0].start : tokens[-1].end]

@@ -6,9 +6,10 @@ type, is rejected with the types that would do.
 
 from __future__ import annotations
 
+from headrace.clickhouse_lexer import content_of
 from headrace.sinks.clickhouse.server.options import Deletes
 from headrace.sinks.clickhouse.server.quoting import quote_name
-from headrace.sinks.clickhouse.tables.engine_parser import nondeterministic_function, referenced_names, tokenize
+from headrace.sinks.clickhouse.tables.engine_parser import is_name, nondeterministic_function, parse_tokens, referenced_names
 from headrace.sinks.clickhouse.tables.metadata_columns import accepted_types, can_hold
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn
 from headrace.sinks.clickhouse.tables.table_inspection import MAKE_OTHER, START_OVER, InspectedTable
@@ -102,10 +103,10 @@ def _sign_behind(it: InspectedTable, column: ExistingColumn) -> str:
     """Return the sign column from which the engine's delete column is computed, as in tables that Headrace creates; else empty."""
     if column.default_kind != "MATERIALIZED":
         return ""
-    words = [token for token in tokenize(column.default_expression) if token.kind != "mark" or token.value not in "()"]
+    words = [token for token in parse_tokens(column.default_expression) if token.value not in ("(", ")")]
     said = "".join(token.value for token in words[1:])
-    if words and words[0].kind == "name" and said in ("=-1", "<0"):
-        return words[0].value
+    if words and is_name(words[0]) and said in ("=-1", "<0"):
+        return content_of(words[0])
     raise it.refused(f"its column {column.name} is {column.default_expression}, not {quote_name(it.options.sign_column)} = -1", START_OVER)
 
 

@@ -77,7 +77,7 @@ def find_with_local_tables(
             try:
                 beneath[place] = parse_distribution(parse_engine(table.engine))
             except EngineParseError:
-                continue  # said by whoever adapts to it
+                continue  # `plan_existing_table` reports it
     if not beneath:
         return found, {}
     held = {place: (over.database or place[0], over.table) for place, over in beneath.items()}

@@ -54,17 +54,17 @@ def resolve_tables(scope: TargetScope, schemas: Iterable[TableSchema]) -> Mappin
     return {schema.name: known[schema] for schema in wanted}
 
 
-def resolve_table(scope: TargetScope, schema: TableSchema, beside: Iterable[TableSchema] = ()) -> TargetTable:
-    """Return the target table of one schema. If it is not cached, one query also reads the tables of `beside`.
+def resolve_table(scope: TargetScope, schema: TableSchema, prefetch: Iterable[TableSchema] = ()) -> TargetTable:
+    """Return the target table of one schema. If it is not cached, one query also reads the tables of `prefetch`.
 
-    A schema in `beside` may be stale because its table was altered since; that does not fail this table.
+    A schema in `prefetch` may be stale because its table was altered since; that does not fail this table.
     """
     with _lock:
         known = _known.get((os.getpid(), scope), {}).get(schema)
     if known is not None:
         return known
     try:
-        return resolve_tables(scope, dict.fromkeys((*beside, schema)))[schema.name]
+        return resolve_tables(scope, dict.fromkeys((*prefetch, schema)))[schema.name]
     except DefiniteError:
         return resolve_tables(scope, (schema,))[schema.name]
 
