@@ -1,48 +1,73 @@
-"""What every sink promises: order, repetition and interruption of writes leave no trace in what it shows.
+"""The contract of `headrace.sinks.base` for every registered sink.
 
-A sink joins the suite by a `Subject`: the sink, and how its rows are read back.
+- Table stores: order, repetition and interruption of writes do not change the rows.
+- Append-only sinks: every change appears, and a repeated block only repeats changes with the same versions.
+
+`test_cdc_log_contract.py` is the suite of CDC-log sinks.
+
+A sink joins the suite by a fixture named after its connector. `test_every_registered_sink_has_a_case` fails if one is missing.
 """
 
 from __future__ import annotations
 
+import json
 import pickle
 import random
 import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
+from headrace.kafka.mypipe.wire_format import read_position
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sinks.base import Sink
+from headrace.model.version import pack_version
+from headrace.sinks.base import BatchCommit, Sink
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from testkit.pipelines.embedded_access import target_of
+from headrace.sinks.kafka.messages.options import KafkaOptions
+from headrace.sinks.registry import SINK_CONNECTORS
+from headrace.sinks.schema_changes import Step
+from testkit.oracles.topics import read_topic
+from testkit.pipelines.sink_places import Place
+from testkit.servers.broker import PrivateBroker
 
 Row = tuple[int, str, str | None]
 Image = tuple[int, Op, Row]
 COLUMNS = (Column("id", Kind.INT64, False), Column("part", Kind.STRING, False), Column("value", Kind.STRING))
+TABLE_STORES = ("clickhouse", "embedded_clickhouse")
+APPEND_ONLY = ("kafka", "producer", "stdout")
+
+
+def test_every_registered_sink_has_a_case() -> None:
+    assert {one.name for one in SINK_CONNECTORS if one.open is not None} == {*TABLE_STORES, *APPEND_ONLY}
+    assert {one.name for one in SINK_CONNECTORS if one.has_table_store} == set(TABLE_STORES)
+
+
+# -- table stores
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A sink under test and a way to see what it shows."""
+    """A sink under test and a way to see its rows."""
 
     sink: Sink
     show: Callable[[TableSchema], set[Row]]
 
 
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server)
-        sink = ClickHouseSink(target)
+@pytest.fixture(scope="module", params=TABLE_STORES)
+def subject(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
+    place: Place = request.getfixturevalue(f"{request.param}_place")
+    with place.open(request.param, tmp_path_factory.mktemp("state")) as named:
+        sink = named.sink
+        assert isinstance(sink, ClickHouseSink)
 
         def show(schema: TableSchema) -> set[Row]:
             rows = [tuple(row.values()) for row in sink.reader().read_range(schema).to_pylist()]
@@ -50,13 +75,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Subject]:
             return set(rows)
 
         yield Subject(sink, show)
-        disconnect(target)
-
-
-@pytest.fixture(scope="module", params=["clickhouse"])
-def subject(request: pytest.FixtureRequest) -> Subject:
-    found: Subject = request.getfixturevalue(request.param)
-    return found
+        disconnect(sink.target)
 
 
 def new_table(subject: Subject, prefix: str = "t") -> TableSchema:
@@ -180,6 +199,20 @@ def test_tasks_that_write_at_the_same_time_do_not_disturb_each_other(subject: Su
     assert subject.show(schema) == {(key, "a", "12") for key in range(50)}
 
 
+def test_the_store_deletes_stale_rows_and_partial_snapshots(subject: Subject) -> None:
+    schema, store = new_table(subject), subject.sink.table_store()
+    assert store is not None
+    assert not subject.sink.append_only
+    assert (store.holds_rows(schema), store.newest_version(schema)) == (False, None)
+    write(subject, block(schema, (10, Op.SNAPSHOT, (1, "a", "old")), (20, Op.SNAPSHOT, (2, "a", "new"))))
+    assert (store.holds_rows(schema), store.newest_version(schema)) == (True, 20)
+    for _ in range(2):
+        store.delete_stale(schema, 15)
+        assert subject.show(schema) == {(2, "a", "new")}
+    store.replace(schema)
+    assert list(store.target_names([schema])) == [schema.name]
+
+
 def test_a_copied_sink_is_the_same_sink(subject: Subject) -> None:
     schema = new_table(subject)
     copied = pickle.loads(pickle.dumps(subject.sink))
@@ -225,3 +258,131 @@ def test_blocks_cut_anywhere_in_any_order_and_repeated_show_the_same(
     chance.shuffle(replayed)
     write(subject, *replayed)
     assert subject.show(schema) == expected
+
+
+# -- append-only sinks
+
+
+@dataclass(frozen=True)
+class Appended:
+    """An append-only sink and a way to read the changes of a table: each with its version, in the order of arrival."""
+
+    sink: Sink
+    read: Callable[[TableSchema], list[tuple[int, str]]]
+
+
+PRODUCER = """
+import headrace
+
+class Lines(headrace.Producer):
+    def __init__(self, folder):
+        self.folder = folder
+
+    def write(self, block):
+        rows = zip(block.version.to_pylist(), block.op.to_pylist(), block.images.to_pylist())
+        with open(f"{self.folder}/{block.schema.name}", "a") as lines:
+            lines.writelines(f"{version} {op} {row}\\n" for version, op, row in rows)
+"""
+
+
+@pytest.fixture
+def producer_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Place, Callable[[Sink, TableSchema], list[tuple[int, str]]]]:
+    (tmp_path / "contract_producer.py").write_text(PRODUCER)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def read(sink: Sink, schema: TableSchema) -> list[tuple[int, str]]:
+        path = tmp_path / sink.target_of(schema.name)
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [(int(line.partition(" ")[0]), line) for line in lines]
+
+    return Place("class:contract_producer:Lines", {"folder": str(tmp_path)}), read
+
+
+@pytest.fixture
+def kafka_place(broker: PrivateBroker) -> tuple[Place, Callable[[Sink, TableSchema], list[tuple[int, str]]]]:
+    def read(sink: Sink, schema: TableSchema) -> list[tuple[int, str]]:
+        found = read_topic(broker, sink.target_of(schema.name))
+        return [(read_position(message.position)[0], f"{message.key!r} {message.value!r}") for message in found]
+
+    return Place(broker.url(), KafkaOptions(partitions=1)), read
+
+
+@pytest.fixture
+def stdout_place(capsysbinary: pytest.CaptureFixture[bytes]) -> tuple[Place, Callable[[Sink, TableSchema], list[tuple[int, str]]]]:
+    printed: list[str] = []
+
+    def read(sink: Sink, schema: TableSchema) -> list[tuple[int, str]]:
+        printed.extend(capsysbinary.readouterr().out.decode().splitlines())
+        lines = [(json.loads(line), line) for line in printed]
+        return [(one["version"], line) for one, line in lines if f"{one['database']}.{one['table']}" == sink.target_of(schema.name)]
+
+    return Place("stdout:?format=json"), read
+
+
+@pytest.fixture(params=APPEND_ONLY)
+def appended(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Appended]:
+    place, read = request.getfixturevalue(f"{request.param}_place")
+    with place.open(request.param, tmp_path / "state") as named:
+        yield Appended(named.sink, lambda schema: read(named.sink, schema))
+
+
+def changes(schema: TableSchema, *images: tuple[Op, Row], first: int) -> ChangeBlock:
+    """A block of one transaction."""
+    found = block(schema, *((pack_version(0, 1, first + place), op, row) for place, (op, row) in enumerate(images)))
+    named = pa.array(["0-1-7"] * len(images)).dictionary_encode()
+    return ChangeBlock(schema, found.images, found.op, found.version, found.commit_ts, named, pa.array(range(len(images)), pa.uint64()))
+
+
+def append(sink: Sink, *blocks: ChangeBlock) -> None:
+    writer = pickle.loads(pickle.dumps(sink)).writer()
+    for one in blocks:
+        writer.write(one)
+    writer.close()
+    sink.commit_batch(BatchCommit("binlog.000001:900", pack_version(0, 1, 900)))
+
+
+LIFE = [(Op.INSERT, (1, "a", "x")), (Op.BEFORE, (1, "a", "x")), (Op.UPDATE, (1, "a", None)), (Op.DELETE, (1, "a", None))]
+
+
+def prepared(appended: Appended) -> TableSchema:
+    schema = TableSchema(TableName("contract", f"t_{secrets.token_hex(6)}"), COLUMNS, ("id", "part"))
+    appended.sink.check_target_conflicts([schema])
+    appended.sink.prepare([schema])
+    return schema
+
+
+def test_every_change_is_appended_in_order(appended: Appended) -> None:
+    schema = prepared(appended)
+    append(appended.sink, changes(schema, *LIFE, first=400), changes(schema, (Op.INSERT, (1, "a", "again")), first=500))
+    versions = [version for version, _ in appended.read(schema)]
+    assert versions == sorted(versions)
+    assert {pack_version(0, 1, 400), pack_version(0, 1, 402), pack_version(0, 1, 403), pack_version(0, 1, 500)} <= set(versions)
+
+
+def test_a_repeated_block_only_repeats_changes(appended: Appended) -> None:
+    schema = prepared(appended)
+    one, other = changes(schema, *LIFE, first=400), changes(schema, (Op.INSERT, (2, "a", "y")), first=500)
+    append(appended.sink, one, other)
+    first = appended.read(schema)
+    appended.sink.prepare([schema])
+    append(appended.sink.for_replay().without_cache(), one, other)
+    assert set(appended.read(schema)) == set(first)
+    assert appended.read(schema)[: len(first)] == first
+
+
+def test_nothing_is_deleted_or_altered(appended: Appended) -> None:
+    sink, schema = appended.sink, prepared(appended)
+    append(sink, changes(schema, *LIFE, first=400))
+    before = appended.read(schema)
+    assert sink.append_only
+    assert (sink.table_store(), sink.tombstone_store(), sink.progress_store()) == (None, None, None)
+    requirement = sink.requirements([schema])[schema.name]
+    assert requirement.exact
+    assert requirement.keeps
+    applier = sink.schema_applier()
+    assert not applier.plan_removal(schema).steps
+    assert not applier.plan_keeping(schema, "_kept", again=True).steps
+    with pytest.raises(DefiniteError, match="no tables to alter"):
+        applier.run_step(Step(("ALTER TABLE t",)))
+    sink.snapshot_restarted(schema, pack_version(0, 1, 400))
+    assert appended.read(schema) == before

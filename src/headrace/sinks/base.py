@@ -12,7 +12,7 @@ After a crash the pipe replays its last batch. What a replay leaves depends on t
 - **CDC log** (`sinks.cdc_log_sink.LogSink`). Takes rows of ScyllaDB's log instead of change blocks, and has its own port.
 
 All kinds: a block is durable and visible to readers when `Writer.write` returns or, if the sink delays it, when `commit_batch` returns.
-`tests/contract/test_sink_contract.py` checks this for every registered sink.
+`tests/sinks/test_sink_contract.py` and `test_cdc_log_contract.py` check this for every registered sink.
 """
 
 from __future__ import annotations
