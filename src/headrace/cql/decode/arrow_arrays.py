@@ -73,7 +73,7 @@ _SHOWN: Final = 24
 
 
 class MalformedValue(Exception):
-    """A value that cannot be decoded: its row in the current cells, and the reason. A caller that splits values maps it to the outer row."""
+    """A value that cannot be decoded: its row in the current cells, and the reason. Callers that split values map it to the outer row."""
 
     def __init__(self, row: int, reason: str) -> None:
         super().__init__(row, reason)
