@@ -1,6 +1,6 @@
-"""Reading Spark's checkpoint: how far a stream got, without starting it.
+"""Reads Spark's checkpoint: how far a stream has come, without starting it.
 
-Spark writes each file once and never changes it, and keeps no checksum of it (see `session`): `digests` takes one.
+Spark writes each file once and, with the settings of `session`, without a checksum. `digests` computes one.
 Invariant: Spark plans batch N (`offsets/N`) after it has committed batch N - 1 (`commits/N-1`), so at most one batch is open.
 """
 
@@ -21,7 +21,7 @@ _COMMITS: Final = "commits"
 _METADATA: Final = "metadata"
 _START: Final = "sources/0/0"
 _SEALED: Final = 2
-"""Of how many batches digests are taken: the last one, and the one before it, from which Spark goes on if the last one is open."""
+"""How many batches `digests` covers: the last one, and the one before it, from which Spark continues if the last one is open."""
 _HINT: Final = (
     "restore the whole state directory from one backup, or start over: remove the state directory, and the target tables where they hold "
     "rows already"
@@ -29,30 +29,30 @@ _HINT: Final = (
 
 
 def committed_offset(checkpoint: Path) -> Offset | None:
-    """Where the last committed batch ended; None if none was."""
+    """Return the end of the last committed batch; None if there is none."""
     batch = _newest(checkpoint / _COMMITS)
     return None if batch is None else offset_of(checkpoint, batch)
 
 
 def is_committed(checkpoint: Path, batch: int) -> bool:
-    """Whether a batch counts."""
+    """Whether a batch is committed."""
     return (checkpoint / _COMMITS / str(batch)).exists()
 
 
 def planned_offset(checkpoint: Path) -> Offset | None:
-    """Where the last planned batch ends, committed or not; None if none was planned."""
+    """Return the end of the last planned batch, committed or not; None if there is none."""
     batch = _newest(checkpoint / _OFFSETS)
     return None if batch is None else offset_of(checkpoint, batch)
 
 
 def newest_batch(checkpoint: Path) -> int:
-    """The number of the last planned batch; -1 if none was planned."""
+    """Return the number of the last planned batch; -1 if there is none."""
     batch = _newest(checkpoint / _OFFSETS)
     return -1 if batch is None else batch
 
 
 def sync_batches(checkpoint: Path) -> None:
-    """Make sure that the newest files outlive the machine."""
+    """Sync the newest files to disk."""
     for name in (_OFFSETS, _COMMITS):
         batch = _newest(checkpoint / name)
         if batch is not None:
@@ -62,7 +62,7 @@ def sync_batches(checkpoint: Path) -> None:
 
 
 def check_checkpoint(checkpoint: Path) -> None:
-    """Raise if a file that Spark needs to go on is missing or damaged: Spark would go on from another batch, or fail in its own words."""
+    """Raise if a file that Spark continues from is missing or damaged: Spark would continue from another batch, or fail unclearly."""
     planned, committed = _newest(checkpoint / _OFFSETS), _newest(checkpoint / _COMMITS)
     _check_metadata(checkpoint / _METADATA)
     initial_offset(checkpoint)
@@ -80,14 +80,14 @@ def check_checkpoint(checkpoint: Path) -> None:
     if committed is not None:
         file = checkpoint / _COMMITS / str(committed)
         try:
-            # Two lines: the format, and what Spark knows of the batch.
+            # Two lines: the format, and metadata of the batch.
             json.loads(_line(file, 1))
         except ValueError as error:
             raise _unreadable(str(error), file) from error
 
 
 def digests(checkpoint: Path) -> dict[str, str]:
-    """Digests of the files that Spark goes on from, by their paths in the checkpoint."""
+    """Return digests of the files that Spark continues from, by their paths in the checkpoint."""
     names = [_METADATA, _START]
     for part in (_OFFSETS, _COMMITS):
         batch = _newest(checkpoint / part)
@@ -96,18 +96,18 @@ def digests(checkpoint: Path) -> dict[str, str]:
 
 
 def check_digests(checkpoint: Path, known: Mapping[str, str]) -> None:
-    """Raise if a file is another one than it was. (Spark removes the files of old batches, and gives a stream without id a new one.)"""
+    """Raise if a file has changed. (Spark removes the files of old batches, and writes the id of a stream again if it is missing.)"""
     for name, digest in known.items():
         found = _digest(checkpoint / name)
         if not found and name == _START:
-            # Spark would choose the start of the topics again, by what they hold now.
+            # Spark would choose the start of the topics again, from what they contain now.
             raise _unreadable("the file is missing", checkpoint / name)
         if found and found != digest:
             raise _unreadable("it is not the file that Spark wrote for this pipe", checkpoint / name)
 
 
 def _check_metadata(file: Path) -> None:
-    """Raise if the id of the stream cannot be read; where the file is missing, Spark gives the stream another one."""
+    """Raise if the id of the stream is unreadable. If the file is missing, Spark creates another id."""
     if file.exists():
         try:
             json.loads(_read(file))["id"]
@@ -120,7 +120,7 @@ def _newest(directory: Path) -> int | None:
 
 
 def offset_of(checkpoint: Path, batch: int) -> Offset:
-    """Where a batch that was planned ends."""
+    """Return the end of a planned batch."""
     file = checkpoint / _OFFSETS / str(batch)
     try:
         # Three lines: the format, the batch's metadata, the only source's offset.
@@ -134,7 +134,7 @@ def offset_of(checkpoint: Path, batch: int) -> Offset:
 
 
 def initial_offset(checkpoint: Path) -> Offset | None:
-    """Where Spark's Kafka source began; None if it has not begun."""
+    """Return the start of Spark's Kafka source; None if it has not started."""
     file = checkpoint / _START
     if not file.exists():
         return None
@@ -162,7 +162,7 @@ def _line(file: Path, number: int) -> str:
 
 
 def _digest(file: Path) -> str:
-    """The digest of a file; empty if there is no such file."""
+    """Return the digest of a file; empty if it does not exist."""
     try:
         return hashlib.sha256(file.read_bytes()).hexdigest()[:32]
     except FileNotFoundError:

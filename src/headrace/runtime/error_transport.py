@@ -1,7 +1,7 @@
-"""Our errors on their way through Spark.
+"""Carries Headrace errors from tasks to the driver.
 
-An error raised in a task or in the source's process reaches the driver as text inside a Java exception. It travels as a marked, encoded
-piece of that text, and is an error of ours again on arrival.
+An error of a task or of the source's process reaches the driver as the text of a Java exception. `serialize_errors` adds the encoded error
+to that text, and the driver decodes it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _MARK = re.compile(r"headrace-error\[([A-Za-z0-9+/=]+)\]")
 
 
 class SerializedError(RuntimeError):
-    """An error of ours in a form that survives as text."""
+    """A Headrace error whose text contains its encoded form."""
 
 
 @contextmanager
 def serialize_errors() -> Iterator[None]:
-    """Raise our errors in their carried form, which people can read too."""
+    """Raise Headrace errors as `SerializedError`."""
     try:
         yield
     except HeadraceError as error:
@@ -32,7 +32,7 @@ def serialize_errors() -> Iterator[None]:
 
 @contextmanager
 def hide_traceback() -> Iterator[None]:
-    """Raise our errors as a script is to read them at the end of what Spark prints, without their encoded form."""
+    """Raise Headrace errors without a traceback, so that Spark prints only their message to the user of a script."""
     try:
         yield
     except HeadraceError as error:
@@ -51,7 +51,7 @@ def encode_error(error: HeadraceError) -> str:
 
 
 def decode_error(text: str) -> HeadraceError | None:
-    """The first error of ours in a text, if any."""
+    """Return the first encoded error in a text, if any."""
     found = _MARK.search(text)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""The only place that imports pyspark: the session, the streaming data source, the micro-batch loop, the typed frames of tables."""
+"""Spark: sessions, the streaming data source, the micro-batch loop, and typed frames of tables. No other package imports pyspark."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `spark.read.format("headrace")` and `spark.readStream.format("headrace")` known to a session (see docs/api.md)."""
+    """Register `spark.read.format("headrace")` and `spark.readStream.format("headrace")` in a session (see docs/api.md)."""
     # The workers' daemon imports this package before it has chosen from where to import pyspark.
     from headrace.spark.frames.data_source import TableChanges
 

@@ -1,11 +1,10 @@
-"""Spark's Kafka connector, which pyspark does not bring: where it is found, and what Spark is told.
+"""Finds Spark's Kafka connector, which is not part of pyspark, and returns the settings for it.
 
-In this order: what the user gives (`--kafka-jars`, `HEADRACE_KAFKA_JARS`: a folder of jars, or coordinates for `spark.jars.packages`);
-the jars that are pinned below, in the cache, fetched and checked the first time; for another Spark than the one they were tried with, its
-own coordinates.
-`python -m headrace.spark.connector` fetches them ahead.
+It takes, in this order: the user's choice (`--kafka-jars`, `HEADRACE_KAFKA_JARS`: a folder of jars, or coordinates for
+`spark.jars.packages`); the jars that are pinned below, which it downloads to the cache and verifies; for another version of Spark, the
+coordinates of that version. `python -m headrace.spark.connector` downloads the jars in advance.
 
-Jars are given to a Java process when it starts, or to one that runs; coordinates only when it starts.
+A Java process accepts jars when it starts and while it runs, and coordinates only when it starts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from headrace.spark.kafka.maven_jars import fetch, parse_pin
 
 JARS_VARIABLE: Final = "HEADRACE_KAFKA_JARS"
 TRIED_WITH: Final = "4.3.0"
-"""The Spark that the pinned jars were tried with."""
+"""The version of Spark that the pinned jars were tested with."""
 CONNECTOR: Final = tuple(
     parse_pin(line)
     for line in (
@@ -40,7 +39,7 @@ _HINT: Final = f"give a folder with {_NAME} and its jars: --kafka-jars DIR, or {
 
 
 def kafka_settings(given: str = "") -> dict[str, str]:
-    """Settings of a Spark session that can read and write Kafka; `given` is a folder of jars or Maven coordinates."""
+    """Return the settings of a Spark session that reads and writes Kafka; `given` is a folder of jars or Maven coordinates."""
     choice = given or os.environ.get(JARS_VARIABLE, "")
     if choice and _COORDINATES.fullmatch(choice) and not Path(choice).exists():
         return {"spark.jars.packages": choice}
@@ -52,7 +51,7 @@ def kafka_settings(given: str = "") -> dict[str, str]:
 
 
 def fetch_connector() -> Path:
-    """The folder of the pinned jars, fetched if need be."""
+    """Return the folder of the pinned jars; download them if necessary."""
     try:
         return fetch("spark-kafka", CONNECTOR)
     except HeadraceError as error:

@@ -1,7 +1,7 @@
-"""A block of images as rows of a typed frame: one row per change, with what was before and what is after.
+"""Turns blocks of row images into rows of a typed frame: one row per change, with the images before and after it.
 
-A block read with every before image has an update's two images next to each other (the kernel never ends a block between them), so
-pairing is a matter of indices: the after image is where the change is, the before image one place earlier.
+A block with all before images has the two images of an update next to each other (the kernel never ends a block between them). So the
+before image is one place before the after image.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _OP_NAMES: Final = pa.array([op.name.lower() for op in Op])
 
 
 def frame_type(schema: TableSchema) -> spark.StructType:
-    """The columns of a table's frame of changes."""
+    """Return the columns of the frame of a table's changes."""
     row = row_type(schema)
     return spark.StructType(
         [
@@ -38,7 +38,7 @@ def frame_type(schema: TableSchema) -> spark.StructType:
 
 
 def pair_images(block: ChangeBlock) -> pa.RecordBatch:
-    """The changes of a block that holds every before image."""
+    """Return the changes of a block that has all before images."""
     op = block.op.to_numpy()
     at = np.flatnonzero(op != Op.BEFORE)
     kind = op[at]
@@ -65,7 +65,7 @@ def pair_images(block: ChangeBlock) -> pa.RecordBatch:
 
 
 def truncation(schema: TableSchema, version: int) -> pa.RecordBatch:
-    """The one row that says: all rows of the table are gone."""
+    """Return the row that marks a TRUNCATE of the table."""
     arrow = to_arrow_schema(frame_type(schema), timezone="UTC")
     return pa.RecordBatch.from_pylist([{"_op": TRUNCATE, "_version": version}], schema=arrow)
 

@@ -1,7 +1,7 @@
-"""A table's columns as Spark's: the type of each kind, and its Arrow array in the form that Spark takes.
+"""Maps columns to Spark: the type of each kind, and its Arrow array in the form that Spark expects.
 
-Every value keeps its worth. What Spark has no type for is widened (unsigned integers), kept as exact text (decimals of more than 38
-digits, UUIDs) or as its bytes (geometries, addresses). All work is done on whole arrays.
+No value loses precision. Values that Spark has no type for are widened (unsigned integers), or become exact text (decimals of more than 38
+digits, UUIDs) or bytes (geometries, addresses).
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _TYPES: Final[dict[Kind, spark.DataType]] = {
 
 
 def spark_type(column: Column) -> spark.DataType:
-    """The type of a column's values in Spark."""
+    """Return the Spark type of a column."""
     if column.kind is Kind.DECIMAL:
         wide = column.precision > _WIDEST_DECIMAL
         return spark.StringType() if wide else spark.DecimalType(column.precision, column.scale)
@@ -64,12 +64,12 @@ def spark_type(column: Column) -> spark.DataType:
 
 
 def row_type(schema: TableSchema) -> spark.StructType:
-    """One image of a row."""
+    """Return the Spark type of one row image."""
     return spark.StructType([spark.StructField(column.name, spark_type(column)) for column in schema.columns])
 
 
 def to_spark(column: Column, array: pa.Array) -> pa.Array:
-    """A column's values in the Arrow type that Spark has for them."""
+    """Return a column's values in the Arrow type of their Spark type."""
     if column.kind is Kind.TIME:
         return array.view(pa.int64()).view(pa.duration("us"))
     if column.kind is Kind.UUID:
@@ -80,7 +80,7 @@ def to_spark(column: Column, array: pa.Array) -> pa.Array:
 
 
 def _decimal_texts(array: pa.Array, scale: int) -> pa.Array:
-    """Decimals with all their digits: Arrow itself would write small ones with an exponent."""
+    """Return decimals as text with all digits. (Arrow would write small ones with an exponent.)"""
     digits = pa.Array.from_buffers(pa.decimal256(76, 0), len(array), array.buffers(), offset=array.offset).cast(pa.string())
     if not scale:
         return digits
@@ -92,7 +92,7 @@ def _decimal_texts(array: pa.Array, scale: int) -> pa.Array:
 
 
 def _uuid_texts(array: pa.Array) -> pa.Array:
-    """UUIDs as they are written: 36 characters, so that offsets and characters are plain arithmetic."""
+    """Return UUIDs as text of 36 characters."""
     raw = np.frombuffer(array.buffers()[1], dtype=np.uint8, count=16 * len(array), offset=16 * array.offset)
     nibbles = np.stack((raw >> 4, raw & 15), axis=1).reshape(len(array), 32)
     characters = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)[nibbles]

@@ -1,9 +1,8 @@
-"""The planning side of a table's stream: where batches end, what they hold, and what the table looks like in them.
+"""Plans the stream of a table: where batches end, their splits, and the table's schema in them.
 
-An offset is a position in the log with the table's schema there, so a query that starts again reads every row by the schema it was written
-under, whatever happened to the table meanwhile. A batch ends right after a statement that changes the table; if its frame would look
-different after it, the next batch does not come, and the query ends with an error that says how to go on. So the rows before the change
-are delivered and checkpointed first, and none is shown under columns it does not have.
+An offset is a position in the log and the table's schema at that position. So a restarted query reads every row by the schema that it was
+written with. A batch ends right after a statement that changes the table. If the statement changes the columns of the frame, the query ends
+with an error before the next batch, and the error says how to continue. So the rows before the change are delivered and checkpointed first.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from headrace.spark.frames.splits import StreamSplit, TableLogSplit, TruncateSpl
 
 
 class TablePlanner:
-    """The planning side; an offset is a position, the table's schema there (`table`), and why the stream cannot go on, if it cannot."""
+    """Plans the stream. An offset is a position, the table's schema there (`table`), and why the stream cannot continue, if so (`lost`)."""
 
     def __init__(self, request: TableRequest, frame: StructType) -> None:
         self._request, self._frame = request, frame
@@ -60,7 +59,7 @@ class TablePlanner:
         return _offset(place.position.to_json(), known[request.table])
 
     def end_at_latest(self) -> None:
-        """Plan nothing beyond where the log ends now."""
+        """Plan nothing after the current end of the log."""
         with closing(connect(self._request.address)) as connection:
             self._stop = log_end(connection, self._request.address, 0)
 

@@ -1,4 +1,4 @@
-"""What runs in a task for a table's frame: a piece of the log, or a chunk of the table, to batches of the frame's columns."""
+"""Reads the splits of table frames in tasks: a segment of the log, or a chunk of the table."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a task over records reports to the driver, and how the driver reads it.
+"""The reports of tasks over Kafka records: how tasks write them, and how the driver reads them.
 
-Invariant: reports are small whatever the records are. A record that cannot be read is reported whole as long as those of a task are small
-together; of the others its place is reported, by which the driver gets it from the topic.
+Invariant: reports are small, whatever the records contain. A task reports unreadable records whole up to `CARRIED_BYTES`. Of the others it
+reports the offset, by which the driver fetches the record from the topic.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CHANGES, FOUND, REFUSED, TRUNCATED, IGNORED, RECORDS = "changes", "found", "refu
 ORDER, TAIL, SNAPSHOT, FILLED = "order", "tail", "snapshot", "filled"
 """Kinds of reports."""
 MOST_REFUSED: Final = 1000
-"""Of one task: more than that is not a matter of some records."""
+"""The maximum number of unreadable records per task: more indicate a wrong setting."""
 CARRIED_BYTES: Final = 1 << 20
-"""Of one task: how much of records that cannot be read is reported with them."""
+"""How many bytes of unreadable records a task reports."""
 _REASON_CHARACTERS: Final = 2000
 
 
 class RecordTaskReport:
-    """What a task has done so far."""
+    """Collects what a task has done so far."""
 
     def __init__(self) -> None:
         self._changes: dict[str, list[int]] = {}

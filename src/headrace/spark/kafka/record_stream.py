@@ -1,10 +1,11 @@
-"""Batches that Spark's own Kafka source plans, and what a task does with the records of one.
+"""Streams of Kafka topics: Spark's Kafka source plans the batches, and tasks read the records.
 
-Spark's source finds the topics and their ends, limits batches and keeps their offsets in its checkpoint; a batch's frame is never read. Its
-ranges of offsets go to tasks as addresses, and tasks fetch the records themselves, read them in bulk and write each piece's blocks.
-(Measured: through Spark's source and Arrow a record took three times the CPU.) Invariant: when a task has ended, every record of its range
-is in the sink, or in its reports (found, refused), or counted there as one that carries no change. What a task reports of tables that the
-sink does not know yet makes the driver run the same batch again, which the sink's idempotency allows.
+Spark's source finds the topics and their end offsets, limits batches and checkpoints offsets. Headrace never reads the frame of a batch.
+Its offset ranges go to tasks, which fetch the records, decode them in bulk and write their blocks. (Measured: Spark's source and Arrow need
+three times the CPU per record.)
+
+Invariant: when a task has ended, every record of its range is in the sink, or in its reports (found, refused), or counted there as a record
+without changes. If a task reports new tables, the driver runs the same batch again, which is safe because the sink is idempotent.
 """
 
 from __future__ import annotations
@@ -38,40 +39,40 @@ from headrace.transforms.block_transform import BlockTransformer, kept_masks
 
 
 class KafkaUnavailable(TransientError):
-    """The cluster does not answer Spark: what was read so far counts, the rest is read when it is back."""
+    """The Kafka cluster does not answer. Committed batches count; the pipe reads the rest when the cluster is back."""
 
 
 class RecordReader(Protocol):
-    """Makes blocks of records. Picklable."""
+    """Decodes records to blocks. Picklable."""
 
     def read(self, records: Records) -> DecodedRecords: ...
 
 
 class ValueKeeper(Protocol):
-    """Puts the values that did not change, and that events do not hold, into blocks. Picklable."""
+    """Fills in the values that did not change and that events leave out. Picklable."""
 
     def filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], place: str) -> ChangeBlock: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which records a stream reads, and how fast."""
+    """Which records a stream reads, and how many per batch."""
 
     address: KafkaAddress
     pattern: str
-    """A regular expression over whole names of topics; topics that come later are taken in, from their beginning."""
+    """A regular expression over whole names of topics. New topics are read from their beginning."""
     start: Mapping[str, str] = field(default_factory=lambda: {"startingOffsets": "earliest"})
-    """Where the first batch begins, in the words of Spark's options."""
+    """Where the first batch begins, as options of Spark's Kafka source."""
     max_offsets: int = 0
-    """The most records of one batch; 0: all that are there."""
+    """The maximum number of records per batch; 0: no limit."""
     min_partitions: int = 0
-    """Tasks of a batch at the least: a partition's records are then cut among several."""
+    """The minimum number of tasks per batch: several tasks then share a partition."""
 
 
 def load_kafka_frame(session: SparkSession, subscription: Subscription) -> DataFrame:
-    """The records of a subscription, as Spark's Kafka source plans them."""
+    """Return the frame of a subscription, whose batches Spark's Kafka source plans."""
     options: dict[str, str] = {
-        # Records of transactions that were given up are no records.
+        # Skip the records of aborted transactions.
         "kafka.isolation.level": "read_committed",
         **subscription.address.spark_options(),
         **subscription.start,
@@ -79,7 +80,7 @@ def load_kafka_frame(session: SparkSession, subscription: Subscription) -> DataF
         "failOnDataLoss": "true",
     }
     if current_wait().pipe:
-        # Spark asks Kafka again and again whether there is more: among many pipes not a hundred times a second each.
+        # Spark polls Kafka for new records. With many pipes, each must not do so a hundred times per second.
         session.conf.set("spark.sql.streaming.pollingDelay", "100ms")
     if subscription.max_offsets:
         options["maxOffsetsPerTrigger"] = str(subscription.max_offsets)
@@ -87,14 +88,14 @@ def load_kafka_frame(session: SparkSession, subscription: Subscription) -> DataF
 
 
 def plan_offset_ranges(checkpoint: Path, batch: int, at_least: int = 0) -> list[OffsetRange]:
-    """What a planned batch holds, partition by partition; with `at_least`, cut into about so many ranges.
+    """Return the offset ranges of a planned batch; with `at_least`, cut into about that many.
 
-    Raises `DefiniteError` if a partition is gone or ends before it was read to: Spark looks for that only when it reads records itself.
+    Raises `DefiniteError` if a partition was deleted or shortened: Spark checks that only when it reads the records itself.
     """
     before: Offset = offset_of(checkpoint, batch - 1) if batch else initial_offset(checkpoint) or {}
     _check_going_on(before, offset_of(checkpoint, batch))
     whole = [
-        # A partition that has come since is read from its beginning.
+        # A new partition is read from its beginning.
         OffsetRange(topic, int(partition), before.get(topic, {}).get(partition, 0), end)
         for topic, ends in offset_of(checkpoint, batch).items()
         for partition, end in ends.items()
@@ -119,12 +120,12 @@ def _check_going_on(before: Offset, now: Offset) -> None:
 
 
 class RecordStream(BatchStream):
-    """A running replication of topics."""
+    """A running stream of topics."""
 
     def __init__(
         self, session: SparkSession, subscription: Subscription, checkpoint: Path, run: Callable[[Callable[[Any], list[Report]], int], None]
     ) -> None:
-        """`run` gets what runs a task over a batch, as often as it likes, and the batch's number; what it raises stops the batch."""
+        """`run` gets the function that runs a task over a batch, and the number of the batch. An error that it raises fails the batch."""
         self._address = subscription.address
 
         def batch(frame: DataFrame, number: int) -> None:
@@ -137,7 +138,7 @@ class RecordStream(BatchStream):
         ranges, passed = select_ranges(whole, task.reads)
         if not ranges:
             return passed
-        # Rows made by Spark itself: a frame from Python's data would start a Python worker of another kind.
+        # Spark makes the rows: a DataFrame from Python data would start another kind of Python worker.
         splits = array(*(lit(json.dumps(one.to_json())) for one in ranges))
         frame = session.range(0, len(ranges), 1, len(ranges)).select(splits[col("id").cast("int")].alias("work"))
         try:
@@ -150,7 +151,7 @@ class RecordStream(BatchStream):
 
 
 def select_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) -> tuple[list[OffsetRange], list[Report]]:
-    """What is fetched, and reports of what is not because nobody wants it: how many offsets, of which some may be holes."""
+    """Return the ranges to read, and reports of the others, whose tables are not selected: the number of offsets, with gaps."""
     ranges, passed = [], []
     for one in whole:
         if reads(one.topic):
@@ -161,7 +162,7 @@ def select_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) ->
 
 
 def classify_transient_error(error: TransientError) -> TransientError:
-    """What a task waited for in vain: Kafka, which the driver waits for, or the sink, which was waited for long enough."""
+    """Return `KafkaUnavailable` if a task could not reach Kafka, which the driver waits for; else the error, which is about the sink."""
     return KafkaUnavailable(error.message, place=error.place) if error.message.startswith(UNREACHABLE) else error
 
 
@@ -181,7 +182,7 @@ _DENIED: Final = ("SaslAuthenticationException", "SslAuthenticationException", "
 
 
 def translate_kafka_error(text: str, address: KafkaAddress) -> HeadraceError | None:
-    """What Spark's Kafka source fails of, if it is about Kafka."""
+    """Return the error of Spark's Kafka source, if the text is about Kafka."""
     line = next((line.strip() for line in text.splitlines() if any(word in line for word in (*_LOST, *_DENIED, *_AWAY))), "")
     if any(word in text for word in _LOST):
         return DefiniteError(

@@ -1,10 +1,9 @@
-"""Where Spark runs what we give it: in this process's own JVM, or on the machines of a cluster; and what it is told for the latter.
+"""Spark's settings for a local master and for a cluster.
 
-Invariant: nothing secret is in Spark's settings or in the environment of its executors. What tasks need to know (addresses with their
-passwords) travels inside of them.
+Invariant: Spark's settings and the environment of executors contain no secrets. Tasks carry the addresses and passwords that they need.
 
-An executor that is cut off from us ends itself (`_HEARTBEATS`) before we take it for lost (Spark's `spark.network.timeout`, 120 s) and have
-its tasks run elsewhere, so no task writes on behind our back for long; what it wrote by then does no harm (see decision 45).
+An executor that has lost the connection to the driver exits (`_HEARTBEATS`) before the driver considers it lost (`spark.network.timeout`,
+120 s) and runs its tasks elsewhere. So no lost task keeps writing for long, and the rows that it has written do no harm (decision 45).
 """
 
 from __future__ import annotations
@@ -25,42 +24,42 @@ from headrace.errors import DefiniteError
 from headrace.spark.runtime.fork_server import python_script
 
 SETTING_PREFIX: Final = "spark.headrace."
-"""How our own settings among Spark's begin."""
+"""The prefix of Headrace's settings among Spark's."""
 _FETCH: Final = f"{SETTING_PREFIX}fetch"
 SPARK_SUBMIT_VARIABLE: Final = "PYSPARK_GATEWAY_PORT"
-"""Set in the environment by spark-submit, which has started the JVM."""
+"""An environment variable that spark-submit sets, which has started the JVM."""
 _ATTEMPTS: Final = 4
-"""Of a task whose executor is lost. (An error of ours comes back as a report: it is not tried again by Spark.)"""
+"""How often Spark starts a task whose executor is lost. (Headrace errors come back as reports: Spark does not retry them.)"""
 _HEARTBEATS: Final = 4
-"""An executor that could not reach us so many times, ten seconds each, ends."""
+"""An executor exits after this many failed heartbeats, ten seconds each."""
 _DEFAULT_MASTER: Final = "local[2]"
 _UNROUTABLE: Final = ("", "0.0.0.0")
 
 
 class ShipMode(StrEnum):
-    """What executors are sent."""
+    """Which packages the driver sends to executors."""
 
     PACKAGE = "package"
-    """Our own package: their Python has what it needs."""
+    """Headrace itself; the executors' Python has its dependencies."""
     ENV = "env"
-    """That and all packages that tasks need: they have a Python of the same version, and nothing else."""
+    """Headrace and its dependencies; executors have only a Python of the same version."""
     NONE = "none"
-    """Nothing: Headrace is installed there, in the same version."""
+    """Nothing; the same version of Headrace is installed on executors."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeadraceSparkSettings:
-    """Our own among Spark's settings, read."""
+    """Headrace's settings among Spark's, parsed."""
 
     ship: ShipMode = ShipMode.PACKAGE
     fetch: bool = False
-    """Whether tasks never look for the mirror of the log, and always fetch their part from the source."""
+    """Whether tasks always fetch log segments from the source, and never look for the mirror of the log."""
     executors_within_s: float = 300.0
-    """How long a cluster may take to give us the first executor."""
+    """How long to wait for the first executor of a cluster."""
 
     @classmethod
     def parse(cls, settings: Mapping[str, str]) -> HeadraceSparkSettings:
-        """Raises `DefiniteError` for what is not known."""
+        """Parse the settings; raise `DefiniteError` for an unknown one."""
         given = {name.removeprefix(SETTING_PREFIX): value for name, value in settings.items() if name.startswith(SETTING_PREFIX)}
         ship, fetch, within = given.pop("ship", ShipMode.PACKAGE), given.pop("fetch", "auto"), given.pop("executors.within", "300")
         for name in given:
@@ -83,7 +82,7 @@ def is_local(master: str) -> bool:
 
 
 def submitted_settings() -> dict[str, str]:
-    """What spark-submit was told, if we were started by it."""
+    """Return the settings of spark-submit, if it started this process."""
     if SPARK_SUBMIT_VARIABLE not in os.environ:
         return {}
     SparkContext._ensure_initialized()
@@ -91,12 +90,12 @@ def submitted_settings() -> dict[str, str]:
 
 
 def effective_master(master: str, given: Mapping[str, str]) -> str:
-    """The master that counts: under spark-submit its own, unless another was asked for."""
+    """Return the master to use: the one of spark-submit, unless the user named another."""
     return given.get("spark.master", master) if master == _DEFAULT_MASTER else master
 
 
 def driver_host(master: str, asked: Mapping[str, str]) -> str:
-    """Where tasks find the driver: on this machine, or at the address that a cluster is told."""
+    """Return the address at which tasks reach the driver."""
     chosen = {**submitted_settings(), **asked}
     told = effective_master(master, chosen)
     found = "127.0.0.1" if is_local(told) else cluster_settings(told, chosen).get("spark.driver.host", "")
@@ -104,7 +103,7 @@ def driver_host(master: str, asked: Mapping[str, str]) -> str:
 
 
 def java_bind_address(master: str) -> str:
-    """The address of this machine for the driver's Java; empty if Java finds one: it exits if it cannot resolve the machine's own name."""
+    """Return an address of this machine for the driver's JVM if the JVM cannot resolve the host name, else an empty text."""
     try:
         socket.gethostbyname(socket.gethostname())
     except OSError:
@@ -124,14 +123,14 @@ def _own_address(master: str) -> str:
 
 
 def cluster_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
-    """What Spark is told on a cluster, besides and instead of what it is told everywhere."""
+    """Return the settings that a cluster needs in addition to, or instead of, those of every session."""
     host = given.get("spark.driver.host") or os.environ.get("SPARK_LOCAL_IP") or find_local_address(master)
     found = {
         "spark.task.maxFailures": str(_ATTEMPTS),
-        # Two attempts of a task at once would write the same twice: harmless to merging tables, and never of use.
+        # Two attempts of a task at the same time would write the same rows twice, and never help.
         "spark.speculation": "false",
         "spark.executor.heartbeat.maxFailures": str(_HEARTBEATS),
-        # A machine or a moment that is bad is no reason to shut the others out.
+        # One failure of a machine is no reason to exclude it.
         "spark.excludeOnFailure.enabled": "false",
     }
     if host:
@@ -140,11 +139,11 @@ def cluster_settings(master: str, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def find_local_address(master: str) -> str:
-    """The address of ours that a master sees; empty where the master's address does not tell (Spark finds one then)."""
+    """Return the local address of the route to a master; empty if the master's address has no host (Spark then finds one)."""
     host, port = _host_of(master)
     if not host:
         return ""
-    # Nothing is sent: a datagram socket that is connected knows its own address.
+    # A connected datagram socket knows its own address. It sends nothing.
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((host, port))
@@ -155,14 +154,14 @@ def find_local_address(master: str) -> str:
 
 
 def is_remote_master(master: str) -> bool:
-    """Whether a master is on another machine, and so are its workers, as far as we know."""
+    """Whether a master runs on another machine; its workers are then assumed to do so as well."""
     host, _ = _host_of(master)
     ours = find_local_address(master)
     return not host or (not ours.startswith("127.") and socket.gethostbyname(host) != ours)
 
 
 def _host_of(master: str) -> tuple[str, int]:
-    """The first host that a master's address names, and its port."""
+    """Return the first host in a master's address, and its port."""
     first = master.removeprefix("k8s://").split(",")[0]
     try:
         parts = urlsplit(first if "://" in first else f"//{first}")
@@ -187,7 +186,7 @@ def choose_executor_python(master: str, given: Mapping[str, str], scratch: Path)
 
 
 def _link_own_python(name: str, scratch: Path) -> None:
-    """On this machine a bare name means our own interpreter, with pyspark imported from where it is installed (see `session._python`)."""
+    """Make a bare name run this interpreter on this machine, with the installed pyspark (see `session._python`)."""
     folder = scratch / "bin"
     folder.mkdir(parents=True, exist_ok=True)
     link = folder / name

@@ -1,7 +1,7 @@
-"""A cluster's executors, as a session finds them: how many tasks they run at once, and whether they can run ours.
+"""The executors of a cluster: how many tasks they run at the same time, and whether they can run Headrace's tasks.
 
-What is wrong with an executor is said before anything is read or written, with its host and the remedy: another Python, packages that are
-missing, another version of Headrace.
+A session checks its executors before it reads or writes anything. The error names the host and the remedy: another Python, missing
+packages, another version of Headrace.
 """
 
 from __future__ import annotations
@@ -58,25 +58,25 @@ SHIP_HINT: Final = "install Headrace's dependencies for that Python on every mac
 
 @dataclass(frozen=True, slots=True)
 class Executor:
-    """What an executor says of itself."""
+    """The description that an executor returns of itself."""
 
     host: str
     directory: str
     python: str
     package: str
-    """Where Headrace is imported from."""
+    """The directory from which it imports Headrace."""
     cpu: str
     missing: tuple[str, ...] = ()
 
 
 def count_task_slots(session: SparkSession) -> int:
-    """How many tasks run at once, in truth: the cores of all executors that are there now."""
+    """Return how many tasks run at the same time: the cores of all current executors, divided by the cores per task."""
     context = session.sparkContext
     return max(int(context.defaultParallelism) // int(context.getConf().get("spark.task.cpus", "1") or 1), 1)
 
 
 def await_executors(session: SparkSession, within_s: float) -> int:
-    """Wait until a cluster has given us executors and no more are coming; how many there are."""
+    """Wait until a cluster has started executors and no more are starting; return their number."""
     begun = told = time.monotonic()
     since, count = begun, 0
     while not current_wait().ending:
@@ -98,13 +98,13 @@ def await_executors(session: SparkSession, within_s: float) -> int:
             log.warning("%s%s (%.0f s so far)", WAITING, reason, now - begun)
         pause(_POLL_S)
     if not count:
-        # A task would wait for an executor for ever.
+        # Without an executor, a task would wait without end.
         raise TransientError("asked to end before the cluster has given us an executor", place=str(session.sparkContext.master))
     return count
 
 
 def is_stopped(session: SparkSession) -> bool:
-    """Whether nothing can be run in a session any more, also because its Java process does not answer."""
+    """Whether a session has stopped, or its Java process does not answer."""
     try:
         return bool(session.sparkContext._jsc is None or session.sparkContext._jsc.sc().isStopped())
     except (Py4JError, OSError):
@@ -112,9 +112,9 @@ def is_stopped(session: SparkSession) -> bool:
 
 
 def watch_executors(session: SparkSession, within_s: float) -> None:
-    """In the background: tell when a cluster has left us no executor, and end the session when it gives none for long.
+    """In the background, warn when a cluster has no executor for the session, and stop the session after `within_s` without one.
 
-    A master that was started anew does not know us, and would never give us one; a new session is known to it.
+    A restarted master does not know the session and would never start executors for it. A new session registers with it.
     """
     threading.Thread(target=_watch, args=(session, within_s), name="headrace-executors", daemon=True).start()
 
@@ -134,7 +134,7 @@ def _watch(session: SparkSession, within_s: float) -> None:
                 told = now
                 log.warning("%sthe cluster has left us no executor (%.0f s so far)", WAITING, now - since)
         except (Py4JError, OSError):
-            # Its Java process is gone.
+            # The Java process has exited.
             return
         time.sleep(_WATCH_S)
 
@@ -145,12 +145,12 @@ def _count(session: SparkSession) -> int:
 
 
 def check_executors(session: SparkSession) -> list[Executor]:
-    """What every executor is; raises `DefiniteError` if one cannot run our tasks."""
+    """Return the descriptions of all executors; raise `DefiniteError` if one cannot run Headrace's tasks."""
     tasks = count_task_slots(session)
     try:
         rows = session.range(0, tasks, 1, tasks).mapInArrow(describe_executor, "found string").collect()
     except (PySparkException, Py4JError) as error:
-        # Which host it was, only Java's own words say.
+        # Only the Java stack trace names the host.
         fault = explain_executor_error(f"{error}\n{getattr(error, '_stackTrace', '')}", str(session.sparkContext.master))
         raise fault or TransientError(
             f"Spark cannot run a first task: {str(error)[:2000]}", place=str(session.sparkContext.master)
@@ -177,7 +177,7 @@ def _warn_about_other_cpus(found: Iterable[Executor]) -> None:
 
 
 def describe_executor(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in executors: what is here."""
+    """Return the description of this executor, for each row. Runs in executors."""
     import headrace
 
     for batch in batches:
@@ -189,14 +189,14 @@ def describe_executor(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBa
 
 
 def cpu_name() -> str:
-    """What numba compiles for."""
+    """Return the CPU that numba compiles for."""
     from llvmlite.binding import get_host_cpu_name  # type: ignore[import-untyped]
 
     return os.environ.get("NUMBA_CPU_NAME") or str(get_host_cpu_name())
 
 
 def explain_executor_error(text: str, master: str) -> DefiniteError | None:
-    """What Spark says of a Python that does not start on an executor, in our words."""
+    """Translate Spark's message about a Python that does not start on an executor."""
     host = _HOST.search(text)
     place = f"executor on {host[1]}" if host else master
     module, program, versions = _NO_MODULE.search(text), _NO_PROGRAM.search(text), _VERSIONS.search(text)
@@ -214,10 +214,10 @@ def explain_executor_error(text: str, master: str) -> DefiniteError | None:
 
 
 def is_local_session(session: SparkSession) -> bool:
-    """Whether all tasks run on this machine, in Spark's own Java process."""
+    """Whether all tasks run on this machine."""
     return is_local(str(session.sparkContext.master))
 
 
 def always_fetches_segments(session: SparkSession) -> bool:
-    """Whether tasks shall not look for a mirror of the log."""
+    """Whether tasks always fetch log segments from the source."""
     return HeadraceSparkSettings.parse(dict(session.sparkContext.getConf().getAll())).fetch

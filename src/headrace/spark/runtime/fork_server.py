@@ -1,11 +1,11 @@
-"""The process of each stream's source, forked from one that has everything imported.
+"""A fork server for the source processes of streaming queries.
 
-Spark starts a Python process for the source of every streaming query: a second of CPU and 200 MB for each, nearly all of it the same
-imports. Where one process runs many pipes, a process beside the driver imports them once; what Spark starts is a shell that asks it for a
-copy of itself and waits for the copy's end. (Measured: see docs/decisions/0040.)
+Spark starts a Python process for the source of every streaming query. Each costs a second of CPU and 200 MB, nearly all of it for the same
+imports. If one driver runs many pipes, the fork server imports the modules once. Spark then starts a shell, which requests a fork from the
+server and waits until the fork exits. (Measured: see docs/decisions/0040.)
 
-Invariant: a copy lives no longer than the shell that stands for it, nor than Spark's Java process, however these end; without the process
-beside the driver, the shell is what it always was: a start of Python.
+Invariant: a fork lives no longer than its shell and Spark's Java process, however these end. Without a fork server, the shell starts
+Python.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 FOLDER: Final = "forks"
 _REQUESTS: Final = "asked"
 _QUIET: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""Libraries that would start threads when they are imported: what has threads must not fork."""
+"""Keeps libraries from starting threads when they are imported: a process with threads must not fork."""
 
 
 def python_script(scratch: Path, python_path: str) -> str:
-    """What Spark starts as Python: ours, or for a stream's source a copy of the process that has its imports, if there is one."""
+    """Return the script that Spark starts as Python: a stream's source requests a fork if there is a server."""
     folder = shlex.quote(str(scratch / FOLDER))
     start = f'PYTHONPATH={shlex.quote(python_path)} exec {shlex.quote(sys.executable)} "$@"'
-    # The copy holds the other end of the pipe with this shell's number: reading it ends when the copy does.
+    # The fork holds the other end of the pipe that is named after this shell: the read ends when the fork exits.
     return f"""#!/bin/sh
 if [ "$2" = {RUNNER} ] && [ -p {folder}/{_REQUESTS} ]; then
   mkfifo -m 600 {folder}/$$ && echo $$ >> {folder}/{_REQUESTS} && read -r _ < {folder}/$$
@@ -48,7 +48,7 @@ fi
 
 
 class ForkServer:
-    """The process beside the driver, as the driver sees it."""
+    """Starts and stops the server process."""
 
     def __init__(self, scratch: Path, modules: Sequence[str]) -> None:
         self._folder, self._modules = scratch / FOLDER, tuple(modules)
@@ -59,7 +59,7 @@ class ForkServer:
         return self._process is not None and self._process.poll() is None
 
     def start(self) -> None:
-        """Start it; whoever asks before it is ready waits for it."""
+        """Start the server; shells that request a fork before it is ready wait."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         _release(self._folder)
         os.mkfifo(self._folder / _REQUESTS, 0o600)
@@ -87,10 +87,10 @@ class ForkServer:
 
 
 def _release(folder: Path) -> None:
-    """Take the pipes away, and let shells go that wait at one for a copy that does not come: they end, and Spark hears of it."""
+    """Remove the pipes and release the shells that wait for a fork: they exit, and Spark reports it."""
     held = []
     for left in folder.iterdir():
-        # With both ends held here nobody waits for the other; what is opened after that is not there.
+        # No shell blocks while both ends are open here, and no shell can open a pipe that is removed.
         with suppress(FileNotFoundError):
             held.append(os.open(left, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
             left.unlink()
@@ -99,10 +99,10 @@ def _release(folder: Path) -> None:
 
 
 def serve(folder: Path, modules: str) -> None:
-    """Fork a copy for each number that is written to the pipe, until whoever started this process is gone."""
-    # Copies are waited for by their shells.
+    """Fork for each process id that a shell writes to the pipe, until the driver exits."""
+    # The shells wait for the forks.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    # Both ends: the pipe has no end while this process reads it.
+    # Open both ends, so that the pipe never reaches its end.
     asked = os.open(folder / _REQUESTS, os.O_RDWR | os.O_CLOEXEC)
     preload(modules)
     said = b""
@@ -120,18 +120,18 @@ def serve(folder: Path, modules: str) -> None:
 
 
 def _replace_shell(folder: Path, shell: int) -> NoReturn:
-    """Take the place of a shell: its streams, its environment, its directory; and end when it does."""
+    """Take over the streams, environment and directory of a shell, run the source, and exit with the shell."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         process = Path(f"/proc/{shell}")
         parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
         _exit_with(shell, parent)
-        # Held until the end: the shell waits for that.
+        # The shell waits until this end closes.
         os.open(folder / str(shell), os.O_RDWR)
         for number in range(3):
             os.dup2(os.open(process / "fd" / str(number), os.O_RDONLY if number == 0 else os.O_WRONLY), number)
-        # Made for other streams than these.
+        # Python's own streams were opened for the server.
         sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", buffering=1, closefd=False)
         found = (process / "environ").read_bytes().split(b"\0")
         os.environ.clear()
@@ -143,7 +143,7 @@ def _replace_shell(folder: Path, shell: int) -> NoReturn:
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else 1
     finally:
-        # Never back into the loop of the process that forked.
+        # Never return to the loop of the server.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code & 0xFF)

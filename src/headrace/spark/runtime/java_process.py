@@ -1,7 +1,7 @@
-"""Spark's Java process: its start, how it ended, and making pyspark forget it.
+"""Spark's Java process: start it, explain its exit, and reset pyspark after it.
 
-pyspark starts it and tells only that it "exited". Here the process is known from its start, so that an error can say what ended it: a
-signal, its heap, a limit of the machine, or a Java that is missing or too old.
+pyspark reports only that the process "exited". This module keeps the process, so that an error can name the cause: a signal, the heap, a
+limit of the machine, or a Java that is missing or too old.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.shortage import shortage_in
 
 GONE_ERRORS = (Py4JError, ConnectionError)
-"""What a call of a Java process that is gone raises."""
+"""What a call raises if the Java process has exited."""
 _END_S: Final = 30.0
 _LAST_MOMENT_S: Final = 3.0
 _HEAP_CODE: Final = 3
-"""How Java exits with -XX:+ExitOnOutOfMemoryError."""
+"""The exit code of Java with -XX:+ExitOnOutOfMemoryError."""
 _OLD: Final = ("UnsupportedClassVersionError", "Unrecognized VM option", "Unrecognized option")
 _INSTALL: Final = "install a Java 17 runtime (Debian: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one"
 _SHOWN_LINES: Final = 4
@@ -35,19 +35,19 @@ _SHOWN: Final = 2000
 
 
 class SparkLost(TransientError):
-    """A process of Spark's has ended under the pipe: killed, or out of memory. What was being done is done again."""
+    """A process of Spark's was killed or ran out of memory. The pipe repeats what it was doing."""
 
 
 class _LastStarted:
-    """The Java process that was started last."""
+    """The last started Java process."""
 
     process: subprocess.Popen[bytes] | None = None
 
 
 def launch(conf: SparkConf, output: int) -> None:
-    """Start it, with all that it writes going to `output`, and in a session of its own: a signal to our process group is for us."""
+    """Start it with `output` as its output, in a process session of its own: a signal to the driver's process group must not end it."""
 
-    # pyspark keeps the process to itself until the start has succeeded.
+    # pyspark does not expose the process before the start has succeeded.
     setattr(java_gateway, "Popen", _start)  # noqa: B010  (mypy knows no such name there)
     try:
         gateway = java_gateway.launch_gateway(conf, {"start_new_session": True, "stdout": output, "stderr": output})
@@ -62,14 +62,14 @@ def _start(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
 
 
 def kill() -> None:
-    """Kill it, with all processes of its session."""
+    """Kill it and all processes of its session."""
     if _LastStarted.process is not None and _LastStarted.process.poll() is None:
         with suppress(ProcessLookupError):
             os.killpg(_LastStarted.process.pid, signal.SIGKILL)
 
 
 def describe_exit() -> str:
-    """In words for an error; empty if it runs, or is not known."""
+    """Return how it ended, for an error message; empty if it runs or is unknown."""
     code = None if _LastStarted.process is None else _LastStarted.process.poll()
     if code is None:
         return ""
@@ -80,10 +80,10 @@ def describe_exit() -> str:
 
 
 def lost_process_error(what: str = "Spark's Java process has ended") -> HeadraceError:
-    """What to raise when it is gone."""
+    """Return the error to raise if it has exited."""
     code = None
     if _LastStarted.process is not None:
-        # It may be a moment between its last word and its end.
+        # It may take a moment to exit after it has closed its connection.
         with suppress(subprocess.TimeoutExpired):
             code = _LastStarted.process.wait(_LAST_MOMENT_S)
     if code == _HEAP_CODE:
@@ -98,7 +98,7 @@ def lost_process_error(what: str = "Spark's Java process has ended") -> Headrace
 
 
 def describe_start_error(error: Exception) -> str:
-    """What an error of a start says; empty if it says only that Java is gone."""
+    """Return the text of an error of a start; empty if it says only that Java has exited."""
     if isinstance(error, GONE_ERRORS) and not isinstance(error, Py4JJavaError):
         return ""
     try:
@@ -108,7 +108,7 @@ def describe_start_error(error: Exception) -> str:
 
 
 def explain_start_failure(reason: str, said: Sequence[str], packages: str) -> HeadraceError:
-    """Why a start has failed: `reason` is what it raised, `said` what Java wrote; `packages` are Maven's that it was to fetch."""
+    """Return the error of a failed start; `reason`: the text of its exception, `said`: Java's output, `packages`: Maven packages."""
     text = "\n".join(said)
     short = shortage_in(f"{text}\n{reason}", "the start of Spark's Java process")
     if short is not None:
@@ -129,7 +129,7 @@ def explain_start_failure(reason: str, said: Sequence[str], packages: str) -> He
 
 
 def reset_gateway() -> None:
-    """Have pyspark forget it, which it would otherwise go on talking to; ends it if it still runs."""
+    """Reset pyspark, which would otherwise keep using it; end it if it still runs."""
     gateway = SparkContext._gateway
     if gateway is not None:
         with suppress(*GONE_ERRORS, OSError):

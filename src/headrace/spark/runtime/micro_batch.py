@@ -1,7 +1,7 @@
-"""The micro-batch loop: plan (Spark's source), decode and write (tasks), then what the driver does with the reports, then the checkpoint.
+"""The micro-batch loop: Spark's source plans, tasks read and write, the driver processes their reports, and Spark checkpoints the batch.
 
-A batch counts only when Spark has checkpointed it, and that happens after `on_batch` returned. So a crash or an error at any moment
-before leads to the same batch again, never to a gap.
+Spark checkpoints a batch after `run` has returned. So a crash or an error at any earlier moment repeats the same batch, and never leaves a
+gap.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from headrace.spark.runtime.worker_logs import mark_log_lines
 
 COMMIT_TIMEOUT_S = 10.0
 _LOOK_S = 2.0
-"""How often Spark is asked whether a query still runs: what fails in a batch is known at once."""
+"""How often to check whether a query still runs. (An error in a batch is known at once.)"""
 _KILLED_WITHIN_S = 3.0
 """Spark ends the Python process of a task that was cancelled after two seconds."""
 _SAID = 160
-"""How much of what Spark says is shown."""
+"""How much of Spark's message an error shows."""
 _MOST_SAID = 2000
 _POOL = "spark.scheduler.pool"
 _WORKER_LATE_MESSAGE = "Python worker failed to connect back"
-"""What Spark says of it."""
+"""Spark's message when a worker does not start in time."""
 _LOST_PROCESS_MESSAGES = (
     "Python worker exited unexpectedly",
     "Python worker process terminated",
@@ -64,17 +64,17 @@ _LOST_PROCESS_MESSAGES = (
     "Broken pipe",
     "Connection reset",
 )
-"""What Spark says when one of its processes is gone that worked for us."""
+"""Spark's messages when one of its processes has exited."""
 
 log = logging.getLogger("headrace")
 
 
 class _StopRequested(Exception):
-    """Raised at the start of a batch when we are asked to end: the batch is not begun, so it is not lost."""
+    """Raised at the start of a batch when the stream is stopping: the batch has not begun, so it is not lost."""
 
 
 class BatchStream:
-    """One running Spark streaming query: batches of a frame, each handed to `run`, which raises if the batch shall not count."""
+    """A running Spark streaming query. `run` processes each batch, and raises if the batch must not count."""
 
     def __init__(self, session: SparkSession, frame: DataFrame, checkpoint: Path, run: Callable[[DataFrame, int], None]) -> None:
         self._run = run
@@ -88,7 +88,7 @@ class BatchStream:
         try:
             self._query: StreamingQuery = (
                 frame.writeStream.foreachBatch(bind_context(self._batch))
-                # On a cluster, a path alone may mean a file system that all share.
+                # On a cluster, a bare path may refer to a shared file system.
                 .option("checkpointLocation", f"file://{checkpoint.resolve()}")
                 .trigger(processingTime="0 seconds")
                 .start()
@@ -97,7 +97,7 @@ class BatchStream:
             raise self._translated(error) from error
 
     def wait(self, timeout_s: float) -> bool:
-        """Wait for the end of the stream; True if it has ended. Raises what ended it."""
+        """Wait for the end of the stream; True if it has ended. Raises the error that ended it."""
         if not self._failed.wait(timeout_s) and time.monotonic() < self._next_look:
             return False
         self._next_look = time.monotonic() + _LOOK_S
@@ -114,16 +114,16 @@ class BatchStream:
         return ended
 
     def stop(self) -> None:
-        """End after the batch under way, or without it if that waits for something; raises what made it fail, if it did."""
+        """End after the current batch, or cancel that batch if it waits for a server; raise the error of the stream, if any."""
         self._stopping = True
         begun = time.monotonic()
         while not self._working.acquire(timeout=0.2):
             if current_wait().current() is not None or time.monotonic() - begun > STOP_TIMEOUT_S:
-                # A batch that is not done is done again, by the same bytes, at the next start.
+                # The next start repeats an unfinished batch with the same bytes.
                 self._cancel()
         self._working.release()
         if self._cancelled and not is_requested():
-            # What its tasks still write must not meet what a next run of the pipe does. (A process that exits ends its tasks.)
+            # The cancelled tasks must not write while the next run of the pipe writes. (If this process exits, its tasks end.)
             time.sleep(_KILLED_WITHIN_S)
         try:
             with finishing():
@@ -131,10 +131,10 @@ class BatchStream:
             self._query.stop()
             self._query.awaitTermination(30)
         except (PySparkException, *GONE_ERRORS):
-            # The query may have ended by the refused batch; either way it has ended.
+            # The refused batch may have ended the query already.
             pass
         if self._failure is not None:
-            # The batch under way failed: asking to stop does not make that well.
+            # The current batch failed. A stop must not hide that.
             raise self._failure
 
     def _cancel(self) -> None:
@@ -142,11 +142,11 @@ class BatchStream:
         try:
             self._context.cancelJobGroup(str(self._query.runId))
         except GONE_ERRORS as error:
-            # Then nothing runs any more, either.
+            # Then no task runs any more.
             log.debug("the batch cannot be cancelled: %s", error)
 
     def _await_commit(self) -> None:
-        """Give Spark the moment that it needs to checkpoint the last batch: what is done need not be done again."""
+        """Wait until Spark has checkpointed the last batch, so that the next start does not repeat it."""
         deadline = time.monotonic() + COMMIT_TIMEOUT_S
         while self._done >= 0 and not is_committed(self._checkpoint, self._done) and time.monotonic() < deadline:
             if self._query.awaitTermination(cast(int, 0.02)):
@@ -154,12 +154,12 @@ class BatchStream:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No batch runs meanwhile."""
+        """Run no batch inside the block."""
         with self._working:
             yield
 
     def _translated(self, error: Exception) -> HeadraceError:
-        """What ended the query, as an error of ours."""
+        """Return the Headrace error for the exception that ended the query."""
         return translate_spark_error(error)
 
     def _batch(self, frame: DataFrame, batch_id: int) -> None:
@@ -178,9 +178,9 @@ class BatchStream:
 
 
 class SplitStream(BatchStream):
-    """A running replication of a source that plans its own batches: Spark carries addresses, tasks read what is there.
+    """A stream of a source that plans its own batches: Spark carries splits, and tasks read their rows.
 
-    `run` gets what runs a task over a batch, and the batch's number; it may run several tasks, as long as any of them may be run again.
+    `run` gets the function that runs a task over a batch, and the number of the batch. It may run several tasks.
     """
 
     def __init__(self, session: SparkSession, source: Source, checkpoint: Path, run: OnBatch) -> None:
@@ -193,7 +193,7 @@ class SplitStream(BatchStream):
 
 
 class ChangeStream(SplitStream):
-    """The same where every batch is one task, and the driver acts on its reports."""
+    """A stream with one task per batch, whose reports the driver processes."""
 
     def __init__(
         self, session: SparkSession, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
@@ -209,7 +209,7 @@ def run_splits(
     on_done: OnSplitDone,
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run each piece of work as a Spark job of its own; see `run_groups`."""
+    """Run each split as a Spark job of its own; see `run_groups`."""
     run_groups(session, [SplitGroup(task, (split,)) for split in splits], parallelism, on_done, on_idle)
 
 
@@ -220,17 +220,17 @@ def run_groups(
     on_done: OnSplitDone,
     on_idle: Callable[[], None] = lambda: None,
 ) -> None:
-    """Run groups of work as Spark jobs, `parallelism` at a time. When a job ends, call `on_done` for each of its works, in this thread.
+    """Run groups of splits as Spark jobs, `parallelism` at a time. When a job ends, call `on_done` for each of its splits in this thread.
 
-    Meanwhile `on_idle` is called now and then; what it raises ends the works.
+    `on_idle` is called at intervals. An error that it raises cancels the jobs.
     """
     group_id = f"headrace-{secrets.token_hex(4)}"
 
     def run(group: SplitGroup) -> list[Report]:
         try:
-            session.sparkContext.setJobGroup(group_id, "headrace works")
+            session.sparkContext.setJobGroup(group_id, "headrace splits")
             use_scheduler_pool(session.sparkContext)
-            # Rows made by Spark itself: a DataFrame from Python's data would start a Python worker of another kind.
+            # Spark makes the rows: a DataFrame from Python data would start another kind of Python worker.
             splits = array(*(lit(encode_split(split)) for split in group.splits))
             frame = session.range(0, 1, 1, 1).select(explode(splits).alias("work"))
         except (PySparkException, *GONE_ERRORS) as error:
@@ -238,7 +238,7 @@ def run_groups(
         return run_task(frame, group.job)
 
     run_in_context = bind_context(run)
-    with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-works") as pool:
+    with ThreadPoolExecutor(max_workers=parallelism, thread_name_prefix="headrace-splits") as pool:
         waiting = {pool.submit(run_in_context, group): group for group in groups}
         try:
             left: set[Future[list[Report]]] = set(waiting)
@@ -252,17 +252,17 @@ def run_groups(
             for future in waiting:
                 future.cancel()
             try:
-                # Not all jobs: a stream may run beside us.
+                # Only these jobs: a stream may run at the same time.
                 session.sparkContext.cancelJobGroup(group_id)
             except GONE_ERRORS as error:
-                # Then nothing runs any more, either.
-                log.debug("the works cannot be cancelled: %s", error)
+                # Then no task runs any more.
+                log.debug("the splits cannot be cancelled: %s", error)
             raise
 
 
 @dataclass(frozen=True, slots=True)
 class _TaskOfPipe:
-    """A job whose log lines name its pipe. Picklable."""
+    """A task whose log lines name its pipe. Picklable."""
 
     job: TaskFunction
     pipe: str
@@ -275,7 +275,7 @@ class _TaskOfPipe:
 
 
 def use_scheduler_pool(context: SparkContext) -> None:
-    """Let jobs of this thread, and of a stream that it starts, take turns with those of other pipes."""
+    """Schedule the jobs of this thread, and of a stream that it starts, fairly with those of other pipes."""
     pipe = current_wait().pipe
     if pipe:
         try:
@@ -285,7 +285,7 @@ def use_scheduler_pool(context: SparkContext) -> None:
 
 
 def run_task(frame: DataFrame, task: TaskFunction) -> list[Report]:
-    """Run a task over the rows of a batch; what went wrong in it is an error of ours."""
+    """Run a task over the rows of a batch; raise Headrace errors."""
     try:
         job = wrap_for_executors(frame.sparkSession, _TaskOfPipe(task, current_wait().pipe))
         rows = frame.mapInArrow(job, REPORT_SCHEMA).collect()
@@ -295,9 +295,9 @@ def run_task(frame: DataFrame, task: TaskFunction) -> list[Report]:
 
 
 def is_java_process_gone(error: BaseException) -> bool:
-    """Whether an error says that Spark's Java process does not answer, or came of one that does.
+    """Whether an error, or one of its causes, says that Spark's Java process does not answer.
 
-    (Spark's own Python takes such an error, in the middle of a type's description, for a type that it cannot read.)
+    (pyspark may report such an error as a type that it cannot parse.)
     """
     found: BaseException | None = error
     while found is not None:
@@ -308,7 +308,7 @@ def is_java_process_gone(error: BaseException) -> bool:
 
 
 def translate_spark_error(error: Exception) -> HeadraceError:
-    """The error of ours that Spark carried, or one that says what Spark says."""
+    """Return the Headrace error that an exception of Spark's carries, or a new one with Spark's message."""
     if is_java_process_gone(error):
         return lost_process_error()
     text = str(error)
@@ -317,13 +317,13 @@ def translate_spark_error(error: Exception) -> HeadraceError:
         return WorkerStartTimeout(
             "Spark's Python processes did not start in time", hint="the machine is very busy: run again when it is less so"
         )
-    # Of a source's process that has gone, only Java's own words say so.
+    # Only the Java stack trace tells that a source's process has exited.
     whole = f"{text}\n{getattr(error, '_stackTrace', '')}"
     if carried is None and (short := shortage_in(whole)) is not None:
         return short
     said = next((line.strip() for line in whole.splitlines() if any(words in line for words in _LOST_PROCESS_MESSAGES)), "")
     if carried is None and said:
         return lost_process_error(f"a process of Spark's that worked for the pipe has ended ({said[-_SAID:]})")
-    # Java's stack says nothing to whoever has to see to it; Spark's log has it.
+    # The Java stack trace does not help the user. Spark's log has it.
     shown = "\n".join(line for line in text.splitlines() if not line.startswith("\tat "))[:_MOST_SAID]
     return carried or DefiniteError(f"Spark failed: {shown}", hint="run again with --spark-log to see what Spark says; please report it")

@@ -1,10 +1,10 @@
-"""Jobs on a cluster: an error of ours comes back as a report, and what a task logs is heard by the driver while it runs.
+"""Runs tasks on remote executors. Headrace errors come back as report rows; task logs stream to the driver.
 
-Spark runs a failed task again, which is right for a task whose executor was lost, and wrong for an error of ours: that was tried again
-already where it passes, and stays where it does not. So Spark never sees one.
+Spark retries a failed task. That is right for a task whose executor was lost, and wrong for a Headrace error: the task has already retried
+transient errors, and definite errors stay. So Spark never sees a Headrace error.
 
-Log lines go to the executor's standard error, where Spark keeps them, and over a connection of their own to the driver: who waits for a
-sink that is away shall be seen to wait. A driver that cannot be reached so (a firewall) is not told; nothing else depends on it.
+Log lines go to the executor's standard error, where Spark keeps them, and over a separate connection to the driver, which shows what a task
+waits for. If a firewall blocks that connection, the driver gets no log lines; nothing else depends on it.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class LogLine:
     host: str
     port: int
     key: str
-    """Whoever does not know it is not heard."""
+    """The driver ignores connections that do not send it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteTask:
-    """A job as executors of a cluster run it. Picklable."""
+    """A task as remote executors run it. Picklable."""
 
     job: TaskFunction
     line: LogLine
@@ -62,17 +62,17 @@ class RemoteTask:
 
 
 def wrap_for_executors(session: SparkSession, job: TaskFunction) -> TaskFunction:
-    """The job as it runs where the session's tasks run."""
+    """Return the task as the session's executors must run it."""
     if is_local_session(session):
         return job
     told = session.sparkContext.getConf()
     bound = str(told.get("spark.driver.bindAddress", "127.0.0.1"))
-    # Where this machine listens need not be an address that others understand (0.0.0.0).
+    # The bind address may mean nothing to other machines (0.0.0.0).
     return RemoteTask(job, _listening(bound, str(told.get("spark.driver.host", bound))))
 
 
 def read_reports(rows: Iterable[Row]) -> list[Report]:
-    """What tasks report; raises the error of ours that one of them came to, the lasting ones first."""
+    """Return the reports of tasks; raise the Headrace error of a task, definite ones first."""
     reports = [Report(*row) for row in rows]
     faults = [found for report in reports if report.kind == _FAULT and (found := decode_error(report.detail)) is not None]
     for fault in sorted(faults, key=lambda one: isinstance(one, TransientError)):
@@ -81,7 +81,7 @@ def read_reports(rows: Iterable[Row]) -> list[Report]:
 
 
 class _Sender(logging.Handler):
-    """Sends marked lines to the driver, until that fails."""
+    """Sends marked lines to the driver until a send fails."""
 
     def __init__(self, line: LogLine) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class _Sender(logging.Handler):
 
 
 def _send_log(line: LogLine) -> None:
-    """Have this process, an executor's worker, send its log; once for a line."""
+    """Send the log of this worker to the driver; once per connection."""
     mark_log_lines()
     senders = [handler for handler in log.handlers if isinstance(handler, _Sender)]
     if any(handler.line == line for handler in senders):
@@ -122,7 +122,7 @@ def _send_log(line: LogLine) -> None:
 
 @functools.cache
 def _listening(bound: str, host: str) -> LogLine:
-    """Hear what tasks log, from now until the process ends: at an address of this machine's, by which others know it as `host`."""
+    """Receive the log lines of tasks until this process ends: listen at `bound`, which other machines know as `host`."""
     server = socket.create_server((bound, 0))
     line = LogLine(host, server.getsockname()[1], secrets.token_hex(16))
     threading.Thread(target=_accept, args=(server, line.key), name="headrace-far-log", daemon=True).start()
@@ -134,7 +134,7 @@ def _accept(server: socket.socket, key: str) -> None:
         try:
             connection, _ = server.accept()
         except OSError as error:
-            # No more descriptors, or a client that went at once: tasks go on, and are heard again later.
+            # No more descriptors, or a client that disconnected at once: tasks go on without a log.
             log.debug("a task's log cannot be heard: %s", error)
             time.sleep(_CONNECT_S)
             continue
@@ -143,7 +143,7 @@ def _accept(server: socket.socket, key: str) -> None:
 
 def _hear(connection: socket.socket, key: str) -> None:
     try:
-        # Who does not say the key is not waited for; a machine that went without a word is found out by the system.
+        # Do not wait for a client that sends no key. Keep-alive detects machines that have failed.
         connection.settimeout(_KEY_S)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         with connection, connection.makefile("r", errors="replace") as lines:
@@ -153,5 +153,5 @@ def _hear(connection: socket.socket, key: str) -> None:
             while line := lines.readline(_LONGEST_LINE):
                 log_marked_line(line)
     except OSError:
-        # An executor that is gone has nothing more to say.
+        # The executor has exited.
         return

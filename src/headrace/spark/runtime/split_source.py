@@ -1,7 +1,7 @@
-"""A source of ours as a Spark streaming data source: it emits addresses, never data.
+"""A Headrace source as a Spark streaming data source: it emits splits, never rows of tables.
 
-Each row is one piece of work as JSON. Spark checkpoints the offsets; a batch that was planned but not committed is planned again from the
-same offsets after a crash.
+Each row is one split as JSON. Spark checkpoints the offsets. After a crash, a batch that was not committed is planned again from the same
+offsets.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FORMAT = "headrace_addresses"
 
 
 def make_split_format(source: Source, pipe: str = "") -> type[DataSource]:
-    """A data source class bound to `source`; settings travel inside the class, so no password becomes a Spark option."""
+    """Return a data source class that is bound to `source`, so that no password becomes a Spark option."""
 
     class SplitDataSource(DataSource):
         @classmethod
@@ -40,10 +40,10 @@ def make_split_format(source: Source, pipe: str = "") -> type[DataSource]:
 
 
 class PlannedStreamReader(DataSourceStreamReader):
-    """Spark's reader over our planner, which is made on first use. What a partition's work becomes is the heirs' business."""
+    """Spark's stream reader over a planner, which it creates on first use. Subclasses read the splits."""
 
     _errors = staticmethod(serialize_errors)
-    """How errors leave: encoded for a driver of ours, which decodes them."""
+    """How errors leave this process: encoded for the Headrace driver."""
 
     def __init__(self, source: Source, pipe: str = "") -> None:
         self._source: Source | None = source
@@ -81,10 +81,10 @@ class PlannedStreamReader(DataSourceStreamReader):
 
 
 class SplitStreamReader(PlannedStreamReader):
-    """Hands each piece of work on as it is."""
+    """Returns each split as it is."""
 
     def __getstate__(self) -> dict[str, Any]:
-        # What tasks get for `read`: it needs nothing, and so its workers import nothing of the source.
+        # Tasks only call `read`, which needs no state, so that workers do not import the source.
         return {"_source": None, "_made": None}
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str]]:

@@ -1,12 +1,11 @@
-"""Spark's worker daemon, with our imports done once, before it forks.
+"""Spark's worker daemon, which imports Headrace's modules once, before it forks workers.
 
-A plain worker imports numba, pyarrow and the rest after its fork: a second or more of CPU for each, and memory of its own. Here the daemon
-imports them and every worker starts with them. Forking is safe because none of them has started a thread (checked below; if one ever does,
-the daemon goes on without it being loaded). Freezing the collector keeps the workers' collection after each task from walking, and thereby
-copying, all that was loaded.
+A plain worker imports numba, pyarrow and other modules after its fork, which costs a second or more of CPU and its own memory. This daemon
+imports them, and every worker starts with them. Forking is safe because no module has started a thread (checked below). The daemon freezes
+the garbage collector, so that collections in workers do not touch, and thereby copy, the loaded modules.
 
-On a cluster (`SPARK_VARIABLE`), an executor may lack something: then it is not loaded ahead, and a task says so in our words. Workers end
-with their daemon whatever ends it, so that nothing writes on when an executor is gone.
+On a cluster (`SPARK_VARIABLE`), an executor may lack a module. Then the daemon does not preload it, and a task reports the error. Workers
+exit with their daemon, so that no task keeps writing after its executor has ended.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _DIE_WITH_PARENT: Final = 1
 
 
 def preload(modules: str) -> None:
-    """Import a comma-separated list of modules, and put all that is loaded out of the collector's sight."""
+    """Import a comma-separated list of modules, and freeze the garbage collector."""
     for name in filter(None, modules.split(",")):
         importlib.import_module(name)
     threads = len(list(Path("/proc/self/task").iterdir()))
@@ -42,9 +41,9 @@ def preload(modules: str) -> None:
 
 
 def prefer_installed_spark(version: str = "") -> None:
-    """Import pyspark from where it is installed, if it is: Spark puts a zip file first, whose modules are compiled at every start.
+    """Import the installed pyspark, if any: Spark puts a zip file first in the path, whose modules are compiled at every start.
 
-    On a cluster only if it is of the version that runs there.
+    On a cluster, do so only if the installed version is the version of the cluster.
     """
     if version and not _is_installed("pyspark", version):
         return
@@ -62,33 +61,33 @@ def _is_installed(name: str, version: str) -> bool:
 
 
 def rename_shipped_kernels(package: Path) -> None:
-    """Give the compiled kernels that came with the package the name by which numba looks for them here."""
+    """Rename the compiled kernels that the driver has sent to the name that numba looks for here."""
     from numba.core.caching import _CacheLocator
 
     for shipped in package.rglob(_SHIPPED_KERNELS):
-        # Any file beside the kernels' sources will do: only its folder counts.
+        # Any file in the folder of the kernels' sources will do.
         name = _CacheLocator.get_suitable_cache_subpath(str(shipped.parents[2] / "kernels.py"))  # type: ignore[no-untyped-call]
         try:
             shipped.rename(shipped.with_name(name))
         except OSError as error:
-            # Another daemon of the same executor was quicker; else they are compiled anew.
+            # Another daemon of the same executor has renamed them, or they are compiled again.
             print(f"headrace: kernels are not taken over: {error}", file=sys.stderr)
 
 
 def end_with_parent() -> None:
-    """Have every process that is forked from now on end when this one does."""
+    """Make every process that is forked from now on exit with this one."""
     libc = ctypes.CDLL(None)
     os.register_at_fork(after_in_child=lambda: libc.prctl(_DIE_WITH_PARENT, signal.SIGKILL))
 
 
 def prepare_executor() -> None:
-    """What a daemon on a cluster does before it forks."""
+    """Prepare a daemon on a cluster before it forks."""
     end_with_parent()
     try:
         rename_shipped_kernels(Path(__file__).resolve().parents[2])
         preload(os.environ.get(PRELOAD_VARIABLE, ""))
     except ImportError as error:
-        # Tasks will tell it to the driver.
+        # Tasks report it to the driver.
         print(f"headrace: not loaded ahead: {error}", file=sys.stderr)
 
 

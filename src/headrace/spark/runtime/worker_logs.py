@@ -1,8 +1,7 @@
-"""What our code says in Spark's processes, brought to the driver's log.
+"""Brings Headrace's log lines from Spark's processes to the driver's log.
 
-Workers and the source's process write to the standard error of Spark's JVM. It is a pipe here: marked lines are ours and go to the log
-(a relay that waits for its server must be heard); the rest is Spark's own chatter and is shown only if asked for. Several pipes may share
-the JVM: a marked line names the pipe that it is about.
+Workers and the source's process write to the standard error of Spark's JVM, which the driver reads. Marked lines are Headrace's and go to
+the log. The others are Spark's, and are shown only with --spark-log. Several pipes may share the JVM, so a marked line names its pipe.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ class _MarkedLineHandler(logging.StreamHandler):  # type: ignore[type-arg]
     pipe = ""
 
     def format(self, record: logging.LogRecord) -> str:
-        # One line for all of it: what stands on others would not be known to be ours.
+        # One line per record: further lines would have no mark.
         message = " ".join(record_text(record).splitlines())
         return f"{_MARK}{record.levelname} {quote(self.pipe)}/ {message}"
 
 
 def mark_log_lines(pipe: str | None = None) -> None:
-    """Make this process, one of Spark's, write our log so that the driver knows it, and from now on for a pipe (None: as before)."""
+    """Mark the log lines of this process, so that the driver recognises them; `pipe` names their pipe (None: as before)."""
     handler = next((handler for handler in log.handlers if isinstance(handler, _MarkedLineHandler)), None)
     if handler is None:
         handler = _MarkedLineHandler(sys.stderr)
@@ -49,22 +48,22 @@ def mark_log_lines(pipe: str | None = None) -> None:
 
 
 class ProcessOutput:
-    """Hears what Spark's processes write to the pipe that they are started with."""
+    """Reads the output of Spark's processes."""
 
     def __init__(self, *, show_all: bool) -> None:
         self._show_all = show_all
         self._last: deque[str] = deque(maxlen=_LAST_LINES)
         reading, self.writing = os.pipe()
-        """What a process is given as its standard output and error; closed here with `close_write_end`."""
+        """The standard output and error of the processes; `close_write_end` closes it here."""
         self._thread = threading.Thread(target=bind_context(self._read_lines), args=(reading,), name="headrace-log", daemon=True)
         self._thread.start()
 
     def close_write_end(self) -> None:
-        """From now on only the processes hold the pipe: it ends when they do."""
+        """Close this process's copy of the write end, so that the output ends with the processes."""
         os.close(self.writing)
 
     def last_lines(self) -> list[str]:
-        """The lines that were heard last of a process that has ended."""
+        """Return the last lines of a process that has ended."""
         self._thread.join(_LAST_WORDS_S)
         return [line.rstrip("\n") for line in list(self._last)]
 
@@ -77,7 +76,7 @@ class ProcessOutput:
 
 
 def log_marked_line(line: str) -> bool:
-    """Put a line that a process of Spark's wrote into our log, if it is marked."""
+    """Log a line that a process of Spark's wrote, if it is marked; return whether it is."""
     if not line.startswith(_MARK):
         return False
     level, pipe, message = line.removeprefix(_MARK).rstrip("\n").split(" ", 2)
@@ -91,5 +90,5 @@ def log_marked_line(line: str) -> bool:
 
 
 def format_marked_line(record: logging.LogRecord) -> str:
-    """A record as it is written in a process of Spark's."""
+    """Return a record as a marked line."""
     return next((handler.format(record) for handler in log.handlers if isinstance(handler, _MarkedLineHandler)), "")

@@ -1,8 +1,8 @@
-"""What executors are sent: our own package, by choice with all that tasks import, as archives that Spark unpacks beside each of them.
+"""Archives that the driver sends to executors: the Headrace package, and optionally its dependencies.
 
-The package is what is installed here, byte for byte, with its modules compiled and its kernels too: an executor on a like CPU starts
-without compiling anything. An archive's name holds a digest of its content, and so does the folder that it is unpacked to: no executor
-ever runs another version than the driver.
+The package is the installed one, byte for byte, with compiled modules and kernels: an executor with the same CPU compiles nothing. The name
+of an archive, and of the folder that Spark unpacks it to, contains a digest of its content, so that no executor runs another version than
+the driver.
 
 Executors find it by a relative entry in their PYTHONPATH: Spark unpacks archives into an executor's working directory before it starts a
 Python process there.
@@ -28,20 +28,20 @@ from headrace.kernels.cache import KERNEL_MODULES, kernel_cache_dir
 from headrace.spark.runtime.cluster import ShipMode
 
 SHIPPED_KERNELS: Final = "shipped"
-"""The folder of compiled kernels in an archive; `daemon.rename_shipped_kernels` gives it the name that numba looks for."""
+"""The folder of compiled kernels in an archive; `worker_daemon.rename_shipped_kernels` renames it to the name that numba looks for."""
 _EPOCH: Final = (1980, 1, 1, 0, 0, 0)
 _NOT_FOR_TASKS: Final = ("chdb", "chdb-core", "pyspark", "py4j", "rich", "markdown-it-py", "mdurl", "pygments")
-"""What only the driver imports; Spark brings its own Python part."""
+"""Distributions that only the driver imports, and pyspark, which Spark provides."""
 _REQUIREMENT: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)\s*(?:\[([^\]]*)\])?")
 _EXTRA: Final = re.compile(r"""extra\s*==\s*["']([^"']+)["']""")
 
 
 @dataclass(frozen=True, slots=True)
 class DependencyArchives:
-    """Archives for Spark, and where executors find their content."""
+    """Archives for Spark, and the folders that executors unpack them to."""
 
     archives: tuple[str, ...] = ()
-    """In the words of `spark.archives`: `PATH#FOLDER`."""
+    """In the format of `spark.archives`: `PATH#FOLDER`."""
     folders: tuple[str, ...] = ()
 
     @property
@@ -50,7 +50,7 @@ class DependencyArchives:
 
 
 def build_archives(ship: ShipMode, scratch: Path) -> DependencyArchives:
-    """Make the archives that were asked for, under `scratch`."""
+    """Write the archives of a ship mode to `scratch`."""
     if ship is ShipMode.NONE:
         return DependencyArchives()
     made = [_write_zip("headrace", _package_files(), scratch)]
@@ -60,7 +60,7 @@ def build_archives(ship: ShipMode, scratch: Path) -> DependencyArchives:
 
 
 def _package_files() -> Iterator[tuple[str, bytes]]:
-    """The package's files as they are packed: sources, compiled modules, data, compiled kernels."""
+    """Yield the files of the package: sources, compiled modules, data, compiled kernels."""
     root = Path(headrace.__file__).parent
     for path in sorted(root.rglob("*")):
         if "__pycache__" in path.parts or not path.is_file():
@@ -75,7 +75,7 @@ def _package_files() -> Iterator[tuple[str, bytes]]:
 
 
 def _compile_module(name: PurePosixPath, source: bytes) -> tuple[str, bytes]:
-    """A module's bytecode, trusted without a look at its source: both lie in the same archive."""
+    """Return the path and the bytecode of a module. Python uses it without checking the source, which is in the same archive."""
     target = importlib.util.cache_from_source(name.name)
     code = compile(source, str(name), "exec", dont_inherit=True)
     unchecked = (1).to_bytes(4, "little")
@@ -86,13 +86,13 @@ def _compile_module(name: PurePosixPath, source: bytes) -> tuple[str, bytes]:
 def _kernel_files(package: str) -> Iterator[tuple[str, bytes]]:
     cache = kernel_cache_dir(package)
     base = PurePosixPath(*package.split("."), "__pycache__", cache.name, SHIPPED_KERNELS)
-    # numba keeps them in a folder whose name tells where the sources lie here.
+    # The name of numba's folder contains the path of the sources on this machine.
     for path in sorted(cache.glob("*/*.nb[ic]")):
         yield str(base / path.name), path.read_bytes()
 
 
 def _write_zip(name: str, files: Iterable[tuple[str, bytes]], scratch: Path) -> tuple[Path, str]:
-    """An archive of these files and the folder it is unpacked to, both named after the content."""
+    """Write a zip archive; return its path and its folder, both named after the content."""
     scratch.mkdir(parents=True, exist_ok=True)
     digest, made = hashlib.sha256(), scratch / f"{name}.partial"
     with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
@@ -104,11 +104,11 @@ def _write_zip(name: str, files: Iterable[tuple[str, bytes]], scratch: Path) -> 
 
 
 def _environment_files() -> Iterator[tuple[str, Path]]:
-    """The files of all distributions that tasks need, with their names in the archive."""
+    """Yield the files of all distributions that tasks need, with their names in the archive."""
     for name in sorted(_required_distributions("headrace")):
         distribution = importlib.metadata.distribution(name)
         for file in distribution.files or ():
-            # Scripts lie outside of the folder that is imported from; bytecode is made anew where it is used.
+            # Leave out scripts, which are outside of the import folder, and bytecode, which executors compile again.
             if ".." not in file.parts and "__pycache__" not in file.parts and not file.is_absolute():
                 path = Path(str(distribution.locate_file(file)))
                 if path.is_file():
@@ -116,7 +116,7 @@ def _environment_files() -> Iterator[tuple[str, Path]]:
 
 
 def _required_distributions(name: str, extras: frozenset[str] = frozenset(), seen: dict[str, frozenset[str]] | None = None) -> set[str]:
-    """The distributions that one needs, and those that they need; not itself."""
+    """Return the distributions that one requires, directly and indirectly."""
     found: dict[str, frozenset[str]] = {} if seen is None else seen
     for requirement in importlib.metadata.distribution(name).requires or ():
         wanted, only_for = _REQUIREMENT.match(requirement), _EXTRA.search(requirement)
@@ -127,7 +127,7 @@ def _required_distributions(name: str, extras: frozenset[str] = frozenset(), see
         try:
             importlib.metadata.distribution(other)
         except importlib.metadata.PackageNotFoundError:
-            # Needed on other systems only.
+            # Required on other systems only.
             continue
         found[other] = found.get(other, frozenset()) | asked
         _required_distributions(other, asked, found)
@@ -135,7 +135,7 @@ def _required_distributions(name: str, extras: frozenset[str] = frozenset(), see
 
 
 def _write_tar(name: str, files: Iterable[tuple[str, Path]], scratch: Path) -> tuple[Path, str]:
-    """The same for files that are too large to hold; what is installed does not change under its name and size."""
+    """Write a tar archive of files that are too large for memory. The digest covers names and sizes of the installed files."""
     scratch.mkdir(parents=True, exist_ok=True)
     digest, made = hashlib.sha256(), scratch / f"{name}.partial"
     with tarfile.open(made, "w:gz", compresslevel=1, dereference=True) as archive:

@@ -1,4 +1,4 @@
-"""The Spark session: quiet, small, and quick in its micro-batches."""
+"""Starts Spark sessions: without log output, with little memory, and with short micro-batches."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ log = logging.getLogger("headrace")
 _WORKER_MODULES = ("pandas", "pyspark.worker", "pyspark.sql.pandas.serializers", "headrace.runtime.tasks")
 
 _FORKABLE = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-"""For libraries that would start threads when they are imported: the workers' daemon imports them, and must be able to fork."""
+"""Keeps libraries from starting threads when they are imported: the workers' daemon imports them, and must be able to fork."""
 _STARTS = 3
 _SLOW_S, _START_S = 30.0, 600.0
-"""After how long a start is called slow, and after how long it is given up."""
+"""When to warn about a slow start, and when to give it up."""
 _SECRET = re.compile(r"secret|password|passphrase|token|access[.]?key|credential", re.IGNORECASE)
 
 _LOG4J = """rootLogger.level = {level}
@@ -71,9 +71,10 @@ def start_session(
     memory: str = "768m",
     more: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with its scratch files under `state_dir`; its workers start with `preload` imported, its log is silent unless asked for.
+    """Start a session with its scratch files under `state_dir`; its workers import `preload` when they start.
 
-    `more` are further settings of Spark's, such as `connector.kafka_settings`. On a cluster, executors are there and fit when it returns.
+    `more` are further settings of Spark's, such as `connector.kafka_settings`. On a cluster, the function returns when executors have
+    started and can run Headrace's tasks.
     """
     check_file_limit("Spark", SPARK_FILES)
     scratch = state_dir / "spark"
@@ -96,7 +97,7 @@ def start_session(
 
 
 def _start_with_retries(master: str, settings: Mapping[str, str], *, spark_log: bool) -> SparkSession:
-    """Start it; a Java process that something ended while it started is started again."""
+    """Start the session; start the Java process again if it was killed while it started."""
     runs_already = SparkContext._gateway is not None
     for attempt in range(1, _STARTS + 1):
         ear = ProcessOutput(show_all=spark_log)
@@ -105,7 +106,7 @@ def _start_with_retries(master: str, settings: Mapping[str, str], *, spark_log: 
                 # In another thread, because Spark replaces the handler of SIGINT when it is started in the main one.
                 return _await_start(starter.submit(bind_context(_started), master, settings, ear))
         except (RuntimeError, *GONE_ERRORS) as error:
-            # Java itself is asked for the words of its errors, so before it goes.
+            # The text of an error comes from Java, so read it before Java exits.
             reason = java_process.describe_start_error(error)
             if not runs_already:
                 java_process.reset_gateway()
@@ -118,7 +119,7 @@ def _start_with_retries(master: str, settings: Mapping[str, str], *, spark_log: 
 
 
 def _await_start(starting: Future[SparkSession]) -> SparkSession:
-    """Wait for it, and say so when it takes long. One that does not come is killed, which is an error."""
+    """Wait for the start, with a warning when it takes long. Kill a start that takes too long."""
     begun = time.monotonic()
     while True:
         try:
@@ -135,21 +136,21 @@ def _await_start(starting: Future[SparkSession]) -> SparkSession:
 def _build_settings(
     master: str, scratch: Path, own: HeadraceSparkSettings, preload: Sequence[str], asked: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of this process and of executors, and the settings, that come of where tasks run; over these what was asked for."""
+    """Set the environment of this process; return the settings that depend on where tasks run. The user's settings take precedence."""
     workers = {PRELOAD_VARIABLE: ",".join([*_WORKER_MODULES, *preload]) if preload else "", **_FORKABLE}
-    # Workers here and the source's process import our package from where we did.
+    # Local workers and the source's process import the same Headrace as this process.
     _prepend_path(str(Path(__file__).resolve().parents[3]))
     os.environ.update(workers)
     if is_local(master):
         os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ["PYSPARK_PYTHON"] = _python(scratch)
         return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch), **asked}
-    # Executors may have another Python than we: the source's process, which is started by that one, has our packages.
+    # Executors may have another Python. It also starts the source's process here, which needs the packages of this process.
     _prepend_path(*(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")))
     os.environ["PYSPARK_PYTHON"] = choose_executor_python(master, asked, scratch)
     if "SPARK_LOCAL_IP" not in os.environ and (address := java_bind_address(master)):
         os.environ["SPARK_LOCAL_IP"] = address
-    # For this machine only: executors have their own.
+    # For this machine only: executors have their own directories.
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)
     shipment = build_archives(own.ship, scratch / "shipped")
     sent = {**workers, SPARK_VARIABLE: pyspark.__version__, "PYTHONPATH": shipment.python_path}
@@ -159,13 +160,13 @@ def _build_settings(
 
 
 def _prepend_path(*folders: str) -> None:
-    """Where Python processes of Spark's on this machine import from, first of all."""
+    """Put folders first in the import path of Spark's Python processes on this machine."""
     before = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [*folders, *before])))
 
 
 def _started(master: str, settings: Mapping[str, str], ear: ProcessOutput) -> SparkSession:
-    """The session. A Java process is started with the settings that it must know by then; secret ones never stand on a command line."""
+    """Start the session. The Java process gets its settings on the command line, except secret ones."""
     options = {"spark.app.name": "headrace", **settings, "spark.master": master}
     first = SparkConf(loadDefaults=False)
     for name, value in options.items():
@@ -183,7 +184,7 @@ def _started(master: str, settings: Mapping[str, str], ear: ProcessOutput) -> Sp
 
 
 def _await_usable_executors(session: SparkSession, own: HeadraceSparkSettings) -> None:
-    """Wait for a cluster's executors, and see that they can do what we ask of them."""
+    """Wait for the executors of a cluster, and check that they can run Headrace's tasks."""
     try:
         await_executors(session, own.executors_within_s)
         found = check_executors(session)
@@ -196,23 +197,23 @@ def _await_usable_executors(session: SparkSession, own: HeadraceSparkSettings) -
 
 
 def _python(scratch: Path) -> str:
-    """What Spark starts as Python here: ours, with pyspark imported from where it is installed.
+    """Return the Python that Spark starts on this machine: this interpreter, with the installed pyspark.
 
-    Spark puts a zip file first in the path, whose modules are compiled at every start: a second of CPU for the source's process, which has
-    ten seconds to start, however busy the machine is.
+    Spark puts a zip file first in the path, whose modules are compiled at every start. That costs the source's process a second of CPU, and
+    it has only ten seconds to start on a busy machine.
     """
     script = scratch / "python"
     script.write_text(python_script(scratch, os.environ["PYTHONPATH"]))
     script.chmod(0o700)
-    # A file system may forbid it.
+    # The file system may be mounted without execute permission.
     return str(script) if os.access(script, os.X_OK) else sys.executable
 
 
 def warm_workers(session: SparkSession) -> None:
-    """Start the workers' daemon in the background, while the driver still prepares: importing our packages takes it a second."""
+    """Start the workers' daemon in the background while the driver prepares the pipe: its imports take a second."""
 
     def run() -> None:
-        # A pipe that ends at once stops the session under this job. (pyspark then uses its context, which is None.)
+        # A pipe that ends at once stops the session during this job. (pyspark then uses a context that is None.)
         with suppress(PySparkException, *GONE_ERRORS, AttributeError):
             session.range(1).mapInArrow(_pass_through, "id long").collect()
 
@@ -224,7 +225,7 @@ def _pass_through(batches: Iterator[Any]) -> Iterator[Any]:
 
 
 def _add_jars(session: SparkSession, jars: Sequence[str]) -> None:
-    """Jars for a Java process that was started without them, by an earlier session: only the start reads `spark.jars`."""
+    """Add jars to a Java process that an earlier session has started without them: only the start reads `spark.jars`."""
     java = session.sparkContext._jvm
     assert java is not None
     loader = java.java.lang.Thread.currentThread().getContextClassLoader()
@@ -237,14 +238,14 @@ def _add_jars(session: SparkSession, jars: Sequence[str]) -> None:
 
 
 def java_pid(session: SparkSession) -> int:
-    """The process id of the session's Java part."""
+    """Return the process id of the session's Java process."""
     java = session.sparkContext._jvm
     assert java is not None
     return int(java.java.lang.ProcessHandle.current().pid())
 
 
 def _configuration(scratch: Path, log4j: Path, memory: str) -> dict[str, str]:
-    # Without heap, Java would go on and fail at random places.
+    # Exit when the heap is full: Java would otherwise continue and fail at random places.
     limits = "-XX:+ExitOnOutOfMemoryError -XX:+DisplayVMOutputToStderr -Xss1m"
     java = f"-Dlog4j2.configurationFile={log4j} {limits} -XX:+UseSerialGC -XX:TieredStopAtLevel=1 {java_options()}"
     return {

@@ -1,8 +1,7 @@
-"""Where a pipe gets its Spark session from: one of its own, or a share of one that several pipes of a process use.
+"""Provides Spark sessions: one for each pipe, or one that all pipes of a process share.
 
-Invariant of the shared one: what a pipe registers or sets in its session is seen by no other pipe, its jobs have a pool of their own, and
-its end stops nothing of the others. When the Java process dies, every pipe has a passing error, and the first that comes again starts a
-new one.
+Invariant of shared sessions: no pipe sees what another registers or sets, each pipe has its own scheduler pool, and the end of a pipe does
+not affect the others. When the Java process dies, every pipe gets a transient error, and the first pipe that retries starts a new process.
 """
 
 from __future__ import annotations
@@ -32,24 +31,24 @@ log = logging.getLogger("headrace")
 
 _TURN_S = 0.2
 _FAIR = {"spark.scheduler.mode": "FAIR"}
-"""Tasks of a pipe's large batch take turns with those of others, instead of going first."""
+"""Schedules the tasks of a large batch fairly with those of other pipes."""
 
 
 class SessionProvider(Protocol):
-    """Lends sessions."""
+    """Provides sessions."""
 
     @property
     def is_shared(self) -> bool:
-        """Whether Spark's Java process goes on when a pipe has ended."""
+        """Whether Spark's Java process keeps running when a pipe has ended."""
 
     def session(
         self, master: str, directory: Path, *, spark_log: bool, preload: Sequence[str], more: Mapping[str, str] | None
     ) -> AbstractContextManager[SparkSession]:
-        """A session for the time of the block, as `start_session` makes it; what is registered or set in it is seen by nobody else."""
+        """Return a session that ends with the block (see `start_session`). No other pipe sees what is registered or set in it."""
 
 
 class DedicatedSessionProvider:
-    """A session for one pipe, which ends with it."""
+    """Starts a session for each pipe, which ends with the pipe."""
 
     is_shared = False
 
@@ -66,14 +65,14 @@ class DedicatedSessionProvider:
 
 
 class SharedSessionProvider:
-    """One Java process for all pipes of this process, started with the first need. Safe for threads."""
+    """Shares one Java process among all pipes of this process, and starts it for the first pipe. Thread-safe."""
 
     is_shared = True
 
     def __init__(
         self, master: str, directory: Path, *, spark_log: bool = False, preload: Sequence[str] = (), more: Mapping[str, str] | None = None
     ) -> None:
-        """`preload` and `more` are for all pipes that may come: what workers import, and jars, are fixed when the process starts."""
+        """`preload` and `more` are for all pipes: the imports of workers and the jars are fixed when the Java process starts."""
         self._master, self._directory, self._spark_log = master, directory, spark_log
         self._preload, self._more = tuple(dict.fromkeys(preload)), {**_FAIR, **(more or {})}
         self._lock = threading.Lock()
@@ -93,7 +92,7 @@ class SharedSessionProvider:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Another pipe may be starting Spark, for minutes where a cluster gives no executor: who is asked to end does not wait for it."""
+        """Hold the lock. Do not wait for it when the pipe is stopping: another pipe may take minutes to start Spark on a cluster."""
         while not self._lock.acquire(timeout=_TURN_S):
             if current_wait().ending:
                 raise TransientError("asked to end while Spark was being started")
@@ -103,7 +102,7 @@ class SharedSessionProvider:
             self._lock.release()
 
     def close(self) -> None:
-        """End the Java process; no pipe uses it any more."""
+        """End the Java process. No pipe may use it any more."""
         with self._lock:
             if self._session is not None:
                 with suppress(*GONE_ERRORS, OSError):
@@ -114,7 +113,7 @@ class SharedSessionProvider:
 
     @property
     def pid(self) -> int:
-        """The Java process; 0 if none runs."""
+        """The id of the Java process; 0 if none runs."""
         if self._session is None:
             return 0
         if SPARK_SUBMIT_VARIABLE in os.environ:
@@ -123,7 +122,7 @@ class SharedSessionProvider:
         return process.pid if process is not None and process.poll() is None else 0
 
     def _session_of(self, pipe: str, shared: SparkSession) -> SparkSession:
-        """A pipe's session. It is kept for the pipe's next run: Java never quite forgets one."""
+        """Return the session of a pipe. The next run of the pipe uses it again, because Java never frees a session completely."""
         if pipe not in self._sessions:
             try:
                 self._sessions[pipe] = shared.newSession()
@@ -143,7 +142,7 @@ class SharedSessionProvider:
             self._forks.start()
         if self._session is None:
             self._session = self._started(wanted)
-            # It would print where it was when the Java process went.
+            # It would print a traceback when the Java process exits.
             self._session.sparkContext._accumulatorServer.handle_error = lambda *_: None  # type: ignore[method-assign]
             warm_workers(self._session)
         return self._session
@@ -152,24 +151,24 @@ class SharedSessionProvider:
         try:
             session = start_session(self._master, self._directory, spark_log=self._spark_log, preload=preload, more=self._more)
         except GONE_ERRORS as error:
-            # It went while it started, or cannot. What is left of it would be taken for it at every later start.
+            # It exited while it started. Every later start would use what is left of it.
             if SPARK_SUBMIT_VARIABLE not in os.environ:
                 self._forget()
             raise translate_spark_error(error) from error
         except DefiniteError as error:
             if not self._has_started:
                 raise
-            # There is a Java, and it takes our settings: what keeps it from starting now passes.
+            # It has started before with the same settings, so the cause is transient.
             raise lost_process_error(f"Spark's Java process has ended, and does not start again: {error.message}") from error
         self._has_started = True
         return session
 
     def _forget(self) -> None:
-        """Have pyspark forget a Java process, which it would otherwise go on talking to."""
+        """Reset pyspark, which would otherwise keep using the Java process."""
         session, self._session = self._session, None
         self._sessions.clear()
         if session is not None and SPARK_SUBMIT_VARIABLE in os.environ:
-            # The Java process is spark-submit's, and goes on: another session can be had of it.
+            # The Java process belongs to spark-submit and keeps running: it can start another session.
             with suppress(*GONE_ERRORS, OSError):
                 session.stop()
             return
