@@ -25,7 +25,7 @@ from headrace.errors import DefiniteError
 from headrace.kafka import RowChange, What
 from headrace.kafka.address import parse_kafka_url
 from headrace.kafka.avro.schema import parse_schema
-from headrace.kafka.consumers.consumer import Subscription
+from headrace.kafka.consumers.consumer import ConsumerSettings
 from headrace.kafka.consumers.message_source import TopicConsumer
 from headrace.kafka.consumers.tail import tail
 from headrace.kafka.mypipe.table_schemas import columns_schema, specific_schema
@@ -473,14 +473,14 @@ def test_tail_prints_every_message_of_either_kind_and_follows_until_it_is_stoppe
 
 def test_tail_says_what_is_wrong_with_its_arguments(broker: PrivateBroker) -> None:
     topic = broker.create_topic()
-    reading = Subscription(broker.url(topic), start="soon")
+    reading = ConsumerSettings(broker.url(topic), start="soon")
     with pytest.raises(DefiniteError, match="no place to start"):
         next(tail(reading, once=True))
     with pytest.raises(DefiniteError, match="its next one is 0"):
-        next(tail(Subscription(broker.url(topic), start="5"), once=True))
+        next(tail(ConsumerSettings(broker.url(topic), start="5"), once=True))
     with pytest.raises(DefiniteError, match="no topic is named"):
-        next(tail(Subscription(broker.url("")), once=True))
-    assert not list(tail(Subscription(broker.url(topic)), once=True))
+        next(tail(ConsumerSettings(broker.url("")), once=True))
+    assert not list(tail(ConsumerSettings(broker.url(topic)), once=True))
 
 
 def test_the_example_of_the_document(broker: PrivateBroker) -> None:

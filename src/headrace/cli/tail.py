@@ -59,7 +59,7 @@ def tail(arguments: argparse.Namespace) -> int:
     if not arguments.topic.startswith("kafka://"):
         hint = "write mysql://user@host:port/db, binlog:DIR, kafka://host:port/topic or scylla://host:port/keyspace"
         raise DefiniteError("the source's address cannot be read", place=arguments.topic.partition(":")[0], hint=hint)
-    from headrace.kafka.consumers.consumer import Subscription
+    from headrace.kafka.consumers.consumer import ConsumerSettings
     from headrace.kafka.consumers.message_source import EARLIEST, LATEST
     from headrace.kafka.consumers.tail import json_line, tail, text_line
 
@@ -69,7 +69,10 @@ def tail(arguments: argparse.Namespace) -> int:
     stop_on_signal(stop.set)
     with exit_on_closed_stdout():
         for found in tail(
-            Subscription(arguments.topic, registry=arguments.registry, start=start), once=arguments.once, limit=arguments.limit, stop=stop
+            ConsumerSettings(arguments.topic, registry=arguments.registry, start=start),
+            once=arguments.once,
+            limit=arguments.limit,
+            stop=stop,
         ):
             print_line(line(found))
     return OK

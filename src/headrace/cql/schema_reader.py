@@ -122,7 +122,7 @@ class _Types:
         while waiting:
             for name, row in list(waiting.items()):
                 if not self._needs(row) & waiting.keys() - {name}:
-                    self._made[name] = self._make(row)
+                    self._made[name] = self._build(row)
                     del waiting[name]
         return self._made
 
@@ -130,7 +130,7 @@ class _Types:
         words = {found[0] or found[1] for text in row.field_types for found in re.findall(r'"((?:[^"]|"")+)"|(\w+)', text)}
         return {word.replace('""', '"') for word in words}
 
-    def _make(self, row: Any) -> CqlType:
+    def _build(self, row: Any) -> CqlType:
         args = tuple(parse_type(text, self._made).as_frozen() for text in row.field_types)
         return CqlType("udt", args, keyspace=self._keyspace, udt=row.type_name, fields=tuple(row.field_names))
 

@@ -125,7 +125,7 @@ def _parse(tokens: list[str], udts: Mapping[str, CqlType], text: str) -> tuple[C
         word, rest = rest[1], rest[2:]
     name = word[1:-1].replace('""', '"') if word.startswith('"') else word.lower()
     if rest and rest[0] == "<" and not word.startswith('"'):
-        return _parse_made(name, rest[1:], udts, text)
+        return _parse_composite(name, rest[1:], udts, text)
     if not word.startswith('"') and name in NATIVE | {"varchar"}:
         return CqlType("text" if name == "varchar" else name), rest
     if name in udts:
@@ -133,7 +133,7 @@ def _parse(tokens: list[str], udts: Mapping[str, CqlType], text: str) -> tuple[C
     raise _unknown(text, name)
 
 
-def _parse_made(name: str, tokens: list[str], udts: Mapping[str, CqlType], text: str) -> tuple[CqlType, list[str]]:
+def _parse_composite(name: str, tokens: list[str], udts: Mapping[str, CqlType], text: str) -> tuple[CqlType, list[str]]:
     """Parse a composite type; `tokens` begin after its opening bracket."""
     args: list[CqlType] = []
     size = 0

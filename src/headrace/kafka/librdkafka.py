@@ -124,9 +124,9 @@ class BatchConsumer:
             raise KafkaException(KafkaError(self._called["last_error"](), text.value.decode(errors="replace")))
         return client
 
-    def turn_to(self, topic: str, partition: int, offset: int) -> None:
+    def seek(self, topic: str, partition: int, offset: int) -> None:
         """Go on there, and only there."""
-        self._ask_about(topic)
+        self._request_metadata(topic)
         places = self._called["topic_partition_list_new"](1)
         try:
             self._called["topic_partition_list_add"](places, topic.encode(), partition)
@@ -137,7 +137,7 @@ class BatchConsumer:
         if code != _OK:
             raise KafkaException(KafkaError(code))
 
-    def _ask_about(self, topic: str) -> None:
+    def _request_metadata(self, topic: str) -> None:
         """Make the client request a topic's metadata now; by itself it asks about new topics once a second."""
         if topic in self._topics:
             return

@@ -90,13 +90,13 @@ class HttpRepository:
         return self._schemas[number]
 
     def latest(self, subject: str) -> RegisteredSchema | None:
-        def ask() -> Any:
+        def request() -> Any:
             # The client remembers the latest one for ever, if it is let.
             self._client.clear_latest_caches()  # type: ignore[no-untyped-call]
             return self._client.get_latest_version(subject)
 
         try:
-            found = self._call(ask, subject)
+            found = self._call(request, subject)
         except _RegistryError as error:
             if error.status == _NOT_FOUND:
                 return None

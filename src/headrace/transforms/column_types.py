@@ -49,9 +49,9 @@ def engine_type(column: Column) -> pa.DataType:
     """The Arrow type in which a column goes in; `DefiniteError` if no type of the engine's holds it."""
     match column.kind:
         case Kind.DECIMAL if column.precision > _MOST_DIGITS:
-            raise _unfit(column, f"has {column.precision} digits, and expressions reckon with {_MOST_DIGITS}")
+            raise _unsupported(column, f"has {column.precision} digits, and expressions reckon with {_MOST_DIGITS}")
         case Kind.INET6:
-            raise _unfit(column, "has a type that expressions do not know")
+            raise _unsupported(column, "has a type that expressions do not know")
         case Kind.TIME:
             # Hours beyond a day, and below zero, are an interval.
             return pa.duration("us")
@@ -106,5 +106,5 @@ def from_engine(column: Column, array: Any) -> Any:
     return array.cast(wanted)
 
 
-def _unfit(column: Column, why: str) -> DefiniteError:
+def _unsupported(column: Column, why: str) -> DefiniteError:
     return DefiniteError(f"column {column.name} {why}", hint="leave it out of the expression; it passes as it is")

@@ -96,9 +96,9 @@ class PlanEvaluator:
         try:
             return duckdb_engine.evaluate(texts, columns, parameters)
         except duckdb_engine.EvaluationError as error:
-            raise self._found(texts, columns, block, names) from error
+            raise self._first_failing_row(texts, columns, block, names) from error
 
-    def _found(self, texts: Sequence[str], columns: pa.Table, block: ChangeBlock, names: Sequence[str]) -> DefiniteError:
+    def _first_failing_row(self, texts: Sequence[str], columns: pa.Table, block: ChangeBlock, names: Sequence[str]) -> DefiniteError:
         """The first row at which an expression fails, found by halves."""
         for text, name in zip(texts, names, strict=True):
             said = "" if name.startswith("hash.") else _failure(text, columns)

@@ -57,9 +57,9 @@ def masked(column: Column, mask: Mask, array: Any) -> Any:
         case MaskKind.TEXT:
             return _constant(array, pa.scalar(mask.text, pa.string()))
         case MaskKind.EMAIL:
-            return _email(_spelled(column, array))
+            return _email(_to_text(column, array))
         case MaskKind.FIRST | MaskKind.LAST:
-            return _partly(_spelled(column, array), mask)
+            return _partly(_to_text(column, array), mask)
         case unknown:
             assert_never(unknown)
 
@@ -75,7 +75,7 @@ def hashed_column(column: Column, how: Hash) -> Column:
 
 def hash_input(column: Column, array: Any) -> Any:
     """What is hashed of a column: text or bytes."""
-    return array.cast(pa.binary()) if column.kind in _RAW else _spelled(column, array)
+    return array.cast(pa.binary()) if column.kind in _RAW else _to_text(column, array)
 
 
 def hash_expression(how: Hash, name: str, parameter: int | None) -> str:
@@ -101,7 +101,7 @@ def hashed(how: Hash, digits: Any) -> Any:
     return pa.array(numbers, mask=np.asarray(digits.is_null().to_numpy(zero_copy_only=False), dtype=bool))
 
 
-def _spelled(column: Column, array: Any) -> Any:
+def _to_text(column: Column, array: Any) -> Any:
     if column.kind in _TEXTS or column.kind is Kind.JSON:
         return array.cast(pa.string())
     found = spelling(column)

@@ -130,7 +130,7 @@ class _PlanBuilder:
         self._check_names(outputs)
         filter_inputs = self._filter_inputs() if options.filter else ()
         salt = options.hash_salt if options.hash else ""
-        return TransformPlan(schema, self._made(outputs), tuple(outputs), options.filter, filter_inputs, salt)
+        return TransformPlan(schema, self._sink_schema(outputs), tuple(outputs), options.filter, filter_inputs, salt)
 
     def _check_once(self) -> None:
         """A column is treated in one way only."""
@@ -143,15 +143,15 @@ class _PlanBuilder:
         name = self._renamed.get(column.name, column.name)
         if column.name in self._masks:
             self._check_key(column.name, "mask", "masked")
-            mask = read_mask(self._masks[column.name], self._place("mask"))
-            with self._placed(f"mask.{column.name}"):
+            mask = read_mask(self._masks[column.name], self._location("mask"))
+            with self._with_location(f"mask.{column.name}"):
                 made = masked_column(column, mask)
             return OutputColumn(replace(made, name=name), column.name, mask, inputs=(column.name,))
         if column.name in self._hashes:
-            how = read_hash(self._hashes[column.name], self._place("hash"))
+            how = read_hash(self._hashes[column.name], self._location("hash"))
             if how is Hash.NUMBER:
                 self._check_key(column.name, "hash", "hashed to a number, which two values may share")
-            with self._placed(f"hash.{column.name}"):
+            with self._with_location(f"hash.{column.name}"):
                 made = hashed_column(column, how)
             return OutputColumn(replace(made, name=name), column.name, how, inputs=(column.name,))
         return OutputColumn(column if name == column.name else replace(column, name=name), column.name, inputs=(column.name,))
@@ -166,7 +166,7 @@ class _PlanBuilder:
         made = {}
         for name, text in self._computed.items():
             [(kind, values)] = self._types(f"computed.{name}", [text], inputs[name])
-            with self._placed(f"computed.{name}"):
+            with self._with_location(f"computed.{name}"):
                 column = column_of(name, kind, values, nullable=not is_never_null(text, required))
             made[name] = OutputColumn(column, name if name in names else "", None, text, inputs[name])
         self._types("computed", list(self._computed.values()), needed)
@@ -181,7 +181,7 @@ class _PlanBuilder:
 
     def _inputs(self, field: str, text: str) -> tuple[str, ...]:
         """The table's columns that an expression names."""
-        with self._placed(field):
+        with self._with_location(field):
             names = parse(text).names
         return tuple(dict.fromkeys(self._resolved(field, name) for name in names))
 
@@ -202,7 +202,7 @@ class _PlanBuilder:
             other = folded.setdefault(name.lower(), name)
             if other != name:
                 raise self._error(field, f"columns {other} and {name} differ in case only", "expressions cannot tell them apart")
-        with self._placed(field):
+        with self._with_location(field):
             fields = [pa.field(name, engine_type(self._schema.column(name))) for name in inputs]
         try:
             return duckdb_engine.types_of(texts, pa.schema(fields or [NO_COLUMN]))
@@ -210,7 +210,7 @@ class _PlanBuilder:
             said = f"{' and '.join(texts)}: {error}"
             raise self._error(field, said, "correct the expression; types are set by CAST(x AS type)") from error
 
-    def _made(self, outputs: Sequence[OutputColumn]) -> TableSchema:
+    def _sink_schema(self, outputs: Sequence[OutputColumn]) -> TableSchema:
         """Return the sink's table, with the keys whose columns still keep values distinct."""
         new_names = {output.source: output.column.name for output in outputs if output.source}
         exact = {output.source for output in outputs if output.is_plain or output.treatment in (Hash.SHA256, Hash.MD5)}
@@ -245,23 +245,23 @@ class _PlanBuilder:
         if name in self._schema.row_key:
             raise DefiniteError(
                 f"column {name} of {self._schema.name} is part of the key that tells its rows apart and cannot be {what}",
-                place=f"{self._place(field)}, column {name}",
+                place=f"{self._location(field)}, column {name}",
                 hint='hash it instead: hash = { NAME = "sha256" } keeps values apart; or choose other columns',
             )
 
     @contextmanager
-    def _placed(self, field: str) -> Iterator[None]:
+    def _with_location(self, field: str) -> Iterator[None]:
         """What is wrong inside is wrong with this choice."""
         try:
             yield
         except DefiniteError as error:
             raise self._error(field, error.message, error.hint) from error
 
-    def _place(self, field: str) -> str:
+    def _location(self, field: str) -> str:
         return error_location(self._schema.name, field)
 
     def _error(self, field: str, message: str, hint: str) -> DefiniteError:
-        return DefiniteError(message, place=self._place(field), hint=hint)
+        return DefiniteError(message, place=self._location(field), hint=hint)
 
 
 def error_location(table: TableName, field: str) -> str:

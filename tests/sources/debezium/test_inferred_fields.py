@@ -106,7 +106,7 @@ def test_tables_are_followed_through_the_topic() -> None:
     assert [column.name for column in tables[TABLE].columns] == ["id", "c"]
     assert list(apply_definitions(renamed, tables)) == [TableName("shop", "sold")]
     (gone,) = read_change(_change(kind="DROP"))
-    assert (gone.fate, gone.schema) == (DdlOperation.DROP, None)
+    assert (gone.operation, gone.schema) == (DdlOperation.DROP, None)
     assert apply_definitions([gone], tables) == {}
 
 

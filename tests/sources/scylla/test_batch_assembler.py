@@ -122,7 +122,7 @@ def test_a_batch_that_is_left_out_is_just_that_one() -> None:
     skipping = BatchSkipper([named, "row 17"])
     assert skipping.without(rows, TableName("ks", "other")).equals(rows)
     assert rows_of([skipping.without(rows, TableName("ks", "t"))]) == rows_of([rows])[2:]
-    [told] = skipping.told()
+    [told] = skipping.report()
     assert (told["place"], told["table"], told["rows"]) == (named, "ks.t", "2")
     assert stream(1).hex() in told["content"]
 

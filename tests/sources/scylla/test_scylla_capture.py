@@ -27,7 +27,7 @@ from headrace.sources.scylla.capture.generation_tables import read_generations
 from headrace.sources.scylla.capture.log_replay import replay_log
 from headrace.sources.scylla.capture.statement_capture import Capture
 from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
-from headrace.sources.scylla.capture.table_state import TableState
+from headrace.sources.scylla.capture.table_state import CapturedTables
 from testkit.generators.cql_histories import random_history
 from testkit.oracles.cql_contents import is_scylla, model_rows, server_rows
 from testkit.servers import scylla_tables
@@ -43,8 +43,8 @@ def log_rows(cql: CqlSession, table: CqlTable) -> list[dict[str, bytes | None]]:
     return sorted(rows, key=lambda row: (micros(UUID(bytes=row[TIME])), row[TIME], row[SEQUENCE]))
 
 
-def from_log(table: CqlTable, rows: list[dict[str, bytes | None]], now: int) -> TableState:
-    state = TableState()
+def from_log(table: CqlTable, rows: list[dict[str, bytes | None]], now: int) -> CapturedTables:
+    state = CapturedTables()
     state.merge(table.name, replay_log(table, rows, now))
     return state
 

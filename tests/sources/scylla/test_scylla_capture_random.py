@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from headrace.cql.log import END, SEQUENCE, TIME
 from headrace.sources.scylla.capture.log_replay import replay_log
 from headrace.sources.scylla.capture.statement_capture import Capture
-from headrace.sources.scylla.capture.table_state import TableState
+from headrace.sources.scylla.capture.table_state import CapturedTables
 from testkit.generators.cql_histories import History, histories, random_history
 
 pytestmark = pytest.mark.scaled
@@ -30,7 +30,7 @@ def _check(history: History, shuffle: int) -> None:
         assert [END in one.values for one in of_time] == [False] * (len(of_time) - 1) + [True]
         assert row.timestamp == of_time[0].timestamp
     Random(shuffle).shuffle(rows)
-    again = TableState()
+    again = CapturedTables()
     again.merge(history.table.name, replay_log(history.table, [row.values for row in rows], NOW))
     assert again.rows(history.table, NOW) == capture.state.rows(history.table, NOW)
 

@@ -130,10 +130,10 @@ class _PageReader:
             error = self._translated(answer, asked)
             if not isinstance(error, TransientError):
                 raise error from answer
-            answer = retrying(lambda: self._again(asked), deadline_s=self._patience_s)
+            answer = retrying(lambda: self._retry(asked), deadline_s=self._patience_s)
         return asked, answer.page
 
-    def _again(self, asked: _PendingRequest) -> WholeResult:
+    def _retry(self, asked: _PendingRequest) -> WholeResult:
         """What was not answered, once more and waited for."""
         with server_errors(self._session.address, asked.query):
             future = self._start(asked)

@@ -39,7 +39,7 @@ def encode(kind: CqlType, value: object) -> bytes | None:
     try:
         return made(kind, value) if made is not None else _SCALARS[kind.name](value)
     except (PackingError, OverflowError, ValueError, TypeError, AttributeError, UnicodeError) as error:
-        raise _unfit(kind, repr(value)) from error
+        raise _mismatch_error(kind, repr(value)) from error
 
 
 def serialize(kind: CqlType, term: Term, parameters: Parameters) -> bytes | None:
@@ -54,7 +54,7 @@ def serialize(kind: CqlType, term: Term, parameters: Parameters) -> bytes | None
         return _parts(kind, [SerializedValue(serialize(of, item, parameters)) for of, item in zip(kind.args, term.items, strict=False)])
     if isinstance(term, Braces):
         return _from_braces(kind, term, parameters)
-    raise _unfit(kind, str(term))
+    raise _mismatch_error(kind, str(term))
 
 
 def _part(kind: CqlType, inner: CqlType, term: Term, parameters: Parameters) -> SerializedValue:
@@ -73,13 +73,13 @@ def _from_braces(kind: CqlType, term: Braces, parameters: Parameters) -> bytes:
         return collection_of_pairs(kind, found)
     if kind.name == "set" and term.values is None:
         return _set(kind, [_part(kind, kind.args[0], item, parameters) for item in term.keys])
-    raise _unfit(kind, str(term))
+    raise _mismatch_error(kind, str(term))
 
 
 def user_fields(kind: CqlType, term: Braces, parameters: Parameters) -> list[bytes | None]:
     """The fields of a user type's literal, in the type's order."""
     if term.values is None and term.keys:
-        raise _unfit(kind, str(term))
+        raise _mismatch_error(kind, str(term))
     given: dict[str, Term] = {}
     for key, value in zip(term.keys, term.values or (), strict=True):
         if not isinstance(key, Constant) or key.kind not in (TokenKind.NAME, TokenKind.QUOTED) or key.text not in kind.fields:
@@ -88,7 +88,7 @@ def user_fields(kind: CqlType, term: Braces, parameters: Parameters) -> list[byt
     return [serialize(of, given[name], parameters) if name in given else None for name, of in zip(kind.fields, kind.args, strict=True)]
 
 
-def _unfit(kind: CqlType, shown: str) -> DefiniteError:
+def _mismatch_error(kind: CqlType, shown: str) -> DefiniteError:
     return DefiniteError(f"{shortened(shown)} is no value of type {kind}", hint="check the value, or the column's type")
 
 
@@ -99,11 +99,11 @@ def _constant(kind: CqlType, term: Constant) -> object:
     """What a constant means in a type; its Python value."""
     reader = _READERS.get((kind.name, term.kind))
     if reader is None:
-        raise _unfit(kind, term.text)
+        raise _mismatch_error(kind, term.text)
     try:
         return reader(term.text)
     except (ValueError, InvalidOperation) as error:
-        raise _unfit(kind, term.text) from error
+        raise _mismatch_error(kind, term.text) from error
 
 
 def _boolean(text: str) -> bool:
@@ -121,7 +121,7 @@ def _number_name(text: str) -> float:
 _MOMENT: Final = re.compile(r"(\d{4}-\d{2}-\d{2})(?:[T ](\d{2}:\d{2})(:\d{2})?(?:\.(\d{1,9}))?)? ?(Z|UTC|GMT|[+-]\d{2}(?::?\d{2})?)")
 
 
-def _moment(text: str) -> int:
+def _parse_timestamp(text: str) -> int:
     match = _MOMENT.fullmatch(text)
     if match is None:
         raise DefiniteError(f"{text!r} names no moment", hint="write it with its zone, as in '2020-12-31 23:59:59.999+0000'")
@@ -196,7 +196,7 @@ _READERS: Final[Mapping[tuple[str, TokenKind], Callable[[str], object]]] = {
     **{(name, TokenKind.STRING): str for name in ("text", "ascii", "inet")},
     ("blob", TokenKind.BLOB): _hex,
     **{(name, TokenKind.UUID): UUID for name in ("uuid", "timeuuid")},
-    ("timestamp", TokenKind.STRING): _moment,
+    ("timestamp", TokenKind.STRING): _parse_timestamp,
     ("date", TokenKind.STRING): date.fromisoformat,
     ("time", TokenKind.STRING): _time_of_day,
     ("duration", TokenKind.DURATION): _duration,

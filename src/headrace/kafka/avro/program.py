@@ -141,9 +141,9 @@ class _ProgramBuilder:
             return OutputNode(-1, AvroKind.NULL, level, o.W_NOTHING, pa.null())
         number = self._reserve()
         if found.kind is AvroKind.FIXED:
-            return self._keep(OutputNode(number, found.kind, level, found.size, pa.binary(found.size)))
+            return self._store_constant(OutputNode(number, found.kind, level, found.size, pa.binary(found.size)))
         width = _WIDTHS.get(found.kind, o.W_RUN)
-        return self._keep(OutputNode(number, found.kind, level, width, _ARROW[found.kind], symbols=found.symbols))
+        return self._store_constant(OutputNode(number, found.kind, level, width, _ARROW[found.kind], symbols=found.symbols))
 
     def _struct(self, found: AvroType, level: int, parts: list[tuple[str, AvroType]]) -> OutputNode:
         number = self._reserve()
@@ -153,7 +153,7 @@ class _ProgramBuilder:
             pa.field(name, child.type, nullable=members or inner.nullable) for (name, inner), child in zip(parts, children, strict=True)
         ]
         names = tuple(name for name, _ in parts)
-        return self._keep(OutputNode(number, found.kind, level, o.W_NOTHING, pa.struct(fields), children, names))
+        return self._store_constant(OutputNode(number, found.kind, level, o.W_NOTHING, pa.struct(fields), children, names))
 
     def _list(self, found: AvroType, level: int) -> OutputNode:
         number, items = self._reserve(), self.levels
@@ -161,16 +161,16 @@ class _ProgramBuilder:
         if found.kind is AvroKind.ARRAY:
             child = self.node(found.content, items)
             kind = pa.list_(pa.field("item", child.type, nullable=found.content.nullable))
-            return self._keep(OutputNode(number, found.kind, level, o.W_LIST, kind, (child,), items=items))
+            return self._store_constant(OutputNode(number, found.kind, level, o.W_LIST, kind, (child,), items=items))
         key, value = self.node(AvroType(AvroKind.STRING), items), self.node(found.content, items)
         kind = pa.map_(pa.string(), pa.field("value", value.type, nullable=found.content.nullable))
-        return self._keep(OutputNode(number, found.kind, level, o.W_LIST, kind, (key, value), items=items))
+        return self._store_constant(OutputNode(number, found.kind, level, o.W_LIST, kind, (key, value), items=items))
 
     def _reserve(self) -> int:
         self.columns.append(OutputNode(len(self.columns), AvroKind.NULL, 0, 0, pa.null()))
         return len(self.columns) - 1
 
-    def _keep(self, node: OutputNode) -> OutputNode:
+    def _store_constant(self, node: OutputNode) -> OutputNode:
         self.columns[node.number] = node
         return node
 

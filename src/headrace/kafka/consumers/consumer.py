@@ -48,7 +48,7 @@ class _Unreadable(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Subscription:
+class ConsumerSettings:
     """What is read, and how."""
 
     topic: str | Sequence[str]
@@ -79,7 +79,7 @@ class Subscription:
 class ChangeConsumer:
     """A consumer at work; close it, or use it in a `with`."""
 
-    def __init__(self, reading: Subscription) -> None:
+    def __init__(self, reading: ConsumerSettings) -> None:
         address, topics = reading.address()
         repository = open_repository(reading.registry) if isinstance(reading.registry, str) and reading.registry else reading.registry
         self._repository = None if isinstance(repository, str) else repository
@@ -270,7 +270,7 @@ def consume(
     """
     callbacks = {What.INSERT: on_insert, What.UPDATE: on_update, What.DELETE: on_delete}
     count = 0
-    with ChangeConsumer(Subscription(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
+    with ChangeConsumer(ConsumerSettings(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
         for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
             for one in batches:
                 for change in consumption.changes(one):
@@ -296,7 +296,7 @@ def changes(
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[RowChange]:
     """Yield changes; a batch is committed when the first change after it is requested."""
-    with ChangeConsumer(Subscription(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
+    with ChangeConsumer(ConsumerSettings(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
         for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
             for one in batches:
                 yield from consumption.changes(one)
@@ -317,7 +317,7 @@ def blocks(
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[ChangeBlock]:
     """Change blocks of a topic of mypipe's messages, generic or specific: each of one table and one partition, in the partition's order."""
-    with ChangeConsumer(Subscription(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
+    with ChangeConsumer(ConsumerSettings(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
         for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
             for one in batches:
                 yield from consumption.blocks(one)

@@ -146,11 +146,11 @@ class TopicConsumer:
         for message in found:
             problem = message.error()
             if problem is None:
-                by_partition.setdefault(_place(message), []).append(message)
+                by_partition.setdefault(_partition_location(message), []).append(message)
             elif problem.code() != KafkaError._PARTITION_EOF:
                 raise self._failure(problem, "reading")
             elif self._unfinished is not None:
-                self._unfinished.discard(_place(message))
+                self._unfinished.discard(_partition_location(message))
         if found:
             self._away_since = None
             # A broker that delivers messages has accepted the login.
@@ -267,7 +267,7 @@ class TopicConsumer:
         return TransientError(message, place=place, hint="see whether the brokers are up and can be reached from here")
 
 
-def _place(message: Message) -> tuple[str, int]:
+def _partition_location(message: Message) -> tuple[str, int]:
     topic, partition = message.topic(), message.partition()
     assert topic is not None
     assert partition is not None

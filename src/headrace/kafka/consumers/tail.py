@@ -15,7 +15,7 @@ from typing import Any, Final
 import orjson
 
 from headrace.errors import DefiniteError
-from headrace.kafka.consumers.consumer import ChangeConsumer, Subscription
+from headrace.kafka.consumers.consumer import ChangeConsumer, ConsumerSettings
 from headrace.kafka.consumers.message_source import MessageBatch
 from headrace.kafka.consumers.row_changes import RowChange, What
 
@@ -41,7 +41,7 @@ class TailNote:
 
 
 def tail(
-    reading: Subscription, *, once: bool = False, limit: int | None = None, stop: threading.Event | None = None
+    reading: ConsumerSettings, *, once: bool = False, limit: int | None = None, stop: threading.Event | None = None
 ) -> Iterator[RowChange | TailNote]:
     """Each message of the topics, as it comes; `once`: up to where they end now."""
     with ChangeConsumer(reading) as consumption:

@@ -194,13 +194,13 @@ class MutationReader:
             mine = np.flatnonzero(codes == code)
             table = TableName(*names.dictionary[int(code) >> 32].as_py().split("\0", 1))
             try:
-                told = form.told if form.told is not None else self._told_by_header(int(code & 0xFFFFFFFF) - 1)
+                told = form.told if form.told is not None else self._described_by_header(int(code & 0xFFFFFFFF) - 1)
             except DefiniteError as error:
                 raise _BadHeader(int(rows[mine[0]]), COLUMNS_HEADER, error.message) from error
             found += _images(mutation, table, told, decoded.take(pa.array(mine)), rows[mine], headers, is_generic=form.told is None)
         return found
 
-    def _told_by_header(self, number: int) -> DescribedTable | None:
+    def _described_by_header(self, number: int) -> DescribedTable | None:
         if number < 0 or self._repository is None:
             return None
         if number not in self._told:
@@ -344,12 +344,12 @@ def _values(part: _MutationGroup, column: Column) -> pa.Array:
     found = part.columns.get(column.name)
     if not found:
         return pa.nulls(len(part.rows), column.arrow_type)
-    read = functools.partial(_of_maps, column) if part.told is None else functools.partial(_as_told, column)
+    read = functools.partial(_of_maps, column) if part.told is None else functools.partial(_as_described, column)
     made = [read(array, source) for source, array in found.items()]
     return made[0] if len(made) == 1 else pc.coalesce(*made)
 
 
-def _as_told(column: Column, array: pa.Array, source: str) -> pa.Array:
+def _as_described(column: Column, array: pa.Array, source: str) -> pa.Array:
     return (from_field(column, array) if source == "field" else from_map(column, array, source)).cast(column.arrow_type)
 
 

@@ -39,7 +39,7 @@ from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.registry import is_same_sink
-from headrace.sources.scylla.log_tables import LoggedTable, check_tables_readable, gone, no_log, select_tables
+from headrace.sources.scylla.log_tables import LoggedTable, check_tables_readable, missing_table_error, no_log, select_tables
 from headrace.sources.scylla.position import LogPosition, moment
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.source import ScyllaSource
@@ -208,7 +208,7 @@ class ScyllaPipe(Pipe):
                 raise no_log(name, str(self._address))
         for name in notes.tables:
             if self._settings.selection(name) and name not in chosen.logged:
-                raise gone(name, str(self._address))
+                raise missing_table_error(name, str(self._address))
         if chosen.unlogged and not chosen.logged:
             raise no_log(chosen.unlogged[0], str(self._address))
         check_unmatched(self._settings.selection, (*chosen.logged, *chosen.unlogged), str(self._address), is_new=is_new)

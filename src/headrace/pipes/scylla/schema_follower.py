@@ -23,7 +23,7 @@ from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.retry import pause, retrying
 from headrace.sources.scylla.generations import LogStart
-from headrace.sources.scylla.log_tables import LoggedTable, check_tables_readable, gone, no_log, select_tables
+from headrace.sources.scylla.log_tables import LoggedTable, check_tables_readable, missing_table_error, no_log, select_tables
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 
 log = logging.getLogger("headrace")
@@ -84,7 +84,7 @@ class ScyllaSchemaFollower:
             if name in chosen.unlogged:
                 raise no_log(name, "its log was there when the pipe began")
             if name not in chosen.logged and self.context.settings.selection(name):
-                raise gone(name, str(self.session.address))
+                raise missing_table_error(name, str(self.session.address))
         return self._agreed(lambda: check_tables_readable(self.session, self.notes.tables, self.choices))
 
     def _agreed(self, look: Callable[[], Mapping[TableName, LoggedTable]]) -> Mapping[TableName, LoggedTable]:

@@ -93,16 +93,16 @@ class _RangeConsumer:
 
     def read_offset_range(self, wanted: OffsetRange) -> Iterator[Records]:
         if self._at != (wanted.topic, wanted.partition, wanted.start):
-            self._turn_to(wanted)
+            self._seek(wanted)
         # A caller that stops early leaves the consumer at an arbitrary offset.
         self._at = None
         gathering = MessageGatherer(min(BLOCK_ROWS, wanted.end - wanted.start))
         for _ in self._gathered(wanted, gathering):
             yield _records(wanted, gathering.columns())
 
-    def _turn_to(self, wanted: OffsetRange) -> None:
+    def _seek(self, wanted: OffsetRange) -> None:
         try:
-            self._consumer.turn_to(wanted.topic, wanted.partition, wanted.start)
+            self._consumer.seek(wanted.topic, wanted.partition, wanted.start)
         except KafkaException as error:
             raise self._failure(error.args[0], wanted) from error
 

@@ -58,10 +58,10 @@ from headrace.sources.debezium.formats.json_events import JsonParser
 from headrace.sources.debezium.formats.json_records import group_records
 from headrace.sources.debezium.read_context import KnownTable, ReadContext
 from headrace.sources.debezium.row_images import BeforeImages, RowImages, build_row_images
-from headrace.sources.debezium.types.column_mapping import table_schema, with_numeric
-from headrace.sources.debezium.types.inferred_fields import SEEN, expected_fields, infer_fields
+from headrace.sources.debezium.types.column_mapping import with_numeric
+from headrace.sources.debezium.types.described_schema import completed_schema, described_schema
+from headrace.sources.debezium.types.inferred_fields import expected_fields, infer_fields
 from headrace.sources.debezium.types.schema_widening import can_hold
-from headrace.sources.debezium.types.values import default_text
 
 _AVRO_MAGIC: Final = 0
 _KEY_CHANGES: Final = pa.array(["__debezium.newkey", "__debezium.oldkey"])
@@ -73,7 +73,7 @@ class PartitionReader:
 
     def __init__(self, reader: ReadContext, records: Records) -> None:
         self._reader, self._options, self._records = reader, reader.options, records
-        self._place = f"{records.topic}[{records.partition}]"
+        self._location = f"{records.topic}[{records.partition}]"
         self._images: list[RowImages] = []
         self._found: dict[TableSchema, DetectedSchema] = {}
         self._refused: list[Rejection] = []
@@ -98,11 +98,11 @@ class PartitionReader:
         for table, rows, parser in self._sorted(live):
             keys = self._keys_of(table)
             parsed = parser.parse(records, rows, keys)
-            self._take(parsed)
+            self._collect(parsed)
             gone = np.concatenate([gone, np.array(parsed.tombstones, dtype=np.int64)])
             told += [(name, events, parser) for name, events in self._named(table, parsed.events)]
         told += self._tombstones(np.sort(gone), told)
-        tail = self._tell(told)
+        tail = self._decode_events(told)
         return self._decoded(tail)
 
     # -- which records belong to which table
@@ -207,7 +207,7 @@ class PartitionReader:
             return ()
         return known.keys
 
-    def _take(self, parsed: ParsedEvents) -> None:
+    def _collect(self, parsed: ParsedEvents) -> None:
         self._refused += parsed.refused
         for what, number in parsed.ignored.items():
             self._ignored[what] = self._ignored.get(what, 0) + number
@@ -245,12 +245,12 @@ class PartitionReader:
             return []
         reader = parser or self._key_parser(table, gone)
         parsed = reader.parse_keys(self._records, gone)
-        self._take(parsed)
+        self._collect(parsed)
         return [(table, events, reader) for events in parsed.events]
 
     # -- events to images
 
-    def _tell(self, told: Sequence[tuple[TableName, Events, EventParser]]) -> LogTail | None:
+    def _decode_events(self, told: Sequence[tuple[TableName, Events, EventParser]]) -> LogTail | None:
         ready = []
         for table, events, parser in told:
             known = self._known(table)
@@ -268,15 +268,15 @@ class PartitionReader:
                 order = known.order if known is not None else None
                 self._truncate(table, order or self._order(table, events, parser), events, epochs)
         for table, known, events, parser in ready:
-            if known is None or known.order is None or not self._holds(known, events):
-                self._report(table, known, events)
+            if known is None or known.order is None or not self._can_hold(known, events):
+                self._report_schema(table, known, events)
                 continue
             self._orders[table] = known.order
-            self._make(known, known.order, events, epochs, parser)
+            self._build_images(known, known.order, events, epochs, parser)
         return tail
 
-    def _holds(self, known: KnownTable, events: Events) -> bool:
-        return can_hold(known.schema, self._told(known.schema.name, known, events.fields), zeroes=sends_zero_dates(events.source))
+    def _can_hold(self, known: KnownTable, events: Events) -> bool:
+        return can_hold(known.schema, self._table_schema(known.schema.name, known, events.fields), zeroes=sends_zero_dates(events.source))
 
     def _order(self, table: TableName, events: Events, parser: EventParser) -> TableVersioning:
         """The rule that a table's first events fix."""
@@ -290,7 +290,7 @@ class PartitionReader:
         if wanted is VersionSource.SOURCE and rule is VersionRule.OFFSET:
             raise DefiniteError(
                 f"events of {table} do not say their place in the source's log, and versions = source asks for it",
-                place=self._place,
+                place=self._location,
                 hint=f"{_OFFSET_HINT}, or set versions to offset",
             )
         return self._orders.setdefault(table, TableVersioning(rule, self._records.topic if rule is VersionRule.OFFSET else "", tombstones))
@@ -300,13 +300,13 @@ class PartitionReader:
             raise DefiniteError(
                 f"{table} is filled from the topic {order.topic}, and its changes are ordered by their offsets in it:"
                 f" those of {self._records.topic} cannot be told older or newer",
-                place=self._place,
+                place=self._location,
                 hint=f"map the topics to tables of their own; or {_OFFSET_HINT} and begin anew",
             )
         if order.rule is VersionRule.LSN and not schema.row_key:
             raise DefiniteError(
                 f"{table} has no key, and rows that one statement inserted have the same LSN: equal ones could not be told apart",
-                place=self._place,
+                place=self._location,
                 hint="give the table a primary key, or let the connector make one (message.key.columns)",
             )
 
@@ -327,54 +327,43 @@ class PartitionReader:
             batch = source.combine_chunks().to_batches()
             if not batch:
                 continue
-            placed = self._placed(rows, batch[0], ops)
+            placed = self._positions(rows, batch[0], ops)
             found, tail = assign_epochs(before, rule, self._options.epoch, placed, self._reader.first_epoch(records.topic))
             epochs[rows] = found
         return epochs, tail
 
-    def _placed(self, rows: Rows, source: pa.RecordBatch, op: npt.NDArray[np.uint8]) -> EventPositions:
-        return EventPositions(source, self._records.offset.to_numpy(zero_copy_only=False)[rows], op == READ, self._place)
+    def _positions(self, rows: Rows, source: pa.RecordBatch, op: npt.NDArray[np.uint8]) -> EventPositions:
+        return EventPositions(source, self._records.offset.to_numpy(zero_copy_only=False)[rows], op == READ, self._location)
 
-    def _told(self, table: TableName, known: KnownTable | None, fields: RowFields) -> TableSchema:
-        """The table as events describe it and as it was chosen."""
-        return with_numeric(self._described(table, known, fields), self._options.numeric)
-
-    def _described(self, table: TableName, known: KnownTable | None, fields: RowFields) -> TableSchema:
-        """Return the table as events describe it; where events are silent, as it is known."""
+    def _table_schema(self, table: TableName, known: KnownTable | None, fields: RowFields) -> TableSchema:
+        """Return the table as events describe it, with the configured type of unbounded numerics."""
         expected = self._expected.get(table)
         if known is None or expected is None:
-            return described_schema(table, fields)
-        usual = {id(field) for field in expected.row}
-        own = {field.name for field in fields.row if id(field) in usual or SEEN in field.parameters}
-        if not own:
-            told = described_schema(table, fields)
-        else:
-            described = {column.name: column for column in table_schema(table, fields, default_text).columns if column.name not in own}
-            kept = tuple(column for column in known.schema.columns if column.name in own)
-            told = replace(known.schema, columns=(*kept, *described.values()), primary_key=fields.key)
-        # Keys without names (or in another format) do not change the table's key.
-        return told if fields.key else replace(told, primary_key=known.schema.row_key)
+            return with_numeric(described_schema(table, fields), self._options.numeric)
+        return with_numeric(completed_schema(table, known.schema, expected, fields), self._options.numeric)
 
-    def _report(self, table: TableName, known: KnownTable | None, events: Events) -> None:
+    def _report_schema(self, table: TableName, known: KnownTable | None, events: Events) -> None:
         """A table that the sink does not have as events describe it."""
         changes = np.flatnonzero((events.op != TRUNCATE) & (events.op != MESSAGE))
         self._ignore("message", int((events.op == MESSAGE).sum()))
         if not len(changes):
             return
         row = int(events.record[changes[0]])
-        told = self._told(table, known, events.fields)
+        told = self._table_schema(table, known, events.fields)
         stamp = events.source["ts_us"][int(changes[0])].as_py() or self._records.timestamp[row].as_py() or 0
         place, source = (self._records.topic, self._records.partition, self._records.offset[row].as_py()), events.source
         found = DetectedSchema(told, *place, stamp, sends_zero_dates(source), may_be_unsigned(source))
         self._found.setdefault(told, found)
 
-    def _make(self, known: KnownTable, order: TableVersioning, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser) -> None:
+    def _build_images(
+        self, known: KnownTable, order: TableVersioning, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser
+    ) -> None:
         records, schema = self._records, known.schema
         placed = replace(
-            self._placed(events.record, events.source, events.op),
+            self._positions(events.record, events.source, events.op),
             partition=records.partition,
             keyless=not schema.row_key,
-            paired=(events.op == UPDATE) | self._moves()[events.record],
+            paired=(events.op == UPDATE) | self._key_changes()[events.record],
         )
         versions = versions_of(order, epochs[events.record], placed)
         rows = events.op
@@ -388,8 +377,8 @@ class PartitionReader:
         commit = pc.coalesce(events.source["ts_us"], records.timestamp.take(pa.array(events.record)))
         commit_ts = np.asarray(pc.fill_null(commit, 0).to_numpy(zero_copy_only=False), dtype=np.int64)
         if not schema.row_key:
-            self._see_snapshots(schema.name, order, events, versions[1])
-        made = build_row_images(events, schema, self._options, versions, commit_ts, self._befores(known, parser))
+            self._record_snapshots(schema.name, order, events, versions[1])
+        made = build_row_images(events, schema, self._options, versions, commit_ts, self._before_images(known, parser))
         self._refused += made.refused
         late = made.version < np.uint64(self._reader.emptied.get(schema.name, 0))
         if late.any():
@@ -398,7 +387,7 @@ class PartitionReader:
         if len(made.op):
             self._images.append(made)
 
-    def _see_snapshots(self, table: TableName, order: TableVersioning, events: Events, version: npt.NDArray[np.uint64]) -> None:
+    def _record_snapshots(self, table: TableName, order: TableVersioning, events: Events, version: npt.NDArray[np.uint64]) -> None:
         read = np.flatnonzero((events.op == READ) & (version >= np.uint64(self._reader.emptied.get(table, 0))))
         if len(read):
             some, records = take_events(events, read), self._records
@@ -409,7 +398,7 @@ class PartitionReader:
                 check_first(self._reader.snapshots, seen, replaceable=order.rule is not VersionRule.OFFSET)
             self._snapshots += seen
 
-    def _moves(self) -> npt.NDArray[np.bool_]:
+    def _key_changes(self) -> npt.NDArray[np.bool_]:
         """Which records are one of the two of a changed key, by their headers."""
         if self._moving is None:
             self._moving = np.zeros(self._records.rows, np.bool_)
@@ -431,7 +420,7 @@ class PartitionReader:
 
         changes = np.flatnonzero(events.op != READ)
         version = np.where(events.op == DELETE, *versions)
-        check_ascending(order, version, self._placed(events.record, events.source, events.op), changes, same)
+        check_ascending(order, version, self._positions(events.record, events.source, events.op), changes, same)
 
     def _truncate(self, table: TableName, order: TableVersioning, events: Events, epochs: npt.NDArray[np.uint64]) -> None:
         emptied = np.flatnonzero(events.op == TRUNCATE)
@@ -442,18 +431,18 @@ class PartitionReader:
                 hint="let the connector leave truncations out (skipped.operations=t), and empty the target table yourself",
             )
         some = take_events(events, emptied)
-        version = versions_of(order, epochs[some.record], self._placed(some.record, some.source, some.op))[0]
+        version = versions_of(order, epochs[some.record], self._positions(some.record, some.source, some.op))[0]
         self._truncations.append(Truncation(table, int(version.max())))
 
-    def _befores(self, known: KnownTable, parser: EventParser) -> BeforeImages | None:
+    def _before_images(self, known: KnownTable, parser: EventParser) -> BeforeImages | None:
         if known.keys is None or (known.keys and set(known.keys) <= set(known.schema.primary_key)):
             return None
 
-        def again(rows: Rows) -> Events | None:
+        def parse_whole(rows: Rows) -> Events | None:
             parsed = parser.parse(self._records, np.sort(rows), None)
             return parsed.events[0] if parsed.events else None
 
-        return BeforeImages(known.keys, again, self._place)
+        return BeforeImages(known.keys, parse_whole, self._location)
 
     # -- the whole
 
@@ -464,7 +453,7 @@ class PartitionReader:
             blocks,
             kept,
             tuple(self._found.values()),
-            tuple(self._refusal(refusal) for refusal in sorted(self._refused, key=lambda refusal: refusal.record)),
+            tuple(self._rejected_record(refusal) for refusal in sorted(self._refused, key=lambda refusal: refusal.record)),
             tuple(self._truncations),
             self._ignored,
             new,
@@ -476,7 +465,7 @@ class PartitionReader:
         known = self._reader.tables.get(table)
         return known is not None and known.order is None
 
-    def _refusal(self, refusal: Rejection) -> RejectedRecord:
+    def _rejected_record(self, refusal: Rejection) -> RejectedRecord:
         records, row = self._records, refusal.record
         headers = [] if records.headers is None else records.headers[row].as_py() or []
         return RejectedRecord(
@@ -489,20 +478,3 @@ class PartitionReader:
             records.value[row].as_py(),
             tuple((header["key"], header["value"]) for header in headers),
         )
-
-
-_schemas: dict[int, tuple[RowFields, TableName, TableSchema]] = {}
-"""Tables of the fields that were met last, by the identity of the fields: parsers keep those of a schema."""
-_MOST_SCHEMAS: Final = 256
-
-
-def described_schema(table: TableName, fields: RowFields) -> TableSchema:
-    """The table that fields describe."""
-    found = _schemas.get(id(fields))
-    if found is not None and found[0] is fields and found[1] == table:
-        return found[2]
-    if len(_schemas) >= _MOST_SCHEMAS:
-        _schemas.clear()
-    schema = table_schema(table, fields, default_text)
-    _schemas[id(fields)] = (fields, table, schema)
-    return schema

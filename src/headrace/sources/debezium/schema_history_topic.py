@@ -47,7 +47,7 @@ class DdlOperation(StrEnum):
 class TableDefinition:
     """A table as a statement left it."""
 
-    fate: DdlOperation
+    operation: DdlOperation
     table: TableName
     schema: TableSchema | None
     """None if the table is gone."""
@@ -91,13 +91,13 @@ def apply_definitions(definitions: Iterable[TableDefinition], tables: Mapping[Ta
 
 def _definition(change: Mapping[str, Any], connector: str, ddl: str) -> TableDefinition:
     try:
-        fate = DdlOperation(change["type"])
+        operation = DdlOperation(change["type"])
         name = _table_name(str(change["id"]))
         previous = _table_name(str(change["previousId"])) if change.get("previousId") else None
         table = change.get("table")
-        if fate is DdlOperation.DROP or table is None:
+        if operation is DdlOperation.DROP or table is None:
             return TableDefinition(DdlOperation.DROP, name, None, previous, ddl)
-        return TableDefinition(fate, name, _schema(name, table, _dialect(connector)), previous, ddl)
+        return TableDefinition(operation, name, _schema(name, table, _dialect(connector)), previous, ddl)
     except (KeyError, ValueError, TypeError) as error:
         raise DefiniteError(f"a record of the topic of schema changes cannot be read: {error!r}", hint=_HINT) from error
 

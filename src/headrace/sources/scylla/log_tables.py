@@ -104,7 +104,7 @@ def no_log(name: TableName, place: str) -> DefiniteError:
     return DefiniteError(f"the table {name} has no CDC log", place=place, hint=f"{enabling(name)}; or leave it out with --exclude")
 
 
-def gone(name: TableName, place: str) -> DefiniteError:
+def missing_table_error(name: TableName, place: str) -> DefiniteError:
     """Return the error for a replicated table that no longer exists."""
     return DefiniteError(
         f"the table {name} is not there any more",

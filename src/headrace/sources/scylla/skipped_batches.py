@@ -55,7 +55,7 @@ class BatchSkipper:
                 rows = rows.filter(pa.array(~met))
         return rows
 
-    def told(self) -> list[dict[str, str]]:
+    def report(self) -> list[dict[str, str]]:
         """Return each skipped batch with its rows."""
         return [
             {"place": str(place), "table": place.table, "rows": str(len(rows)), "content": "\n".join(rows)[:MOST_BYTES]}

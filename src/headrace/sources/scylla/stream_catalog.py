@@ -48,7 +48,7 @@ class ServerCatalog:
 
     def now(self) -> int:
         if self.clock() - self._asked > _CLOCK_S:
-            [(said,)] = self._ask("SELECT now() FROM system.local")
+            [(said,)] = self._query("SELECT now() FROM system.local")
             assert isinstance(said, UUID)
             # Take the time after the answer, so that the server's clock is not ahead of it.
             self._asked = self.clock()
@@ -101,23 +101,23 @@ class ServerCatalog:
 
     def _of_cluster(self) -> list[int]:
         table = f"{quoted(self.options.generations)}.cdc_generation_timestamps"
-        rows = self._if_there(f"SELECT toUnixTimestamp(time) FROM {table} WHERE key = 'timestamps'")
+        rows = self._query_if_exists(f"SELECT toUnixTimestamp(time) FROM {table} WHERE key = 'timestamps'")
         return sorted(row[0] for row in rows or ())
 
     def _tablet_generations(self, table: TableName) -> list[int]:
         asked = f"SELECT toUnixTimestamp(timestamp) FROM {quoted(self.options.tablets)}.cdc_timestamps"
-        rows = self._if_there(f"{asked} WHERE keyspace_name = %s AND table_name = %s", (table.database, table.table))
+        rows = self._query_if_exists(f"{asked} WHERE keyspace_name = %s AND table_name = %s", (table.database, table.table))
         if self._with_tablets is None:
             self._with_tablets = rows is not None
         return sorted(row[0] for row in rows or ())
 
     def _vnode_streams(self, generation: int) -> Groups:
         table = f"{quoted(self.options.generations)}.cdc_streams_descriptions_v2"
-        rows = self._ask(f"SELECT range_end, streams FROM {table} WHERE time = {generation:d}")
+        rows = self._query(f"SELECT range_end, streams FROM {table} WHERE time = {generation:d}")
         return tuple(tuple(sorted(row.streams)) for row in sorted(rows, key=lambda row: row.range_end) if row.streams)
 
     def _tablet_streams(self, table: TableName, generation: int) -> Groups:
-        rows = self._ask(
+        rows = self._query(
             f"SELECT stream_id FROM {quoted(self.options.tablets)}.cdc_streams "
             f"WHERE keyspace_name = %s AND table_name = %s AND timestamp = {generation:d} AND stream_state = {CURRENT}",
             (table.database, table.table),
@@ -125,14 +125,14 @@ class ServerCatalog:
         # Each tablet is on servers of its own; neighbours most likely share some.
         return grouped([row.stream_id for row in rows], self.options.streams_per_query)
 
-    def _ask(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any]:
+    def _query(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any]:
         """Return a query's rows; retry while servers are unreachable."""
         return retrying(lambda: self.session.execute(query, parameters))
 
-    def _if_there(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any] | None:
+    def _query_if_exists(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any] | None:
         """A query's rows; None if the cluster has no such table."""
         try:
-            return self._ask(query, parameters)
+            return self._query(query, parameters)
         except DefiniteError as error:
             if isinstance(error.__cause__, InvalidRequest):
                 return None

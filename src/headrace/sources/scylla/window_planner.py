@@ -110,7 +110,7 @@ class WindowPlanner:
         ages = self.options.reread_ages_us(self.starts[name].ttl)
         for look, age in enumerate(ages, 1):
             place = known.rereads.get((name, look), known.rereads.get((name, 1)) or self._look_back_start(name, ages[-1]))
-            end = found[name, look] = self._advanced_again(name, look, place, read, end, now - self.options.confidence_us - age, now)
+            end = found[name, look] = self._advanced_reread(name, look, place, read, end, now - self.options.confidence_us - age, now)
             read = place
         if ages and self.options.audit:
             horizon = now - self.options.confidence_us - ages[-1]
@@ -121,7 +121,7 @@ class WindowPlanner:
         """Where the further reads of a log begin: rows may arrive with timestamps from before the pipe began."""
         return start_at(self.catalog.generations(name), max(self.starts[name].place.time - look_back_us, 0))
 
-    def _advanced_again(
+    def _advanced_reread(
         self, name: TableName, look: int, place: StreamPosition, read: StreamPosition, end: StreamPosition, horizon: int, now: int
     ) -> StreamPosition:
         """Where a further read of a log is after the batch; it stays behind the read before it, which goes from `read` to `end`."""

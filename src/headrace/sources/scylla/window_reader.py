@@ -103,7 +103,7 @@ class LogReader:
         for keyspace, table, *numbers, look in split.windows:
             name, window = TableName(keyspace, table), Window(*numbers)
             asked = shares(catalog.streams(name, window.generation), split.share, split.of, self.options.streams_per_query)
-            reading = WindowRead(session, self.logs[name], window, self.options, catalog, skipping, look)
+            reading = WindowReader(session, self.logs[name], window, self.options, catalog, skipping, look)
             label = label_of(name, look)
             if look == AUDIT:
                 late[label] = reading.audit(asked)
@@ -114,7 +114,7 @@ class LogReader:
                         yield from RowRechecker(session, self.options).after(block, self.begun[name])
                 doubtful[label] = reading.doubtful
             found[label] = reading.seen
-        return {"rows": found, "skipped": skipping.told(), "doubtful": doubtful, "late": late}
+        return {"rows": found, "skipped": skipping.report(), "doubtful": doubtful, "late": late}
 
 
 @functools.lru_cache(maxsize=4)
@@ -124,7 +124,7 @@ def _catalog(address: CqlAddress, options: ScyllaOptions, _process: int) -> Serv
 
 
 @dataclass(slots=True)
-class WindowRead:
+class WindowReader:
     """Reads one window."""
 
     session: CqlSession
@@ -159,7 +159,7 @@ class WindowRead:
             found = self._is_late(block.rows, block.written)
             surely = int((found & self._looks.after(self.look - 1, block.times, block.written, CLOCK_US)).sum())
             if surely:
-                log.warning("%s: %d rows came later than scylla.confidence allows, and are taken now", self._place, surely)
+                log.warning("%s: %d rows came later than scylla.confidence allows, and are taken now", self._location, surely)
             if found.any():
                 chosen = pa.array(found)
                 yield LogBlock(block.table, block.rows.filter(chosen), block.written.filter(chosen))
@@ -207,14 +207,14 @@ class WindowRead:
         for rows in self._whole(requests):
             for one in gathering.add(rows):
                 yield self._block(one)
-        for rows in self._settled(first, last):
+        for rows in self._reread_broken(first, last):
             for one in gathering.add(rows):
                 yield self._block(one)
         for one in gathering.rest():
             yield self._block(one)
 
     @property
-    def _place(self) -> str:
+    def _location(self) -> str:
         return f"log of {self.log.table.name}, {moment(self.window.after)} to {moment(self.window.until)}"
 
     def _request(self, streams: Sequence[bytes], first: UUID, last: UUID) -> Request:
@@ -233,18 +233,18 @@ class WindowRead:
                     short.append(page.rows)
                     short_rows, short_bytes = short_rows + page.rows.count, short_bytes + len(page.rows.body)
                 if short_rows >= BLOCK_ROWS or short_bytes >= BLOCK_BYTES:
-                    yield from self._fed(BatchAssembler(self._place), short, last=True)
+                    yield from self._assemble(BatchAssembler(self._location), short, last=True)
                     short, short_rows, short_bytes = [], 0, 0
             else:
-                assembler = long.setdefault(page.request, BatchAssembler(self._place))
-                yield from self._fed(assembler, [page.rows] if page.rows.count else [], last=page.last)
+                assembler = long.setdefault(page.request, BatchAssembler(self._location))
+                yield from self._assemble(assembler, [page.rows] if page.rows.count else [], last=page.last)
                 if page.last:
                     del long[page.request]
-        yield from self._fed(BatchAssembler(self._place), short, last=True)
+        yield from self._assemble(BatchAssembler(self._location), short, last=True)
 
-    def _fed(self, assembler: BatchAssembler, pages: Sequence[RawPage], *, last: bool) -> Iterator[pa.RecordBatch]:
+    def _assemble(self, assembler: BatchAssembler, pages: Sequence[RawPage], *, last: bool) -> Iterator[pa.RecordBatch]:
         if pages:
-            yield assembler.feed(self.skipping.without(as_batch(pages, self._place), self.log.table.name))
+            yield assembler.feed(self.skipping.without(as_batch(pages, self._location), self.log.table.name))
         if last:
             rest = assembler.finish()
             if rest is not None:
@@ -252,14 +252,14 @@ class WindowRead:
             self._broken |= assembler.broken
             self._torn |= assembler.torn
 
-    def _settled(self, first: UUID, last: UUID) -> Iterator[pa.RecordBatch]:
+    def _reread_broken(self, first: UUID, last: UUID) -> Iterator[pa.RecordBatch]:
         """Yield the rows of streams whose batches had no end, once they have one."""
         deadline = time.monotonic() + _END_PATIENCE_S
         while self._broken:
             broken, self._broken = self._broken, {}
             if time.monotonic() > deadline or current_wait().ending:
                 raise self._endless(broken)
-            log.info("%s: %d streams have a batch without its end; asking again", self._place, len(broken))
+            log.info("%s: %d streams have a batch without its end; asking again", self._location, len(broken))
             pause(_END_WAIT_S)
             again = [self._request([stream], UUID(bytes=after) if after else first, last) for stream, after in broken.items()]
             yield from self._whole(again)

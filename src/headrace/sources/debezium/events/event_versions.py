@@ -223,13 +223,13 @@ def assign_epochs(
     tail = tail or LogTail(epoch=epoch if begun is None else begun)
     if epoch < tail.epoch:
         raise DefiniteError(f"the epoch is {epoch}, and was {tail.epoch} before", place=events.place, hint="an epoch is only ever raised")
-    turns, marks = _binlog_turns(events) if rule is VersionRule.BINLOG else _lsn_turns(events)
+    turns, marks = _binlog_resets(events) if rule is VersionRule.BINLOG else _lsn_resets(events)
     epochs = np.empty(rows, dtype=np.uint64)
     positions = _filled(events.source["pos"])
     for turn, end, mark in zip(turns, [*turns[1:], rows], marks, strict=True):
         problem = _problem(tail, mark)
         if problem is not None and tail.epoch == epoch:
-            raise _at_place(problem, f"{events.place}@{int(events.offset[turn])}")
+            raise _location(problem, f"{events.place}@{int(events.offset[turn])}")
         anew = problem is not None or (tail.epoch < epoch and _goes_back(tail, mark))
         # A snapshot's rows name no server, changes name no snapshot.
         tail = LogTail(
@@ -245,7 +245,7 @@ def assign_epochs(
     return epochs, tail
 
 
-def _binlog_turns(events: EventPositions) -> tuple[list[int], list[LogTail]]:
+def _binlog_resets(events: EventPositions) -> tuple[list[int], list[LogTail]]:
     """Where the log file or the server changes or the log goes back, and to what."""
     names = events.source["file"].dictionary_encode()
     if names.null_count:
@@ -257,7 +257,7 @@ def _binlog_turns(events: EventPositions) -> tuple[list[int], list[LogTail]]:
     return turns, [LogTail(*parts[int(codes[turn])], int(servers[turn]), position=int(pos[turn])) for turn in turns]
 
 
-def _lsn_turns(events: EventPositions) -> tuple[list[int], list[LogTail]]:
+def _lsn_resets(events: EventPositions) -> tuple[list[int], list[LogTail]]:
     """Where rows of a snapshot begin and end; those of incremental ones, which come between changes, count as changes."""
     gradual = pc.fill_null(pc.equal(events.source["snapshot"], "incremental"), False).to_numpy(zero_copy_only=False)
     marks = np.where(events.snapshot & ~np.asarray(gradual), np.maximum(_filled(events.source["lsn"]), 1), 0)
@@ -292,7 +292,7 @@ def _goes_back(tail: LogTail, mark: LogTail) -> bool:
     return bool(tail.base and mark.base) and (mark.number, mark.position) < (tail.number, tail.position)
 
 
-def _at_place(error: DefiniteError, place: str) -> DefiniteError:
+def _location(error: DefiniteError, place: str) -> DefiniteError:
     return DefiniteError(error.message, place=place, hint=error.hint)
 
 

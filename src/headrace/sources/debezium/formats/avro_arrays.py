@@ -37,14 +37,17 @@ def _struct(array: pa.Array, field: ConnectField, wanted: pa.DataType) -> pa.Arr
 def _document(row: Any) -> Any:
     """A map's entries, or the records of key and value that Connect writes where keys are no text."""
     pairs = [(one["key"], one["value"]) if isinstance(one, dict) else one for one in row]
-    return {_said(key) if isinstance(_said(key), str) else orjson.dumps(_said(key)).decode(): _said(value) for key, value in pairs}
+    return {
+        _json_value(key) if isinstance(_json_value(key), str) else orjson.dumps(_json_value(key)).decode(): _json_value(value)
+        for key, value in pairs
+    }
 
 
-def _said(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     if isinstance(value, bytes):
         return b64encode(value).decode()
     if isinstance(value, list):
-        return [_said(one) for one in value]
+        return [_json_value(one) for one in value]
     if isinstance(value, dict):
-        return {key: _said(one) for key, one in value.items()}
+        return {key: _json_value(one) for key, one in value.items()}
     return value

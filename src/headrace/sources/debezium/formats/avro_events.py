@@ -88,7 +88,7 @@ class AvroParser:
         """Parse records that are not tombstones. `before`: the columns requested of before images; None: all."""
         values, keys = _taken(records.value, rows), _taken(records.key, rows)
         value_ids, framed = schema_ids(values, self._id_bytes)
-        refused = [_refusal(row, "it is not in Avro as a schema registry's converters write it") for row in rows[~framed].tolist()]
+        refused = [_rejection(row, "it is not in Avro as a schema registry's converters write it") for row in rows[~framed].tolist()]
         events: list[Events] = []
         ignored: dict[str, int] = {}
         for value_id, key_id, where in _grouped(value_ids, _key_ids(keys, self._id_bytes), framed):
@@ -111,7 +111,7 @@ class AvroParser:
         """Tombstones as deletions: their keys are all that is known of the row."""
         keys = _taken(records.key, rows)
         ids, framed = schema_ids(keys, self._id_bytes)
-        refused = [_refusal(row, "its key is not in Avro, so nothing says which row is gone") for row in rows[~framed].tolist()]
+        refused = [_rejection(row, "its key is not in Avro, so nothing says which row is gone") for row in rows[~framed].tolist()]
         events: list[Events] = []
         for number in np.unique(ids[framed]).tolist():
             where = np.flatnonzero(framed & (ids == number))
@@ -137,15 +137,15 @@ class AvroParser:
     def _deletions(self, schema: AvroSchema, keys: pa.BinaryArray, rows: Rows) -> tuple[list[Events], list[Rejection]]:
         expected, key = self._expected, field_of_avro(tree_of(schema.root))
         if expected is None:
-            return [], [_refusal(row, "its table is not known") for row in rows.tolist()]
+            return [], [_rejection(row, "its table is not known") for row in rows.tolist()]
         names = key_names(key)
         if not names or set(names) != set(expected.key):
             reason = f"its key names {names or 'nothing'}, the table's key is {expected.key}"
-            return [], [_refusal(row, reason) for row in rows.tolist()]
+            return [], [_rejection(row, reason) for row in rows.tolist()]
         described = {part.name: part for part in key.fields}
         fields = tuple(described.get(part.name, part) for part in expected.row)
         found = _decoder(schema.root).decode(keys, skip=1 + self._id_bytes)
-        refused = [_refusal(int(rows[bad.row]), f"its key cannot be read: {bad.reason}") for bad in found.bad]
+        refused = [_rejection(int(rows[bad.row]), f"its key cannot be read: {bad.reason}") for bad in found.bad]
         good = pa.array(np.flatnonzero(found.values.is_valid().to_numpy(zero_copy_only=False)))
         values = found.values.take(good)
         count = len(values)
@@ -188,7 +188,7 @@ def _layout_of(
     fields = row_fields(described, None if key is None else field_of_avro(tree_of(key.root)), frozenset(about))
     if names is not None:
         fields = replace(fields, key=tuple(name for name in names if any(part.name == name for part in fields.row)))
-    wanted = _wanted(value.root) if what is RecordType.ENVELOPE else value.root
+    wanted = _requested_fields(value.root) if what is RecordType.ENVELOPE else value.root
     return _AvroLayout(what, _decoder(value.root, wanted), fields, about)
 
 
@@ -196,7 +196,7 @@ def _about(described: ConnectField, prefix: str) -> dict[str, str]:
     return {part.name: said for part in described.fields if (said := about_event(part.name, prefix)) is not None}
 
 
-def _wanted(root: AvroType) -> AvroType:
+def _requested_fields(root: AvroType) -> AvroType:
     """Return an envelope's schema without unused parts; the decoder skips them."""
     kept = tuple(
         replace(field, type=_source_only(field.type)) if field.name == "source" else field
@@ -222,13 +222,13 @@ class _AvroEventReader:
     def __init__(self, layout: _AvroLayout, values: pa.BinaryArray, records: Rows, head: int) -> None:
         self._layout = layout
         found = layout.decoder.decode(values, skip=head)
-        self.refused = [_refusal(int(records[bad.row]), f"its value is not what its schema says: {bad.reason}") for bad in found.bad]
+        self.refused = [_rejection(int(records[bad.row]), f"its value is not what its schema says: {bad.reason}") for bad in found.bad]
         self._records, self._values = records, found.values
         if found.bad:
             self._keep(found.values.is_valid().to_numpy(zero_copy_only=False))
 
     def events(self, before: Sequence[str] | None) -> list[Events]:
-        self._refuse_sources()
+        self._reject_unreadable_sources()
         op = self._envelope_ops() if self._layout.what is RecordType.ENVELOPE else self._flat_ops()
         if not len(self._records):
             return []
@@ -263,9 +263,9 @@ class _AvroEventReader:
         number = self._values.type.get_field_index(name)
         return None if number < 0 else self._values.field(number)
 
-    def _refuse(self, wrong: Mask, reasons: Sequence[str]) -> None:
+    def _reject(self, wrong: Mask, reasons: Sequence[str]) -> None:
         """Leave rows out; `reasons` are those of the wrong ones, in order."""
-        self.refused += [_refusal(int(row), reason) for row, reason in zip(self._records[wrong], reasons, strict=True)]
+        self.refused += [_rejection(int(row), reason) for row, reason in zip(self._records[wrong], reasons, strict=True)]
         self._keep(~wrong)
 
     def _envelope_ops(self) -> Ops:
@@ -284,7 +284,7 @@ class _AvroEventReader:
             else f"its op is {chr(op[row])!r}, and it holds no row in {'before' if op[row] == DELETE else 'after'!r}"
             for row in np.flatnonzero(wrong).tolist()
         ]
-        self._refuse(wrong, reasons)
+        self._reject(wrong, reasons)
         return np.asarray(op[~wrong])
 
     def _flat_ops(self) -> Ops:
@@ -302,7 +302,7 @@ class _AvroEventReader:
         if wrong.any():
             texts = told["op"]
             shown = [f"its op is {texts[row].as_py()!r}, which is none of c, u, d, r, t and m" for row in np.flatnonzero(wrong).tolist()]
-            self._refuse(wrong, shown)
+            self._reject(wrong, shown)
             op = op[~wrong]
         return np.asarray(op)
 
@@ -318,21 +318,23 @@ class _AvroEventReader:
             array = _chosen(deleted, _column(old, part), array)
         return _only(array, ~imageless) if imageless.any() else array
 
-    def _refuse_sources(self) -> None:
+    def _reject_unreadable_sources(self) -> None:
         """Reject records with an unreadable source field: it may decide their order."""
         kinds = {**dict(zip(SOURCE.names, SOURCE.types, strict=True)), "ts_ms": pa.int64()}
         wrong = {
-            name: mask for name, array in self._told().items() if name in kinds and (mask := _unreadable(array, kinds[name])) is not None
+            name: mask
+            for name, array in self._source_fields().items()
+            if name in kinds and (mask := _unreadable(array, kinds[name])) is not None
         }
         if wrong:
-            whole, told = np.logical_or.reduce(list(wrong.values())), self._told()
+            whole, told = np.logical_or.reduce(list(wrong.values())), self._source_fields()
             first = [next(name for name, mask in wrong.items() if mask[row]) for row in np.flatnonzero(whole).tolist()]
             shown = zip(first, np.flatnonzero(whole).tolist(), strict=True)
-            self._refuse(
+            self._reject(
                 whole, [f"its source's {name} is {str(told[name][row].as_py())[:100]!r}, which is no number" for name, row in shown]
             )
 
-    def _told(self) -> dict[str, pa.Array]:
+    def _source_fields(self) -> dict[str, pa.Array]:
         """Return the events' source fields in their own types."""
         if self._layout.what is RecordType.ENVELOPE:
             whole = self._part("source")
@@ -345,7 +347,7 @@ class _AvroEventReader:
         return told
 
     def _source(self) -> pa.RecordBatch:
-        told, rows = self._told(), len(self._records)
+        told, rows = self._source_fields(), len(self._records)
         columns = {
             name: _cast(told[name], kind) if name in told else pa.nulls(rows, kind)
             for name, kind in zip(SOURCE.names, SOURCE.types, strict=True)
@@ -456,5 +458,5 @@ def _taken(array: pa.Array, rows: Rows) -> pa.Array:
     return array if len(rows) == len(array) else array.take(pa.array(rows))
 
 
-def _refusal(row: int, reason: str) -> Rejection:
+def _rejection(row: int, reason: str) -> Rejection:
     return Rejection(row, reason, _HINT)

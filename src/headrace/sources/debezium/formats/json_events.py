@@ -68,7 +68,7 @@ _ONLY_TOLD: Final = frozenset({"connector", "db", "schema", "table", "snapshot"}
 """Source fields requested only while something is unknown; a value that is no string counts as absent."""
 _HINT: Final = "look at the record (headrace tail), and at what writes to its topic"
 _MOST_ROUNDS: Final = 8
-_MOST_STRANGERS: Final = 256
+_MAX_UNKNOWN_FIELDS: Final = 256
 _MOST_REQUIRED: Final = 62
 """Fields checked for presence, one bit each."""
 
@@ -101,7 +101,7 @@ class JsonParser:
     def _read(
         self, part: RecordGroup, records: Records, rows: Rows, before: Sequence[str] | None
     ) -> tuple[list[Events], Mapping[int, str], int, str]:
-        what = self._what(part, records, rows[part.rows])
+        what = self._record_type(part, records, rows[part.rows])
         if what in NO_ROWS:
             scanned = ScannedRecords(part.payloads, presence_program())
             return [], scanned.problems, len(scanned) - len(scanned.problems), what.value
@@ -111,7 +111,7 @@ class JsonParser:
             return [], dict.fromkeys(range(len(part.rows)), error.message), 0, ""
         scanned = ScannedRecords(part.payloads, layout.program)
         if part.value is None:
-            scanned, layout = self._with_strangers(scanned, layout, what)
+            scanned, layout = self._with_unknown_fields(scanned, layout, what)
             layout = replace(layout, fields=as_seen(layout.fields, _shapes(scanned, layout))) if self._expected is not None else layout
         made = _JsonEventReader(scanned, layout, what, before, self._asked, described=part.value is not None).events(rows[part.rows])
         # An unreadable record does not show whether it is a flat row.
@@ -120,7 +120,7 @@ class JsonParser:
             self.saw_deleted |= layout.deleted is not None
         return made, scanned.problems, 0, ""
 
-    def _what(self, part: RecordGroup, records: Records, rows: Rows) -> RecordType:
+    def _record_type(self, part: RecordGroup, records: Records, rows: Rows) -> RecordType:
         if part.value is not None:
             found = classify_record(part.value, [], records.topic)
         else:
@@ -155,17 +155,17 @@ class JsonParser:
         # The last one counts: where the two differ, the table got another key in between.
         return found[-1] if found else () if records.key.null_count == len(records.key) else None
 
-    def _with_strangers(self, scanned: ScannedRecords, layout: EventLayout, what: RecordType) -> tuple[ScannedRecords, EventLayout]:
+    def _with_unknown_fields(self, scanned: ScannedRecords, layout: EventLayout, what: RecordType) -> tuple[ScannedRecords, EventLayout]:
         """Repeat the scan when rows hold unexpected fields: a field is added when it has a value."""
         for _ in range(_MOST_ROUNDS):
-            strangers = _strangers(scanned, layout)
+            strangers = _unknown_fields(scanned, layout)
             if not len(strangers):
                 return scanned, layout
-            chosen = np.unique(np.concatenate([strangers[:_MOST_STRANGERS], strangers[-_MOST_STRANGERS:]]))
+            chosen = np.unique(np.concatenate([strangers[:_MAX_UNKNOWN_FIELDS], strangers[-_MAX_UNKNOWN_FIELDS:]]))
             images = [image for row in chosen for image in _images(parsed(scanned.texts.text(int(row))), what)]
             layout = self._grown(layout, images, what)
             scanned = ScannedRecords(scanned.texts, layout.program)
-        for row in _strangers(scanned, layout).tolist():
+        for row in _unknown_fields(scanned, layout).tolist():
             scanned.mark(row, "it holds fields that its table does not have")
         return scanned, layout
 
@@ -254,7 +254,7 @@ def _names_of(key: Any) -> tuple[str, ...]:
     return tuple(key) if isinstance(key, dict) else ()
 
 
-def _strangers(scanned: ScannedRecords, layout: EventLayout) -> Rows:
+def _unknown_fields(scanned: ScannedRecords, layout: EventLayout) -> Rows:
     """Find texts with a field that the layout does not know, or knows only by name."""
     found = np.zeros(len(scanned), np.bool_)
     found[scanned.strangers] = True
@@ -307,7 +307,7 @@ class _JsonEventReader:
         *,
         described: bool,
     ) -> None:
-        self._scanned, self._layout, self._what, self._described = scanned, layout, what, described
+        self._scanned, self._layout, self._record_type, self._described = scanned, layout, what, described
         self._of_source = source
         self._written: dict[str, ConnectField] = {}
         row = layout.fields.row
@@ -317,7 +317,7 @@ class _JsonEventReader:
         """`records`: the record of each text. Events without a schema that lack a required field, or one whose column has a default, are
         of a table that no longer or not yet has the column: they form groups of their own."""
         scanned, layout = self._scanned, self._layout
-        op = self._envelope_ops() if self._what is RecordType.ENVELOPE else self._flat_ops()
+        op = self._envelope_ops() if self._record_type is RecordType.ENVELOPE else self._flat_ops()
         deleted = op == DELETE
         has_before = np.zeros(len(scanned), np.bool_)
         if layout.before is not None:

@@ -104,15 +104,15 @@ def from_hex(texts: Array) -> ParsedColumn:
     sizes = np.diff(found.offsets)
     odd = (sizes & 1) != 0
     if odd.any():
-        return _again(from_hex, texts, odd)
+        return _decode_one_by_one(from_hex, texts, odd)
     codes = _HEX[found.data].reshape(-1, 2)
     wrong = (codes == _NONE).any(axis=1)
     if wrong.any():
-        return _again(from_hex, texts, _rows_of(np.flatnonzero(wrong) << 1, found.offsets))
+        return _decode_one_by_one(from_hex, texts, _rows_of(np.flatnonzero(wrong) << 1, found.offsets))
     return ParsedColumn(_binary((codes[:, 0] << 4 | codes[:, 1]).astype(np.uint8), found.offsets >> 1, found.valid))
 
 
-def _again(parse: Any, texts: Array, bad: Mask) -> ParsedColumn:
+def _decode_one_by_one(parse: Any, texts: Array, bad: Mask) -> ParsedColumn:
     """The other rows, parsed without those that are known to be bad."""
     rest: ParsedColumn = parse(with_nulls_at(texts, bad))
     return ParsedColumn(rest.array, bad if rest.bad is None else bad | rest.bad)

@@ -184,7 +184,7 @@ def source_type(field: ConnectField) -> str:
         return f"{first}('{names}')"
     if length is not None and "(" not in word and (first in _SIZED or (first == "tinyint" and length == 1)):
         return f"{first}({length}){rest}"
-    digits = _told_fraction(field) if first in _CLOCKS else 0
+    digits = _fractional_digits(field) if first in _CLOCKS else 0
     return f"{first}({digits}){rest}" if digits else word
 
 
@@ -289,7 +289,7 @@ def _by_source(field: ConnectField, column: Column) -> Column:
         if 1 <= digits[0] <= MOST_DIGITS and digits[1] <= digits[0]:
             return replace(column, kind=Kind.DECIMAL, precision=digits[0], scale=digits[1])
     if column.kind in _FRACTIONAL and word in _CLOCKS:
-        return replace(column, precision=_told_fraction(field))
+        return replace(column, precision=_fractional_digits(field))
     if word == "bit" and field.type == "boolean":
         return replace(column, kind=Kind.BIT, precision=1)
     if word in _BINARY and column.kind is Kind.STRING and not field.semantic:
@@ -297,7 +297,7 @@ def _by_source(field: ConnectField, column: Column) -> Column:
     return column
 
 
-def _told_fraction(field: ConnectField) -> int:
+def _fractional_digits(field: ConnectField) -> int:
     """Return fractional digits of a second: PostgreSQL's scale, MySQL's length, or 0."""
     length, scale = _number(field, SOURCE_LENGTH), _number(field, SOURCE_SCALE)
     return min(scale if scale is not None else length or 0, _MOST_FRACTION)

@@ -104,7 +104,7 @@ def expected_field(column: Column, options: DebeziumOptions) -> ConnectField:
     came = column.source_type.removesuffix(AS_IT_LOOKS)
     if came in _AS_THEY_CAME:
         # Only the form of past events is known; future events have the same.
-        return replace(_by_shape(column.name, _AS_THEY_CAME[came]), optional=column.nullable)
+        return replace(_field_of_json_type(column.name, _AS_THEY_CAME[came]), optional=column.nullable)
     word, semantic, parameters = _form(column, options)
     if is_guessed(column):
         parameters = {**parameters, **_GUESSED}
@@ -139,7 +139,7 @@ def _form(column: Column, options: DebeziumOptions) -> tuple[str, str, Mapping[s
         case Kind.VECTOR:
             return "array", "io.debezium.data.FloatVector", {}
         case Kind.DATE | Kind.DATETIME | Kind.TIME:
-            return (*_moment(column, options.times), {})
+            return (*_temporal_form(column, options.times), {})
         case Kind.TIMESTAMP:
             return (*_PLAIN[column.kind], {SOURCE_LENGTH: str(column.precision)})
         case Kind.UINT32 if column.source_type.lower().startswith("mediumint"):
@@ -152,7 +152,7 @@ def _form(column: Column, options: DebeziumOptions) -> tuple[str, str, Mapping[s
             assert_never(unknown)
 
 
-def _moment(column: Column, mode: str) -> tuple[str, str]:
+def _temporal_form(column: Column, mode: str) -> tuple[str, str]:
     """Dates and times without a zone, by `time.precision.mode`."""
     plain = {Kind.DATE: "Date", Kind.DATETIME: "Timestamp", Kind.TIME: "Time"}[column.kind]
     if mode == "isostring":
@@ -222,11 +222,11 @@ def infer_fields(rows: Iterable[Mapping[str, Any]]) -> tuple[ConnectField, ...]:
 
 
 def _inferred(name: str, values: Sequence[Any]) -> ConnectField:
-    kinds = {_shape(value) for value in values}
+    kinds = {_json_type(value) for value in values}
     if kinds == {"int64"} and any(not -(1 << 63) <= value < 1 << 63 for value in values):
         return ConnectField(name, "string", parameters=_GUESSED)
     if len(kinds) == 1:
-        return _by_shape(name, kinds.pop())
+        return _field_of_json_type(name, kinds.pop())
     if kinds == {"int64", "float64"}:
         return ConnectField(name, "float64", parameters=_GUESSED)
     if kinds <= {"map", "array"}:
@@ -234,7 +234,7 @@ def _inferred(name: str, values: Sequence[Any]) -> ConnectField:
     return ConnectField(name, "string", parameters=_GUESSED)
 
 
-def _shape(value: Any) -> str:
+def _json_type(value: Any) -> str:
     match value:
         case bool():
             return "boolean"
@@ -255,7 +255,7 @@ def _shape(value: Any) -> str:
     return "map"
 
 
-def _by_shape(name: str, shape: str) -> ConnectField:
+def _field_of_json_type(name: str, shape: str) -> ConnectField:
     match shape:
         case "geometry":
             return ConnectField(name, "struct", "io.debezium.data.geometry.Geometry", fields=_WKB)

@@ -41,7 +41,7 @@ def _plain(array: Array, field: ConnectField, leaf: Leaf) -> tuple[list[Any], Ma
     if field.type == "map" and pa.types.is_string(array.type):
         return [None if text is None else orjson.loads(text) for text in array.to_pylist()], np.zeros(len(array), np.bool_)
     values, bad = leaf(array, field)
-    return [_said(value) for value in values], bad
+    return [_json_value(value) for value in values], bad
 
 
 def _list(array: Array, items: ConnectField, leaf: Leaf) -> tuple[list[Any], Mask]:
@@ -69,7 +69,7 @@ def _struct(array: Array, field: ConnectField, leaf: Leaf) -> tuple[list[Any], M
     return [row if valid else None for row, valid in zip(rows, there, strict=True)], bad & there
 
 
-def _said(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     """What JSON has no form for, as text."""
     if isinstance(value, bytes):
         return b64encode(value).decode()

@@ -120,7 +120,7 @@ def variable_texts(array: Array) -> ParsedColumn:
     rows = [(place, _group(digits, scales, place)) for place in pc.unique(scales.drop_null()).to_pylist()]
     parts, order = [pa.nulls(0, pa.string())], [np.empty(0, np.int64)]
     for scale, where in rows:
-        parts.append(_spelled(digits.take(pa.array(where)), int(scale)))
+        parts.append(_to_text(digits.take(pa.array(where)), int(scale)))
         order.append(where)
     return ParsedColumn(_scattered(len(array), parts, order), bad)
 
@@ -138,7 +138,7 @@ def decimals_of_bytes(array: Array, scale: int, column: Column) -> ParsedColumn:
         return fitted(decimal_bytes(array, scale), column)
     # 12E+3: Arrow's decimals do not support negative scales.
     digits, bad = from_base64(array) if pa.types.is_string(array.type) else ParsedColumn(array)
-    found = _decimals_of_texts(_spelled(digits, scale), column)
+    found = _decimals_of_texts(_to_text(digits, scale), column)
     return ParsedColumn(found.array, either(bad, found.bad))
 
 
@@ -155,7 +155,7 @@ def _scattered(rows: int, parts: list[Array], order: list[Any]) -> Array:
     return made.take(pa.array(index, mask=index < 0))
 
 
-def _spelled(digits: Array, scale: int) -> Array:
+def _to_text(digits: Array, scale: int) -> Array:
     longest = pc.max(pc.binary_length(digits)).as_py() or 0
     if longest < WIDE and 0 <= scale < 76:
         whole = whole_numbers(digits).array

@@ -25,11 +25,11 @@ UNAVAILABLE: Final = "__debezium_unavailable_value"
 
 def unavailable(array: Array, field: ConnectField, column: Column, wire: WireFormat, placeholder: str = UNAVAILABLE) -> Mask | None:
     """The rows that hold the placeholder; None if there are none."""
-    found = _found(array, field, column, wire, placeholder)
+    found = _find(array, field, column, wire, placeholder)
     return found if found is not None and found.any() else None
 
 
-def _found(array: Array, field: ConnectField, column: Column, wire: WireFormat, placeholder: str) -> Mask | None:
+def _find(array: Array, field: ConnectField, column: Column, wire: WireFormat, placeholder: str) -> Mask | None:
     match field.type:
         case "string" | "map" if pa.types.is_string(array.type):
             return _one_of(array, _texts(column, placeholder))
@@ -40,7 +40,7 @@ def _found(array: Array, field: ConnectField, column: Column, wire: WireFormat, 
             return _lists(array, placeholder)
         case "struct" if pa.types.is_struct(array.type):
             inner = next((part for part in field.fields if part.name in ("wkb", "value") and part.type == "bytes"), None)
-            return None if inner is None else _found(struct_parts(array)[inner.name], inner, column, wire, placeholder)
+            return None if inner is None else _find(struct_parts(array)[inner.name], inner, column, wire, placeholder)
     return None
 
 

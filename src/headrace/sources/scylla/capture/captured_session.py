@@ -76,7 +76,7 @@ class CapturedSession:
         self._asked = -_GENERATIONS_US
         self._lock = threading.Lock()
         self._capture = Capture(
-            tables, clock, options, generations=self._generations, keyspace=session.address.keyspace, knowing=self._know
+            tables, clock, options, generations=self._generations, keyspace=session.address.keyspace, knowing=self._load_state
         )
         self._learning = PartitionStateLoader(session, self._capture.state, self._current, clock)
         for name in self._capture.tables:
@@ -113,7 +113,7 @@ class CapturedSession:
 
     # --- knowing
 
-    def _know(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
+    def _load_state(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
         self._learning(table, key, rows, lists)
 
     def _current(self) -> Generations:
@@ -166,18 +166,18 @@ class CapturedSession:
         for assignment in sorted(change.assignments, key=lambda one: one.key_span, reverse=True):
             if assignment.does is AssignmentKind.LIST_KEY and assignment.key is not None:
                 start, end = assignment.key_span
-                text = text[:start] + str(self._place_of(change, assignment.column, assignment.key, given)) + text[end:]
+                text = text[:start] + str(self._index_of_key(change, assignment.column, assignment.key, given)) + text[end:]
                 dropped |= {assignment.key.number} if isinstance(assignment.key, Marker) else set()
         return text, dropped
 
-    def _place_of(self, change: ChangeStatement, column: str, key: Any, given: Parameters) -> int:
+    def _index_of_key(self, change: ChangeStatement, column: str, key: Any, given: Parameters) -> int:
         table = self._capture.table(change.table)
         selected = select_rows(table, change.where, given)
         wanted = serialize(CqlType("timeuuid"), key, given)
         is_static = table.column(column) in table.static
         if len(selected.partitions) == 1 and len(selected.prefixes) == 1:
             place = selected.partitions[0], None if is_static else selected.prefixes[0]
-            self._know(table, place[0], [place[1]], [(place[1], column)])
+            self._load_state(table, place[0], [place[1]], [(place[1], column)])
             found = self._capture.state.list_elements(table, *place, column, self._clock() // 1_000_000)
             keys = [element for element, _ in found]
             if wanted in keys:

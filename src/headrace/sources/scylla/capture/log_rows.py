@@ -46,7 +46,7 @@ class LogRow:
 
 
 @dataclass(slots=True)
-class _Part:
+class _DeltaCells:
     """One delta row's content for a row's columns."""
 
     cells: dict[str, Cell] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class _Upsert:
     clustering: Key | None
     """None: static columns."""
     ttl: int
-    part: _Part
+    part: _DeltaCells
     is_insert: bool = False
 
 
@@ -113,7 +113,7 @@ def _split_row(clustering: Key, row: StoredRow, at: Callable[[int], _Batch]) -> 
     marker = (row.marker.timestamp, row.marker.ttl) if row.marker is not None else None
     parts = _parts(row)
     if marker is not None:
-        parts.setdefault(marker, _Part())
+        parts.setdefault(marker, _DeltaCells())
     for place in sorted(parts):
         part, (timestamp, ttl) = parts[place], place
         if place != marker:
@@ -122,17 +122,17 @@ def _split_row(clustering: Key, row: StoredRow, at: Callable[[int], _Batch]) -> 
         # An INSERT cannot add elements to a collection without clearing it: those are an update of their own.
         beside = {name: one for name, one in part.collections.items() if one.tombstone == NEVER}
         cleared = {name: one for name, one in part.collections.items() if one.tombstone != NEVER}
-        at(timestamp).inserts.append(_Upsert(clustering, ttl, _Part(part.cells, cleared), is_insert=True))
+        at(timestamp).inserts.append(_Upsert(clustering, ttl, _DeltaCells(part.cells, cleared), is_insert=True))
         if beside:
-            at(timestamp).updates.append(_Upsert(clustering, ttl, _Part({}, beside)))
+            at(timestamp).updates.append(_Upsert(clustering, ttl, _DeltaCells({}, beside)))
 
 
-def _parts(row: StoredRow) -> dict[tuple[int, int], _Part]:
+def _parts(row: StoredRow) -> dict[tuple[int, int], _DeltaCells]:
     """A row's cells by timestamp and TTL; a collection's clearing has none."""
-    found: dict[tuple[int, int], _Part] = {}
+    found: dict[tuple[int, int], _DeltaCells] = {}
 
-    def at(timestamp: int, ttl: int) -> _Part:
-        return found.setdefault((timestamp, ttl), _Part())
+    def at(timestamp: int, ttl: int) -> _DeltaCells:
+        return found.setdefault((timestamp, ttl), _DeltaCells())
 
     for name, cell in row.cells.items():
         at(cell.timestamp, cell.ttl).cells[name] = cell
@@ -160,7 +160,7 @@ def is_split(batch: _Batch, order: ClusteringOrder) -> bool:
     return False
 
 
-def _adds(part: _Part) -> bool:
+def _adds(part: _DeltaCells) -> bool:
     return any(cell.value is not None for held in part.collections.values() for cell in held.cells.values())
 
 

@@ -22,7 +22,7 @@ from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.log_replay import Values, replay_log
 from headrace.sources.scylla.capture.storage_model import Cell, ClusteringOrder, Key, Partition, StoredRow
 from headrace.sources.scylla.capture.stream_ids import Generations, token_of
-from headrace.sources.scylla.capture.table_state import Elements, ListLocation, TableState, seen_elements
+from headrace.sources.scylla.capture.table_state import CapturedTables, Elements, ListLocation, seen_elements
 
 _UNNAMED: Final = bytes(8)
 """Prefix of placeholder keys for lists whose keys are unknown; no timeuuid begins with it."""
@@ -35,7 +35,9 @@ _Place = tuple[TableName, Key, Key | None]
 class PartitionStateLoader:
     """Loads the rows that a statement needs; again for each statement, since others write too."""
 
-    def __init__(self, session: CqlSession, state: TableState, generations: Callable[[], Generations], clock: Callable[[], int]) -> None:
+    def __init__(
+        self, session: CqlSession, state: CapturedTables, generations: Callable[[], Generations], clock: Callable[[], int]
+    ) -> None:
         self._session, self._state = session, state
         self._generations, self._clock = generations, clock
         self._fresh: set[_Place] = set()
@@ -54,7 +56,7 @@ class PartitionStateLoader:
         for clustering in rows:
             place = (table.name, key, clustering)
             if place not in self._fresh:
-                self._state.merge(table.name, {key: self._learn(table, key, clustering)})
+                self._state.merge(table.name, {key: self._load(table, key, clustering)})
                 self._fresh.add(place)
         now = self._clock() // 1_000_000
         for clustering, column in lists:
@@ -75,9 +77,9 @@ class PartitionStateLoader:
         while len(self._lists) > _MOST:
             self._lists.popitem(last=False)
 
-    def _learn(self, table: CqlTable, key: Key, clustering: Key | None) -> Partition:
+    def _load(self, table: CqlTable, key: Key, clustering: Key | None) -> Partition:
         now = self._clock() // 1_000_000
-        held = self._held(table, key, clustering, now)
+        held = self._stored_lists(table, key, clustering, now)
         for place, found in _lists(table, held, clustering, now).items():
             names = _names(found, self._lists.get(((table.name, key, place[0]), place[1]), ()))
             if names is None:
@@ -104,7 +106,7 @@ class PartitionStateLoader:
                     if tuple(row[column.name] for column in table.partition_key) == key:
                         yield row
 
-    def _held(self, table: CqlTable, key: Key, clustering: Key | None, now: int) -> Partition:
+    def _stored_lists(self, table: CqlTable, key: Key, clustering: Key | None, now: int) -> Partition:
         """A row, or the static columns, by SELECT; lists with keys that are only good for their order."""
         cells = table.static if clustering is None else table.regular
         found = Partition()
@@ -117,7 +119,7 @@ class PartitionStateLoader:
         query = f"SELECT {', '.join(names + told)} FROM {table_name(table.name)} WHERE {where} LIMIT 1"
         for batch in read_rows(self._session, query, RawValues((*key, *(clustering or ())))):
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                _hold(cells, found.static if clustering is None else found.row(clustering), row[1:], now)
+                _store_row(cells, found.static if clustering is None else found.row(clustering), row[1:], now)
                 if clustering is not None:
                     # The row exists; by its marker or by its cells is unknown.
                     found.row(clustering).marker = Cell(0, b"")
@@ -141,14 +143,14 @@ def _matched(wanted: list[tuple[bytes | None, int]], pairs: list[tuple[bytes, tu
     return found
 
 
-def _hold(columns: Sequence[CqlColumn], held: StoredRow, row: Sequence[bytes | None], now: int) -> None:
+def _store_row(columns: Sequence[CqlColumn], held: StoredRow, row: Sequence[bytes | None], now: int) -> None:
     for i, column in enumerate(columns):
         value, times, ttls = row[i], row[len(columns) + 2 * i], row[len(columns) + 2 * i + 1]
         if value is not None:
-            _hold_column(held, column, value, (times or b"", ttls or b""), now)
+            _store_column(held, column, value, (times or b"", ttls or b""), now)
 
 
-def _hold_column(held: StoredRow, column: CqlColumn, value: bytes, told: tuple[bytes, bytes], now: int) -> None:
+def _store_column(held: StoredRow, column: CqlColumn, value: bytes, told: tuple[bytes, bytes], now: int) -> None:
     if column.type.is_atomic:
         held.put(column.name, _cell(value, told[0], told[1], now))
         return

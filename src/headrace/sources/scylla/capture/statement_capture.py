@@ -23,7 +23,7 @@ from headrace.sources.scylla.capture.pre_post_images import PartitionImages
 from headrace.sources.scylla.capture.statements import ChangeStatement, StatementBatch, parse
 from headrace.sources.scylla.capture.storage_model import Key, Partition
 from headrace.sources.scylla.capture.stream_ids import Generations, even_generation, token_of
-from headrace.sources.scylla.capture.table_state import ListLocation, TableState
+from headrace.sources.scylla.capture.table_state import CapturedTables, ListLocation
 
 Clock = Callable[[], int]
 Given = Sequence[object] | Mapping[str, object]
@@ -70,7 +70,7 @@ class Capture:
         self.tables = {table.name: table for table in tables}
         for table in self.tables.values():
             log_table(table)
-        self.state = TableState()
+        self.state = CapturedTables()
         self.generations = generations or Generations((even_generation(),))
         self._clock = clock
         self._options = options if options is not None else CdcOptions(enabled=True)
@@ -78,7 +78,7 @@ class Capture:
         self._random = Random(seed)
         self._last = 0
         self._keys = ListKeys(clock, self._random.getrandbits(62) | 1 << 63 if node is None else node)
-        self._knowing = knowing
+        self._state_loader = knowing
         self.default_ttls: dict[TableName, int] = {}
         """`default_time_to_live` of tables, seconds."""
 
@@ -141,7 +141,7 @@ class Capture:
         moment = WriteContext(timestamp, ttl_of(change, given, self.default_ttls.get(table.name, 0)), now)
 
         def read_list(table: CqlTable, key: Key, clustering: Key | None, column: str) -> list[tuple[bytes, bytes]]:
-            self._know(table, key, [clustering], [(clustering, column)])
+            self._load_state(table, key, [clustering], [(clustering, column)])
             return self.state.list_elements(table, key, clustering, column, now)
 
         return MutationWriter(table, self._keys, read_list).write(change, given, moment)
@@ -152,14 +152,14 @@ class Capture:
             return []
         wanted = list(written.rows) if table.clustering else [()]
         if options.images:
-            self._know(table, key, [*wanted, None], _lists_of(table, written))
+            self._load_state(table, key, [*wanted, None], _lists_of(table, written))
         images = PartitionImages.read(table, self.state.partition(name, key), wanted, now) if options.images else None
         token = token_of(key)
         return LogRowWriter(table, options, key, lambda at: self.generations.stream(token, at), self._time, images).rows(written)
 
-    def _know(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
-        if self._knowing is not None:
-            self._knowing(table, key, rows, lists)
+    def _load_state(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
+        if self._state_loader is not None:
+            self._state_loader(table, key, rows, lists)
 
     def _time(self, timestamp: int) -> bytes:
         return timeuuid.make(timestamp, self._random.getrandbits(64)).bytes

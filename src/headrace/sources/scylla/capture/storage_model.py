@@ -178,7 +178,7 @@ class ClusteringOrder:
     def disjoint(self, ranges: Iterable[RangeTombstone]) -> list[RangeTombstone]:
         """The same deletions without overlaps, in order: where several meet the newest counts, and neighbours of one timestamp are one."""
         ends = {place for one in ranges for place in (_start(one), _end(one))}
-        places = sorted(ends, key=cmp_to_key(self._compare_places))
+        places = sorted(ends, key=cmp_to_key(self._compare_bounds))
         found: list[RangeTombstone] = []
         for start, end in pairwise(places):
             over = [one.timestamp for one in ranges if self._spans(one, start, end)]
@@ -191,9 +191,9 @@ class ClusteringOrder:
         return found
 
     def _spans(self, one: RangeTombstone, start: _Edge, end: _Edge) -> bool:
-        return self._compare_places(_start(one), start) <= 0 and self._compare_places(_end(one), end) >= 0
+        return self._compare_bounds(_start(one), start) <= 0 and self._compare_bounds(_end(one), end) >= 0
 
-    def _compare_places(self, left: _Edge, right: _Edge) -> int:
+    def _compare_bounds(self, left: _Edge, right: _Edge) -> int:
         order = self.compare(left[0], right[0])
         if order:
             return order

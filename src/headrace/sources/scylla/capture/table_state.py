@@ -34,7 +34,7 @@ class SelectedRow:
 
 
 @dataclass(slots=True)
-class TableState:
+class CapturedTables:
     """Partitions by table and key."""
 
     partitions: dict[TableName, dict[Key, Partition]] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class TableState:
     def list_elements(self, table: CqlTable, key: Key, clustering: Key | None, column: str, now: int) -> list[tuple[bytes, bytes]]:
         """A list's live elements, in order."""
         partition = self.partition(table.name, key)
-        row, deleted = _place(table, partition, clustering)
+        row, deleted = _find_row(table, partition, clustering)
         seen = seen_elements(table.column(column), row, deleted, now) if row is not None else ()
         return [(key, cell.value or b"") for key, cell in seen]
 
@@ -62,7 +62,7 @@ class TableState:
         return found
 
 
-def _place(table: CqlTable, partition: Partition, clustering: Key | None) -> tuple[StoredRow | None, int]:
+def _find_row(table: CqlTable, partition: Partition, clustering: Key | None) -> tuple[StoredRow | None, int]:
     if clustering is None:
         return partition.static, partition.deleted
     return partition.rows.get(clustering), ClusteringOrder(table).deleted(partition, clustering)

@@ -135,7 +135,7 @@ class RowQuery:
             values.setdefault(column.name, pa.nulls(page.num_rows, pa.binary()))
             times.setdefault(column.name, nothing)
             expiries.setdefault(column.name, nothing)
-        unsure = self._leave_out_later(values, times, expiries, as_of)
+        unsure = self._remove_later_elements(values, times, expiries, as_of)
         order = [column.name for column in self.table.columns]
         cells = [column.name for column in self.table.cells]
         block = RowBlock(
@@ -150,7 +150,7 @@ class RowQuery:
             return block
         return _statics_apart(block, unsure) if self.table.static else _filtered(block, ~unsure)
 
-    def _leave_out_later(self, values: Columns, times: Columns, expiries: Columns, as_of: int) -> Mask:
+    def _remove_later_elements(self, values: Columns, times: Columns, expiries: Columns, as_of: int) -> Mask:
         """Remove list elements written after `as_of`: the log has those, with their keys.
 
         Return which rows lost all their cells by that: the log describes them, and nothing is known of their markers.

@@ -89,7 +89,7 @@ def _names_old_key(rows: pa.RecordBatch, column: CqlColumn, begun: LogStartTimes
     added, removed = rows.column(column.name), rows.column(deleted_elements(column.name))
     if begun.last is None:
         # Any element may be in the rows as they were read. (Permanently so if the write times of elements are unknown.)
-        return _is_there(added) | _is_there(removed)
+        return _exists(added) | _exists(removed)
     found = np.zeros(rows.num_rows, dtype=bool)
     for cells, parts in ((added, 2), (removed, 1)):
         if cells.null_count == len(cells):
@@ -117,18 +117,18 @@ def _only_deletes(table: CqlTable, rows: pa.RecordBatch) -> Mask:
     takes, gives = np.zeros(rows.num_rows, dtype=bool), np.zeros(rows.num_rows, dtype=bool)
     for column in table.regular:
         value = rows.column(column.name)
-        takes |= _is_there(rows.column(deleted(column.name)))
+        takes |= _exists(rows.column(deleted(column.name)))
         if column.type.is_atomic:
-            gives |= _is_there(value)
+            gives |= _exists(value)
         else:
-            takes |= _is_there(rows.column(deleted_elements(column.name)))
+            takes |= _exists(rows.column(deleted_elements(column.name)))
             # A user type shows all its fields, if only as nulls of four bytes; the others show nothing where nothing was added.
             nothing = 4 * len(column.type.fields) if column.type.name == "udt" else 4
             gives |= Cells.of(value).sizes > nothing
     return takes & ~gives
 
 
-def _is_there(column: Array) -> Mask:
+def _exists(column: Array) -> Mask:
     return np.asarray(pc.is_valid(column).to_numpy(zero_copy_only=False))
 
 
@@ -150,7 +150,7 @@ class RowRechecker:
         """The rows with these keys as they are now."""
         alone = np.zeros(keys.num_rows, dtype=bool)
         if table.clustering:
-            alone = np.logical_and.reduce([~_is_there(keys.column(column.name)) for column in table.clustering])
+            alone = np.logical_and.reduce([~_exists(keys.column(column.name)) for column in table.clustering])
         for statics in (False, True):
             asked = keys.filter(pa.array(alone if statics else ~alone))
             for start in range(0, asked.num_rows, _KEYS_AT_ONCE):

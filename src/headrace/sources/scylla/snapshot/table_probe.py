@@ -25,11 +25,11 @@ _TIMES: Final = ["bigint", "int"]
 def probe_write_times(session: CqlSession, table: CqlTable) -> WriteTimeColumns:
     """Return the columns with readable write times and expiries: not collections on ScyllaDB; on Cassandra 5 also those, per element."""
     return WriteTimeColumns(
-        frozenset(column.name for column in table.cells if column.type.is_atomic or _tells(session, table.name, column))
+        frozenset(column.name for column in table.cells if column.type.is_atomic or _has_write_time(session, table.name, column))
     )
 
 
-def _tells(session: CqlSession, table: TableName, column: CqlColumn) -> bool:
+def _has_write_time(session: CqlSession, table: TableName, column: CqlColumn) -> bool:
     name = quoted(column.name)
     query = f"SELECT WRITETIME({name}), TTL({name}) FROM {quoted(table.database)}.{quoted(table.table)}"
     try:
