@@ -38,28 +38,6 @@ def add_source(command: argparse.ArgumentParser, *, kafka: bool = False, scylla:
     _add_address(command, "source", text, optional)
 
 
-def add_topics(command: argparse.ArgumentParser) -> None:
-    group = command.add_argument_group("topics", "Of a source in Kafka: Debezium's change events. See docs/kafka.md.")
-    group.add_argument(
-        "--topics", action="append", default=[], metavar="GLOB", help="topics to read, such as 'shop.inventory.*'; may be repeated"
-    )
-    group.add_argument("--topic-pattern", default="", metavar="REGEX", help="topics to read, by a regular expression over whole names")
-    group.add_argument(
-        "--start",
-        default="earliest",
-        metavar="WHERE",
-        help="where a new pipe begins: earliest, latest, a moment (2024-05-01T12:00:00Z), or offsets as JSON (%(default)s)",
-    )
-    group.add_argument("--max-offsets", type=int, default=500_000, metavar="N", help="most records of one batch; 0: no limit (%(default)s)")
-    group.add_argument("--min-partitions", type=int, default=0, metavar="N", help="cut batches into this many tasks at least (partitions)")
-    group.add_argument(
-        "--kafka-jars",
-        default="",
-        metavar="DIR",
-        help="a folder with Spark's Kafka connector, or its Maven coordinates (fetched if need be)",
-    )
-
-
 def add_sink(command: argparse.ArgumentParser, *, kafka: bool = False, optional: bool = False) -> None:
     text = f"clickhouse://user:password@host:port/db (password also from {SINK_PASSWORD}), or chdb:PATH for an embedded one"
     if kafka:

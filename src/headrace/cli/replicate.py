@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import logging
-import math
 import os
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -20,14 +20,12 @@ from headrace.cli.flags import (
     add_spark,
     add_tables,
     add_target_settings,
-    add_topics,
     parse_size,
     parse_spark_settings,
     settings_from_flags,
 )
 from headrace.cli.signals import ignore_closed_stdout
 from headrace.errors import DefiniteError
-from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.shutdown import is_requested, stop_on_signal
 
@@ -48,7 +46,7 @@ def add(subcommands: Subcommands) -> None:
     add_sink(command, kafka=True)
     add_tables(command)
     add_columns(command)
-    add_topics(command)
+    _add_topics(command)
     command.add_argument(
         "--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)"
     )
@@ -96,6 +94,28 @@ def add(subcommands: Subcommands) -> None:
     command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)
 
 
+def _add_topics(command: argparse.ArgumentParser) -> None:
+    group = command.add_argument_group("topics", "Of a source in Kafka: Debezium's change events. See docs/kafka.md.")
+    group.add_argument(
+        "--topics", action="append", default=[], metavar="GLOB", help="topics to read, such as 'shop.inventory.*'; may be repeated"
+    )
+    group.add_argument("--topic-pattern", default="", metavar="REGEX", help="topics to read, by a regular expression over whole names")
+    group.add_argument(
+        "--start",
+        default="earliest",
+        metavar="WHERE",
+        help="where a new pipe begins: earliest, latest, a moment (2024-05-01T12:00:00Z), or offsets as JSON (%(default)s)",
+    )
+    group.add_argument("--max-offsets", type=int, default=500_000, metavar="N", help="most records of one batch; 0: no limit (%(default)s)")
+    group.add_argument("--min-partitions", type=int, default=0, metavar="N", help="cut batches into this many tasks at least (partitions)")
+    group.add_argument(
+        "--kafka-jars",
+        default="",
+        metavar="DIR",
+        help="a folder with Spark's Kafka connector, or its Maven coordinates (fetched if need be)",
+    )
+
+
 TOPIC_FLAGS = ("topics", "topic_pattern", "start", "max_offsets", "min_partitions", "kafka_jars")
 LOG_FLAGS = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "flush_seconds", "relay_bytes", "relay", "chunk_rows")
 """Flags that only one kind of source heeds."""
@@ -109,9 +129,8 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.pipes.source_registry import DEBEZIUM, source_connector
     from headrace.pipes.spec import PipeSpec, TopicChoice
     from headrace.pipes.state.stored_settings import chosen_for
-    from headrace.settings.pipe_settings import PipeSettings, SnapshotMode, snapshot_mode_for
+    from headrace.settings.pipe_settings import PipeSettings
     from headrace.sinks.registry import prints_here
-    from headrace.sources.mysql.limits import BatchLimits
 
     # What a pipe keeps is nobody else's business: a mirror of the source's log is among it.
     os.umask(0o077)
@@ -123,36 +142,16 @@ def replicate(arguments: argparse.Namespace) -> int:
             arguments, TOPIC_FLAGS, "is about a source in Kafka", "leave it out, or give kafka://host:port as the source"
         )
     chosen = chosen_for(Path(arguments.state), arguments.settings, settings_from_flags(arguments))
-    settings = PipeSettings(
-        selection=selected(arguments.source, arguments.tables, arguments.exclude),
-        projection=Projection(tuple(arguments.columns), tuple(arguments.exclude_columns)),
-        state=Path(arguments.state),
+    selection = selected(arguments.source, arguments.tables, arguments.exclude)
+    settings = replace(
+        PipeSettings.from_values(vars(arguments), chosen, selection=selection, state=Path(arguments.state)),
         name=arguments.name,
-        shared_target=arguments.shared_target,
         once=arguments.once,
-        start_at=arguments.start_at,
-        snapshot=snapshot_mode_for(arguments.start_at, SnapshotMode(arguments.snapshot)),
-        limits=BatchLimits(arguments.flush_bytes, arguments.flush_rows, arguments.flush_seconds),
-        relay_bytes=arguments.relay_bytes,
-        relay=arguments.relay,
-        chunk_rows=arguments.chunk_rows,
-        zero_dates=ZeroDates(arguments.zero_dates),
-        retry_timeout_s=arguments.patience or math.inf,
         master=arguments.master,
         spark=parse_spark_settings(arguments.conf),
         spark_log=arguments.spark_log,
-        schema_changes=chosen.schema_changes,
-        choices=chosen.plain,
     )
-    topics = TopicChoice(
-        tuple(arguments.topics),
-        arguments.topic_pattern,
-        arguments.start,
-        arguments.max_offsets,
-        arguments.min_partitions,
-        arguments.kafka_jars,
-    )
-    spec = PipeSpec(arguments.source, arguments.sink, settings, chosen, topics)
+    spec = PipeSpec(arguments.source, arguments.sink, settings, chosen, TopicChoice.from_values(vars(arguments)))
     # Lines of changes on a terminal leave no room for a line that is rewritten.
     view = LogView() if prints_here(arguments.sink) else choose_view()
     with open_keeper_link(arguments.keeper_fd) as line:

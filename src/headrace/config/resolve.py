@@ -7,8 +7,8 @@ two sources write to the same target by accident.
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -33,13 +33,11 @@ from headrace.config.sections import (
 from headrace.config.target_overlaps import check_target_overlaps
 from headrace.config.target_prefixes import apply_prefix
 from headrace.errors import DefiniteError
-from headrace.model.projection import Projection
 from headrace.pipes.factory import selected
 from headrace.pipes.spec import PipeSpec, TopicChoice
 from headrace.settings.dataclass_fields import closest_match
-from headrace.settings.pipe_settings import PipeSettings, snapshot_mode_for
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import KAFKA, SINK, PlainSettings, UserSettings
-from headrace.sources.mysql.limits import BatchLimits
 
 log = logging.getLogger("headrace")
 T = TypeVar("T")
@@ -118,29 +116,22 @@ class _PipeResolver:
         include, exclude = pipe.values["include"] or values["tables"], (*values["exclude"], *pipe.values["exclude"])
         try:
             chosen = apply_prefix(chosen, self._prefix(pipe, sink), source.name, sink.url)
-            start_at = values["start_at"]
-            settings = PipeSettings(
-                selection=selected(source.url, include, exclude),
-                projection=Projection(values["columns"], values["exclude_columns"]),
-                state=self._state_directory(pipe, source, several),
+            settings = replace(
+                PipeSettings.from_values(
+                    {**values, **pipe.values},
+                    chosen,
+                    selection=selected(source.url, include, exclude),
+                    state=self._state_directory(pipe, source, several),
+                ),
                 name=name,
-                start_at=start_at,
-                snapshot=snapshot_mode_for(start_at, values["snapshot"]),
-                limits=BatchLimits(values["flush_bytes"], values["flush_rows"], values["flush_seconds"]),
-                relay_bytes=values["relay_bytes"],
-                relay=values["relay"],
-                chunk_rows=values["chunk_rows"],
-                zero_dates=values["zero_dates"],
-                retry_timeout_s=pipe.values["patience"] or math.inf,
                 master=self._process.master,
                 spark=self._process.spark,
                 spark_log=self._process.spark_log,
                 # Merged sources write to the same topics on purpose.
                 shared_target=pipe.values["shared_target"] or (pipe.values["merge"] and sink.section == KAFKA),
-                schema_changes=chosen.schema_changes,
-                choices=chosen.plain,
             )
-            spec = PipeSpec(source.url, sink.url, settings, chosen, _topics(source))
+            topics = TopicChoice.from_values(source.values) if source.kind is SourceKind.TOPICS else TopicChoice()
+            spec = PipeSpec(source.url, sink.url, settings, chosen, topics)
             check_spec(spec)
         except DefiniteError as error:
             where = f"{self._document.place(path)}, from [sources.{source.name}] to [sinks.{sink.name}]"
@@ -224,12 +215,3 @@ def _check_each(sections: Mapping[str, T], check: Callable[[str, T], R], problem
         with problems.collect():
             found[name] = check(name, raw)
     return found
-
-
-def _topics(source: SourceSection) -> TopicChoice:
-    if source.kind is not SourceKind.TOPICS:
-        return TopicChoice()
-    values = source.values
-    return TopicChoice(
-        values["topics"], values["topic_pattern"], values["start"], values["max_offsets"], values["min_partitions"], values["kafka_jars"]
-    )

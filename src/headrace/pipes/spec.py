@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import UserSettings
@@ -23,6 +23,18 @@ class TopicChoice:
     max_offsets: int = 500_000
     min_partitions: int = 0
     jars: str = ""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any]) -> TopicChoice:
+        """Build the choice from keys of a pipe file, or from flags of the same names."""
+        return cls(
+            tuple(values["topics"]),
+            values["topic_pattern"],
+            values["start"],
+            values["max_offsets"],
+            values["min_partitions"],
+            values["kafka_jars"],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -75,6 +76,26 @@ class PipeSettings:
     """Settings of the sink and its tables in plain form (`settings_file`); stored in the state."""
     transforms: Transforms = field(init=False, repr=False)
     """The transforms among `choices`."""
+
+    @classmethod
+    def from_values(cls, values: Mapping[str, Any], chosen: UserSettings, *, selection: Selection, state: Path) -> PipeSettings:
+        """Build the settings of a pipe from keys of a pipe file, or from flags of the same names."""
+        return cls(
+            selection=selection,
+            state=state,
+            projection=Projection(tuple(values["columns"]), tuple(values["exclude_columns"])),
+            start_at=values["start_at"],
+            snapshot=snapshot_mode_for(values["start_at"], SnapshotMode(values["snapshot"])),
+            schema_changes=chosen.schema_changes,
+            limits=BatchLimits(values["flush_bytes"], values["flush_rows"], values["flush_seconds"]),
+            relay_bytes=values["relay_bytes"],
+            relay=values["relay"],
+            chunk_rows=values["chunk_rows"],
+            zero_dates=ZeroDates(values["zero_dates"]),
+            retry_timeout_s=values["patience"] or math.inf,
+            shared_target=values["shared_target"],
+            choices=chosen.plain,
+        )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "transforms", UserSettings(self.choices).transforms)
