@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from headrace import argument_secrets
-from headrace.argument_secrets import KAFKA, KAFKA_PROPERTIES, REGISTRY, SINK, SOURCE, hidden
+from headrace.argument_secrets import KAFKA, KAFKA_PROPERTIES, REGISTRY, SINK, SOURCE, strip_secrets
 from headrace.cql.address import PASSWORD_VARIABLES as CQL_PASSWORDS
 from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.kafka.address import SECRETS_VARIABLE
@@ -52,13 +52,16 @@ def test_the_variables_are_those_that_are_read() -> None:
 )
 def test_passwords_are_cut_out_of_arguments(argument: str, password: str | None, without: str) -> None:
     secrets = {} if password is None else {argument_secrets.VARIABLES[argument.partition("://")[0]]: password}
-    assert hidden(argument) == (without, secrets)
+    assert strip_secrets(argument) == (without, secrets)
 
 
 def test_secret_properties_and_registries() -> None:
-    assert hidden("kafka://u:x@h/t?a=b&sasl.password=s%20t") == ("kafka://u@h/t?a=b", {KAFKA: "x", KAFKA_PROPERTIES: "sasl.password=s%20t"})
-    assert hidden("http://u:x@h:8081", registry=True) == ("http://u@h:8081", {REGISTRY: "x"})
-    assert hidden("http://u:x@h:8081") == ("http://u:x@h:8081", {})
+    assert strip_secrets("kafka://u:x@h/t?a=b&sasl.password=s%20t") == (
+        "kafka://u@h/t?a=b",
+        {KAFKA: "x", KAFKA_PROPERTIES: "sasl.password=s%20t"},
+    )
+    assert strip_secrets("http://u:x@h:8081", registry=True) == ("http://u@h:8081", {REGISTRY: "x"})
+    assert strip_secrets("http://u:x@h:8081") == ("http://u:x@h:8081", {})
 
 
 def started_again(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[list[str], dict[str, str]]:

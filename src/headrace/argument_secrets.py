@@ -32,7 +32,7 @@ def hide_passwords() -> None:
     flag = ""
     for argument in sys.argv[1:]:
         name, value = _flag_and_value(argument)
-        without, secrets = hidden(value, registry=_REGISTRY_FLAG in (name, flag))
+        without, secrets = strip_secrets(value, registry=_REGISTRY_FLAG in (name, flag))
         for variable, secret in secrets.items():
             if found.setdefault(variable, secret) != secret:
                 sys.stderr.write(
@@ -46,7 +46,7 @@ def hide_passwords() -> None:
         os.execve(sys.executable, [sys.executable, "-m", "headrace", *cleaned], {**os.environ, **found})
 
 
-def hidden(argument: str, *, registry: bool = False) -> tuple[str, dict[str, str]]:
+def strip_secrets(argument: str, *, registry: bool = False) -> tuple[str, dict[str, str]]:
     """Return an argument without its secrets, and the secrets by environment variable."""
     scheme, is_address, _ = argument.partition("://")
     if not is_address or scheme not in VARIABLES or (VARIABLES[scheme] == REGISTRY and not registry):

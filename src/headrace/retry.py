@@ -60,7 +60,7 @@ class WaitState:
             self._since = now
         self._reason, self._heard, self._last = reason, now, now
 
-    def quiet_s(self) -> float:
+    def seconds_since_failure(self) -> float:
         """Return the seconds since the last failure."""
         return time.monotonic() - self._last
 
@@ -129,7 +129,7 @@ def pause(seconds: float) -> None:
         time.sleep(min(left, _SLICE_S))
 
 
-def limited(deadline_s: float) -> float:
+def effective_deadline(deadline_s: float) -> float:
     """Return the deadline; a short one if the pipe has never reached the server."""
     return min(deadline_s, FIRST_CONTACT_S) if current_wait().first_contact else deadline_s
 
@@ -147,7 +147,7 @@ def retrying(
     jitter: Callable[[], float] = random.random,
 ) -> T:
     """Call until it succeeds, with exponential backoff. `on_wait(error, attempt, wait_s)` is called before each retry."""
-    start, deadline_s = clock(), limited(deadline_s)
+    start, deadline_s = clock(), effective_deadline(deadline_s)
     attempt = rounds = 0
     while True:
         attempt += 1

@@ -125,10 +125,10 @@ SESSIONS = [
 class Generator:
     """Writes statements over the tables of one database (and a second one to move tables to)."""
 
-    def __init__(self, seed: int, flavour: str, databases: tuple[str, str], catalogue: Callable[[], SchemaCatalog]) -> None:
+    def __init__(self, seed: int, flavour: str, databases: tuple[str, str], catalog: Callable[[], SchemaCatalog]) -> None:
         self._random = random.Random(seed)
         self._mariadb = flavour == "mariadb"
-        self._databases, self._catalogue = databases, catalogue
+        self._databases, self._catalogue = databases, catalog
         self._ansi = False
 
     def next(self) -> str:
@@ -435,7 +435,7 @@ def run_random(book: Logbook, databases: tuple[str, str], seed: int, count: int,
     """Run random statements and follow them: how many the server took, and the first differences with what led there."""
     book.run(f"SET explicit_defaults_for_timestamp = {'OFF' if seed % 4 == 0 else 'ON'}")
     follower = Follower(book, databases)
-    generator = Generator(seed, book.server.flavour, databases, lambda: follower.history.catalogue)
+    generator = Generator(seed, book.server.flavour, databases, lambda: follower.history.catalog)
     taken, since = 0, []
     for number in range(count):
         statement = generator.next()

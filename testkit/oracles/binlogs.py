@@ -91,7 +91,7 @@ class Logbook:
         assert stop.file == start.file, "the log was rotated during the test"
         checksum = self.fetch("SELECT @@GLOBAL.binlog_checksum")[0][0] != "NONE"
         plain = Segment(str(self.server.binlog_dir / start.file), start.file, start.offset, stop.offset, 0, checksum)
-        return replace(plain, packed=any(kind in _PACKED_KINDS for kind in kinds_of(self.bytes_of(plain))))
+        return replace(plain, needs_expansion=any(kind in _PACKED_KINDS for kind in kinds_of(self.bytes_of(plain))))
 
     def schema(self, table: str) -> TableSchema:
         with closing(connect(self.address)) as connection:

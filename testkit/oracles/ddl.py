@@ -77,7 +77,7 @@ class Follower:
 
     def differences(self) -> list[str]:
         """What the followed catalogue and the server's own description do not have in common."""
-        followed, captured = self.history.catalogue, self.captured()
+        followed, captured = self.history.catalog, self.captured()
         found = []
         for name in sorted({name for name in followed.tables if name.database in self.databases} | captured.tables.keys()):
             mine, theirs = followed.tables.get(name), captured.tables.get(name)

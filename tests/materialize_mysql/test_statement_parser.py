@@ -235,11 +235,11 @@ def test_which_statements_are_ours(text: str, expected: object) -> None:
 )
 def test_the_password_is_cut_out_of_a_statement(text: str, hidden: str, password: str | None) -> None:
     assert hide_password(text) == (hidden, password)
-    assert argument_secrets.hidden(text) == (hidden, {} if password is None else {argument_secrets.SOURCE: password})
+    assert argument_secrets.strip_secrets(text) == (hidden, {} if password is None else {argument_secrets.SOURCE: password})
 
 
 def test_a_url_with_the_word_database_in_it_is_a_url() -> None:
-    assert argument_secrets.hidden("mysql://u:p@h/database") == ("mysql://u@h/database", {argument_secrets.SOURCE: "p"})
+    assert argument_secrets.strip_secrets("mysql://u:p@h/database") == ("mysql://u@h/database", {argument_secrets.SOURCE: "p"})
 
 
 def test_tokens_have_their_places() -> None:

@@ -77,17 +77,17 @@ def test_keys_and_options() -> None:
 
 def test_tables_swap_by_way_of_a_third_name() -> None:
     other = TableSchema(U, (C,), ())
-    catalogue = apply_all([CreateTable(other), RenameTable(T, V), RenameTable(U, T), RenameTable(V, U)], SHOP)
-    assert {name: names(schema) for name, schema in catalogue.tables.items()} == {T: "c", U: "a b c"}
-    assert all(name == schema.name for name, schema in catalogue.tables.items())
+    catalog = apply_all([CreateTable(other), RenameTable(T, V), RenameTable(U, T), RenameTable(V, U)], SHOP)
+    assert {name: names(schema) for name, schema in catalog.tables.items()} == {T: "c", U: "a b c"}
+    assert all(name == schema.name for name, schema in catalog.tables.items())
 
 
 def test_tables_and_databases_go() -> None:
     assert apply(DropTable(T), SHOP).tables == {}
     assert apply(TruncateTable(T), SHOP) == SHOP
     assert apply(DropDatabase("shop"), SHOP) == SchemaCatalog()
-    catalogue = apply_all([CreateDatabase("x", "latin1"), AlterDatabase("shop", "ascii")], SHOP)
-    assert catalogue.charsets == {"shop": "ascii", "x": "latin1"}
+    catalog = apply_all([CreateDatabase("x", "latin1"), AlterDatabase("shop", "ascii")], SHOP)
+    assert catalog.charsets == {"shop": "ascii", "x": "latin1"}
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.alter_effects import Alteration, Fate, Filled, Kept, Shortened, Untold
+from headrace.model.alter_effects import Alteration, AlteredColumn, BackfillValue, Truncated, Unchanged, UnknownValues
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_settings
@@ -341,15 +341,15 @@ def test_only_rows_that_pass_are_reckoned_with() -> None:
 # -- alterations
 
 
-def altered(after: TableSchema, fates: dict[str, tuple[str | None, Any]] | None = None) -> Alteration:
-    given = fates or {}
-    made = tuple(Fate(column, *given.get(column.name, (column.name, Kept()))) for column in after.columns)
+def altered(after: TableSchema, altered_columns: dict[str, tuple[str | None, Any]] | None = None) -> Alteration:
+    given = altered_columns or {}
+    made = tuple(AlteredColumn(column, *given.get(column.name, (column.name, Unchanged()))) for column in after.columns)
     return Alteration(PEOPLE, after, made)
 
 
-def seen(choices: TransformOptions, told: Alteration) -> dict[str, Fate]:
+def seen(choices: TransformOptions, told: Alteration) -> dict[str, AlteredColumn]:
     found = transform_alteration(told, plan_transform(choices, told.before), plan_transform(choices, told.after))
-    return {fate.column.name: fate for fate in found.fates}
+    return {altered_column.column.name: altered_column for altered_column in found.altered_columns}
 
 
 def with_column(name: str, column: Column) -> TableSchema:
@@ -361,27 +361,33 @@ def test_alterations_as_the_sink_sees_them() -> None:
         computed={"day": "CAST(seen AS DATE)"}, hash={"email": "sha256", "total": "md5"}, rename={"big": "large"}, drop=("huge",)
     )
     longer = with_column("email", replace(PEOPLE.column("email"), source_type="varchar(400)"))
-    fates = seen(choices, altered(longer))
-    assert (fates["email"].effect, fates["large"].origin, fates["day"]) == (Kept(), "large", Fate(fates["day"].column, "day", Kept()))
+    altered_columns = seen(choices, altered(longer))
+    assert (altered_columns["email"].effect, altered_columns["large"].origin, altered_columns["day"]) == (
+        Unchanged(),
+        "large",
+        AlteredColumn(altered_columns["day"].column, "day", Unchanged()),
+    )
     # The text of a decimal is another one with another scale: so is its hash.
     finer = with_column("total", replace(PEOPLE.column("total"), scale=4))
-    assert isinstance(seen(choices, altered(finer))["total"].effect, Untold)
-    cut = altered(longer, {"email": ("email", Shortened(10))})
-    assert isinstance(seen(choices, cut)["email"].effect, Untold)
+    assert isinstance(seen(choices, altered(finer))["total"].effect, UnknownValues)
+    cut = altered(longer, {"email": ("email", Truncated(10))})
+    assert isinstance(seen(choices, cut)["email"].effect, UnknownValues)
     coarser = with_column("seen", replace(PEOPLE.column("seen"), precision=0))
-    assert isinstance(seen(choices, altered(coarser))["day"].effect, Untold)
+    assert isinstance(seen(choices, altered(coarser))["day"].effect, UnknownValues)
     more = replace(PEOPLE, columns=(*PEOPLE.columns, Column("extra", Kind.INT32)))
-    fates = seen(choices, altered(more, {"extra": (None, Filled(5))}))
-    assert fates["extra"] == Fate(Column("extra", Kind.INT32), None, Filled(5))
-    hashed = seen(chosen(hash={"extra": "md5"}), altered(more, {"extra": (None, Filled(None))}))
-    assert hashed["extra"].effect == Filled(None)
-    assert isinstance(seen(chosen(hash={"extra": "md5"}), altered(more, {"extra": (None, Filled(5))}))["extra"].effect, Untold)
+    altered_columns = seen(choices, altered(more, {"extra": (None, BackfillValue(5))}))
+    assert altered_columns["extra"] == AlteredColumn(Column("extra", Kind.INT32), None, BackfillValue(5))
+    hashed = seen(chosen(hash={"extra": "md5"}), altered(more, {"extra": (None, BackfillValue(None))}))
+    assert hashed["extra"].effect == BackfillValue(None)
+    assert isinstance(
+        seen(chosen(hash={"extra": "md5"}), altered(more, {"extra": (None, BackfillValue(5))}))["extra"].effect, UnknownValues
+    )
 
 
 def test_a_renamed_column_is_not_laid_bare() -> None:
     renamed = with_column("email", replace(PEOPLE.column("email"), name="mail"))
     renamed = replace(renamed, indexes=())
-    told = altered(renamed, {"mail": ("email", Kept())})
+    told = altered(renamed, {"mail": ("email", Unchanged())})
     for choices in (chosen(mask={"email": "null"}), chosen(hash={"email": "md5"}), chosen(drop=("e*",))):
         with pytest.raises(DefiniteError, match=r"email of shop\.people is called mail now"):
             seen(choices, told)
@@ -400,7 +406,7 @@ def test_an_alteration_that_may_move_rows_across_the_filter() -> None:
     assert reason(altered(with_column("total", replace(PEOPLE.column("total"), scale=3)))) == ""
     longer = with_column("email", replace(PEOPLE.column("email"), source_type="varchar(400)"))
     assert reason(altered(longer)) == ""
-    assert "email" in reason(altered(longer, {"email": ("email", Shortened(3))}))
+    assert "email" in reason(altered(longer, {"email": ("email", Truncated(3))}))
 
 
 # -- settings

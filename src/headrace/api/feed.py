@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Literal, Self, TypeVar
 
 from headrace.api.relay_session import RelaySession
-from headrace.api.start_position import Place, is_position, resolve_place, resolve_stop
+from headrace.api.start_position import FeedStart, is_position, resolve_place, resolve_stop
 from headrace.api.tracked_tables import KnownTables, News, Statement, TableRules
 from headrace.api.transaction_groups import Transaction, group_by_transaction, slice_block
 from headrace.errors import DefiniteError, HeadraceError
@@ -193,7 +193,7 @@ class Feed(Generic[T]):
 
     # -- beginning
 
-    def _open(self) -> Place:
+    def _open(self) -> FeedStart:
         request = self._request
         with closing(connect(request.address)) as connection:
             server = check_server(connection, request.address)

@@ -19,7 +19,7 @@ from headrace.sources.mysql.start_position import FORMS, resolve_start
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class FeedStart:
     """A start: the beginning of a batch, and which part of the batch was already returned."""
 
     position: BinlogPosition
@@ -35,15 +35,15 @@ def is_position(start: str | dict[str, Any]) -> bool:
     return not isinstance(start, str) or start.lstrip().startswith("{")
 
 
-def resolve_place(connection: Connection[Any], address: MySQLAddress, start: str | dict[str, Any]) -> Place:
+def resolve_place(connection: Connection[Any], address: MySQLAddress, start: str | dict[str, Any]) -> FeedStart:
     """Resolve any start that `resolve_start` accepts, or a stored position as a mapping or JSON text."""
     raw = _parse(start)
     if isinstance(raw, str):
-        return Place(resolve_start(connection, address, raw))
+        return FeedStart(resolve_start(connection, address, raw))
     position, partly = _position(raw), raw.get("partly") or {}
     check_position(connection, address, position)
     tables = tuple(TableSchema.from_json(table) for table in raw.get("tables", ()))
-    return Place(position, partly.get("until"), dict(partly.get("seen", {})), tables)
+    return FeedStart(position, partly.get("until"), dict(partly.get("seen", {})), tables)
 
 
 def resolve_stop(connection: Connection[Any], address: MySQLAddress, stop: str | dict[str, Any] | None) -> BinlogPosition | None:

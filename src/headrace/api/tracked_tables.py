@@ -116,7 +116,7 @@ class KnownTables:
     @property
     def defined(self) -> list[TableSchema]:
         """The selected tables as the source defines them."""
-        return [schema for name, schema in self._history.catalogue.tables.items() if self._rules.selection(name)]
+        return [schema for name, schema in self._history.catalog.tables.items() if self._rules.selection(name)]
 
     @property
     def schemas(self) -> dict[TableName, TableSchema]:

@@ -1,7 +1,7 @@
 """What an ALTER did to existing values, independent of source and sink.
 
 A server may rewrite every row of a table without a row event in its log. The source states for each column what the server did. A sink does
-the same to its copy, or requests a resync where only the source knows the values (`Untold`).
+the same to its copy, or requests a resync where only the source knows the values (`UnknownValues`).
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from headrace.model.schema_change import AddColumn, DropColumn, ModifyColumn, Re
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Unchanged:
     """Every value is unchanged, converted to the new type. No existing value is out of the new type's range."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shortened:
+class Truncated:
     """Text was cut to this many characters (None: not cut), and lost its trailing spaces if it was stripped."""
 
     length: int | None
@@ -28,14 +28,14 @@ class Shortened:
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class BackfillValue:
     """Every row holds this value: one that Arrow accepts for the column's type, days and microseconds for dates and times."""
 
     value: object
 
 
 @dataclass(frozen=True, slots=True)
-class Untold:
+class UnknownValues:
     """Only the source knows the new values."""
 
     why: str
@@ -44,11 +44,11 @@ class Untold:
 Show: TypeAlias = Callable[[TableSchema], TableSchema]
 """Maps a source table to the table that the sink sees."""
 
-Effect: TypeAlias = Kept | Shortened | Filled | Untold
+Effect: TypeAlias = Unchanged | Truncated | BackfillValue | UnknownValues
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class AlteredColumn:
     """A column after an ALTER, its former name, and what happened to its values."""
 
     column: Column
@@ -63,7 +63,7 @@ class Alteration:
 
     before: TableSchema
     after: TableSchema
-    fates: tuple[Fate, ...]
+    altered_columns: tuple[AlteredColumn, ...]
     """One for each column of `after`, in its order."""
     left: frozenset[str] = frozenset()
     """Columns of `before` that the sink keeps unchanged, because its schema policy ignores the change."""
@@ -71,13 +71,17 @@ class Alteration:
     @property
     def dropped(self) -> tuple[str, ...]:
         """The columns of `before` that no longer exist."""
-        kept = {fate.origin for fate in self.fates}
+        kept = {altered_column.origin for altered_column in self.altered_columns}
         return tuple(column.name for column in self.before.columns if column.name not in kept)
 
     @property
     def moves_key(self) -> bool:
         """Whether the row key changed."""
-        new_names = {fate.origin: fate.column.name for fate in self.fates if fate.origin is not None}
+        new_names = {
+            altered_column.origin: altered_column.column.name
+            for altered_column in self.altered_columns
+            if altered_column.origin is not None
+        }
         return tuple(new_names.get(name) for name in self.before.row_key) != self.after.row_key
 
     def shown(
@@ -86,16 +90,19 @@ class Alteration:
         """Return the alteration of the table that the sink sees (`show_after`: the mapping from now on)."""
         before, after = show(self.before), (show_after or show)(self.after)
         visible = {column.name for column in before.columns}
-        fates = {fate.column.name: fate for fate in self.fates}
+        altered_columns = {altered_column.column.name: altered_column for altered_column in self.altered_columns}
         return replace(
-            self, before=before, after=after, fates=tuple(_seen(fates[column.name], column, visible) for column in after.columns)
+            self,
+            before=before,
+            after=after,
+            altered_columns=tuple(_seen(altered_columns[column.name], column, visible) for column in after.columns),
         )
 
 
-def _seen(fate: Fate, column: Column, visible: set[str]) -> Fate:
-    if fate.origin is not None and fate.origin not in visible:
-        return Fate(column, None, Untold("its values were not carried before"))
-    return replace(fate, column=column)
+def _seen(altered_column: AlteredColumn, column: Column, visible: set[str]) -> AlteredColumn:
+    if altered_column.origin is not None and altered_column.origin not in visible:
+        return AlteredColumn(column, None, UnknownValues("its values were not carried before"))
+    return replace(altered_column, column=column)
 
 
 def alteration(
@@ -117,5 +124,5 @@ def alteration(
                 origins[column.name], effects[column.name] = None, effect_of(change)
             case ModifyColumn(_, column):
                 effects[column.name] = effect_of(change)
-    fates = (Fate(column, origins[column.name], effects.get(column.name, Kept())) for column in after.columns)
-    return Alteration(before, after, tuple(fates))
+    altered_columns = (AlteredColumn(column, origins[column.name], effects.get(column.name, Unchanged())) for column in after.columns)
+    return Alteration(before, after, tuple(altered_columns))

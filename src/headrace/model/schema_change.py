@@ -153,32 +153,32 @@ SchemaChange: TypeAlias = (
 )
 
 
-def apply(change: SchemaChange, catalogue: SchemaCatalog) -> SchemaCatalog:
+def apply(change: SchemaChange, catalog: SchemaCatalog) -> SchemaCatalog:
     """Return the catalog after a change. A change that does not fit the catalog is a definite error."""
     match change:
         case CreateDatabase(database, charset) | AlterDatabase(database, charset):
-            return replace(catalogue, charsets={**catalogue.charsets, database: charset})
+            return replace(catalog, charsets={**catalog.charsets, database: charset})
         case DropDatabase(database):
-            tables = {name: schema for name, schema in catalogue.tables.items() if name.database != database}
-            return SchemaCatalog(tables, {name: charset for name, charset in catalogue.charsets.items() if name != database})
+            tables = {name: schema for name, schema in catalog.tables.items() if name.database != database}
+            return SchemaCatalog(tables, {name: charset for name, charset in catalog.charsets.items() if name != database})
         case CreateTable(schema):
-            return _with(catalogue, schema)
+            return _with(catalog, schema)
         case DropTable(table):
-            return _without(catalogue, table)
+            return _without(catalog, table)
         case TruncateTable():
-            return catalogue
+            return catalog
         case RenameTable(table, new_table):
-            schema = replace(_known(catalogue, table), name=new_table)
-            return _with(_without(catalogue, table), schema)
+            schema = replace(_known(catalog, table), name=new_table)
+            return _with(_without(catalog, table), schema)
         case _:
-            return _with(catalogue, alter(change, _known(catalogue, change.table)))
+            return _with(catalog, alter(change, _known(catalog, change.table)))
 
 
-def apply_all(changes: Iterable[SchemaChange], catalogue: SchemaCatalog) -> SchemaCatalog:
+def apply_all(changes: Iterable[SchemaChange], catalog: SchemaCatalog) -> SchemaCatalog:
     """Return the catalog after several changes in order."""
     for change in changes:
-        catalogue = apply(change, catalogue)
-    return catalogue
+        catalog = apply(change, catalog)
+    return catalog
 
 
 TableChange: TypeAlias = AddColumn | DropColumn | RenameColumn | ModifyColumn | ChangePrimaryKey | ChangeIndexes | ChangeOptions
@@ -270,19 +270,19 @@ def _index_of(schema: TableSchema, name: str) -> int:
     return at
 
 
-def _known(catalogue: SchemaCatalog, name: TableName) -> TableSchema:
-    schema = catalogue.tables.get(name)
+def _known(catalog: SchemaCatalog, name: TableName) -> TableSchema:
+    schema = catalog.tables.get(name)
     if schema is None:
         raise _misfit(name, "it is not known")
     return schema
 
 
-def _with(catalogue: SchemaCatalog, schema: TableSchema) -> SchemaCatalog:
-    return replace(catalogue, tables={**catalogue.tables, schema.name: schema})
+def _with(catalog: SchemaCatalog, schema: TableSchema) -> SchemaCatalog:
+    return replace(catalog, tables={**catalog.tables, schema.name: schema})
 
 
-def _without(catalogue: SchemaCatalog, name: TableName) -> SchemaCatalog:
-    return replace(catalogue, tables={other: schema for other, schema in catalogue.tables.items() if other != name})
+def _without(catalog: SchemaCatalog, name: TableName) -> SchemaCatalog:
+    return replace(catalog, tables={other: schema for other, schema in catalog.tables.items() if other != name})
 
 
 def _misfit(table: TableName, why: str) -> DefiniteError:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.model.alter_effects import Alteration, Effect, Fate, Filled, Kept, Untold
+from headrace.model.alter_effects import Alteration, AlteredColumn, BackfillValue, Effect, Unchanged, UnknownValues
 from headrace.model.schema import Column, Kind
 from headrace.transforms.column_types import INTEGER_KINDS
 from headrace.transforms.options import Mask, MaskKind
@@ -22,17 +22,17 @@ _CONSTANT: Final = frozenset({MaskKind.EMPTY, MaskKind.TEXT})
 
 def transform_alteration(told: Alteration, before: TransformPlan, after: TransformPlan) -> Alteration:
     """The alteration of what the sink holds."""
-    fates = {fate.column.name: fate for fate in told.fates}
+    altered_columns = {altered_column.column.name: altered_column for altered_column in told.altered_columns}
     _check_renamed(told, before, after)
-    made = tuple(_fate(told, fates, output, before) for output in after.outputs)
-    return replace(told, before=before.schema, after=after.schema, fates=made)
+    made = tuple(_fate(told, altered_columns, output, before) for output in after.outputs)
+    return replace(told, before=before.schema, after=after.schema, altered_columns=made)
 
 
 def reread_reason(told: Alteration, before: TransformPlan, after: TransformPlan) -> str:
     """Why other rows may pass the filter than before; empty if the same do."""
-    fates = {fate.column.name: fate for fate in told.fates}
+    altered_columns = {altered_column.column.name: altered_column for altered_column in told.altered_columns}
     for name in after.filter_inputs:
-        if not _is_unchanged(told, fates[name], name):
+        if not _is_unchanged(told, altered_columns[name], name):
             return f"column {name}, which decides what passes the filter, was altered"
     return "" if before.filter == after.filter else "another filter holds for it"
 
@@ -41,8 +41,8 @@ def _check_renamed(told: Alteration, before: TransformPlan, after: TransformPlan
     """A column under another name must be treated as it was under the old one."""
     was, now = _by_source(before), _by_source(after)
     carried_before, carried = ({column.name for column in shape.source.columns} for shape in (before, after))
-    for fate in told.fates:
-        name, origin = fate.column.name, fate.origin
+    for altered_column in told.altered_columns:
+        name, origin = altered_column.column.name, altered_column.origin
         if origin is None or origin == name or origin not in carried_before or name not in carried:
             continue
         one, other = was.get(origin), now.get(name)
@@ -58,49 +58,61 @@ def _by_source(shape: TransformPlan) -> dict[str, OutputColumn]:
     return {output.source: output for output in shape.outputs if output.source}
 
 
-def _fate(told: Alteration, fates: dict[str, Fate], output: OutputColumn, before: TransformPlan) -> Fate:
+def _fate(told: Alteration, altered_columns: dict[str, AlteredColumn], output: OutputColumn, before: TransformPlan) -> AlteredColumn:
     if output.expression:
-        return _computed_fate(told, fates, output, before)
-    fate = fates[output.source]
-    if fate.origin is None:
-        return Fate(output.column, None, fate.effect if output.is_plain else _masked_fill_value(output, fate.effect))
-    was = _by_source(before).get(fate.origin)
+        return _computed_fate(told, altered_columns, output, before)
+    altered_column = altered_columns[output.source]
+    if altered_column.origin is None:
+        return AlteredColumn(
+            output.column, None, altered_column.effect if output.is_plain else _masked_fill_value(output, altered_column.effect)
+        )
+    was = _by_source(before).get(altered_column.origin)
     if was is None:
-        return Fate(output.column, None, Untold("its values were not carried before"))
-    effect = fate.effect if output.is_plain else _masked_effect(told, fate, output)
-    return Fate(output.column, was.column.name, effect)
+        return AlteredColumn(output.column, None, UnknownValues("its values were not carried before"))
+    effect = altered_column.effect if output.is_plain else _masked_effect(told, altered_column, output)
+    return AlteredColumn(output.column, was.column.name, effect)
 
 
-def _computed_fate(told: Alteration, fates: dict[str, Fate], output: OutputColumn, before: TransformPlan) -> Fate:
+def _computed_fate(
+    told: Alteration, altered_columns: dict[str, AlteredColumn], output: OutputColumn, before: TransformPlan
+) -> AlteredColumn:
     was = next((one for one in before.outputs if one.column.name == output.column.name), None)
     if was is None:
-        return Fate(output.column, None, Untold("it was not computed before"))
-    steady = all(_is_unchanged(told, fates[name], name) for name in output.inputs)
+        return AlteredColumn(output.column, None, UnknownValues("it was not computed before"))
+    steady = all(_is_unchanged(told, altered_columns[name], name) for name in output.inputs)
     same = was.how == output.how and _stored_type(was.column) == _stored_type(output.column)
-    return Fate(output.column, was.column.name, Kept() if steady and same else Untold("it is computed from columns that were altered"))
+    return AlteredColumn(
+        output.column, was.column.name, Unchanged() if steady and same else UnknownValues("it is computed from columns that were altered")
+    )
 
 
 def _masked_fill_value(output: OutputColumn, effect: Effect) -> Effect:
     """What a new column that is masked or hashed holds: NULL stays NULL, of other values only the source knows."""
-    filled_with_null = isinstance(effect, Filled) and effect.value is None
+    filled_with_null = isinstance(effect, BackfillValue) and effect.value is None
     hidden = isinstance(output.treatment, Mask) and output.treatment.kind is MaskKind.NULL
-    return Filled(None) if filled_with_null or hidden else Untold("it is masked or hashed, and new")
+    return BackfillValue(None) if filled_with_null or hidden else UnknownValues("it is masked or hashed, and new")
 
 
-def _masked_effect(told: Alteration, fate: Fate, output: OutputColumn) -> Effect:
-    assert fate.origin is not None
+def _masked_effect(told: Alteration, altered_column: AlteredColumn, output: OutputColumn) -> Effect:
+    assert altered_column.origin is not None
     mask = output.treatment if isinstance(output.treatment, Mask) else None
     if mask is not None and mask.kind is MaskKind.NULL:
-        return Kept()
-    same_nulls = isinstance(fate.effect, Kept)
-    if same_nulls and ((mask is not None and mask.kind in _CONSTANT) or _is_alike(told.before.column(fate.origin), fate.column)):
-        return Kept()
-    return Untold("it is masked or hashed, and its values were altered")
+        return Unchanged()
+    same_nulls = isinstance(altered_column.effect, Unchanged)
+    if same_nulls and (
+        (mask is not None and mask.kind in _CONSTANT) or _is_alike(told.before.column(altered_column.origin), altered_column.column)
+    ):
+        return Unchanged()
+    return UnknownValues("it is masked or hashed, and its values were altered")
 
 
-def _is_unchanged(told: Alteration, fate: Fate, name: str) -> bool:
+def _is_unchanged(told: Alteration, altered_column: AlteredColumn, name: str) -> bool:
     """Whether a column is the same as before, with the same values, for every expression over it."""
-    return fate.origin == name and isinstance(fate.effect, Kept) and _is_alike(told.before.column(name), fate.column)
+    return (
+        altered_column.origin == name
+        and isinstance(altered_column.effect, Unchanged)
+        and _is_alike(told.before.column(name), altered_column.column)
+    )
 
 
 def _is_alike(one: Column, other: Column) -> bool:

@@ -8,7 +8,7 @@ from itertools import permutations
 import pytest
 
 from headrace.errors import DefiniteError
-from headrace.model.alter_effects import Filled, Kept
+from headrace.model.alter_effects import BackfillValue, Unchanged
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import AddColumn, ModifyColumn
 from headrace.sources.debezium.events.fields import ConnectField, RowFields
@@ -54,11 +54,11 @@ def test_a_new_column_is_added_where_it_stands_with_what_older_rows_hold() -> No
     assert [column.name for column in grown.schema.columns] == ["id", "n", "a", "d", "t"]
     assert all(isinstance(change, AddColumn) for change in grown.changes)
     assert grown.alteration is not None
-    fates = {fate.column.name: fate for fate in grown.alteration.fates}
-    assert fates["n"].effect == Filled(None)
-    assert fates["d"].effect == Filled(7)
-    assert fates["a"].effect == Kept()
-    assert (fates["d"].origin, fates["a"].origin) == (None, "a")
+    altered_columns = {altered_column.column.name: altered_column for altered_column in grown.alteration.altered_columns}
+    assert altered_columns["n"].effect == BackfillValue(None)
+    assert altered_columns["d"].effect == BackfillValue(7)
+    assert altered_columns["a"].effect == Unchanged()
+    assert (altered_columns["d"].origin, altered_columns["a"].origin) == (None, "a")
     assert not can_hold(known, told)
     assert can_hold(grown.schema, told)
     assert can_hold(grown.schema, known)

@@ -53,7 +53,7 @@ SCHEMA = TableSchema(NAME, (Column("a", Kind.INT32, False, source_type="int"), C
 AT = BinlogPosition("binlog.000001", 100)
 
 
-def catalogue() -> SchemaCatalog:
+def catalog() -> SchemaCatalog:
     return SchemaCatalog({NAME: SCHEMA}, {"shop": "utf8mb4"})
 
 
@@ -64,7 +64,7 @@ def test_no_statement_is_an_unexpected_error() -> None:
         text = draw.choice(STATEMENTS)
         if round_ % 8:
             text = damage_text(text, draw)
-        found = interpret(Query("shop", text), catalogue(), DIALECTS[round_ % 2])
+        found = interpret(Query("shop", text), catalog(), DIALECTS[round_ % 2])
         unknown, known = unknown + found.unknown, known + (not found.unknown)
     assert min(unknown, known) > 500
 
@@ -75,11 +75,11 @@ def test_the_history_follows_any_text(tmp_path: Path) -> None:
     for round_ in range(20 * TIMES):
         path = tmp_path / f"{round_}.jsonl"
         history = SchemaHistory(lambda name: name.database == "shop", DIALECTS[round_ % 2], path)
-        history.begin(catalogue(), AT)
+        history.begin(catalog(), AT)
         for step in range(20):
             history.follow(Query("shop", damage_text(draw.choice(STATEMENTS), draw)), BinlogPosition("binlog.000001", 200 + step))
         again = SchemaHistory(lambda name: name.database == "shop", DIALECTS[round_ % 2], path)
-        assert again.catalogue == history.catalogue
+        assert again.catalog == history.catalog
 
 
 def parsers() -> dict[int, Callable[[bytes, str], object]]:
@@ -141,7 +141,7 @@ def test_damaged_files_of_a_state(tmp_path: Path) -> None:
     log.plan(NAME, 1, [{"number": 0, "where": "a < 5"}, {"number": 1, "where": "a >= 5"}])
     log.finish(NAME, 0, 5)
     history = SchemaHistory(lambda _: True, DIALECTS[0], directory.path / "history.jsonl")
-    history.begin(catalogue(), AT)
+    history.begin(catalog(), AT)
     history.follow(Query("shop", "ALTER TABLE t ADD c INT, RENAME TO u"), BinlogPosition("binlog.000001", 200))
     readers: dict[str, Callable[[], object]] = {
         "pipe.json": directory.load,

@@ -14,7 +14,7 @@ from headrace.model.schema_change import SchemaCatalog
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.statement_effects import interpret
 from headrace.sources.mysql.events.event_types import Query, parse_rotate
-from headrace.sources.mysql.rows.column_checks import check_sound
+from headrace.sources.mysql.rows.column_checks import check_values
 from testkit.faults.damage import assemble, split_events
 from testkit.oracles.chain import FIRST, Chain
 from testkit.recordings.recordings import Recording, load_recording
@@ -94,7 +94,7 @@ def test_null_bits_and_bytes_that_cannot_be() -> None:
     ]
     for column, array, why in cases:
         with pytest.raises(DefiniteError, match=why):
-            check_sound(TableSchema(TableName("shop", "t"), (column,), ()), [array], frozenset({Kind.JSON}), "here")
+            check_values(TableSchema(TableName("shop", "t"), (column,), ()), [array], frozenset({Kind.JSON}), "here")
 
 
 def test_a_key_with_a_prefix_that_is_no_number() -> None:

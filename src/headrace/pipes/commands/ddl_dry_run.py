@@ -33,7 +33,7 @@ from headrace.sinks.clickhouse.tables.system_tables import ExistingTable
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import VIEW_SUFFIX, TargetTable
 from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
-from headrace.sources.mysql.ddl.statement_effects import Meaning, interpret
+from headrace.sources.mysql.ddl.statement_effects import StatementEffects, interpret
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.events.query_session import Session
 from headrace.sources.mysql.schema.ddl_outcome import DdlOutcome, OutcomeKind, assess
@@ -80,7 +80,7 @@ class ImaginedTables:
 class DdlDryRun:
     """The tables of a source, and the settings of a pipe."""
 
-    catalogue: SchemaCatalog
+    catalog: SchemaCatalog
     dialect: Dialect
     settings: PipeSettings
     sink: ClickHouseSink
@@ -120,18 +120,18 @@ class DdlDryRun:
         return [kind for kind in ChangeKind if kind in words]
 
     def _follow(self, query: Query) -> tuple[DdlOutcome, SchemaCatalog]:
-        meaning = interpret(query, self.catalogue, self.dialect)
-        followed = assess(query, _AT, meaning, self.catalogue, self.settings.selection, folds_case=self.dialect.folds_case)
+        meaning = interpret(query, self.catalog, self.dialect)
+        followed = assess(query, _AT, meaning, self.catalog, self.settings.selection, folds_case=self.dialect.folds_case)
         if followed.outcome is OutcomeKind.NOTHING and meaning.unknown:
             raise DefiniteError(f"the statement is not understood: {meaning.why}", place=query.statement, hint="is it complete?")
-        after = apply_all(meaning.changes, self.catalogue)
+        after = apply_all(meaning.changes, self.catalog)
         return followed, SchemaCatalog({name: one for name, one in after.tables.items() if name not in meaning.opaque}, after.charsets)
 
     def _state(self) -> PipeState:
         hidden = self.hidden or {}
         tables = {
             name: TableState(schema, _BEFORE.to_json(), hidden=hidden.get(name, ()))
-            for name, schema in self.catalogue.tables.items()
+            for name, schema in self.catalog.tables.items()
             if self.settings.selection(name)
         }
         return PipeState("", "", "", self.settings.selection.to_json(), _BEFORE.to_json(), 0, {}, tables)
@@ -149,14 +149,14 @@ class DdlDryRun:
 
 def describe(statements: Iterable[str], database: str, dialect: Dialect) -> SchemaCatalog:
     """Return the tables that the statements create."""
-    catalogue = SchemaCatalog()
+    catalog = SchemaCatalog()
     for statement in statements:
-        meaning = interpret(strict_query(statement, database), catalogue, dialect)
+        meaning = interpret(strict_query(statement, database), catalog, dialect)
         _check(statement, meaning)
-        catalogue = apply_all(meaning.changes, catalogue)
-    if not catalogue.tables:
+        catalog = apply_all(meaning.changes, catalog)
+    if not catalog.tables:
         raise DefiniteError("the definitions make no table", place="--schema", hint="give CREATE TABLE statements, or a file of them")
-    return catalogue
+    return catalog
 
 
 def strict_query(statement: str, database: str) -> Query:
@@ -170,7 +170,7 @@ def split_statements(text: str) -> list[str]:
     return [part.strip() for part in "\n".join(lines).rstrip().rstrip(";").split(";\n") if part.strip()]
 
 
-def _check(statement: str, meaning: Meaning) -> None:
+def _check(statement: str, meaning: StatementEffects) -> None:
     if meaning.unknown or meaning.opaque or meaning.rows:
         why = meaning.why or "it changes rows"
         raise DefiniteError(f"a table's definition is not understood: {why}", place=statement, hint="give plain CREATE TABLE statements")

@@ -22,7 +22,7 @@ from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.registry import is_topics
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.schema.catalog_capture import capture_catalogue, read_dialect
+from headrace.sources.mysql.schema.catalog_capture import capture_catalog, read_dialect
 from headrace.sources.mysql.server.connection import connect, parse_mysql_url
 
 _NOWHERE = "clickhouse://default@127.0.0.1"
@@ -51,7 +51,7 @@ class Asked:
 def rehearse(asked: Asked) -> Iterator[str]:
     """Return the lines to print."""
     with ExitStack() as open_things:
-        catalogue, dialect, database, state = _tables(asked)
+        catalog, dialect, database, state = _tables(asked)
         if state is not None and is_topics(state.sink):
             raise DefiniteError(
                 "the pipe's sink is Kafka, which has no tables to alter",
@@ -67,7 +67,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
         projection = Projection(tuple(columns["include"]), tuple(columns["exclude"]))
         settings = PipeSettings(selection, Path(asked.state or "."), projection, schema_changes=chosen.schema_changes, choices=chosen.plain)
         hidden = {name: table.hidden for name, table in state.tables.items()} if state is not None else None
-        rehearsal = DdlDryRun(catalogue, dialect, settings, sink, bool(asked.sink), hidden)
+        rehearsal = DdlDryRun(catalog, dialect, settings, sink, bool(asked.sink), hidden)
         query = strict_query(asked.statement, database)
         if asked.only or chosen.schema_changes.chosen:
             yield from _told(rehearsal.rehearse(query, chosen.schema_changes))
@@ -94,8 +94,8 @@ def _tables(asked: Asked) -> tuple[SchemaCatalog, Dialect, str, PipeState | None
         address = parse_mysql_url(asked.source)
         with closing(connect(address)) as connection:
             wanted = Selection((f"{address.database}.*",)) if address.database else _EVERYTHING
-            catalogue, _ = capture_catalogue(connection, address, wanted, epoch=0)
-            return catalogue, read_dialect(connection, address), asked.database or address.database, None
+            catalog, _ = capture_catalog(connection, address, wanted, epoch=0)
+            return catalog, read_dialect(connection, address), asked.database or address.database, None
     if asked.schema:
         database = asked.database or "db"
         statements = [statement for text in asked.schema for statement in read_statements(text)]

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.kafka.address import KafkaAddress
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.retry import limited
+from headrace.retry import effective_deadline
 from headrace.sources.debezium.offset_range_reader import is_denied, reading_error
 
 _TIMEOUT_S: Final = 10.0
@@ -66,7 +66,7 @@ def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
 
 def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
     """List topics. A refused login looks like an unavailable broker, except in the errors that the client logs meanwhile."""
-    deadline = time.monotonic() + limited(_TIMEOUT_S)
+    deadline = time.monotonic() + effective_deadline(_TIMEOUT_S)
     while True:
         try:
             return consumer.list_topics(timeout=_TRY_S)

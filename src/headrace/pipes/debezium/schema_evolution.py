@@ -132,7 +132,7 @@ class SchemaEvolution:
         policies = {kind: self._allowed(kind, found, f"has changed ({text})") for kind in kinds}
         hidden = known.hidden
         if policies.get(ChangeKind.ADD_COLUMN) is Policy.IGNORE:
-            hidden += tuple(fate.column.name for fate in told.fates if fate.origin is None)
+            hidden += tuple(altered_column.column.name for altered_column in told.altered_columns if altered_column.origin is None)
         left: frozenset[str] = frozenset()
         if policies.get(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
             modified = (change.column.name for change in growth.changes if isinstance(change, ModifyColumn))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from headrace.errors import DefiniteError
-from headrace.model.alter_effects import Alteration, Fate, Kept
+from headrace.model.alter_effects import Alteration, AlteredColumn, Unchanged
 from headrace.model.projection import Projection
 from headrace.model.schema import DATES, TableName, TableSchema, ZeroDates
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
@@ -87,5 +87,5 @@ def _changed_flag(table: TableState, before: PipeSettings, settings: PipeSetting
 
 
 def _plan(targets: SinkTables, was: TableSchema, now: TableSchema, version: int) -> DdlPlan:
-    fates = tuple(Fate(column, column.name, Kept()) for column in now.columns)
-    return targets.sink.schema_applier().plan_alteration(Alteration(was, now, fates), version)
+    altered_columns = tuple(AlteredColumn(column, column.name, Unchanged()) for column in now.columns)
+    return targets.sink.schema_applier().plan_alteration(Alteration(was, now, altered_columns), version)

@@ -60,7 +60,7 @@ class TombstonePurger:
             self._thread.join()
 
     def _may_purge(self) -> bool:
-        return self.is_settled() and current_wait().quiet_s() > QUIET_S and not current_wait().ending
+        return self.is_settled() and current_wait().seconds_since_failure() > QUIET_S and not current_wait().ending
 
     def _run(self, store: TombstoneStore, wanted: list[tuple[TableSchema, float]], pause: Pause) -> None:
         try:

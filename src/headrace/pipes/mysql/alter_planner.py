@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from headrace.model.alter_effects import Alteration, Fate, Kept, alteration
+from headrace.model.alter_effects import Alteration, AlteredColumn, Unchanged, alteration
 from headrace.model.schema import Column, TableName, TableSchema
 from headrace.model.schema_change import (
     AddColumn,
@@ -52,7 +52,7 @@ class AlterPlanner:
         schemas = self.plan.executor.context.schemas
         left = schemas.named(self._left(told), table.schema, table.hidden)
         seen = replace(self._shown(told, table.hidden, hidden), left=left)
-        fresh = {fate.column.name for fate in told.fates if fate.origin is None}
+        fresh = {altered_column.column.name for altered_column in told.altered_columns if altered_column.origin is None}
         kinds = _kinds_of(self._shown(told, table.hidden, tuple(set(hidden) - fresh)))
         altered = self.plan.advance(table, schema=schema, hidden=hidden)
         self.plan.altered[name] = altered
@@ -89,37 +89,47 @@ class AlterPlanner:
     def _hidden(self, table: TableState, told: Alteration) -> tuple[str, ...]:
         """Return the columns that are not replicated after the statement."""
         ignores = self.plan.policy.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
-        return tuple(fate.column.name for fate in told.fates if (ignores if fate.origin is None else fate.origin in table.hidden))
+        return tuple(
+            altered_column.column.name
+            for altered_column in told.altered_columns
+            if (ignores if altered_column.origin is None else altered_column.origin in table.hidden)
+        )
 
     def _left(self, told: Alteration) -> frozenset[str]:
         """Return the columns that stay unchanged in the target by policy."""
         dropped = told.dropped if self.plan.policy.of(ChangeKind.DROP_COLUMN) is Policy.IGNORE else ()
         modified: Iterable[str] = ()
         if self.plan.policy.of(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
-            modified = (fate.origin for fate in told.fates if fate.origin is not None and _is_modified(told.before, fate))
+            modified = (
+                altered_column.origin
+                for altered_column in told.altered_columns
+                if altered_column.origin is not None and _is_modified(told.before, altered_column)
+            )
         return frozenset((*dropped, *modified))
 
 
 def _kinds_of(seen: Alteration) -> list[ChangeKind]:
     """Return the kinds of changes that affect the sink."""
     found: set[ChangeKind] = set()
-    if any(fate.origin is None for fate in seen.fates):
+    if any(altered_column.origin is None for altered_column in seen.altered_columns):
         found.add(ChangeKind.ADD_COLUMN)
     if seen.dropped:
         found.add(ChangeKind.DROP_COLUMN)
-    if any(fate.origin not in (None, fate.column.name) for fate in seen.fates):
+    if any(altered_column.origin not in (None, altered_column.column.name) for altered_column in seen.altered_columns):
         found.add(ChangeKind.RENAME_COLUMN)
-    if any(fate.origin is not None and _is_modified(seen.before, fate) for fate in seen.fates):
+    if any(altered_column.origin is not None and _is_modified(seen.before, altered_column) for altered_column in seen.altered_columns):
         found.add(ChangeKind.MODIFY_COLUMN)
     if seen.moves_key:
         found.add(ChangeKind.CHANGE_KEY)
     return [kind for kind in ChangeKind if kind in found]
 
 
-def _is_modified(before: TableSchema, fate: Fate) -> bool:
+def _is_modified(before: TableSchema, altered_column: AlteredColumn) -> bool:
     """Whether the column's type or values change."""
-    assert fate.origin is not None
-    return not isinstance(fate.effect, Kept) or _material(before.column(fate.origin)) != _material(fate.column)
+    assert altered_column.origin is not None
+    return not isinstance(altered_column.effect, Unchanged) or _material(before.column(altered_column.origin)) != _material(
+        altered_column.column
+    )
 
 
 def _material(column: Column) -> tuple[object, ...]:
@@ -128,5 +138,8 @@ def _material(column: Column) -> tuple[object, ...]:
 
 def _without_left(seen: Alteration) -> Alteration:
     """Treat columns that stay unchanged by policy as unaltered."""
-    fates = (replace(fate, effect=Kept()) if fate.origin in seen.left else fate for fate in seen.fates)
-    return replace(seen, fates=tuple(fates))
+    altered_columns = (
+        replace(altered_column, effect=Unchanged()) if altered_column.origin in seen.left else altered_column
+        for altered_column in seen.altered_columns
+    )
+    return replace(seen, altered_columns=tuple(altered_columns))

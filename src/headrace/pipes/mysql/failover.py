@@ -22,7 +22,7 @@ from headrace.sources.mysql.binlog.log_comparison import LogPurged
 from headrace.sources.mysql.failover import check_same_log, continue_on, joined
 from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
 from headrace.sources.mysql.preflight.required import ServerIdentity
-from headrace.sources.mysql.schema.catalog_capture import capture_catalogue
+from headrace.sources.mysql.schema.catalog_capture import capture_catalog
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.log_identity import READ_AGAIN, LogReplaced
@@ -126,7 +126,7 @@ def begin_new_log(
     are saved, so a crash before that only leads to another epoch.
     """
     check_no_prepared(connection, address)
-    found, start = capture_catalogue(connection, address, wanted, state.epoch + 1)
+    found, start = capture_catalog(connection, address, wanted, state.epoch + 1)
     start = identify_start(address, complete_gtid(connection, address, start), mariadb=server.mariadb)
     state.source, state.identity, state.epoch, state.start = str(address), server.identity, start.epoch, start.to_json()
     state.seen, state.looked_at, state.gone = "", None, {}

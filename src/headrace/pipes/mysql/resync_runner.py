@@ -107,7 +107,7 @@ class ResyncRunner:
                 return
             if found:
                 check_tables(connection, address, [schema.name for schema in found])
-            self._note(asked, found, position.behind(self.stream.written))
+            self._note(asked, found, position.with_version_after(self.stream.written))
             self.snapshots.plan(connection)
         self._not_before = 0.0
         request.forget()

@@ -35,7 +35,7 @@ from headrace.sources.base import Offset
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.preflight.prepared_xa import check_no_prepared
 from headrace.sources.mysql.preflight.required import ServerIdentity, check_database, check_tables
-from headrace.sources.mysql.schema.catalog_capture import capture_catalogue, describe_around, visible_position
+from headrace.sources.mysql.schema.catalog_capture import capture_catalog, describe_around, visible_position
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
 from headrace.sources.mysql.server.connection import MySQLAddress
@@ -127,7 +127,7 @@ class PipeStartup:
         )
 
     def _begin(self, state: PipeState, history: SchemaHistory, server: ServerIdentity) -> None:
-        everything, start = capture_catalogue(self.connection, self.address, self.settings.selection, epoch=0)
+        everything, start = capture_catalog(self.connection, self.address, self.settings.selection, epoch=0)
         if self.settings.start_at:
             # Tables are assumed to have their current schemas since the start; a statement in between that changes one halts the pipe.
             state.looked_at = start.to_json()
@@ -152,7 +152,7 @@ class PipeStartup:
             log.info("%s is no longer chosen; its copy stays as it is", name)
             del state.tables[name]
         schemas, seen = capture_tables(self.connection, self.address, selection, state.epoch)
-        seen = seen.behind(written(self.directory, state))
+        seen = seen.with_version_after(written(self.directory, state))
         snapshots = SnapshotLog(self.directory)
         for name in state.tables.keys() - {schema.name for schema in schemas}:
             if snapshots.tables.get(str(name)) is not None and snapshots.tables[str(name)].pending:

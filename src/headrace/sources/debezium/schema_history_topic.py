@@ -16,7 +16,7 @@ import orjson
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.sources.mysql.ddl.ast import ColumnText, DefaultText, TypeText, Written
+from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText, TypeText
 from headrace.sources.mysql.ddl.column_definition import Setting, define_column
 from headrace.sources.mysql.ddl.column_grammar import parse_type
 from headrace.sources.mysql.ddl.dialect import Dialect
@@ -154,15 +154,15 @@ def _default(column: Column, text: str) -> DefaultText:
     """Convert the connector's default: the content of a literal, bits as digits, and the epoch for the time of insertion."""
     digits = f"({column.precision})" if column.precision else ""
     if column.kind in _MOMENTS and (_NOW.fullmatch(text) or text.startswith(_BEGINNING)):
-        return DefaultText(f"CURRENT_TIMESTAMP{digits}", Written.EXPRESSION)
+        return DefaultText(f"CURRENT_TIMESTAMP{digits}", DefaultForm.EXPRESSION)
     if column.kind is Kind.BIT and re.fullmatch("[01]+", text):
-        return DefaultText(str(int(text, 2)), Written.NUMBER)
+        return DefaultText(str(int(text, 2)), DefaultForm.NUMBER)
     if column.kind in _LITERALS:
         text = re.sub(r"''|\\(.)", lambda found: _ESCAPES.get(found[1], found[1]) if found[1] else "'", text, flags=re.DOTALL)
     if column.source_type.startswith("binary("):
         # Zeros that only fill it up are no part of what servers show.
         text = text.rstrip("\0")
-    return DefaultText(text, Written.STRING)
+    return DefaultText(text, DefaultForm.STRING)
 
 
 def _type(table: TableName, name: str, told: Mapping[str, Any], dialect: Dialect) -> TypeText:

@@ -169,9 +169,9 @@ def _check_logged(connection: Connection[Any], address: MySQLAddress, absent: st
         )
 
 
-def _await_executed(connection: Connection[Any], address: MySQLAddress, text: str, patience_s: float | None = None) -> None:
+def _await_executed(connection: Connection[Any], address: MySQLAddress, text: str, timeout_s: float | None = None) -> None:
     """Wait until a replica has executed the set; a replica that does not within this time may never do so."""
-    deadline = time.monotonic() + (PATIENCE_S if patience_s is None else patience_s)
+    deadline = time.monotonic() + (PATIENCE_S if timeout_s is None else timeout_s)
     while True:
         gtids = read_server_gtids(connection, address)
         missing = gtids.lacks(text) if gtids is not None else text

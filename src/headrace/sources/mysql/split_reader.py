@@ -21,7 +21,7 @@ from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.sources.base import Json, Offset, Split
-from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, lost_log
+from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, log_lost
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
 from headrace.sources.mysql.binlog.relay import IndexedLog, Relay
 from headrace.sources.mysql.binlog.segment_fetch import open_segment, with_checksum
@@ -41,43 +41,49 @@ from headrace.sources.splits import MarkSplit, StatementSplit
 
 log = logging.getLogger("headrace.mysql")
 
-_LOOK_S: Final = 2.0
+_CHECK_INTERVAL_S: Final = 2.0
 
 
 class BinlogPlanner:
     """Plans the splits of an indexed log, and owns the log's thread."""
 
     def __init__(
-        self, mirror: IndexedLog, start: BinlogPosition, limits: BatchLimits, log_end: Callable[[], BinlogPosition | None], *, mariadb: bool
+        self,
+        indexed_log: IndexedLog,
+        start: BinlogPosition,
+        limits: BatchLimits,
+        log_end: Callable[[], BinlogPosition | None],
+        *,
+        mariadb: bool,
     ) -> None:
         """`log_end` returns the current end of the log, None if it is unknown."""
-        self._relay, self._start, self._log_end = mirror, start, log_end
-        self._planner = BatchPlanner(mirror, limits, mariadb=mariadb)
+        self._relay, self._start, self._log_end = indexed_log, start, log_end
+        self._planner = BatchPlanner(indexed_log, limits, mariadb=mariadb)
 
     def initial(self) -> Offset:
         return self._start.to_json()
 
     def plan(self, start: Offset, until: Offset | None = None) -> Offset:
-        return self._planner.plan(self._follow(start), None if until is None else BinlogPosition.from_json(until)).to_json()
+        return self._planner.plan(self._start_log(start), None if until is None else BinlogPosition.from_json(until)).to_json()
 
     def has_reached(self, position: Offset) -> bool:
         """Whether the log is indexed up to `position`."""
         return self._planner.has_reached(BinlogPosition.from_json(position))
 
     def splits(self, start: Offset, end: Offset) -> list[PlannedSplit]:
-        begin, stop = self._follow(start), BinlogPosition.from_json(end)
+        begin, stop = self._start_log(start), BinlogPosition.from_json(end)
         if stop.epoch < self._start.epoch:
             # The batch was planned on a former server. Its changes come again, by GTID, from the current server.
             return [MarkSplit(end)]
-        while not self._planner.await_end(stop, _LOOK_S):
+        while not self._planner.await_end(stop, _CHECK_INTERVAL_S):
             self._check_log_end(stop)
-        segments = [self._given(segment) for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
+        segments = [self._prepare_segment(segment) for segment in self._planner.segments(begin, stop) if self._planner.holds_rows(segment)]
         ordered = tuple(
-            self._given(segment) for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)
+            self._prepare_segment(segment) for segment in self._planner.ordered_segments(begin, stop) if self._planner.holds_rows(segment)
         )
         statements = self._planner.statements(begin, stop)
         # A CREATE TABLE ... SELECT has its rows in the same group. They are skipped, and the driver takes a snapshot of the new table.
-        created = [None if one.made_with_rows is None else TableName(*one.made_with_rows) for one in statements]
+        created = [None if one.creates_with_rows is None else TableName(*one.creates_with_rows) for one in statements]
         left_out = tuple(name for name in created if name is not None)
         splits: list[PlannedSplit] = [
             SegmentSplit(segment, end, OrderedShare(ordered, share, len(segments)), left_out) for share, segment in enumerate(segments)
@@ -93,7 +99,7 @@ class BinlogPlanner:
     def stop(self) -> None:
         self._relay.stop()
 
-    def _given(self, segment: Segment) -> Segment:
+    def _prepare_segment(self, segment: Segment) -> Segment:
         """Return a segment in the form that tasks need."""
         return segment
 
@@ -101,9 +107,9 @@ class BinlogPlanner:
         """Raise if the log now ends before a planned end: that part of the log is lost, and waiting cannot help."""
         found = self._log_end()
         if found is not None and replace(found, epoch=end.epoch) < end:
-            raise lost_log(end, str(found))
+            raise log_lost(end, str(found))
 
-    def _follow(self, start: Offset) -> BinlogPosition:
+    def _start_log(self, start: Offset) -> BinlogPosition:
         position = BinlogPosition.from_json(start)
         if position.epoch < self._start.epoch:
             # The end of an older epoch is the beginning of this one.
@@ -120,7 +126,7 @@ class MySQLPlanner(BinlogPlanner):
         super().__init__(relay, start, limits, partial(_server_log_end, relay.address), mariadb=mariadb)
         self._access, self._identity = access, relay.identity
 
-    def _given(self, segment: Segment) -> Segment:
+    def _prepare_segment(self, segment: Segment) -> Segment:
         if self._access is SegmentAccess.LOCAL:
             return segment
         return with_checksum(segment, self._identity, hide_path=self._access is SegmentAccess.FETCH)
@@ -181,7 +187,7 @@ class MySQLReader:
         catalog = self._catalog(lambda name: name not in ordered and name not in created, skipped)
         with open_segment(split.segment, self.address) as segment:
             yield from read_segment(segment, catalog)
-        return {**split.until, "skipped": skipped.told()} if skipped is not None and skipped.found else split.until
+        return {**split.until, "skipped": skipped.to_report()} if skipped is not None and skipped.found else split.until
 
     def _catalog(self, chosen: Callable[[TableName], bool], skipped: SkippedEvents | None) -> TableCatalog:
         return TableCatalog(self.tables, lambda name: chosen(name) and self._wants(name), self.options, skipped)
@@ -207,7 +213,7 @@ class MySQLReader:
     def _read_together(self, split: ConsistentSplit) -> Generator[ChangeBlock, None, Json]:
         """Read several chunks in one transaction of a consistent snapshot."""
         with open_reader(self._server, split.rendezvous, split.reader, self.epoch) as reader:
-            position = reader.position.behind(self.reached)
+            position = reader.position.with_version_after(self.reached)
             for chunk in split.chunks:
                 schema = self.tables[chunk.name].schema
                 assert schema is not None, "only known tables are planned"

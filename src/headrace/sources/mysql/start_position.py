@@ -180,12 +180,12 @@ def identify_start(address: MySQLAddress, position: BinlogPosition, *, mariadb: 
         # The last transaction before the position is far from the start of the file. The first batch identifies the log by its own end.
         return replace(position, identity=identify_head(address, position.file))
     identity = identify_head(address, position.file)
-    for mirror, groups in read_groups(address, position.file, position.offset):
+    for log_file, groups in read_groups(address, position.file, position.offset):
         named = groups[groups[:, scan.GTID2] != 0]
         last = identity.transaction
         if len(named):
-            last = describe_transaction(mirror, named[-1], name_group(named[-1], mirror.name, mariadb=mariadb))
-        identity = identify(mirror, groups, position.offset, identity, last) or identity
+            last = describe_transaction(log_file, named[-1], name_group(named[-1], log_file.name, mariadb=mariadb))
+        identity = identify(log_file, groups, position.offset, identity, last) or identity
     return replace(position, identity=identity)
 
 
@@ -194,12 +194,12 @@ def read_groups(address: MySQLAddress, file: str, end: int | None = None) -> Ite
     fed = len(MAGIC)
     beginning = BinlogPosition(file, len(MAGIC))
     with temporary_directory("headrace-") as scratch, closing(ReplicationStream(address, beginning, blocking=False)) as stream:
-        mirror = IndexedLogFile(file, Path(scratch) / "log", len(MAGIC))
-        mirror.path.touch(mode=0o600)
-        with closing(Appender(mirror, checksum=False)) as appender:
+        log_file = IndexedLogFile(file, Path(scratch) / "log", len(MAGIC))
+        log_file.path.touch(mode=0o600)
+        with closing(Appender(log_file, checksum=False)) as appender:
             for piece in stream.pieces():
                 if isinstance(piece, NewFormat):
-                    mirror.checksum, mirror.created = piece.checksum, piece.created
+                    log_file.checksum, log_file.created = piece.checksum, piece.created
                 if isinstance(piece, NewFile) and piece.name != file:
                     break
                 if not isinstance(piece, np.ndarray):
@@ -207,12 +207,12 @@ def read_groups(address: MySQLAddress, file: str, end: int | None = None) -> Ite
                 part = piece if end is None else piece[: end - fed]
                 fed += len(part)
                 for groups, _ in appender.append(part):
-                    yield mirror, groups
+                    yield log_file, groups
                 if appender.fault is not None:
                     raise appender.fault
-                mirror.safe_end = appender.safe_end
+                log_file.safe_end = appender.safe_end
                 # Only the current group may be read again.
-                punch_hole(mirror.path, 0, appender.safe_end)
+                punch_hole(log_file.path, 0, appender.safe_end)
                 if fed == end:
                     break
 
@@ -222,8 +222,8 @@ def _groups_before(address: MySQLAddress, position: BinlogPosition) -> Iterator[
     if position.offset == len(MAGIC):
         return
     copies: list[IndexedLogFile] = []
-    for mirror, groups in read_groups(address, position.file, position.offset):
-        copies = [mirror]
+    for log_file, groups in read_groups(address, position.file, position.offset):
+        copies = [log_file]
         yield groups
     reached = copies[0].safe_end if copies else len(MAGIC)
     if reached != position.offset:

@@ -134,7 +134,7 @@ def changed(split: SegmentSplit, **fields: Any) -> SegmentSplit:
 
 def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another server, other bytes, bytes that are not there any more: never rows."""
-    monkeypatch.setattr(segment_fetch, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(segment_fetch, "_RETRY_TIMEOUT_S", 0.1)
     start = book.place()
     book.run("INSERT INTO t VALUES (1, 'v')")
     with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as [split]:

@@ -21,7 +21,7 @@ from headrace.model.schema_change import (
 )
 from headrace.sources.mysql.ddl.dialect import ANSI_QUOTES, NO_BACKSLASH_ESCAPES, Dialect
 from headrace.sources.mysql.ddl.lexer import Form, NotUnderstood, tokenize
-from headrace.sources.mysql.ddl.statement_effects import Meaning, interpret
+from headrace.sources.mysql.ddl.statement_effects import StatementEffects, interpret
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.events.query_session import Session
 
@@ -37,7 +37,7 @@ KNOWN = SchemaCatalog(
 )
 
 
-def meaning(statement: str, dialect: Dialect = MYSQL, sql_mode: int = 0, database: str = "shop") -> Meaning:
+def meaning(statement: str, dialect: Dialect = MYSQL, sql_mode: int = 0, database: str = "shop") -> StatementEffects:
     return interpret(Query(database, statement, Session(sql_mode=sql_mode)), KNOWN, dialect)
 
 
@@ -105,7 +105,7 @@ IGNORED = [
 @pytest.mark.parametrize("statement", IGNORED)
 @pytest.mark.parametrize("dialect", [MYSQL, MARIADB], ids=["mysql", "mariadb"])
 def test_what_changes_no_table(statement: str, dialect: Dialect) -> None:
-    assert meaning(statement, dialect) == Meaning()
+    assert meaning(statement, dialect) == StatementEffects()
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_what_is_not_understood_is_told(statement: str) -> None:
     ],
 )
 def test_rows_that_come_and_go_without_row_events(statement: str, others: tuple[TableName, ...]) -> None:
-    assert meaning(statement) == Meaning(disturbed=(ORDERS, *others))
+    assert meaning(statement) == StatementEffects(disturbed=(ORDERS, *others))
 
 
 TABLES = [

@@ -229,7 +229,7 @@ def test_what_a_session_was_set_to(server: PrivateServer, database: str) -> None
                     cursor.execute(statement)
             assert [answer.outcome.name for answer in follower.catch_up()] == ["CHANGED"] * len(statements), settings
             assert follower.differences() == [], settings
-        assert [column.default for column in follower.history.catalogue.tables[TableName(database, "q4")].columns] == [
+        assert [column.default for column in follower.history.catalog.tables[TableName(database, "q4")].columns] == [
             "(current_timestamp())",
             "0000-00-00 00:00:00",
             None,
@@ -260,7 +260,7 @@ def test_databases(book: Logbook) -> None:
             f"ALTER TABLE {first}.a CONVERT TO CHARACTER SET DEFAULT",
         )
         check(f"RENAME TABLE {first}.a TO a, c TO {first}.c", f"DROP DATABASE {first}")
-        assert sorted(map(str, follower.history.catalogue.tables)) == [f"{second}.a"]
+        assert sorted(map(str, follower.history.catalog.tables)) == [f"{second}.a"]
     finally:
         book.run(f"DROP DATABASE IF EXISTS {first}", f"DROP DATABASE IF EXISTS {second}")
 
@@ -309,7 +309,7 @@ def test_a_primary_key_that_mysql_generates(mysql_server: PrivateServer) -> None
             book.run("SET SESSION sql_generate_invisible_primary_key = ON", "CREATE TABLE t (a INT)", "CREATE TABLE u LIKE t")
             follower.catch_up()
             assert follower.differences() == []
-            assert follower.history.catalogue.tables[TableName("generated_key", "u")].primary_key == ("my_row_id",)
+            assert follower.history.catalog.tables[TableName("generated_key", "u")].primary_key == ("my_row_id",)
     finally:
         with mysql_server.root_connection() as connection, connection.cursor() as cursor:
             cursor.execute("DROP DATABASE generated_key")

@@ -7,7 +7,7 @@ from decimal import Decimal
 
 import pytest
 
-from headrace.model.alter_effects import Effect, Filled, Kept, Shortened, Untold
+from headrace.model.alter_effects import BackfillValue, Effect, Truncated, Unchanged, UnknownValues
 from headrace.model.schema import Column, Kind, TableName
 from headrace.model.schema_change import AddColumn, ModifyColumn, SchemaCatalog, apply_all
 from headrace.sources.mysql.ddl.dialect import PAD_CHAR_TO_FULL_LENGTH, STRICT, Dialect
@@ -18,18 +18,18 @@ from headrace.sources.mysql.schema.alter_effects import effect_of, is_strict
 
 T = TableName("shop", "t")
 SERVERS = (Dialect(mariadb=False, version=90700), Dialect(mariadb=True, version=101100))
-K, U = Kept(), "untold"
+K, U = Unchanged(), "untold"
 
 
 def altered(dialect: Dialect, before: str, after: str, *, strict: bool = True) -> Effect:
     """The effect of MODIFY c from one definition to another."""
     session = Session(sql_mode=STRICT if strict else 0, server_charset="utf8mb4")
-    catalogue = SchemaCatalog()
+    catalog = SchemaCatalog()
     for statement in (f"CREATE TABLE shop.t (id INT PRIMARY KEY, c {before})", f"ALTER TABLE shop.t MODIFY c {after}"):
-        meaning = interpret(Query("shop", statement, session), catalogue, dialect)
+        meaning = interpret(Query("shop", statement, session), catalog, dialect)
         assert not meaning.unknown, meaning.why
         assert not meaning.opaque, meaning.why
-        catalogue = apply_all(meaning.changes, catalogue)
+        catalog = apply_all(meaning.changes, catalog)
     [change] = [change for change in meaning.changes if isinstance(change, ModifyColumn)] or [None]
     return K if change is None else effect_of(change, session)
 
@@ -75,12 +75,12 @@ MODIFIED: list[tuple[str, str, object, object]] = [
     ("DATE", "DATETIME", U, None),
     ("DATETIME", "TIMESTAMP NULL", U, None),
     ("VARCHAR(20)", "VARCHAR(30)", K, None),
-    ("VARCHAR(20)", "VARCHAR(10)", Shortened(10), U),
-    ("VARCHAR(20)", "CHAR(20)", Shortened(None, stripped=True), None),
-    ("VARCHAR(20)", "CHAR(10)", Shortened(10, stripped=True), U),
+    ("VARCHAR(20)", "VARCHAR(10)", Truncated(10), U),
+    ("VARCHAR(20)", "CHAR(20)", Truncated(None, stripped=True), None),
+    ("VARCHAR(20)", "CHAR(10)", Truncated(10, stripped=True), U),
     ("CHAR(20)", "CHAR(30)", K, None),
     ("CHAR(20)", "VARCHAR(20)", K, None),
-    ("TEXT", "VARCHAR(50)", Shortened(50), U),
+    ("TEXT", "VARCHAR(50)", Truncated(50), U),
     ("VARCHAR(50)", "TEXT", K, None),
     ("VARCHAR(300)", "TINYTEXT", U, None),
     ("TEXT", "MEDIUMTEXT", K, None),
@@ -121,7 +121,7 @@ def test_modified_columns(before: str, after: str, strict: object, lax: object) 
     for dialect in SERVERS:
         for mode, expected in ((True, strict), (False, strict if lax is None else lax)):
             found = altered(dialect, before, after, strict=mode)
-            assert (U if isinstance(found, Untold) else found) == expected, (dialect, mode, found)
+            assert (U if isinstance(found, UnknownValues) else found) == expected, (dialect, mode, found)
 
 
 # What is added, and what rows hold in it.
@@ -200,14 +200,14 @@ ADDED: list[tuple[str, object]] = [
 @pytest.mark.parametrize(("definition", "value"), ADDED, ids=lambda value: str(value)[:40])
 def test_added_columns(definition: str, value: object) -> None:
     for dialect in SERVERS:
-        catalogue = SchemaCatalog()
+        catalog = SchemaCatalog()
         session = Session(sql_mode=STRICT, server_charset="utf8mb4")
         for statement in ("CREATE TABLE shop.t (id INT)", f"ALTER TABLE shop.t ADD COLUMN c {definition}"):
-            meaning = interpret(Query("shop", statement, session), catalogue, dialect)
-            catalogue = apply_all(meaning.changes, catalogue)
+            meaning = interpret(Query("shop", statement, session), catalog, dialect)
+            catalog = apply_all(meaning.changes, catalog)
         [change] = [change for change in meaning.changes if isinstance(change, AddColumn)]
         found = effect_of(change, session)
-        assert (found.value if isinstance(found, Filled) else U) == value, (dialect, found)
+        assert (found.value if isinstance(found, BackfillValue) else U) == value, (dialect, found)
 
 
 def test_a_session_is_strict_by_either_mode() -> None:
@@ -216,29 +216,29 @@ def test_a_session_is_strict_by_either_mode() -> None:
     for mode in (1 << 21, 1 << 22):
         assert is_strict(Session(sql_mode=mode))
     assert not is_strict(Session(sql_mode=1 << 20))
-    assert isinstance(effect_of(narrowed, Session()), Untold)
+    assert isinstance(effect_of(narrowed, Session()), UnknownValues)
 
 
 def test_rows_that_an_alteration_may_throw_away_are_disturbed() -> None:
-    catalogue = SchemaCatalog()
+    catalog = SchemaCatalog()
     for statement in ("CREATE TABLE shop.t (id INT)", "ALTER IGNORE TABLE shop.t ADD UNIQUE (id)"):
-        meaning = interpret(Query("shop", statement), catalogue, SERVERS[1])
-        catalogue = apply_all(meaning.changes, catalogue)
+        meaning = interpret(Query("shop", statement), catalog, SERVERS[1])
+        catalog = apply_all(meaning.changes, catalog)
     assert meaning.disturbed == (T,)
-    assert catalogue.tables[T].indexes
+    assert catalog.tables[T].indexes
 
 
 @pytest.mark.parametrize("definition", ["VARCHAR(20) DEFAULT 'é'", "VARBINARY(20) DEFAULT 'é'"])
 @pytest.mark.parametrize(("charset", "told"), [("utf8mb4", True), ("utf8mb3", True), ("latin1", False)])
 def test_defaults_that_the_connection_converts(definition: str, charset: str, *, told: bool) -> None:
     session = Session(STRICT, "utf8mb4", charset, "utf8mb4")
-    catalogue = SchemaCatalog()
+    catalog = SchemaCatalog()
     for statement in ("CREATE TABLE shop.t (id INT)", f"ALTER TABLE shop.t ADD c {definition}"):
-        meaning = interpret(Query("shop", statement, session), catalogue, SERVERS[0])
-        catalogue = apply_all(meaning.changes, catalogue)
+        meaning = interpret(Query("shop", statement, session), catalog, SERVERS[0])
+        catalog = apply_all(meaning.changes, catalog)
     [change] = meaning.changes
     assert isinstance(change, AddColumn)
-    assert isinstance(effect_of(change, session), Filled) == told
+    assert isinstance(effect_of(change, session), BackfillValue) == told
 
 
 def test_a_char_that_is_read_with_all_its_spaces() -> None:
@@ -246,7 +246,7 @@ def test_a_char_that_is_read_with_all_its_spaces() -> None:
     column = Column("c", Kind.STRING, source_type="char(5)", charset="utf8mb4")
     for spelled, kept in (("varchar(5)", False), ("text", False), ("char(9)", True)):
         change = ModifyColumn(T, column, replace(column, source_type=spelled))
-        assert isinstance(effect_of(change, session), Kept) == kept, spelled
+        assert isinstance(effect_of(change, session), Unchanged) == kept, spelled
 
 
 CHILD = "CREATE TABLE shop.t (id INT, p INT)"

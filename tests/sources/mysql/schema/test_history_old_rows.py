@@ -9,7 +9,7 @@ from contextlib import closing
 from headrace.demo.private_server import PrivateServer
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName
-from headrace.sources.mysql.schema.catalog_capture import capture_catalogue, read_dialect
+from headrace.sources.mysql.schema.catalog_capture import capture_catalog, read_dialect
 from headrace.sources.mysql.schema.schema_history import OutcomeKind, SchemaHistory
 from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
@@ -37,7 +37,7 @@ def test_old_rows_are_read_by_their_own_schema(fresh_server: Callable[..., Priva
         book.run("CREATE TABLE t (id INT PRIMARY KEY, n INT, s VARCHAR(9))", "CREATE TABLE spare (at DATETIME, id INT PRIMARY KEY)")
         with closing(connect(book.address)) as connection:
             history = SchemaHistory(lambda name: name.table == "t", read_dialect(connection, book.address))
-            history.begin(*capture_catalogue(connection, book.address, lambda name: name.table == "t", 0))
+            history.begin(*capture_catalog(connection, book.address, lambda name: name.table == "t", 0))
         start = book.place()
         expected: list[Row] = []
         for statement, insert in STEPS:

@@ -47,8 +47,8 @@ def follow(one: SchemaHistory, statement: str, offset: int, database: str = "sho
     return one.follow(Query(database, statement), at(offset))
 
 
-def columns(catalogue: SchemaCatalog, of: str = "t") -> str:
-    return " ".join(column.name for column in catalogue.tables[name(of)].columns)
+def columns(catalog: SchemaCatalog, of: str = "t") -> str:
+    return " ".join(column.name for column in catalog.tables[name(of)].columns)
 
 
 def test_definitions_by_position() -> None:
@@ -60,7 +60,7 @@ def test_definitions_by_position() -> None:
     found = [columns(one.as_of(at(offset))) for offset in (4, 100, 199, 200, 299, 300, 399)]
     assert found == ["a", "a", "a", "a b", "a b", "b", "b"]
     assert name("t") not in one.as_of(at(400)).tables
-    assert columns(one.as_of(at(500))) == columns(one.as_of(at(4, file=2))) == columns(one.catalogue) == "c"
+    assert columns(one.as_of(at(500))) == columns(one.as_of(at(4, file=2))) == columns(one.catalog) == "c"
 
 
 def test_a_table_that_is_made_later_is_not_there_before() -> None:
@@ -75,7 +75,7 @@ def test_what_was_captured_already_is_not_applied_twice() -> None:
     one.learn([table("t", "a", "b")], at(300))
     assert follow(one, "ALTER TABLE t ADD b INT", 200).outcome is OutcomeKind.NOTHING
     assert follow(one, "ALTER TABLE t ADD c INT", 301).outcome is OutcomeKind.CHANGED
-    assert columns(one.catalogue) == "a b c"
+    assert columns(one.catalog) == "a b c"
     assert (one.captured_at(name("t")), one.captured_at(name("u"))) == (at(300), at(100))
 
 
@@ -85,8 +85,8 @@ def test_tables_that_trade_places_when_one_was_captured_since(tmp_path: Path) ->
     one.learn([table("t", "a", "b")], at(300))
     found = follow(one, "RENAME TABLE t TO x, u TO t, x TO u", 200)
     assert (found.outcome, found.recapture) == (OutcomeKind.RECAPTURE, {name("u")})
-    assert (columns(one.catalogue), name("u") in one.catalogue.tables, name("x") in one.catalogue.tables) == ("a b", False, False)
-    assert sorted(map(str, history(tmp_path / "schemas.jsonl").catalogue.tables)) == ["shop.aside", "shop.t"]
+    assert (columns(one.catalog), name("u") in one.catalog.tables, name("x") in one.catalog.tables) == ("a b", False, False)
+    assert sorted(map(str, history(tmp_path / "schemas.jsonl").catalog.tables)) == ["shop.aside", "shop.t"]
 
 
 def test_a_statement_that_is_followed_again_gives_the_same_answer_and_changes_nothing() -> None:
@@ -94,7 +94,7 @@ def test_a_statement_that_is_followed_again_gives_the_same_answer_and_changes_no
     statements = ["ALTER TABLE t ADD b INT", "RENAME TABLE t TO v, u TO t", "TRUNCATE t", "DROP TABLE t, v"]
     first = [follow(one, statement, 200 + 10 * i) for i, statement in enumerate(statements)]
     assert [follow(one, statement, 200 + 10 * i) for i, statement in enumerate(statements)] == first
-    assert sorted(map(str, one.catalogue.tables)) == ["shop.aside"]
+    assert sorted(map(str, one.catalog.tables)) == ["shop.aside"]
 
 
 def test_a_table_that_is_followed_again_has_the_character_set_of_its_own_time(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_it_outlives_a_crash_in_the_middle_of_a_line(tmp_path: Path) -> None:
     for end in range(len(whole), len(torn)):
         path.write_bytes(torn[:end])
         again = history(path)
-        assert (columns(again.catalogue), again.reached, path.read_bytes()) == ("a b", at(200), whole)
+        assert (columns(again.catalog), again.reached, path.read_bytes()) == ("a b", at(200), whole)
     follow(again, "ALTER TABLE t ADD c INT", 300)
     assert path.read_bytes() == torn
     assert columns(history(path).as_of(at(250))) == "a b"
@@ -153,7 +153,7 @@ def test_compaction_keeps_what_later_readers_need(tmp_path: Path) -> None:
             "a " + " ".join(f"c{i}" for i in range(10)),
         ]
         assert name("v") not in again.as_of(at(300)).tables
-        assert columns(again.catalogue, "u") == "x y"
+        assert columns(again.catalog, "u") == "x y"
         assert follow(again, "ALTER TABLE u ADD y INT", 440).outcome is OutcomeKind.NOTHING
 
 
@@ -231,7 +231,7 @@ def test_what_no_text_tells_is_captured_again() -> None:
     one = history()
     followed = follow(one, "CREATE TABLE v SELECT * FROM t", 200)
     assert (followed.outcome, followed.recapture, followed.why != "") == (OutcomeKind.RECAPTURE, {name("v")}, True)
-    assert name("v") not in one.catalogue.tables
+    assert name("v") not in one.catalog.tables
     one.learn([table("v", "a")], at(250))
     assert follow(one, "ALTER TABLE v ADD b INT", 300).outcome is OutcomeKind.CHANGED
-    assert columns(one.catalogue, "v") == "a b"
+    assert columns(one.catalog, "v") == "a b"

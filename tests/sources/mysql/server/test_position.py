@@ -70,7 +70,7 @@ def test_a_place_noted_beside_a_stream_is_above_what_it_has_read_and_below_what_
     reached = BinlogPosition("binlog.000003", 1000, shift=500)
     noted = BinlogPosition("binlog.000003", 1200)
     assert noted.version < reached.version
-    assert reached.version < noted.behind(reached).version < BinlogPosition("binlog.000003", 1201, shift=500).version
-    assert noted.behind(reached) == noted
+    assert reached.version < noted.with_version_after(reached).version < BinlogPosition("binlog.000003", 1201, shift=500).version
+    assert noted.with_version_after(reached) == noted
     for elsewhere in (None, replace(reached, file="binlog.000002"), replace(reached, epoch=1), replace(reached, offset=1201)):
-        assert noted.behind(elsewhere).version == noted.version
+        assert noted.with_version_after(elsewhere).version == noted.version

@@ -167,7 +167,7 @@ def test_a_reader_that_never_comes(server: PrivateServer, bank: str) -> None:
 def test_a_reader_that_comes_and_does_nothing_does_not_keep_the_tables_locked(server: PrivateServer, bank: str) -> None:
     address, meeting = parse_mysql_url(server.url(bank)), Rendezvous(1, lock_s=0.3)
     idle = connect(address)
-    query(idle, address, "SELECT GET_LOCK(%s, 0)", (meeting.word("ready", 0),))
+    query(idle, address, "SELECT GET_LOCK(%s, 0)", (meeting.signal_name("ready", 0),))
     with ConsistentSnapshot(address, meeting, [], 0) as snapshot:
         with pytest.raises(TransientError, match="did not begin in time"):
             snapshot.take()
@@ -178,13 +178,13 @@ def test_a_reader_that_comes_and_does_nothing_does_not_keep_the_tables_locked(se
 @pytest.mark.parametrize("pause_s", [0, 1], ids=["reader looks before", "reader looks after"])
 def test_a_driver_that_dies_stops_its_readers(server: PrivateServer, bank: str, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
     """Killed while the tables are locked and one reader has begun: that one must not read, and the tables are free."""
-    say = locking._say
+    say = locking._set_signal
 
     def say_slowly(connection: Any, address: MySQLAddress, word: str) -> None:
         say(connection, address, word)
         time.sleep(pause_s if ":done:" in word else 0)
 
-    monkeypatch.setattr(locking, "_say", say_slowly)
+    monkeypatch.setattr(locking, "_set_signal", say_slowly)
     address, meeting = parse_mysql_url(server.url(bank)), Rendezvous(2, lock_s=20)
     failures: list[BaseException] = []
 
@@ -204,12 +204,12 @@ def test_a_driver_that_dies_stops_its_readers(server: PrivateServer, bank: str, 
             raise AssertionError("it must not read")
 
     idle = connect(address)
-    query(idle, address, "SELECT GET_LOCK(%s, 0)", (meeting.word("ready", 1),))
+    query(idle, address, "SELECT GET_LOCK(%s, 0)", (meeting.signal_name("ready", 1),))
     with ConsistentSnapshot(address, meeting, [], 0) as snapshot:
         threads = [run(snapshot.take), run(read)]
-        done = meeting.word("done", 0)
+        done = meeting.signal_name("done", 0)
         wait_for(lambda: query(idle, address, "SELECT IS_USED_LOCK(%s)", (done,))[0][0] is not None)
-        [(driver,)] = query(idle, address, "SELECT IS_USED_LOCK(%s)", (meeting.word("driver"),))
+        [(driver,)] = query(idle, address, "SELECT IS_USED_LOCK(%s)", (meeting.signal_name("driver"),))
         query(idle, address, f"KILL {driver}")
         for thread in threads:
             thread.join(20)

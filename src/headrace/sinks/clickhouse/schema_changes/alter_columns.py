@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from headrace.errors import DefiniteError
-from headrace.model.alter_effects import Alteration, Fate, Filled, Shortened, Untold
+from headrace.model.alter_effects import Alteration, AlteredColumn, BackfillValue, Truncated, UnknownValues
 from headrace.sinks.clickhouse.schema_changes.alter_values import (
     constant,
     converts_alike,
@@ -83,17 +83,17 @@ def _respelled(alteration: Alteration, subject: AlteredTable) -> Alteration:
     stored = {column.source.name: column for column in subject.target_table.columns}
     usual = {column.source.name: column.type for column in subject.usual.columns}
 
-    def told(fate: Fate) -> Fate:
-        there = stored.get(fate.origin or "")
-        if there is None or isinstance(fate.effect, Untold):
-            return fate
+    def told(altered_column: AlteredColumn) -> AlteredColumn:
+        there = stored.get(altered_column.origin or "")
+        if there is None or isinstance(altered_column.effect, UnknownValues):
+            return altered_column
         follows = subject.target_table.created_by_headrace or usual.get(there.source.name, there.type) == there.type
-        kind = subject.wanted.stored_column(fate.column.name).type if follows else there.type
-        if converts_alike(there.source, there.type, fate.column, kind):
-            return fate
-        return replace(fate, effect=Untold("ClickHouse would not convert it as Headrace stores it"))
+        kind = subject.wanted.stored_column(altered_column.column.name).type if follows else there.type
+        if converts_alike(there.source, there.type, altered_column.column, kind):
+            return altered_column
+        return replace(altered_column, effect=UnknownValues("ClickHouse would not convert it as Headrace stores it"))
 
-    return replace(alteration, fates=tuple(map(told, alteration.fates)))
+    return replace(alteration, altered_columns=tuple(map(told, alteration.altered_columns)))
 
 
 def has_view(target_table: TargetTable, options: TableOptions) -> bool:
@@ -170,9 +170,13 @@ class _InPlace:
     def _rename(self) -> None:
         """Rename columns in an order without name conflicts; a cycle goes through a temporary name."""
         waiting: dict[str, str] = {}
-        for fate in self.alteration.fates:
-            if fate.origin is not None and fate.origin in self._stored and fate.column.name != fate.origin:
-                old, new = self._stored[fate.origin].name, self._wanted[fate.column.name].name
+        for altered_column in self.alteration.altered_columns:
+            if (
+                altered_column.origin is not None
+                and altered_column.origin in self._stored
+                and altered_column.column.name != altered_column.origin
+            ):
+                old, new = self._stored[altered_column.origin].name, self._wanted[altered_column.column.name].name
                 if old != new and not self._is_fixed(old):
                     waiting[old] = new
         self._clear_names(set(waiting.values()) - set(waiting))
@@ -201,17 +205,17 @@ class _InPlace:
 
     def _define(self) -> None:
         before = None
-        for fate in self.alteration.fates:
-            wanted = self._wanted[fate.column.name]
-            if fate.origin is None:
-                self._add(fate, wanted, before)
-            elif fate.origin in self._stored and fate.origin not in self.alteration.left:
-                self._modify(fate, wanted)
+        for altered_column in self.alteration.altered_columns:
+            wanted = self._wanted[altered_column.column.name]
+            if altered_column.origin is None:
+                self._add(altered_column, wanted, before)
+            elif altered_column.origin in self._stored and altered_column.origin not in self.alteration.left:
+                self._modify(altered_column, wanted)
             if self._find(wanted.name) is not None:
                 before = wanted.name
 
-    def _add(self, fate: Fate, wanted: StoredColumn, before: str | None) -> None:
-        clause, told = self._default(fate, wanted)
+    def _add(self, altered_column: AlteredColumn, wanted: StoredColumn, before: str | None) -> None:
+        clause, told = self._default(altered_column, wanted)
         there = self._find(wanted.name)
         if there is not None and not self.subject.target_table.created_by_headrace:
             # The table's owner added the column in advance. It is used as it is, and read again unless it has the same default.
@@ -221,7 +225,7 @@ class _InPlace:
         if there is not None:
             self._drop(wanted.name)
         if not told:
-            self.untold.append(self._why(fate))
+            self.untold.append(self._why(altered_column))
         self._insert(wanted, clause, before)
 
     def _insert(self, wanted: StoredColumn, clause: str, before: str | None) -> None:
@@ -233,31 +237,35 @@ class _InPlace:
         at = 0 if before is None else next(i for i, column in enumerate(self.columns) if column.name == before) + 1
         self.columns.insert(at, ExistingColumn(wanted.name, wanted.type, "DEFAULT" if clause else ""))
 
-    def _default(self, fate: Fate, wanted: StoredColumn) -> tuple[str, bool]:
+    def _default(self, altered_column: AlteredColumn, wanted: StoredColumn) -> tuple[str, bool]:
         """Return the DEFAULT clause that makes existing rows show the value the source filled in, and whether it is exact."""
-        if not isinstance(fate.effect, Filled):
+        if not isinstance(altered_column.effect, BackfillValue):
             return "", False
-        text = constant(self.alteration.after, fate.column, wanted.type, fate.effect.value)
+        text = constant(self.alteration.after, altered_column.column, wanted.type, altered_column.effect.value)
         if text is None:
             return "", False
         return (f"DEFAULT {text}" if text else ""), True
 
-    def _why(self, fate: Fate) -> str:
-        why = fate.effect.why if isinstance(fate.effect, Untold) else "its default cannot be said in the target's type"
-        return f"column {fate.column.name}: {why}"
+    def _why(self, altered_column: AlteredColumn) -> str:
+        why = (
+            altered_column.effect.why
+            if isinstance(altered_column.effect, UnknownValues)
+            else "its default cannot be said in the target's type"
+        )
+        return f"column {altered_column.column.name}: {why}"
 
-    def _modify(self, fate: Fate, wanted: StoredColumn) -> None:
+    def _modify(self, altered_column: AlteredColumn, wanted: StoredColumn) -> None:
         there = self._find(wanted.name)
-        assert fate.origin is not None
+        assert altered_column.origin is not None
         if there is None:
             return
-        kind = wanted.type if self._is_usual(fate.origin) else there.type
-        match fate.effect:
-            case Untold():
-                self.untold.append(self._why(fate))
+        kind = wanted.type if self._is_usual(altered_column.origin) else there.type
+        match altered_column.effect:
+            case UnknownValues():
+                self.untold.append(self._why(altered_column))
                 if kind != there.type and not self._is_fixed(there.name):
                     self._recreate_column(replace(wanted, type=kind))
-            case Shortened() as cut:
+            case Truncated() as cut:
                 self._shorten(there, cut)
                 self._retype(there, kind)
             case _:
@@ -278,7 +286,7 @@ class _InPlace:
         self._drop(wanted.name)
         self._insert(wanted, "", before)
 
-    def _shorten(self, there: ExistingColumn, cut: Shortened) -> None:
+    def _shorten(self, there: ExistingColumn, cut: Truncated) -> None:
         if self.subject.target_table.family is EngineFamily.HISTORY:
             # A history keeps old values; new values follow.
             self.untold.append(f"column {there.name}: the source cut text, and a history keeps what was")
@@ -328,7 +336,7 @@ class _InPlace:
 
     def _arrange(self) -> None:
         """Reorder columns like the source, moving as few as possible, if the source moved any."""
-        order = [self._wanted[fate.column.name].name for fate in self.alteration.fates]
+        order = [self._wanted[altered_column.column.name].name for altered_column in self.alteration.altered_columns]
         order = [name for name in order if self._find(name) is not None]
         places = {column.name: i for i, column in enumerate(self.columns)}
         staying = _longest_rising([places[name] for name in order])
@@ -345,16 +353,16 @@ class _InPlace:
     def _moves_columns(self) -> bool:
         """Whether the alteration changed the order of existing columns."""
         places = {column.name: i for i, column in enumerate(self.alteration.before.columns)}
-        kept = [places[fate.origin] for fate in self.alteration.fates if fate.origin is not None]
+        kept = [places[altered_column.origin] for altered_column in self.alteration.altered_columns if altered_column.origin is not None]
         return kept != sorted(kept)
 
     def _comment(self) -> None:
-        for fate in self.alteration.fates:
-            name = self._wanted[fate.column.name].name
-            if fate.origin is None or self._find(name) is None:
+        for altered_column in self.alteration.altered_columns:
+            name = self._wanted[altered_column.column.name].name
+            if altered_column.origin is None or self._find(name) is None:
                 continue
-            if self.alteration.before.column(fate.origin).comment != fate.column.comment:
-                self._take(f"COMMENT COLUMN IF EXISTS {quote_name(name)} {quote_text(fate.column.comment)}")
+            if self.alteration.before.column(altered_column.origin).comment != altered_column.column.comment:
+                self._take(f"COMMENT COLUMN IF EXISTS {quote_name(name)} {quote_text(altered_column.column.comment)}")
         if self.alteration.before.comment != self.alteration.after.comment:
             self._take(f"MODIFY COMMENT {quote_text(self.alteration.after.comment)}")
 
@@ -397,11 +405,11 @@ def _rebuilt(alteration: Alteration, subject: AlteredTable, attempt: _InPlace, v
             place=f"table {target_table.source}",
             hint=f"alter it in ClickHouse so that it holds the table as it is now, then: headrace resync {target_table.source}",
         )
-    untold = attempt.untold + [why for why in map(_untold, alteration.fates) if why and why not in attempt.untold]
+    untold = attempt.untold + [why for why in map(_untold, alteration.altered_columns) if why and why not in attempt.untold]
     metadata_columns = [_marked(mark, target_table, version) for mark in wanted.metadata_columns]
     if not subject.uuid or target_table.local_table is not None or wanted.storage.cluster or None in metadata_columns:
         untold.append("its table cannot be rebuilt where it is")
-    values = [_value(alteration, fate, subject) for fate in alteration.fates]
+    values = [_value(alteration, altered_column, subject) for altered_column in alteration.altered_columns]
     if None in values:
         untold.append("a default cannot be said in the target's type")
     if untold:
@@ -421,8 +429,8 @@ def _rebuilt(alteration: Alteration, subject: AlteredTable, attempt: _InPlace, v
     return DdlPlan((swapped, Step((f"DROP TABLE IF EXISTS {aside.qualified} SYNC",)), *_view_steps(subject)))
 
 
-def _untold(fate: Fate) -> str:
-    return f"column {fate.column.name}: {fate.effect.why}" if isinstance(fate.effect, Untold) else ""
+def _untold(altered_column: AlteredColumn) -> str:
+    return f"column {altered_column.column.name}: {altered_column.effect.why}" if isinstance(altered_column.effect, UnknownValues) else ""
 
 
 def _marked(mark: MetadataColumn, target_table: TargetTable, version: int) -> str | None:
@@ -439,16 +447,16 @@ def _marked(mark: MetadataColumn, target_table: TargetTable, version: int) -> st
     return known.get(mark.role)
 
 
-def _value(alteration: Alteration, fate: Fate, subject: AlteredTable) -> str | None:
+def _value(alteration: Alteration, altered_column: AlteredColumn, subject: AlteredTable) -> str | None:
     """Return the SQL value of a column in a rebuilt table."""
-    wanted = subject.wanted.stored_column(fate.column.name)
-    if fate.origin is None:
-        value = fate.effect.value if isinstance(fate.effect, Filled) else None
-        text = constant(alteration.after, fate.column, wanted.type, value)
+    wanted = subject.wanted.stored_column(altered_column.column.name)
+    if altered_column.origin is None:
+        value = altered_column.effect.value if isinstance(altered_column.effect, BackfillValue) else None
+        text = constant(alteration.after, altered_column.column, wanted.type, value)
         return None if text is None else text or f"defaultValueOfTypeName({quote_text(wanted.type)})"
-    stored = subject.target_table.stored_column(fate.origin)
+    stored = subject.target_table.stored_column(altered_column.origin)
     name = quote_name(stored.name)
-    text = shortened(name, fate.effect) if isinstance(fate.effect, Shortened) else name
+    text = shortened(name, altered_column.effect) if isinstance(altered_column.effect, Truncated) else name
     if stored.type == wanted.type:
         return text
     if "Enum" in stored.type:

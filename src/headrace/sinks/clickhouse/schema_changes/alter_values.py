@@ -8,7 +8,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from headrace.model.alter_effects import Shortened
+from headrace.model.alter_effects import Truncated
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.server.scalar_values import literal
@@ -46,7 +46,7 @@ def constant(schema: TableSchema, column: Column, stored: str, value: object) ->
     return f"CAST({literal(column, value)}, {quote_text(stored)})"
 
 
-def shortened(text: str, cut: Shortened) -> str:
+def shortened(text: str, cut: Truncated) -> str:
     """Return an expression that shortens text as the source did."""
     whole = text if cut.length is None else f"substringUTF8({text}, 1, {cut.length})"
     return f"trimRight({whole}, ' ')" if cut.stripped else whole

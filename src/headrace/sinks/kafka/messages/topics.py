@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
-from headrace.retry import limited
+from headrace.retry import effective_deadline
 from headrace.sinks.kafka.messages.delivery import client_log
 from headrace.sinks.kafka.messages.errors import Refusals, failure
 from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions
@@ -82,7 +82,7 @@ def client_properties(address: KafkaAddress, choices: KafkaOptions) -> dict[str,
 
 def _existing(admin: AdminClient, refusals: Refusals, address: KafkaAddress) -> set[str]:
     """The cluster's topics. It is asked again and again for a while; a client that is refused as a whole need not wait that long."""
-    deadline = time.monotonic() + limited(_WAIT_S)
+    deadline = time.monotonic() + effective_deadline(_WAIT_S)
     while True:
         try:
             return set(admin.list_topics(timeout=_TRY_S).topics)

@@ -16,10 +16,10 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.model.alter_effects import Alteration, Effect, Fate, Filled, Kept, Untold
+from headrace.model.alter_effects import Alteration, AlteredColumn, BackfillValue, Effect, Unchanged, UnknownValues
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.model.schema_change import FIRST, AddColumn, ModifyColumn, TableChange, alter
-from headrace.sources.mysql.schema.added_column_values import filling
+from headrace.sources.mysql.schema.added_column_values import backfill_value
 
 _BITS: Final = {
     Kind.INT8: (-(1 << 7), (1 << 7) - 1),
@@ -108,18 +108,19 @@ def widen_schema(known: TableSchema, told: TableSchema, *, zeroes: bool = False)
         schema = alter(change, schema)
     if not changes:
         return WidenedSchema(known)
-    fates = tuple(
-        Fate(column, column.name if column.name in there else None, effects.get(column.name, Kept())) for column in schema.columns
+    altered_columns = tuple(
+        AlteredColumn(column, column.name if column.name in there else None, effects.get(column.name, Unchanged()))
+        for column in schema.columns
     )
-    return WidenedSchema(schema, tuple(changes), Alteration(known, schema, fates), tuple(notes))
+    return WidenedSchema(schema, tuple(changes), Alteration(known, schema, altered_columns), tuple(notes))
 
 
 def absent(column: Column, rows: int, *, zeroes: bool = False) -> pa.Array[pa.Scalar[pa.DataType]]:
     """The values of a column that events do not have: what its rows held when it was added, for that is what events from before are."""
-    filled = filling(column, zeroes=zeroes)
-    if column.nullable and (not isinstance(filled, Filled) or filled.value is None):
+    filled = backfill_value(column, zeroes=zeroes)
+    if column.nullable and (not isinstance(filled, BackfillValue) or filled.value is None):
         return pa.nulls(rows, column.arrow_type)
-    if not isinstance(filled, Filled):
+    if not isinstance(filled, BackfillValue):
         raise DefiniteError(
             f"events have no column {column.name}, which has no NULLs and no default",
             place=f"column {column.name}",
@@ -152,18 +153,18 @@ def _listed(names: tuple[str, ...]) -> str:
 
 def _added(column: Column, notes: list[str], zeroes: bool) -> tuple[Column, Effect]:
     """A new column, and its value in existing rows."""
-    effect = filling(column, zeroes=zeroes)
-    if not isinstance(effect, Untold):
+    effect = backfill_value(column, zeroes=zeroes)
+    if not isinstance(effect, UnknownValues):
         return column, effect
     notes.append(f"column {column.name} is new: what older rows hold in it is in no event ({effect.why}); they hold NULL until they change")
-    return replace(column, nullable=True), Filled(None)
+    return replace(column, nullable=True), BackfillValue(None)
 
 
 def _missing(known: TableSchema, column: Column, notes: list[str], zeroes: bool) -> list[TableChange]:
     """A column that events do not have stays; where nothing can be put into it, it must take NULLs."""
     if column.name in known.row_key:
         raise _incompatible(known, column.name, "is part of the key and is not in the events", "")
-    if column.nullable or isinstance(filling(column, zeroes=zeroes), Filled):
+    if column.nullable or isinstance(backfill_value(column, zeroes=zeroes), BackfillValue):
         return []
     notes.append(f"column {column.name} is no longer in the events: new rows hold NULL in it")
     return [ModifyColumn(known.name, column, replace(column, nullable=True))]

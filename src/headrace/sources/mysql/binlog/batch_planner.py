@@ -33,7 +33,7 @@ from headrace.sources.mysql.events.event_types import (
 )
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.segments.group_addresses import LEFT_OUT, GroupAddresses, assign_addresses
+from headrace.sources.mysql.segments.group_addresses import UNCOUNTED, GroupAddresses, assign_addresses
 from headrace.sources.mysql.segments.row_counter import groups_within
 from headrace.sources.mysql.segments.segment_reader import Segment
 from headrace.sources.mysql.segments.transaction_labels import OpenTransaction, name_group
@@ -68,7 +68,7 @@ class LoggedStatement:
     """Whether its group also holds row changes, as with CREATE TABLE ... SELECT."""
 
     @property
-    def made_with_rows(self) -> tuple[str, str] | None:
+    def creates_with_rows(self) -> tuple[str, str] | None:
         """The database and name of the table that it creates together with rows, if any."""
         found = _CREATE.match(self.query.statement)
         if found is None or not self.with_rows:
@@ -119,130 +119,136 @@ class BatchPlanner:
                 if remaining <= 0:
                     return False
                 relay.changed.wait(min(remaining, _POLL_S))
-            mirror = next((mirror for mirror in relay.files if mirror.name == end.file), None)
-            if mirror is None or max(mirror.safe_end, mirror.start) < end.offset:
+            log_file = next((log_file for log_file in relay.files if log_file.name == end.file), None)
+            if log_file is None or max(log_file.safe_end, log_file.start) < end.offset:
                 # The next file has begun, and this one is shorter than when the batch was planned.
-                raise lost_log(end, str(mirror.safe_end if mirror is not None else 0))
+                raise log_lost(end, str(log_file.safe_end if log_file is not None else 0))
             return True
 
     def segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
         """Return the segments of [start, end), one per task."""
-        stretches = self._stretches(start, end)
-        total = sum(stretch.stop - stretch.begin for stretch in stretches)
+        file_ranges = self._file_ranges(start, end)
+        total = sum(file_range.stop - file_range.begin for file_range in file_ranges)
         share = min(max(total // max(self._limits.parallelism, 1) + 1, _MIN_SEGMENT_BYTES), _MAX_SEGMENT_BYTES)
-        return [segment for stretch in stretches for segment in self._split(stretch, share, start.epoch)]
+        return [segment for file_range in file_ranges for segment in self._split(file_range, share, start.epoch)]
 
     def ordered_segments(self, start: BinlogPosition, end: BinlogPosition) -> list[Segment]:
         """Return all of [start, end), cut by its bytes alone, so that a replay reads the same blocks."""
-        return [segment for stretch in self._stretches(start, end) for segment in self._split(stretch, _ORDERED_SEGMENT_BYTES, start.epoch)]
+        return [
+            segment
+            for file_range in self._file_ranges(start, end)
+            for segment in self._split(file_range, _ORDERED_SEGMENT_BYTES, start.epoch)
+        ]
 
     def holds_rows(self, segment: Segment) -> bool:
         """Whether a segment has rows to read. Log files without groups need no task."""
         with self._relay.changed:
-            groups = next((mirror.groups for mirror in self._relay.files if mirror.name == segment.file), None)
+            groups = next((log_file.groups for log_file in self._relay.files if log_file.name == segment.file), None)
         if groups is None or segment.inserts:
             return True
         first = int(np.searchsorted(groups[:, scan.END], segment.start, side="right"))
         # A group that a split cuts in two ends after the segment.
         last = int(np.searchsorted(groups[:, scan.END], segment.end)) + 1
-        counting = groups[first:last][~np.isin(groups[first:last, scan.KIND], LEFT_OUT)]
+        counting = groups[first:last][~np.isin(groups[first:last, scan.KIND], UNCOUNTED)]
         return bool(counting[:, scan.ROWS].any())
 
     def statements(self, start: BinlogPosition, end: BinlogPosition) -> list[LoggedStatement]:
         """Return the statements in [start, end) that are not row changes, in order."""
         found: list[LoggedStatement] = []
-        for stretch in self._stretches(start, end):
-            mirror, groups = stretch.mirror, stretch.groups
+        for file_range in self._file_ranges(start, end):
+            log_file, groups = file_range.log_file, file_range.groups
             for g in np.flatnonzero(_barriers(groups)).tolist():
-                offset, shift = int(groups[g, scan.END]), int(stretch.addresses.shifts[g] + groups[g, scan.GROWTH])
-                position = BinlogPosition(mirror.name, offset, epoch=start.epoch, shift=shift)
+                offset, shift = int(groups[g, scan.END]), int(file_range.addresses.shifts[g] + groups[g, scan.GROWTH])
+                position = BinlogPosition(log_file.name, offset, epoch=start.epoch, shift=shift)
                 with_rows = bool(groups[g, scan.ROWS])
-                found.extend(LoggedStatement(query, position, with_rows) for query in _queries(mirror, int(groups[g, scan.START]), offset))
+                found.extend(
+                    LoggedStatement(query, position, with_rows) for query in _queries(log_file, int(groups[g, scan.START]), offset)
+                )
         return found
 
-    def _stretches(self, start: BinlogPosition, end: BinlogPosition) -> list[_Stretch]:
+    def _file_ranges(self, start: BinlogPosition, end: BinlogPosition) -> list[_FileRange]:
         """Return the ranges of files that make up [start, end)."""
         with self._relay.changed:
-            ranges = [(mirror, *_range(mirror, start, end), mirror.groups, mirror.splits) for mirror in self._relay.files]
-        found: list[_Stretch] = []
+            ranges = [(log_file, *_range(log_file, start, end), log_file.groups, log_file.splits) for log_file in self._relay.files]
+        found: list[_FileRange] = []
         shift, prepared = start.shift, start.prepared
-        for mirror, begin, stop, groups, splits in ranges:
+        for log_file, begin, stop, groups, splits in ranges:
             if begin >= stop:
                 continue
             ends = groups[:, scan.END]
             inside = groups[np.searchsorted(ends, begin, side="right") : np.searchsorted(ends, stop, side="right")]
-            addresses = assign_addresses(mirror, inside, shift if mirror.name == start.file else 0, prepared)
+            addresses = assign_addresses(log_file, inside, shift if log_file.name == start.file else 0, prepared)
             prepared = addresses.prepared
-            found.append(_Stretch(mirror, begin, stop, inside, splits, addresses))
+            found.append(_FileRange(log_file, begin, stop, inside, splits, addresses))
         return found
 
-    def _split(self, stretch: _Stretch, share: int, epoch: int) -> Iterator[Segment]:
+    def _split(self, file_range: _FileRange, share: int, epoch: int) -> Iterator[Segment]:
         """Yield about equal segments of about `share` bytes, cut at the bounds nearest to the equal cuts."""
-        begin, stop, mirror = stretch.begin, stretch.stop, stretch.mirror
-        bounds = stretch.bounds
+        begin, stop, log_file = file_range.begin, file_range.stop, file_range.log_file
+        bounds = file_range.bounds
         pieces = -(-(stop - begin) // share)
         at = begin
         for i in range(1, pieces + 1):
             wanted = begin + (stop - begin) * i // pieces
             cut = stop if i == pieces else _nearest(bounds, wanted, stop)
             if cut > at:
-                plain = Segment(str(mirror.path), mirror.name, at, cut, epoch, mirror.checksum)
-                yield stretch.described(plain, mariadb=self._mariadb)
+                plain = Segment(str(log_file.path), log_file.name, at, cut, epoch, log_file.checksum)
+                yield file_range.with_reader_details(plain, mariadb=self._mariadb)
                 at = cut
 
     def _beyond(self, start: BinlogPosition) -> bool:
         return bool(self._relay.files) and self._newest() > start
 
     def _newest(self) -> BinlogPosition:
-        mirror = self._relay.files[-1]
-        return BinlogPosition(mirror.name, max(mirror.safe_end, mirror.start), epoch=self._relay.epoch)
+        log_file = self._relay.files[-1]
+        return BinlogPosition(log_file.name, max(log_file.safe_end, log_file.start), epoch=self._relay.epoch)
 
     def _pending(self, start: BinlogPosition) -> int:
-        return sum(max(stop - begin, 0) for begin, stop in (_range(mirror, start, self._newest()) for mirror in self._relay.files))
+        return sum(max(stop - begin, 0) for begin, stop in (_range(log_file, start, self._newest()) for log_file in self._relay.files))
 
     def _cut(self, start: BinlogPosition, until: BinlogPosition | None = None) -> BinlogPosition:
         gtid = None if start.gtid == UNKNOWN_GTID else parse_gtid_set(start.gtid, mariadb=self._mariadb)
         room, rows_room = self._limits.flush_bytes, self._limits.flush_rows
         end = start
-        for mirror in self._relay.files:
-            if file_number(mirror.name) < file_number(start.file):
+        for log_file in self._relay.files:
+            if file_number(log_file.name) < file_number(start.file):
                 continue
-            if until is not None and file_number(mirror.name) > file_number(until.file):
+            if until is not None and file_number(log_file.name) > file_number(until.file):
                 break
-            begin = start.offset if mirror.name == start.file else mirror.start
-            last = until.offset if until is not None and mirror.name == until.file else mirror.safe_end
-            before = end if mirror.name == end.file else BinlogPosition(mirror.name, begin, prepared=end.prepared)
-            taken, complete, rows = self._take(mirror, before, last, room, rows_room, at_least=int(end == start))
+            begin = start.offset if log_file.name == start.file else log_file.start
+            last = until.offset if until is not None and log_file.name == until.file else log_file.safe_end
+            before = end if log_file.name == end.file else BinlogPosition(log_file.name, begin, prepared=end.prepared)
+            taken, complete, rows = self._take(log_file, before, last, room, rows_room, at_least=int(end == start))
             if gtid is not None and len(taken):
                 gtid = gtid.add_groups(taken[:, scan.GTID])
             if not complete and not len(taken):
                 break
-            offset = max(min(mirror.safe_end, last), begin) if complete else int(taken[-1, scan.END])
-            addresses = assign_addresses(mirror, taken, before.shift, before.prepared)
+            offset = max(min(log_file.safe_end, last), begin) if complete else int(taken[-1, scan.END])
+            addresses = assign_addresses(log_file, taken, before.shift, before.prepared)
             known = UNKNOWN_GTID if gtid is None else str(gtid)
-            identity = self._identity_at(mirror, taken, offset, end)
-            end = BinlogPosition(mirror.name, offset, known, start.epoch, start.ahead, addresses.shift, addresses.prepared, identity)
+            identity = self._identity_at(log_file, taken, offset, end)
+            end = BinlogPosition(log_file.name, offset, known, start.epoch, start.ahead, addresses.shift, addresses.prepared, identity)
             room, rows_room = room - (offset - begin), rows_room - rows
             if not complete or room <= 0 or (self._limits.flush_rows and rows_room <= 0):
                 break
         return end
 
     def _identity_at(
-        self, mirror: IndexedLogFile, groups: npt.NDArray[np.int64], offset: int, before: BinlogPosition
+        self, log_file: IndexedLogFile, groups: npt.NDArray[np.int64], offset: int, before: BinlogPosition
     ) -> LogIdentity | None:
         """Return the identity of the log after these groups, which follow the position `before`."""
         last = None if before.identity is None else before.identity.transaction
         named = groups[groups[:, scan.GTID2] != 0]
         if len(named):
-            last = describe_transaction(mirror, named[-1], name_group(named[-1], mirror.name, mariadb=self._mariadb))
-        return identify(mirror, groups, offset, before.identity if before.file == mirror.name else None, last)
+            last = describe_transaction(log_file, named[-1], name_group(named[-1], log_file.name, mariadb=self._mariadb))
+        return identify(log_file, groups, offset, before.identity if before.file == log_file.name else None, last)
 
     def _take(
-        self, mirror: IndexedLogFile, before: BinlogPosition, last: int, room: int, rows_room: int, at_least: int
+        self, log_file: IndexedLogFile, before: BinlogPosition, last: int, room: int, rows_room: int, at_least: int
     ) -> tuple[npt.NDArray[np.int64], bool, int]:
         """Return the groups of a file that fit the batch, whether the batch may continue after them, and the row changes (if counted)."""
         begin = before.offset
-        groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], begin, side="right") :]
+        groups = log_file.groups[np.searchsorted(log_file.groups[:, scan.END], begin, side="right") :]
         allowed = int(np.searchsorted(groups[:, scan.END], last, side="right"))
         fitting = min(max(int(np.searchsorted(groups[:, scan.END], begin + room, side="right")), at_least), allowed)
         barriers = np.flatnonzero(_barriers(groups[:fitting]))
@@ -250,7 +256,7 @@ class BatchPlanner:
             fitting = int(barriers[0]) + 1
         taken, rows = groups[:fitting], 0
         if self._limits.flush_rows:
-            count, rows = self._count(mirror, before, taken, rows_room)
+            count, rows = self._count(log_file, before, taken, rows_room)
             if count < min(at_least, len(taken)):
                 # The first group alone exceeds the limit, so it is the whole batch.
                 count, rows = at_least, rows_room
@@ -258,17 +264,21 @@ class BatchPlanner:
         complete = len(taken) == len(groups) and not (len(barriers) and len(taken) == fitting)
         return taken, complete, rows
 
-    def _count(self, mirror: IndexedLogFile, before: BinlogPosition, groups: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
+    def _count(self, log_file: IndexedLogFile, before: BinlogPosition, groups: npt.NDArray[np.int64], most: int) -> tuple[int, int]:
         """Return how many of the groups after a position hold at most `most` changes together, and how many changes they hold."""
         if not len(groups):
             return 0, 0
         begin, stop = before.offset, int(groups[-1, scan.END])
-        stretch = _Stretch(mirror, begin, stop, groups, mirror.splits, assign_addresses(mirror, groups, before.shift, before.prepared))
-        segment = stretch.described(Segment(str(mirror.path), mirror.name, begin, stop, 0, mirror.checksum), mariadb=self._mariadb)
-        return groups_within(segment.pieces(), groups[:, scan.END], most, f"{mirror.path}:{begin}")
+        file_range = _FileRange(
+            log_file, begin, stop, groups, log_file.splits, assign_addresses(log_file, groups, before.shift, before.prepared)
+        )
+        segment = file_range.with_reader_details(
+            Segment(str(log_file.path), log_file.name, begin, stop, 0, log_file.checksum), mariadb=self._mariadb
+        )
+        return groups_within(segment.pieces(), groups[:, scan.END], most, f"{log_file.path}:{begin}")
 
 
-def lost_log(end: BinlogPosition, found: str) -> DefiniteError:
+def log_lost(end: BinlogPosition, found: str) -> DefiniteError:
     return DefiniteError(
         f"the source lost a part of its log that was read before: a batch was planned up to {end}, but the log ends at {found}",
         place=str(end),
@@ -277,11 +287,11 @@ def lost_log(end: BinlogPosition, found: str) -> DefiniteError:
     )
 
 
-def _range(mirror: IndexedLogFile, start: BinlogPosition, end: BinlogPosition) -> tuple[int, int]:
+def _range(log_file: IndexedLogFile, start: BinlogPosition, end: BinlogPosition) -> tuple[int, int]:
     """Return the part of a log file that lies in [start, end)."""
-    number = file_number(mirror.name)
-    begin = start.offset if mirror.name == start.file else mirror.start
-    stop = end.offset if mirror.name == end.file else mirror.safe_end
+    number = file_number(log_file.name)
+    begin = start.offset if log_file.name == start.file else log_file.start
+    stop = end.offset if log_file.name == end.file else log_file.safe_end
     if number < file_number(start.file) or number > file_number(end.file):
         return 0, 0
     return begin, stop
@@ -295,10 +305,10 @@ def _barriers(groups: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _FileRange:
     """Bytes [begin, stop) of one file, the groups that end in them, and the addresses of those groups."""
 
-    mirror: IndexedLogFile
+    log_file: IndexedLogFile
     begin: int
     stop: int
     groups: npt.NDArray[np.int64]
@@ -312,18 +322,18 @@ class _Stretch:
         owners = np.searchsorted(self.groups[:, scan.END], offsets)
         inside = (owners < len(self.groups)) & (offsets > self.begin)
         owner = self.groups[owners[inside]]
-        counting = ~np.isin(owner[:, scan.KIND], LEFT_OUT) & (owner[:, scan.UNDONE] == 0)
+        counting = ~np.isin(owner[:, scan.KIND], UNCOUNTED) & (owner[:, scan.UNDONE] == 0)
         bounds = np.union1d(self.groups[:, scan.END], offsets[inside][counting])
         return bounds[(bounds > self.begin) & (bounds < self.stop)]
 
-    def described(self, segment: Segment, *, mariadb: bool) -> Segment:
+    def with_reader_details(self, segment: Segment, *, mariadb: bool) -> Segment:
         """Return a segment of this range with everything that its reader needs."""
         ends = self.groups[:, scan.END]
         first, last = int(np.searchsorted(ends, segment.start, side="right")), int(np.searchsorted(ends, segment.end))
         addresses = self.addresses
         skips = tuple(skip for skip in addresses.skips if segment.start <= skip.start < segment.end)
         inserts = tuple(insert for insert in addresses.inserts if segment.start <= insert.at < segment.end)
-        packed = bool(self.groups[first : last + 1, scan.PACKED].any() or skips or inserts)
+        needs_expansion = bool(self.groups[first : last + 1, scan.PACKED].any() or skips or inserts)
         shift, open_transaction = (int(addresses.shifts[first]) if first < len(ends) else addresses.shift), None
         if first < len(ends) and segment.start > self.groups[first, scan.START] and self.groups[first, scan.ROWS]:
             group = self.groups[first]
@@ -332,7 +342,9 @@ class _Stretch:
             )
             at = int(np.searchsorted(self.splits[:, scan.SPLIT_AT], segment.start))
             shift += int(self.splits[at, scan.SPLIT_GROWTH])
-        return replace(segment, shift=shift, packed=packed, skips=skips, inserts=inserts, open_transaction=open_transaction)
+        return replace(
+            segment, shift=shift, needs_expansion=needs_expansion, skips=skips, inserts=inserts, open_transaction=open_transaction
+        )
 
 
 def _unquoted(name: str) -> str:
@@ -345,10 +357,10 @@ def _nearest(bounds: npt.NDArray[np.int64], wanted: int, stop: int) -> int:
     return min(near, key=lambda bound: abs(bound - wanted), default=stop)
 
 
-def _queries(mirror: IndexedLogFile, begin: int, stop: int) -> Iterator[Query]:
+def _queries(log_file: IndexedLogFile, begin: int, stop: int) -> Iterator[Query]:
     """Return the statements of one group, except those that only delimit a transaction."""
-    tail = CHECKSUM_SIZE if mirror.checksum else 0
-    with mirror.path.open("rb") as file:
+    tail = CHECKSUM_SIZE if log_file.checksum else 0
+    with log_file.path.open("rb") as file:
         at = begin
         while at < stop:
             file.seek(at)
@@ -356,11 +368,11 @@ def _queries(mirror: IndexedLogFile, begin: int, stop: int) -> Iterator[Query]:
             size = int.from_bytes(header[9:13], "little")
             if size < HEADER_SIZE:
                 raise DefiniteError(
-                    "the relay's file is damaged", place=f"{mirror.path}:{at}", hint="check the disk of the state directory"
+                    "the relay's file is damaged", place=f"{log_file.path}:{at}", hint="check the disk of the state directory"
                 )
             if header[4] in _STATEMENTS:
                 event = header + file.read(size - HEADER_SIZE - tail)
-                query = _parse_statement(event, f"{mirror.name}:{at}")
+                query = _parse_statement(event, f"{log_file.name}:{at}")
                 if not query.statement.upper().startswith(_INERT):
                     yield query
             at += size

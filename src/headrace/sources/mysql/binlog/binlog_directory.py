@@ -159,23 +159,25 @@ class DirectoryLog(IndexedLog):
                 place=str(self._directory),
                 hint=_COPY_AGAIN,
             )
-        head, mirror = read_head(path), self._open(path.name, path, offset)
-        mirror.checksum, mirror.created = head.checksum, head.created
+        head, log_file = read_head(path), self._open(path.name, path, offset)
+        log_file.checksum, log_file.created = head.checksum, head.created
 
-    def _index(self, mirror: IndexedLogFile) -> None:
+    def _index(self, log_file: IndexedLogFile) -> None:
         """Index one file until another follows it."""
-        appender = Appender(mirror, mirror.checksum, in_place=True)
-        at = max(mirror.safe_end, mirror.start)
+        appender = Appender(log_file, log_file.checksum, in_place=True)
+        at = max(log_file.safe_end, log_file.start)
         while not self._stopping:
             # Check for the next file before the size: once it exists, this file is complete.
-            follows = self._follower(mirror)
-            size = mirror.path.stat().st_size
+            follows = self._follower(log_file)
+            size = log_file.path.stat().st_size
             if size < at:
-                raise DefiniteError(f"log file {mirror.name} became shorter while it was read", place=str(mirror.path), hint=_COPY_AGAIN)
+                raise DefiniteError(
+                    f"log file {log_file.name} became shorter while it was read", place=str(log_file.path), hint=_COPY_AGAIN
+                )
             known = self._newest_identity() if size > at else None
             if known is not None:
                 check_file(self._directory, known)
-            for piece in _pieces(mirror.path, at, size):
+            for piece in _pieces(log_file.path, at, size):
                 at += len(piece)
                 self._append(appender, piece)
                 if self._stopping:
@@ -183,8 +185,8 @@ class DirectoryLog(IndexedLog):
             if follows is not None:
                 if appender.safe_end != size:
                     raise DefiniteError(
-                        f"log file {mirror.name} breaks off inside a transaction, but {follows.name} follows it",
-                        place=f"{mirror.path}:{appender.safe_end}",
+                        f"log file {log_file.name} breaks off inside a transaction, but {follows.name} follows it",
+                        place=f"{log_file.path}:{appender.safe_end}",
                         hint=f"{_COPY_AGAIN}; if the server crashed there, cut the file off at that place",
                     )
                 self._enter(follows, len(MAGIC))
@@ -194,8 +196,8 @@ class DirectoryLog(IndexedLog):
             with self.changed:
                 self.changed.wait_for(lambda: self._stopping, _POLL_S)
 
-    def _follower(self, mirror: IndexedLogFile) -> Path | None:
-        number = file_number(mirror.name)
+    def _follower(self, log_file: IndexedLogFile) -> Path | None:
+        number = file_number(log_file.name)
         return next((path for path in find_files(self._directory) if file_number(path.name) == number + 1), None)
 
 

@@ -89,7 +89,7 @@ class IndexedLog:
         self.epoch = 0
         self._limit = limit_bytes
         self._applied: AppliedGroups | None = None
-        self._kept: list[IndexedLogFile] = []
+        self._retained: list[IndexedLogFile] = []
         """Files before the committed position that hold bytes of prepared XA transactions."""
         self._committed = 0
         self._received = 0
@@ -119,21 +119,21 @@ class IndexedLog:
         with self.changed:
             self._identified = position
             number = file_number(position.file)
-            for mirror in [mirror for mirror in self.files if file_number(mirror.name) < number]:
-                self._clear(mirror, int(mirror.safe_end), position.prepared)
-                self._free(mirror, int(mirror.safe_end))
-                self.files.remove(mirror)
-                self._kept.append(mirror)
+            for log_file in [log_file for log_file in self.files if file_number(log_file.name) < number]:
+                self._clear(log_file, int(log_file.safe_end), position.prepared)
+                self._free(log_file, int(log_file.safe_end))
+                self.files.remove(log_file)
+                self._retained.append(log_file)
             needed = {one.file for one in position.prepared}
-            for mirror in [mirror for mirror in self._kept if mirror.name not in needed]:
-                self._kept.remove(mirror)
-                self._drop(mirror)
+            for log_file in [log_file for log_file in self._retained if log_file.name not in needed]:
+                self._retained.remove(log_file)
+                self._drop(log_file)
             if self.files and self.files[0].name == position.file:
-                mirror = self.files[0]
-                mirror.groups = mirror.groups[np.searchsorted(mirror.groups[:, scan.END], position.offset, side="right") :]
-                mirror.splits = mirror.splits[np.searchsorted(mirror.splits[:, scan.SPLIT_AT], position.offset, side="right") :]
-                self._clear(mirror, position.offset, position.prepared)
-                self._free(mirror, position.offset)
+                log_file = self.files[0]
+                log_file.groups = log_file.groups[np.searchsorted(log_file.groups[:, scan.END], position.offset, side="right") :]
+                log_file.splits = log_file.splits[np.searchsorted(log_file.splits[:, scan.SPLIT_AT], position.offset, side="right") :]
+                self._clear(log_file, position.offset, position.prepared)
+                self._free(log_file, position.offset)
             self.changed.notify_all()
 
     def stop(self) -> None:
@@ -147,11 +147,11 @@ class IndexedLog:
     def _newest_identity(self) -> BinlogPosition | None:
         """Return the newest position whose log can be identified."""
         with self.changed:
-            for mirror in reversed(self.files):
-                end = mirror.reached
-                identity = identify(mirror, mirror.groups, end, None, None)
+            for log_file in reversed(self.files):
+                end = log_file.reached
+                identity = identify(log_file, log_file.groups, end, None, None)
                 if identity is not None and identity.start < identity.end:
-                    return BinlogPosition(mirror.name, end, epoch=self.epoch, identity=identity)
+                    return BinlogPosition(log_file.name, end, epoch=self.epoch, identity=identity)
             return self._identified
 
     def _begin(self, position: BinlogPosition) -> None:
@@ -165,16 +165,16 @@ class IndexedLog:
     def _wake(self) -> None:
         """Interrupt a blocking call of the thread."""
 
-    def _drop(self, mirror: IndexedLogFile) -> None:
+    def _drop(self, log_file: IndexedLogFile) -> None:
         """Remove a file that is no longer needed."""
 
-    def _clear(self, mirror: IndexedLogFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
+    def _clear(self, log_file: IndexedLogFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
         """Free the disk space before an offset, except prepared transactions."""
 
-    def _free(self, mirror: IndexedLogFile, offset: int) -> None:
-        if offset > mirror.start:
-            self._committed += offset - mirror.start
-            mirror.start = offset
+    def _free(self, log_file: IndexedLogFile, offset: int) -> None:
+        if offset > log_file.start:
+            self._committed += offset - log_file.start
+            log_file.start = offset
 
     def _fail(self, error: HeadraceError) -> None:
         with self.changed:
@@ -182,31 +182,31 @@ class IndexedLog:
             self.changed.notify_all()
 
     def _open(self, name: str, path: Path, offset: int) -> IndexedLogFile:
-        mirror = IndexedLogFile(name, path, offset)
+        log_file = IndexedLogFile(name, path, offset)
         with self.changed:
-            self.files.append(mirror)
+            self.files.append(log_file)
             self.changed.notify_all()
-        return mirror
+        return log_file
 
     def _append(self, appender: Appender, piece: npt.NDArray[np.uint8]) -> None:
         """Publish the whole groups that these bytes complete."""
         found = appender.append(piece)
         for i, (groups, splits) in enumerate(found):
             if self._applied is not None and len(groups):
-                self._applied.mark(groups, f"{appender.mirror.name}:{int(groups[0, scan.END])}")
+                self._applied.mark(groups, f"{appender.log_file.name}:{int(groups[0, scan.END])}")
             with self.changed:
-                mirror = appender.mirror
-                before = mirror.reached
+                log_file = appender.log_file
+                before = log_file.reached
                 if len(groups):
-                    mirror.groups = np.concatenate((mirror.groups, groups))
+                    log_file.groups = np.concatenate((log_file.groups, groups))
                 if len(splits):
-                    mirror.splits = np.concatenate((mirror.splits, splits))
+                    log_file.splits = np.concatenate((log_file.splits, splits))
                 # Events after the last group count too: an idle server may send only such events for a long time.
                 reached = appender.safe_end if i == len(found) - 1 else int(groups[-1, scan.END]) if len(groups) else 0
-                mirror.safe_end = max(mirror.safe_end, reached)
+                log_file.safe_end = max(log_file.safe_end, reached)
                 if self.backlog is not None:
-                    self.backlog.received(mirror.name, groups, is_open=appender.is_open)
-                self._received += mirror.safe_end - before
+                    self.backlog.received(log_file.name, groups, is_open=appender.is_open)
+                self._received += log_file.safe_end - before
                 self.changed.notify_all()
                 # One group may exceed the limit: it must be published whole before it can be read and freed.
                 while self._received - self._committed > self._limit and not self._stopping:
@@ -245,21 +245,21 @@ class Relay(IndexedLog):
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True, mode=0o700)
         self._missing = list(position.prepared)
-        self._open_mirror(position.file, position.offset)
+        self._open_file(position.file, position.offset)
 
     def _wake(self) -> None:
         if self._stream is not None:
             self._stream.close()
 
-    def _drop(self, mirror: IndexedLogFile) -> None:
-        mirror.path.unlink(missing_ok=True)
+    def _drop(self, log_file: IndexedLogFile) -> None:
+        log_file.path.unlink(missing_ok=True)
 
-    def _clear(self, mirror: IndexedLogFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
-        at = mirror.start
-        for one in sorted((one for one in prepared if one.file == mirror.name), key=lambda one: one.start):
-            punch_hole(mirror.path, at, min(one.start, offset))
+    def _clear(self, log_file: IndexedLogFile, offset: int, prepared: tuple[Prepared, ...]) -> None:
+        at = log_file.start
+        for one in sorted((one for one in prepared if one.file == log_file.name), key=lambda one: one.start):
+            punch_hole(log_file.path, at, min(one.start, offset))
             at = max(at, one.end)
-        punch_hole(mirror.path, at, offset)
+        punch_hole(log_file.path, at, offset)
 
     def _run(self) -> None:
         pause_s, failing_since = 0.1, 0.0
@@ -293,11 +293,11 @@ class Relay(IndexedLog):
         while self._missing and not self._stopping:
             self._fetch(self._missing[-1])
             self._missing.pop()
-        mirror = self.files[-1]
-        resume = BinlogPosition(mirror.name, mirror.reached, epoch=self.epoch)
+        log_file = self.files[-1]
+        resume = BinlogPosition(log_file.name, log_file.reached, epoch=self.epoch)
         stream = self._stream = ReplicationStream(self.address, resume, identity=self.identity)
         appender: Appender | None = None
-        checksum = mirror.checksum
+        checksum = log_file.checksum
         if self.backlog is not None:
             self.backlog.set_server_clock(stream.clock_skew_us)
         try:
@@ -316,7 +316,7 @@ class Relay(IndexedLog):
                 if isinstance(piece, NewFormat):
                     checksum = piece.checksum
                     if appender is not None:
-                        appender.mirror.checksum, appender.mirror.created = checksum, piece.created
+                        appender.log_file.checksum, appender.log_file.created = checksum, piece.created
                 elif isinstance(piece, NewFile):
                     if appender is not None:
                         appender.close()
@@ -350,8 +350,8 @@ class Relay(IndexedLog):
             stream.close()
         if at != one.end and not self._stopping:
             raise TransientError(f"the source did not send its log up to {one.file}:{one.end}", place=str(self.address))
-        if all(mirror.name != one.file for mirror in (*self.files, *self._kept)):
-            self._kept.append(IndexedLogFile(one.file, path, one.end))
+        if all(log_file.name != one.file for log_file in (*self.files, *self._retained)):
+            self._retained.append(IndexedLogFile(one.file, path, one.end))
 
     def _file(self, news: NewFile, resume: BinlogPosition) -> IndexedLogFile:
         current = self.files[-1]
@@ -362,9 +362,9 @@ class Relay(IndexedLog):
         with contextlib.suppress(LogPurged):
             # A server whose log is reset may still send the end of the old file, and then the next file of the new log.
             self._watch.check(self._newest_identity())
-        return self._open_mirror(news.name, news.offset)
+        return self._open_file(news.name, news.offset)
 
-    def _open_mirror(self, name: str, offset: int) -> IndexedLogFile:
+    def _open_file(self, name: str, offset: int) -> IndexedLogFile:
         path = self._directory / Path(name).name
         path.touch(mode=0o600)
         return self._open(name, path, offset)
@@ -373,11 +373,11 @@ class Relay(IndexedLog):
 class Appender:
     """Appends a connection's bytes to one log file and scans them. `in_place`: only scans an existing file."""
 
-    def __init__(self, mirror: IndexedLogFile, checksum: bool, *, in_place: bool = False) -> None:
-        self.mirror = mirror
-        mirror.checksum = checksum
-        self._file = None if in_place else mirror.path.open("r+b", buffering=0)
-        self._offset = mirror.reached
+    def __init__(self, log_file: IndexedLogFile, checksum: bool, *, in_place: bool = False) -> None:
+        self.log_file = log_file
+        log_file.checksum = checksum
+        self._file = None if in_place else log_file.path.open("r+b", buffering=0)
+        self._offset = log_file.reached
         """The log offset of the first byte of `_rest`."""
         self.safe_end = self._offset
         self.fault: DefiniteError | None = None
@@ -407,8 +407,8 @@ class Appender:
             state[scan.GROUPS] = state[scan.SPLITS] = 0
             groups = np.empty((_GROUPS_PER_SCAN, scan.GROUP_COLUMNS), dtype=np.int64)
             splits = np.empty((_GROUPS_PER_SCAN, scan.SPLIT_COLUMNS), dtype=np.int64)
-            status = scan.scan_groups(data, len(data), self._offset, self.mirror.checksum, SPLIT_BYTES, groups, splits, state)
-            whole, self.fault = complete(groups[: state[scan.GROUPS]], partial(self._event_at, data), self.mirror.name)
+            status = scan.scan_groups(data, len(data), self._offset, self.log_file.checksum, SPLIT_BYTES, groups, splits, state)
+            whole, self.fault = complete(groups[: state[scan.GROUPS]], partial(self._event_at, data), self.log_file.name)
             found.append((whole, splits[: state[scan.SPLITS]]))
             if self.fault is not None or status != scan.NO_ROOM:
                 break
@@ -432,24 +432,24 @@ class Appender:
         if offset >= self._offset:
             view = data.data[offset - self._offset :]
         else:
-            with self.mirror.path.open("rb") as file:
+            with self.log_file.path.open("rb") as file:
                 header = os.pread(file.fileno(), HEADER_SIZE, offset)
                 view = memoryview(os.pread(file.fileno(), int.from_bytes(header[9:13], "little"), offset))
-        return view[: int.from_bytes(view[9:13], "little") - (CHECKSUM_SIZE if self.mirror.checksum else 0)]
+        return view[: int.from_bytes(view[9:13], "little") - (CHECKSUM_SIZE if self.log_file.checksum else 0)]
 
     def _read_format(self, data: npt.NDArray[np.uint8]) -> None:
         size = int.from_bytes(data[9:13].tobytes(), "little")
-        place = f"{self.mirror.name}:{self._offset}"
+        place = f"{self.log_file.name}:{self._offset}"
         if data[4] != FORMAT_DESCRIPTION_EVENT:
             raise truncated("FORMAT_DESCRIPTION", place)
         if HEADER_SIZE + CHECKSUM_SIZE <= size <= len(data):
             check_format_description(data[:size].tobytes(), place)
-            self.mirror.created = created_at(data[:size].tobytes())
-            self.mirror.checksum = parse_format_description(data[HEADER_SIZE:size].tobytes(), place).checksum
+            self.log_file.created = created_at(data[:size].tobytes())
+            self.log_file.checksum = parse_format_description(data[HEADER_SIZE:size].tobytes(), place).checksum
 
     def _error(self, status: int, data: npt.NDArray[np.uint8]) -> DefiniteError:
         offset = int(self._state[scan.ERROR_AT])
-        place = f"{self.mirror.name}:{offset}"
+        place = f"{self.log_file.name}:{offset}"
         if status == scan.BAD_CHECKSUM:
             return DefiniteError(
                 "a binary log event is damaged: its checksum is wrong",

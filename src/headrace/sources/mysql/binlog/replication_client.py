@@ -87,7 +87,7 @@ Piece = npt.NDArray[np.uint8] | NewFile | NewFormat | Heartbeat | None
 """Bytes of the current file (a view, valid until the next piece), a change of file or format, a heartbeat, or None for anything else."""
 
 
-class AnotherServer(DefiniteError):
+class WrongServer(DefiniteError):
     """The server is not the one whose log was read so far."""
 
 
@@ -137,7 +137,7 @@ class ReplicationStream:
             state[packets.OUT] = 0
             status = packets.deframe(self._raw, self._filled, self._events, state)
             if state[packets.OUT]:
-                yield from self._follow_format(self._events[: state[packets.OUT]])
+                yield from self._take_format(self._events[: state[packets.OUT]])
                 continue
             if status == packets.MORE:
                 self._receive()
@@ -150,7 +150,7 @@ class ReplicationStream:
                 if status == packets.SERVER_STATUS and self._is_end(payload):
                     return
                 if status == packets.ARTIFICIAL:
-                    yield self._news(payload)
+                    yield self._parse_control(payload)
 
     def _check_identity(self, identity: str) -> None:
         """Raise if the host name leads to another server, for example after a failover: file and offset mean something else there."""
@@ -158,7 +158,7 @@ class ReplicationStream:
             cursor.execute(f"SELECT @@global.{'server_id' if is_mariadb(self._connection) else 'server_uuid'}")
             found = str(cursor.fetchone()[0])
         if found != identity:
-            raise AnotherServer(
+            raise WrongServer(
                 f"another server answers at the source's address: {found} instead of {identity}",
                 place=str(self._address),
                 hint="start Headrace again with the same state: it goes on there by GTID, if that server has what is needed",
@@ -215,7 +215,7 @@ class ReplicationStream:
             )
         return BinlogPosition(str(found[5]).partition(";")[0], len(MAGIC), epoch=position.epoch)
 
-    def _follow_format(self, piece: npt.NDArray[np.uint8]) -> Iterator[Piece]:
+    def _take_format(self, piece: npt.NDArray[np.uint8]) -> Iterator[Piece]:
         """Record the format description at the beginning of a file: a server may change its checksum algorithm at any rotation.
 
         A wide request is answered with the format from the beginning of the file. It is reported as `NewFormat` and is not part of the log
@@ -225,7 +225,7 @@ class ReplicationStream:
             size = int.from_bytes(piece[9:13].tobytes(), "little")
             if not HEADER_SIZE <= size <= len(piece):
                 raise TransientError("the replication stream cannot be read", place=str(self._address))
-            news = self._news(b"\0" + piece[:size].tobytes())
+            news = self._parse_control(b"\0" + piece[:size].tobytes())
             if self._format_comes:
                 yield news
                 piece = piece[size:]
@@ -273,7 +273,7 @@ class ReplicationStream:
                 raise translate_error(error, self._address) from error
         raise TransientError("the replication stream cannot be read", place=str(self._address))
 
-    def _news(self, payload: bytes) -> Piece:
+    def _parse_control(self, payload: bytes) -> Piece:
         """Parse a packet that is not part of the file."""
         kind = payload[5]
         body = payload[1 + HEADER_SIZE :]

@@ -25,7 +25,7 @@ import numpy as np
 from headrace.errors import TransientError
 from headrace.retry import retrying
 from headrace.sources.mysql.binlog.relay import write_all
-from headrace.sources.mysql.binlog.replication_client import AnotherServer, NewFile, ReplicationStream
+from headrace.sources.mysql.binlog.replication_client import NewFile, ReplicationStream, WrongServer
 from headrace.sources.mysql.kernels.crc32 import crc32
 from headrace.sources.mysql.segments.event_expander import map_plain
 from headrace.sources.mysql.segments.segment_reader import Segment
@@ -34,7 +34,7 @@ from headrace.sources.mysql.server.position import BinlogPosition
 
 log = logging.getLogger("headrace.mysql")
 
-_PATIENCE_S: Final = 300.0
+_RETRY_TIMEOUT_S: Final = 300.0
 _SCRATCH: Final = ("SPARK_EXECUTOR_DIRS", "LOCAL_DIRS", "SPARK_LOCAL_DIRS")
 """Environment variables with Spark's scratch directories."""
 
@@ -58,7 +58,7 @@ def open_segment(segment: Segment, address: MySQLAddress | None) -> Iterator[Seg
     with ExitStack() as files:
 
         def place(path: str, file: str, start: int, end: int, crc: str) -> str:
-            if "/" in path and _is_sound(path, start, end, crc):
+            if "/" in path and _has_planned_bytes(path, start, end, crc):
                 return path
             assert address is not None, "log files are not proven"
             return files.enter_context(_fetched(address, segment.server, file, start, end, crc))
@@ -75,7 +75,7 @@ def _crc(path: str, start: int, end: int) -> str:
     return f"{crc32(piece.buf, piece.start, piece.end):08x}"
 
 
-def _is_sound(path: str, start: int, end: int, crc: str) -> bool:
+def _has_planned_bytes(path: str, start: int, end: int, crc: str) -> bool:
     """Whether the file exists and holds the planned bytes."""
     try:
         size = Path(path).stat().st_size
@@ -93,8 +93,8 @@ def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int
     place = f"{file}:{start}"
     with tempfile.TemporaryFile(dir=_scratch(), prefix="headrace-") as copy:
         try:
-            retrying(functools.partial(_fetch, address, server, file, start, end, copy), deadline_s=_PATIENCE_S)
-        except AnotherServer as error:
+            retrying(functools.partial(_fetch, address, server, file, start, end, copy), deadline_s=_RETRY_TIMEOUT_S)
+        except WrongServer as error:
             raise TransientError(error.message, place=place, hint="start again with the same state: it goes on there by GTID") from error
         path = f"/proc/self/fd/{copy.fileno()}"
         if _crc(path, start, end) != crc:

@@ -26,7 +26,7 @@ class TypeText:
     serial: bool = False
 
 
-class Written(Enum):
+class DefaultForm(Enum):
     """The form in which a default was written."""
 
     STRING = auto()
@@ -40,7 +40,7 @@ class DefaultText:
     """A default: a string's content, a number, the hexadecimal digits of a bit literal, or an expression as written."""
 
     text: str
-    written: Written
+    written: DefaultForm
 
 
 @dataclass(frozen=True, slots=True)

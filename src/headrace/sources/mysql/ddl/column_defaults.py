@@ -11,7 +11,7 @@ from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal, InvalidOperatio
 from typing import Final
 
 from headrace.model.schema import INTEGERS, Column, Kind
-from headrace.sources.mysql.ddl.ast import DefaultText, Written
+from headrace.sources.mysql.ddl.ast import DefaultForm, DefaultText
 
 _NOW: Final = re.compile(r"\(?\s*(?:current_timestamp|now|localtime|localtimestamp)\s*(?:\(\s*(\d*)\s*\))?\s*\)?", re.IGNORECASE)
 _WIDE: Final = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
@@ -23,18 +23,18 @@ _CLOCK: Final = re.compile(r"(-?)(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?"
 
 def default_of(column: Column, default: DefaultText, *, mariadb: bool) -> str:
     """Return a default as the server prints it; an expression if the text does not show how the server converts it."""
-    if default.written is Written.EXPRESSION:
+    if default.written is DefaultForm.EXPRESSION:
         return _expression(column, default.text)
-    if default.written is Written.BITS:
+    if default.written is DefaultForm.BITS:
         return _bits(column, bytes.fromhex(default.text))
     if column.kind is Kind.TIME:
         # A fraction that is too long is cut off by MariaDB and rounded by MySQL.
         return _time(column, default.text, ROUND_DOWN if mariadb else ROUND_HALF_UP)
     if column.kind is Kind.YEAR:
         return _year(default)
-    if column.kind is Kind.BIT and default.written is Written.STRING:
+    if column.kind is Kind.BIT and default.written is DefaultForm.STRING:
         return _bits(column, default.text.encode())
-    if default.written is Written.NUMBER and not _is_printed(column, default.text):
+    if default.written is DefaultForm.NUMBER and not _is_printed(column, default.text):
         return f"({default.text})"
     return _literal(column, default.text)
 
@@ -117,7 +117,7 @@ def _number(column: Column, text: str, scale: int) -> str:
 
 def _year(default: DefaultText) -> str:
     """Years of one or two digits are in this century or the last, but the number 0 is the year 0000."""
-    if not default.text.isdecimal() or len(default.text) > 3 or (int(default.text) == 0 and default.written is Written.NUMBER):
+    if not default.text.isdecimal() or len(default.text) > 3 or (int(default.text) == 0 and default.written is DefaultForm.NUMBER):
         return default.text.zfill(4) if default.text.isdecimal() else default.text
     if len(default.text) == 3:
         return f"({default.text})"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from headrace.model.schema import Column, Kind
-from headrace.sources.mysql.ddl.ast import ColumnText, DefaultText, TypeText, Written
+from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText, TypeText
 from headrace.sources.mysql.ddl.column_defaults import default_of
 from headrace.sources.mysql.ddl.dialect import Dialect
 
@@ -112,7 +112,7 @@ def _default(column: Column, text: ColumnText, setting: Setting) -> str | None:
     # MariaDB shows the zero date as the default of a required column that is only set ON UPDATE.
     shown = setting.dialect.mariadb and text.on_update
     if (implicit or shown) and not _is_nullable(text, setting) and not text.generated:
-        return default_of(column, DefaultText("0", Written.NUMBER), mariadb=setting.dialect.mariadb)
+        return default_of(column, DefaultText("0", DefaultForm.NUMBER), mariadb=setting.dialect.mariadb)
     return None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from headrace.sources.mysql.ddl.ast import ColumnText, DefaultText, TypeText, Written
+from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText, TypeText
 from headrace.sources.mysql.ddl.dialect import ORACLE, REAL_AS_FLOAT
 from headrace.sources.mysql.ddl.lexer import Form
 from headrace.sources.mysql.ddl.token_cursor import Cursor
@@ -326,7 +326,7 @@ def parse_default(cursor: Cursor) -> DefaultText | None:
         cursor.next()
         if not _goes_on(cursor):
             _operand(cursor)
-    return DefaultText(cursor.text_since(start), Written.EXPRESSION)
+    return DefaultText(cursor.text_since(start), DefaultForm.EXPRESSION)
 
 
 _NULL: Final = "\0NULL"
@@ -340,28 +340,28 @@ def _literal(cursor: Cursor) -> DefaultText | None:
         start = cursor.next()
         text = cursor.string() if cursor.peek().form is Form.STRING else None
         if text is not None and text.isascii() and start.keyword not in _WIDE:
-            return DefaultText(text, Written.STRING)
+            return DefaultText(text, DefaultForm.STRING)
         if text is None:
             cursor.next()
         # The server decodes these bytes in the named character set.
-        return DefaultText(cursor.text_since(start), Written.EXPRESSION)
+        return DefaultText(cursor.text_since(start), DefaultForm.EXPRESSION)
     token = cursor.peek()
     if token.form is Form.STRING:
-        return DefaultText(cursor.string(), Written.STRING)
+        return DefaultText(cursor.string(), DefaultForm.STRING)
     if token.form is Form.NUMBER:
-        return DefaultText(cursor.next().text, Written.NUMBER)
+        return DefaultText(cursor.next().text, DefaultForm.NUMBER)
     if token.form is Form.BITS:
-        return DefaultText(cursor.next().text, Written.BITS)
+        return DefaultText(cursor.next().text, DefaultForm.BITS)
     if token.form is Form.SIGN and token.text in "+-" and cursor.peek(1).form is Form.NUMBER:
         cursor.next()
-        return DefaultText(("-" if token.text == "-" else "") + cursor.next().text, Written.NUMBER)
+        return DefaultText(("-" if token.text == "-" else "") + cursor.next().text, DefaultForm.NUMBER)
     if cursor.accept("NULL"):
-        return DefaultText(_NULL, Written.NUMBER)
+        return DefaultText(_NULL, DefaultForm.NUMBER)
     if word := cursor.accept_any("TRUE", "FALSE"):
-        return DefaultText("1" if word == "TRUE" else "0", Written.NUMBER)
+        return DefaultText("1" if word == "TRUE" else "0", DefaultForm.NUMBER)
     if cursor.keyword() in ("DATE", "TIME", "TIMESTAMP") and cursor.peek(1).form is Form.STRING:
         cursor.next()
-        return DefaultText(cursor.string(), Written.STRING)
+        return DefaultText(cursor.string(), DefaultForm.STRING)
     return None
 
 

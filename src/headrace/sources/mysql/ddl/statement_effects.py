@@ -51,7 +51,7 @@ from headrace.sources.mysql.ddl.dialect import STRICT, Dialect
 from headrace.sources.mysql.ddl.lexer import NotUnderstood
 from headrace.sources.mysql.ddl.statement_grammar import parse_statement
 from headrace.sources.mysql.ddl.table_diff import changes_between
-from headrace.sources.mysql.ddl.table_draft import Draft, Misfit, empty_table
+from headrace.sources.mysql.ddl.table_draft import ClauseMismatch, Draft, empty_table
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.events.query_session import Session
 
@@ -62,7 +62,7 @@ _LOGS_CASCADES: Final = 90_600
 
 
 @dataclass(frozen=True, slots=True)
-class Meaning:
+class StatementEffects:
     """The effect of a statement."""
 
     changes: tuple[SchemaChange, ...] = ()
@@ -79,39 +79,39 @@ class Meaning:
     why: str = ""
 
 
-def interpret(query: Query, catalogue: SchemaCatalog, dialect: Dialect) -> Meaning:
+def interpret(query: Query, catalog: SchemaCatalog, dialect: Dialect) -> StatementEffects:
     """Return the effect of a QUERY event's statement. It never raises: a statement that is not understood is reported as unknown."""
     session = query.session
     if session.is_void_alter:
-        return Meaning()
+        return StatementEffects()
     try:
         found = parse_statement(query.statement, query.database, dialect, session.sql_mode)
     except NotUnderstood as error:
-        return Meaning(unknown=True, why=str(error))
+        return StatementEffects(unknown=True, why=str(error))
     setting = Setting(dialect, session.server_charset or _FALLBACK_CHARSET, session.explicit_timestamps)
-    interpreter = _Interpreter(catalogue, setting, query.database, session)
+    interpreter = _Interpreter(catalog, setting, query.database, session)
     return interpreter.run_failed(found) if query.error_code else interpreter.run(found)
 
 
 @dataclass(slots=True)
 class _Interpreter:
-    catalogue: SchemaCatalog
+    catalog: SchemaCatalog
     setting: Setting
     database: str
     session: Session
-    meaning: Meaning = field(default_factory=Meaning)
+    meaning: StatementEffects = field(default_factory=StatementEffects)
 
-    def run(self, found: StatementText) -> Meaning:
+    def run(self, found: StatementText) -> StatementEffects:
         match found:
             case Ignored():
                 pass
             case RowStatement(verb):
-                self.meaning = Meaning(rows=verb)
+                self.meaning = StatementEffects(rows=verb)
             case CreateTableText():
                 self.create_table(found)
             case CreateTemporary(table):
-                if table in self.catalogue.tables:
-                    self.meaning = Meaning(
+                if table in self.catalog.tables:
+                    self.meaning = StatementEffects(
                         unknown=True, why="a temporary table hides it, and the log does not distinguish their statements"
                     )
             case DropTables(tables):
@@ -132,7 +132,7 @@ class _Interpreter:
                 self.drop_database(database)
         return self.meaning
 
-    def run_failed(self, found: StatementText) -> Meaning:
+    def run_failed(self, found: StatementText) -> StatementEffects:
         """Apply a statement that failed half-way."""
         match found:
             case CreateTableText(table) if found.or_replace:
@@ -148,21 +148,21 @@ class _Interpreter:
         return self.meaning
 
     def take(self, change: SchemaChange) -> None:
-        self.catalogue = apply(change, self.catalogue)
+        self.catalog = apply(change, self.catalog)
         self.meaning = replace(self.meaning, changes=(*self.meaning.changes, change))
 
     def lose(self, table: TableName, why: str) -> None:
         """Mark a table that exists, but whose definition is unknown."""
-        if table in self.catalogue.tables:
-            tables = {name: schema for name, schema in self.catalogue.tables.items() if name != table}
-            self.catalogue = replace(self.catalogue, tables=tables)
+        if table in self.catalog.tables:
+            tables = {name: schema for name, schema in self.catalog.tables.items() if name != table}
+            self.catalog = replace(self.catalog, tables=tables)
         self.meaning = replace(self.meaning, opaque=(*self.meaning.opaque, table), why=self.meaning.why or why)
 
     def disturb(self, *tables: TableName) -> None:
         self.meaning = replace(self.meaning, disturbed=(*self.meaning.disturbed, *tables))
 
     def database_charset(self, database: str) -> str:
-        return self.catalogue.charsets.get(database, self.setting.charset)
+        return self.catalog.charsets.get(database, self.setting.charset)
 
     def loses_rows(self, keys: Iterable[KeyText]) -> bool:
         """Whether a new foreign key can change rows without row events. A later statement may drop the key before the preflight checks it.
@@ -197,12 +197,12 @@ class _Interpreter:
 
     def create_table(self, found: CreateTableText) -> None:
         name = found.table
-        if name in self.catalogue.tables and found.if_not_exists and not found.or_replace:
+        if name in self.catalog.tables and found.if_not_exists and not found.or_replace:
             return
         if found.selects or self.loses_rows(found.keys):
             self.meaning = replace(self.meaning, filled=(name,))
         if found.like is not None:
-            model = self.catalogue.tables.get(found.like)
+            model = self.catalog.tables.get(found.like)
             if model is None:
                 self.lose(name, f"it was made like {found.like}, which is not known")
             else:
@@ -216,13 +216,13 @@ class _Interpreter:
         draft.set_options(found.options, database_charset)
         try:
             draft.create(found.columns, found.keys)
-        except Misfit as misfit:
+        except ClauseMismatch as misfit:
             self.lose(name, str(misfit))
             return
         self.take(CreateTable(draft.finish()))
 
     def rename(self, old: TableName, new: TableName) -> None:
-        if old in self.catalogue.tables:
+        if old in self.catalog.tables:
             self.take(RenameTable(old, new))
         else:
             # An unknown name may be a view, which has no rows. The caller finds out when it captures the new name.
@@ -240,7 +240,7 @@ class _Interpreter:
                 self.take(DropTable(clause.other))
         if disturbs:
             return
-        schema, rewritten = self.catalogue.tables.get(table), False
+        schema, rewritten = self.catalog.tables.get(table), False
         versioned = next((clause for clause in found.clauses if isinstance(clause, Versioning)), None)
         renames = [clause for clause in found.clauses if isinstance(clause, RenameTo)]
         if schema is None:
@@ -261,7 +261,7 @@ class _Interpreter:
                 for change in changes_between(schema, altered, draft.origins):
                     self.take(change)
                 rewritten = _recomputes(found, schema, altered) or self.moves_times(schema) or self.merges_names(found, altered)
-            except Misfit as misfit:
+            except ClauseMismatch as misfit:
                 self.lose(table, str(misfit))
         if found.ignore or rewritten or self.loses_rows(_new_keys(found)) or _empties(found):
             self.disturb(renames[-1].table if renames else table)
@@ -270,7 +270,7 @@ class _Interpreter:
 
     def create_database(self, found: CreateDatabaseText) -> None:
         name = found.database
-        if name in self.catalogue.charsets:
+        if name in self.catalog.charsets:
             if found.if_not_exists and not found.or_replace:
                 return
             self.drop_database(name)
@@ -278,11 +278,11 @@ class _Interpreter:
 
     def alter_database(self, found: AlterDatabaseText) -> None:
         charset = charset_of(found.options.charset, found.options.collation, self.database_charset(found.database))
-        if charset != self.catalogue.charsets.get(found.database):
+        if charset != self.catalog.charsets.get(found.database):
             self.take(AlterDatabase(found.database, charset))
 
     def drop_database(self, database: str) -> None:
-        for name in sorted(name for name in self.catalogue.tables if name.database == database):
+        for name in sorted(name for name in self.catalog.tables if name.database == database):
             self.take(DropTable(name))
         self.take(DropDatabase(database))
 

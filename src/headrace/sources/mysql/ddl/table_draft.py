@@ -22,6 +22,7 @@ from headrace.sources.mysql.ddl.ast import (
     Clause,
     ColumnText,
     ConvertTo,
+    DefaultForm,
     DefaultText,
     DropColumnClause,
     DropKey,
@@ -30,7 +31,6 @@ from headrace.sources.mysql.ddl.ast import (
     RenameColumnClause,
     RenameKey,
     SetOptions,
-    Written,
 )
 from headrace.sources.mysql.ddl.column_defaults import default_of
 from headrace.sources.mysql.ddl.column_definition import (
@@ -46,12 +46,12 @@ from headrace.sources.mysql.ddl.column_definition import (
 _DIVISIBLE: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.GEOMETRY})
 
 
-class Misfit(ValueError):
+class ClauseMismatch(ValueError):
     """A clause does not fit the known table."""
 
 
 @dataclass(frozen=True, slots=True)
-class Drafted:
+class DraftColumn:
     """A column of the draft, and its name before the statement; None for a new one."""
 
     column: Column
@@ -75,7 +75,7 @@ class Draft:
 
     def __init__(self, schema: TableSchema, setting: Setting) -> None:
         self.name = schema.name
-        self.columns = [Drafted(column, column.name) for column in schema.columns]
+        self.columns = [DraftColumn(column, column.name) for column in schema.columns]
         primary = [Key(PRIMARY, schema.primary_key, unique=True)] if schema.primary_key else []
         # Whether an index part is a prefix depends on the geometry type, even if the type changes later.
         geometries = {column.name for column in schema.columns if column.kind is Kind.GEOMETRY}
@@ -114,7 +114,7 @@ class Draft:
 
     def create(self, columns: Iterable[ColumnText], keys: Iterable[KeyText]) -> None:
         for text in columns:
-            self.columns.append(Drafted(self._define(text)))
+            self.columns.append(DraftColumn(self._define(text)))
         self._promote()
         for key in keys:
             self._add_key(key)
@@ -137,7 +137,7 @@ class Draft:
             elif isinstance(clause, ConvertTo):
                 self.charset = self._converted = charset_of(clause.charset, clause.collation, database_charset)
         if self._converted and not self._setting.dialect.mariadb and any(map(_makes_long_text, clauses)):
-            raise Misfit("MySQL makes a smaller type than it was told of a TEXT or BLOB that it converts at the same time")
+            raise ClauseMismatch("MySQL makes a smaller type than it was told of a TEXT or BLOB that it converts at the same time")
         self._drop_keys(clauses)
         self._drop_columns(clauses)
         renamed = self._redefine(clauses)
@@ -147,7 +147,7 @@ class Draft:
         self._adjust(clauses)
         if self._converted:
             if any(_outgrows(one.column, self._converted) for one in self.columns):
-                raise Misfit("a VARCHAR becomes too long for its type when it is converted; servers differ in what they make of it")
+                raise ClauseMismatch("a VARCHAR becomes too long for its type when it is converted; servers differ in what they make of it")
             self.columns = [replace(one, column=convert_column(one.column, self._converted)) for one in self.columns]
         self._add_keys(clauses)
         self._check_names()
@@ -211,11 +211,11 @@ class Draft:
             if isinstance(clause, DropKey):
                 remaining = [key for key in self.keys if key.name.lower() != clause.name.lower()]
                 if len(remaining) == len(self.keys) and not clause.constraint:
-                    raise Misfit(f"it has no index {clause.name}")
+                    raise ClauseMismatch(f"it has no index {clause.name}")
                 self.keys = remaining
             elif isinstance(clause, RenameKey):
                 if not any(key.name.lower() == clause.name.lower() for key in self.keys):
-                    raise Misfit(f"it has no index {clause.name}")
+                    raise ClauseMismatch(f"it has no index {clause.name}")
                 self.keys = [replace(key, name=clause.new_name) if key.name.lower() == clause.name.lower() else key for key in self.keys]
 
     def _redefine(self, clauses: tuple[Clause, ...]) -> dict[str, str]:
@@ -231,7 +231,7 @@ class Draft:
             new = replace(one.column, name=clause.new_name) if isinstance(clause, RenameColumnClause) else self._define(clause.column)
             if new.name != one.column.name:
                 renamed[one.column.name] = new.name
-            self.columns[i] = Drafted(new, one.origin)
+            self.columns[i] = DraftColumn(new, one.origin)
             self._widen(one.column.name)
         return renamed
 
@@ -248,14 +248,14 @@ class Draft:
         for clause in clauses:
             if isinstance(clause, AddColumns):
                 for text in clause.columns:
-                    self._insert(Drafted(self._define(text)), clause.place)
+                    self._insert(DraftColumn(self._define(text)), clause.place)
             elif isinstance(clause, ChangeColumn) and clause.place is not None:
                 # A moving column keeps its position until its clause is applied: others may be placed after it.
                 moving = self._find(clause.column.name)
                 self.columns = [one for one in self.columns if one is not moving]
                 self._insert(moving, clause.place)
 
-    def _insert(self, one: Drafted, place: str | None) -> None:
+    def _insert(self, one: DraftColumn, place: str | None) -> None:
         if place is None:
             self.columns.append(one)
         elif place == FIRST:
@@ -272,7 +272,7 @@ class Draft:
             if isinstance(clause, AlterColumn):
                 found = next((one for one in self.columns if (one.origin or "").lower() == clause.name.lower()), None)
                 if found is None:
-                    raise Misfit(f"it has no column {clause.name}")
+                    raise ClauseMismatch(f"it has no column {clause.name}")
                 column = found.column
                 if column.generated or (column.auto_increment and not _is_expression(clause.default)):
                     # Such a column has no default, whatever the statement contains.
@@ -314,22 +314,22 @@ class Draft:
             column = one.column
             if column.kind is Kind.TIMESTAMP and not column.nullable and not column.generated:
                 if column.default is None or column.name in self._plain:
-                    now = DefaultText("current_timestamp", Written.EXPRESSION)
+                    now = DefaultText("current_timestamp", DefaultForm.EXPRESSION)
                     default = default_of(column, now, mariadb=self._setting.dialect.mariadb)
                     self.columns[i] = replace(one, column=replace(column, default=default))
                 return
 
-    def _find(self, name: str) -> Drafted:
+    def _find(self, name: str) -> DraftColumn:
         found = next((one for one in self.columns if one.column.name.lower() == name.lower()), None)
         if found is None:
-            raise Misfit(f"it has no column {name}")
+            raise ClauseMismatch(f"it has no column {name}")
         return found
 
     def _check_names(self) -> None:
         names = [one.column.name.lower() for one in self.columns]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
-            raise Misfit(f"it has a column {twice} already")
+            raise ClauseMismatch(f"it has a column {twice} already")
 
     # -- indexes
 
@@ -340,7 +340,7 @@ class Draft:
         hidden = "" in text.columns
         name = PRIMARY if text.kind == "primary" else text.name or self._free_name(columns, hidden=not columns or text.columns[0] == "")
         if any(key.name.lower() == name.lower() for key in self.keys):
-            raise Misfit(f"it has an index {name} already")
+            raise ClauseMismatch(f"it has an index {name} already")
         whole = not hidden and text.kind != "spatial" and not any(map(self._is_prefix, columns, text.prefixes))
         unique = text.kind in ("primary", "unique")
         self.keys.append(Key(name, columns, unique, whole, generated=text.kind == "foreign", hidden=hidden))
@@ -376,7 +376,7 @@ def _makes_long_text(clause: Clause) -> bool:
 
 
 def _is_expression(default: DefaultText | None) -> bool:
-    return default is not None and default.written is Written.EXPRESSION
+    return default is not None and default.written is DefaultForm.EXPRESSION
 
 
 def _key_name(key: KeyText) -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection, is_pattern
-from headrace.sources.mysql.preflight.server_facts import Check, Facts, TableFacts, refusal, try_replication
+from headrace.sources.mysql.preflight.server_facts import Check, ServerFacts, TableFacts, refusal, try_replication
 from headrace.sources.mysql.server.tls import default_tls
 from headrace.sources.preflight import Finding, failure, ok, warning
 
@@ -16,7 +16,7 @@ _TRANSACTIONAL: Final = frozenset({"innodb", "rocksdb", "tokudb", "ndbcluster", 
 _RECONNECT: Final = "-- sessions already open keep theirs until they reconnect"
 
 
-def _log(facts: Facts) -> Iterator[Finding]:
+def _log(facts: ServerFacts) -> Iterator[Finding]:
     if facts.is_on("log_bin"):
         yield ok("log_bin", "ON")
     else:
@@ -26,7 +26,7 @@ def _log(facts: Facts) -> Iterator[Finding]:
 def _wanted(name: str, wanted: str, repair: str) -> Check:
     """Check a setting that must have one value. Servers without the setting behave as if it had that value."""
 
-    def check(facts: Facts) -> Iterator[Finding]:
+    def check(facts: ServerFacts) -> Iterator[Finding]:
         value = facts.variable(name, wanted)
         if value.upper() == wanted:
             if name in facts.variables:
@@ -37,10 +37,10 @@ def _wanted(name: str, wanted: str, repair: str) -> Check:
     return check
 
 
-def _sessions(facts: Facts) -> Iterator[Finding]:
+def _sessions(facts: ServerFacts) -> Iterator[Finding]:
     """Check formats that sessions have set for themselves. Only MySQL's performance schema shows them."""
     sql = "SELECT COUNT(*) FROM performance_schema.variables_by_thread WHERE variable_name = 'binlog_format' AND variable_value <> 'ROW'"
-    found = facts.ask_if_allowed(sql) if facts.is_on("performance_schema") and not facts.mariadb else None
+    found = facts.fetch_if_allowed(sql) if facts.is_on("performance_schema") and not facts.mariadb else None
     name = "binlog_format of sessions"
     if found is None:
         yield ok(name, "not visible", "a change logged as a statement stops replication with an error that names it")
@@ -51,7 +51,7 @@ def _sessions(facts: Facts) -> Iterator[Finding]:
         yield ok(name, "all ROW")
 
 
-def _metadata(facts: Facts) -> Iterator[Finding]:
+def _metadata(facts: ServerFacts) -> Iterator[Finding]:
     value = facts.variable("binlog_row_metadata")
     if value.upper() == "FULL":
         yield ok("binlog_row_metadata", value)
@@ -61,19 +61,19 @@ def _metadata(facts: Facts) -> Iterator[Finding]:
         yield warning("binlog_row_metadata", value or "unknown to the server", meaning, repair)
 
 
-def _compression(facts: Facts) -> Iterator[Finding]:
+def _compression(facts: ServerFacts) -> Iterator[Finding]:
     name = "log_bin_compress" if facts.mariadb else "binlog_transaction_compression"
     if name in facts.variables:
         yield ok(name, facts.variable(name), "compressed events are read")
 
 
-def _partial_json(facts: Facts) -> Iterator[Finding]:
+def _partial_json(facts: ServerFacts) -> Iterator[Finding]:
     name = "binlog_row_value_options"
     if name in facts.variables:
         yield ok(name, facts.variable(name) or "''", "partial updates of JSON are read")
 
 
-def _checksum(facts: Facts) -> Iterator[Finding]:
+def _checksum(facts: ServerFacts) -> Iterator[Finding]:
     value = facts.variable("binlog_checksum", "NONE")
     if value.upper() == "NONE":
         yield warning("binlog_checksum", value, "damage to the log would go unnoticed", "SET GLOBAL binlog_checksum = CRC32")
@@ -81,7 +81,7 @@ def _checksum(facts: Facts) -> Iterator[Finding]:
         yield ok("binlog_checksum", value)
 
 
-def _gtid(facts: Facts) -> Iterator[Finding]:
+def _gtid(facts: ServerFacts) -> Iterator[Finding]:
     if facts.mariadb:
         if facts.is_on("gtid_strict_mode"):
             yield ok("gtid_strict_mode", "ON")
@@ -103,7 +103,7 @@ def _gtid(facts: Facts) -> Iterator[Finding]:
         yield warning("enforce_gtid_consistency", consistency, "GTIDs may be broken", "SET GLOBAL enforce_gtid_consistency = ON")
 
 
-def _server_id(facts: Facts) -> Iterator[Finding]:
+def _server_id(facts: ServerFacts) -> Iterator[Finding]:
     value = facts.variable("server_id", "0")
     if value == "0":
         yield failure("server_id", value, "the source has server_id = 0 and serves no replicas", "SET GLOBAL server_id = 101")
@@ -114,7 +114,7 @@ def _server_id(facts: Facts) -> Iterator[Finding]:
         yield ok("server_id", value)
 
 
-def _replica(facts: Facts) -> Iterator[Finding]:
+def _replica(facts: ServerFacts) -> Iterator[Finding]:
     """Check that a replica logs the changes that it replicates."""
     name = "log_slave_updates" if facts.mariadb or "log_replica_updates" not in facts.variables else "log_replica_updates"
     if facts.is_on(name):
@@ -131,7 +131,7 @@ def _replica(facts: Facts) -> Iterator[Finding]:
         yield ok(name, "OFF", "the source is no replica")
 
 
-def _durability(facts: Facts) -> Iterator[Finding]:
+def _durability(facts: ServerFacts) -> Iterator[Finding]:
     for name, loses in (("sync_binlog", "the end of its log"), ("innodb_flush_log_at_trx_commit", "its last transactions")):
         value = facts.variable(name, "1")
         if value == "1":
@@ -141,7 +141,7 @@ def _durability(facts: Facts) -> Iterator[Finding]:
             yield warning(name, value, meaning, f"SET GLOBAL {name} = 1")
 
 
-def _sql_mode(facts: Facts) -> Iterator[Finding]:
+def _sql_mode(facts: ServerFacts) -> Iterator[Finding]:
     modes = set(facts.variable("sql_mode").upper().split(","))
     strict = modes & {"STRICT_TRANS_TABLES", "STRICT_ALL_TABLES", "TRADITIONAL"}
     if strict and ("TRADITIONAL" in modes or {"NO_ZERO_DATE", "NO_ZERO_IN_DATE"} <= modes):
@@ -154,13 +154,13 @@ def _sql_mode(facts: Facts) -> Iterator[Finding]:
         yield warning("sql_mode", "zero dates allowed", meaning, repair)
 
 
-def _time_zones(facts: Facts) -> Iterator[Finding]:
-    found = facts.ask_if_allowed("SELECT COUNT(*) FROM mysql.time_zone_name")
+def _time_zones(facts: ServerFacts) -> Iterator[Finding]:
+    found = facts.fetch_if_allowed("SELECT COUNT(*) FROM mysql.time_zone_name")
     loaded = "not visible" if found is None else "loaded" if int(found[0][0]) else "not loaded"
     yield ok("time zone tables", loaded, "not needed: everything is read in UTC, whatever the server's time_zone")
 
 
-def _names(facts: Facts) -> Iterator[Finding]:
+def _names(facts: ServerFacts) -> Iterator[Finding]:
     value = facts.variable("lower_case_table_names", "0")
     if value == "2":
         meaning = "names keep their spelling but are compared without case: statements may spell a table in two ways"
@@ -169,13 +169,13 @@ def _names(facts: Facts) -> Iterator[Finding]:
         yield ok("lower_case_table_names", value, "names are kept in lower case" if value == "1" else "")
 
 
-def _statements(facts: Facts) -> Iterator[Finding]:
+def _statements(facts: ServerFacts) -> Iterator[Finding]:
     name = "binlog_annotate_row_events" if facts.mariadb else "binlog_rows_query_log_events"
     yield ok(name, facts.variable(name, "OFF"), "whether changes can carry the text of their statement")
 
 
-def _encryption(facts: Facts) -> Iterator[Finding]:
-    cipher = str(dict(facts.ask("SHOW SESSION STATUS LIKE 'Ssl_cipher'")).get("Ssl_cipher", ""))
+def _encryption(facts: ServerFacts) -> Iterator[Finding]:
+    cipher = str(dict(facts.fetch("SHOW SESSION STATUS LIKE 'Ssl_cipher'")).get("Ssl_cipher", ""))
     forced = "the server demands it" if facts.is_on("require_secure_transport") else ""
     if cipher:
         yield ok("TLS", cipher, forced)
@@ -187,8 +187,8 @@ def _encryption(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _prepared(facts: Facts) -> Iterator[Finding]:
-    found = facts.ask_if_allowed("XA RECOVER")
+def _prepared(facts: ServerFacts) -> Iterator[Finding]:
+    found = facts.fetch_if_allowed("XA RECOVER")
     if found is None:
         meaning = "we may not see transactions that were prepared and never ended"
         yield warning("XA RECOVER", "not visible", meaning, f"GRANT XA_RECOVER_ADMIN ON *.* TO {facts.account}")
@@ -223,7 +223,7 @@ SERVER_CHECKS: Final[tuple[Check, ...]] = (
 """The checks that do not depend on the selected tables, in the order in which problems should be repaired."""
 
 
-def check_log_rights(facts: Facts) -> Iterator[Finding]:
+def check_log_rights(facts: ServerFacts) -> Iterator[Finding]:
     """Check the replication privilege by trying it."""
     if not facts.is_on("log_bin"):
         return
@@ -239,14 +239,14 @@ def check_log_rights(facts: Facts) -> Iterator[Finding]:
         yield failure("REPLICATION SLAVE", "no", error.message, error.hint)
     else:
         yield ok("REPLICATION SLAVE", "yes")
-    if facts.may("RELOAD"):
+    if facts.has_privilege("RELOAD"):
         yield ok("RELOAD", "yes")
     else:
         meaning = "needed for consistent snapshots, and to note positions on MySQL without GTIDs"
         yield warning("RELOAD", "no", meaning, f"GRANT RELOAD ON *.* TO {facts.account}")
 
 
-def check_retention(facts: Facts) -> Iterator[Finding]:
+def check_retention(facts: ServerFacts) -> Iterator[Finding]:
     """Check how long the log is kept: a purged file that was not read yet is lost."""
     seconds = float(facts.variable("binlog_expire_logs_seconds", "0")) or float(facts.variable("expire_logs_days", "0")) * _DAY_S
     if not facts.is_on("binlog_expire_logs_auto_purge", "ON"):
@@ -270,7 +270,7 @@ def _span(seconds: float) -> str:
     return f"{seconds:.0f} seconds"
 
 
-def check_selection(facts: Facts, tables: list[TableFacts], selection: Selection) -> Iterator[Finding]:
+def check_selection(facts: ServerFacts, tables: list[TableFacts], selection: Selection) -> Iterator[Finding]:
     """Check the selected tables. Tables that a pattern matches may be created later; tables that are named must exist."""
     repair = f"check --tables and the database; GRANT SELECT ON *.* TO {facts.account}"
     if not tables and facts.lacks_database(selection):
@@ -297,16 +297,16 @@ def check_selection(facts: Facts, tables: list[TableFacts], selection: Selection
             yield warning(f"engine of {table.name}", table.engine, meaning, f"ALTER TABLE {table.quoted} ENGINE = InnoDB")
 
 
-def _check_select(facts: Facts, table: TableFacts) -> Iterator[Finding]:
+def _check_select(facts: ServerFacts, table: TableFacts) -> Iterator[Finding]:
     # Not a constant false condition: MySQL would answer without checking the column privileges.
     try:
-        facts.ask(f"SELECT * FROM {table.quoted} LIMIT 0")
+        facts.fetch(f"SELECT * FROM {table.quoted} LIMIT 0")
     except DefiniteError as error:
         grant = f"GRANT SELECT ON {table.quoted} TO {facts.account}"
         yield failure(f"SELECT on {table.name}", "no", f"we may not read table {table.name}: {error.message}", grant)
 
 
-def check_hidden_databases(facts: Facts, databases: Iterable[str]) -> Iterator[Finding]:
+def check_hidden_databases(facts: ServerFacts, databases: Iterable[str]) -> Iterator[Finding]:
     """Check for filters that keep a selected database out of the log."""
     if refusal(facts.log_filters) is not None:
         return
@@ -321,7 +321,7 @@ def check_hidden_databases(facts: Facts, databases: Iterable[str]) -> Iterator[F
         yield warning(name, value, meaning, repair)
 
 
-def check_cascades_of(facts: Facts, table: TableFacts) -> Iterator[Finding]:
+def check_cascades_of(facts: ServerFacts, table: TableFacts) -> Iterator[Finding]:
     """Check foreign keys that change the table: InnoDB executes them without logging (MySQL logs them from 9.6 on), so the copy would
     diverge.
     """

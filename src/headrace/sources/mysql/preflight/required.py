@@ -12,7 +12,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.sources.mysql.preflight.checks import SERVER_CHECKS, check_cascades_of, check_hidden_databases
-from headrace.sources.mysql.preflight.server_facts import Facts, try_replication
+from headrace.sources.mysql.preflight.server_facts import ServerFacts, try_replication
 from headrace.sources.mysql.server.connection import MySQLAddress, query
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
 
@@ -37,7 +37,7 @@ class ServerIdentity:
 
 def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerIdentity:
     """Raise `DefiniteError` for the first problem that would make replication wrong or impossible."""
-    facts = Facts(connection, address)
+    facts = ServerFacts(connection, address)
     for check in SERVER_CHECKS:
         for finding in check(facts):
             finding.raise_for(address)
@@ -50,7 +50,7 @@ def check_server(connection: Connection[Any], address: MySQLAddress) -> ServerId
 
 def check_tables(connection: Connection[Any], address: MySQLAddress, tables: Iterable[TableName]) -> None:
     """Raise if changes of a table would be missing in the log: excluded by a filter, or made by a foreign key without logging."""
-    facts, chosen = Facts(connection, address), set(tables)
+    facts, chosen = ServerFacts(connection, address), set(tables)
     for finding in check_hidden_databases(facts, {name.database for name in chosen}):
         finding.raise_for(address)
     for table in facts.tables(chosen.__contains__):
@@ -60,7 +60,7 @@ def check_tables(connection: Connection[Any], address: MySQLAddress, tables: Ite
 
 def check_database(connection: Connection[Any], address: MySQLAddress, selection: Selection) -> None:
     """Raise if the selection names tables of the address's database, and that database does not exist."""
-    if Facts(connection, address).lacks_database(selection):
+    if ServerFacts(connection, address).lacks_database(selection):
         raise DefiniteError(
             f"the source has no database {address.database}, or the user may not see it",
             place=str(address),

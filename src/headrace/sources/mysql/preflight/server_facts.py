@@ -38,21 +38,21 @@ class TableFacts:
         return f"{quote_name(self.name.database)}.{quote_name(self.name.table)}"
 
 
-class Facts:
+class ServerFacts:
     """A server's answers. Each query runs when a check first needs it."""
 
     def __init__(self, connection: Connection[Any], address: MySQLAddress) -> None:
         self.connection, self.address = connection, address
         self.mariadb = is_mariadb(connection)
-        self.variables: Mapping[str, str] = {str(name).lower(): str(value) for name, value in self.ask("SHOW GLOBAL VARIABLES")}
+        self.variables: Mapping[str, str] = {str(name).lower(): str(value) for name, value in self.fetch("SHOW GLOBAL VARIABLES")}
 
-    def ask(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    def fetch(self, sql: str, arguments: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
         return query(self.connection, self.address, sql, arguments)
 
-    def ask_if_allowed(self, sql: str) -> list[tuple[Any, ...]] | None:
+    def fetch_if_allowed(self, sql: str) -> list[tuple[Any, ...]] | None:
         """Return None if the account lacks the privilege, or the server does not know the query."""
         try:
-            return self.ask(sql)
+            return self.fetch(sql)
         except DefiniteError:
             return None
 
@@ -73,33 +73,33 @@ class Facts:
     @property
     def account(self) -> str:
         """Return the account, as GRANT writes it."""
-        user, _, host = str(self.ask("SELECT CURRENT_USER()")[0][0]).rpartition("@")
+        user, _, host = str(self.fetch("SELECT CURRENT_USER()")[0][0]).rpartition("@")
         return f"'{user}'@'{host}'"
 
     def log_filters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the databases that are logged exclusively, and those that are excluded."""
-        status = self.ask("SHOW MASTER STATUS" if self.mariadb else "SHOW BINARY LOG STATUS")
+        status = self.fetch("SHOW MASTER STATUS" if self.mariadb else "SHOW BINARY LOG STATUS")
         only, without = (str(status[0][2] or ""), str(status[0][3] or "")) if status else ("", "")
         return tuple(filter(None, only.split(","))), tuple(filter(None, without.split(",")))
 
     def is_replica(self) -> bool | None:
         """Whether the server is a replica; None if the account may not see it."""
-        found = self.ask_if_allowed("SHOW ALL SLAVES STATUS" if self.mariadb else "SHOW REPLICA STATUS")
+        found = self.fetch_if_allowed("SHOW ALL SLAVES STATUS" if self.mariadb else "SHOW REPLICA STATUS")
         return None if found is None else bool(found)
 
-    def may(self, privilege: str) -> bool:
+    def has_privilege(self, privilege: str) -> bool:
         """Whether a global privilege was granted to the account or to one of its roles."""
-        grants = self.ask("SHOW GRANTS")
+        grants = self.fetch("SHOW GRANTS")
         if not self.mariadb:
-            role = self.ask_if_allowed("SELECT CURRENT_ROLE()")
+            role = self.fetch_if_allowed("SELECT CURRENT_ROLE()")
             if role and str(role[0][0]) != "NONE":
-                grants += self.ask_if_allowed(f"SHOW GRANTS FOR CURRENT_USER() USING {role[0][0]}") or []
+                grants += self.fetch_if_allowed(f"SHOW GRANTS FOR CURRENT_USER() USING {role[0][0]}") or []
         wanted = re.compile(rf"GRANT (.*\b{privilege}\b.*|ALL PRIVILEGES) ON \*\.\* TO")
         return any(wanted.match(str(grant[0])) for grant in grants)
 
     def oldest_log(self) -> tuple[str, float] | None:
         """Return the oldest log file, and its age in seconds, by the first event in it."""
-        files = [str(row[0]) for row in self.ask("SHOW BINARY LOGS")]
+        files = [str(row[0]) for row in self.fetch("SHOW BINARY LOGS")]
         if not files:
             return None
         oldest = min(files, key=file_number)
@@ -115,15 +115,15 @@ class Facts:
         """Whether the selection names tables of the address's database, and the account sees no such database."""
         database = self.address.database
         is_meant = database and any(chosen.startswith(f"{database}.") for chosen in selection.include)
-        return bool(is_meant) and not self.ask("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (database,))
+        return bool(is_meant) and not self.fetch("SELECT 1 FROM information_schema.schemata WHERE schema_name = %s", (database,))
 
     def tables(self, wanted: Callable[[TableName], bool]) -> list[TableFacts]:
         """Return the selected tables that the account can see."""
         cascades: dict[TableName, list[str]] = {}
-        for database, table, constraint in self.ask(_CASCADES):
+        for database, table, constraint in self.fetch(_CASCADES):
             cascades.setdefault(TableName(database, table), []).append(str(constraint))
-        keyed = {TableName(database, table) for database, table in self.ask(_KEYED)}
-        found = [(TableName(database, table), str(engine)) for database, table, engine in self.ask(_TABLES)]
+        keyed = {TableName(database, table) for database, table in self.fetch(_KEYED)}
+        found = [(TableName(database, table), str(engine)) for database, table, engine in self.fetch(_TABLES)]
         return [
             TableFacts(name, engine, name in keyed, tuple(cascades.get(name, ())))
             for name, engine in sorted(found)
@@ -142,7 +142,7 @@ GROUP BY table_schema, table_name, index_name
 HAVING MAX(non_unique) = 0 AND SUM(nullable = 'YES') = 0 AND COUNT(column_name) = COUNT(*)
     AND SUM(sub_part IS NOT NULL AND index_name <> 'PRIMARY') = 0"""
 
-Check = Callable[[Facts], Iterator[Finding]]
+Check = Callable[[ServerFacts], Iterator[Finding]]
 
 
 def try_replication(connection: Connection[Any], address: MySQLAddress) -> None:

@@ -20,8 +20,8 @@ from headrace.sources.mysql.rows.zero_dates import zero_date_in_key
 _LAST_YEAR: Final = 2155
 
 
-def check_sound(
-    schema: TableSchema, arrays: Sequence[Any], doubtful: frozenset[Kind], place: str, zero_dates: ZeroDates = ZeroDates.HALT
+def check_values(
+    schema: TableSchema, arrays: Sequence[Any], unvalidated: frozenset[Kind], place: str, zero_dates: ZeroDates = ZeroDates.HALT
 ) -> None:
     """Raise a definite error that names the first column with an invalid value.
 
@@ -30,21 +30,21 @@ def check_sound(
     for column, array in zip(schema.columns, arrays, strict=True):
         if zero_dates is ZeroDates.NULL and column.kind in DATES and not column.nullable and array.null_count:
             raise zero_date_in_key(schema.name, column.name, place)
-        what = _flaw(column, array, doubtful)
+        what = _find_invalid(column, array, unvalidated)
         if what:
             raise DefiniteError(
                 f"column {column.name} ({column.source_type}) holds {what}", place=f"{place}, column {column.name}", hint=DAMAGE_HINT
             )
 
 
-def _flaw(column: Column, array: Any, doubtful: frozenset[Kind]) -> str:
+def _find_invalid(column: Column, array: Any, unvalidated: frozenset[Kind]) -> str:
     if not column.nullable and array.null_count:
         return "NULL, and its table says that it cannot"
     if column.kind is Kind.BIT and column.precision < 64 and (pc.max(array).as_py() or 0) >> column.precision:
         return f"more than its {column.precision} bits"
     if column.kind is Kind.YEAR and (pc.max(array).as_py() or 0) > _LAST_YEAR:
         return f"a year after {_LAST_YEAR}"
-    if column.kind in doubtful:
+    if column.kind in unvalidated:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:

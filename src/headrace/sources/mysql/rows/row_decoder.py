@@ -25,7 +25,7 @@ from headrace.sources.mysql.events.event_types import DAMAGE_HINT, truncated
 from headrace.sources.mysql.events.table_map import TYPE_NAMES, TableMap
 from headrace.sources.mysql.kernels import row_images
 from headrace.sources.mysql.kernels.arrow_arena import Arena, slot_for
-from headrace.sources.mysql.rows.column_checks import check_sound
+from headrace.sources.mysql.rows.column_checks import check_values
 from headrace.sources.mysql.rows.column_finish import Finisher, UnreadableText, finisher, unreadable_text
 from headrace.sources.mysql.rows.column_layout import OLD_TEMPORAL, column_layout
 from headrace.sources.mysql.rows.zero_dates import ZERO_CODES, logged_zero_date, warn_of_zero_dates
@@ -95,7 +95,7 @@ _BEYOND_THREE_BYTES: Final = frozenset({"", "utf16", "utf16le", "utf32", "gb1803
 """Character sets, besides utf8mb4, with characters that a server's table descriptions cannot show. The empty name stands for an unknown
 set.
 """
-_DOUBTFUL: Final = frozenset({Kind.JSON})
+_UNVALIDATED: Final = frozenset({Kind.JSON})
 """Kinds whose values the kernel copies without full validation."""
 
 
@@ -209,7 +209,7 @@ class RowDecoder:
             self._finished(column, finish, array, where)
             for column, finish, array in zip(self.schema.columns, self._finishers, arena.to_arrays(rows), strict=True)
         ]
-        check_sound(self.schema, arrays, _DOUBTFUL, where, self._options.zero_dates)
+        check_values(self.schema, arrays, _UNVALIDATED, where, self._options.zero_dates)
         return ChangeBlock(
             self.schema,
             pa.RecordBatch.from_arrays(arrays, schema=self.schema.arrow_schema),
@@ -262,11 +262,11 @@ def _column_order(schema: TableSchema, table_map: TableMap, place: str) -> list[
     mine = [column.name for column in schema.columns]
     if table_map.names is None:
         if len(table_map.types) != len(mine):
-            raise _drifted(schema, f"it had {len(table_map.types)} columns then and has {len(mine)} now", place)
+            raise _schema_mismatch(schema, f"it had {len(table_map.types)} columns then and has {len(mine)} now", place)
         return list(range(len(mine)))
     if sorted(table_map.names) != sorted(mine):
         differing = ", ".join(sorted(set(table_map.names) ^ set(mine)))
-        raise _drifted(schema, f"columns {differing} are not in both", place)
+        raise _schema_mismatch(schema, f"columns {differing} are not in both", place)
     return [mine.index(name) for name in table_map.names]
 
 
@@ -276,7 +276,7 @@ def _as_logged(column: Column, collation: int, schema: TableSchema, place: str) 
         return column
     if column.kind in (Kind.STRING, Kind.BYTES) and (column.kind is Kind.BYTES) != (collation == _BINARY_COLLATION):
         was = "bytes" if column.kind is Kind.STRING else "text"
-        raise _drifted(schema, f"column {column.name} ({column.source_type}) was {was} then", place)
+        raise _schema_mismatch(schema, f"column {column.name} ({column.source_type}) was {was} then", place)
     try:
         return replace(column, charset=charset_of_collation(collation))
     except UnknownCharset:
@@ -284,7 +284,7 @@ def _as_logged(column: Column, collation: int, schema: TableSchema, place: str) 
         return column
 
 
-def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
+def _schema_mismatch(schema: TableSchema, what: str, place: str) -> DefiniteError:
     return DefiniteError(
         f"table {schema.name} in the log differs from the schema it is replicated with: {what}",
         place=place,
@@ -295,9 +295,9 @@ def _drifted(schema: TableSchema, what: str, place: str) -> DefiniteError:
 def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, place: str) -> tuple[int, int, int, int]:
     """Return the encoding, its two parameters, and the width of the output (in bytes; for decimals in 8-byte words)."""
     layout = column_layout(stored, column.precision if stored in OLD_TEMPORAL else metadata)
-    if layout is None or not _agrees(column, stored, metadata):
+    if layout is None or not _matches_kind(column, stored, metadata):
         stored_name = TYPE_NAMES.get(stored, str(stored))
-        raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
+        raise _schema_mismatch(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
     encoding, a, b = layout
     if encoding == row_images.INT and column.kind in UNSIGNED_INTEGERS:
         encoding = row_images.UINT
@@ -309,7 +309,7 @@ def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, pla
     return encoding, a, b, _WIDTHS.get(column.kind, 0)
 
 
-def _agrees(column: Column, stored: int, metadata: int) -> bool:
+def _matches_kind(column: Column, stored: int, metadata: int) -> bool:
     """Whether the stored type matches the schema's kind."""
     kind = column.kind
     if kind is Kind.DECIMAL:
@@ -322,7 +322,9 @@ def _agrees(column: Column, stored: int, metadata: int) -> bool:
 
 def _check_sign(column: Column, unsigned: bool | None, schema: TableSchema, place: str) -> None:
     if column.kind in _INTEGERS and unsigned is not None and unsigned != (column.kind in UNSIGNED_INTEGERS):
-        raise _drifted(schema, f"column {column.name} ({column.source_type}) is stored {'unsigned' if unsigned else 'signed'}", place)
+        raise _schema_mismatch(
+            schema, f"column {column.name} ({column.source_type}) is stored {'unsigned' if unsigned else 'signed'}", place
+        )
 
 
 def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: TableSchema, place: str) -> tuple[str, ...]:
@@ -344,7 +346,7 @@ def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: Tab
             )
         return column.members
     if len(stored) != len(column.members):
-        raise _drifted(schema, f"column {column.name} had {len(stored)} members then and has {len(column.members)} now", place)
+        raise _schema_mismatch(schema, f"column {column.name} had {len(stored)} members then and has {len(column.members)} now", place)
     return tuple(_exact_member(column, *pair, schema, place) for pair in zip(column.members, stored, strict=True))
 
 
@@ -352,7 +354,7 @@ def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchem
     """Return one member's name: from the schema, or from the log where the schema's may have lost characters."""
     name = decode_text(column.charset or "utf8mb4", stored)
     if member not in (name, "".join("?" if ord(char) > 0xFFFF else char for char in name)):
-        raise _drifted(schema, f"member {member!r} of column {column.name} was {name!r} then", place)
+        raise _schema_mismatch(schema, f"member {member!r} of column {column.name} was {name!r} then", place)
     return name
 
 

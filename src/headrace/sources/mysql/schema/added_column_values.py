@@ -1,7 +1,7 @@
 """The values that existing rows hold in a new column.
 
 A constant default is the value of every row. A required column without a default holds the server's implicit value. If the value depends on
-the row, the time, the session's time zone, or on rules that differ between servers, it is `Untold` and the table is read again.
+the row, the time, the session's time zone, or on rules that differ between servers, it is `UnknownValues` and the table is read again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import date
 from decimal import Decimal, InvalidOperation
 from typing import Final
 
-from headrace.model.alter_effects import Effect, Filled, Untold
+from headrace.model.alter_effects import BackfillValue, Effect, UnknownValues
 from headrace.model.schema import INTEGERS, Column, Kind
 
 _DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
@@ -22,11 +22,11 @@ _CLOCK: Final = re.compile(r"(-?)(\d{2,3}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
 _LENGTH: Final = re.compile(r"\((\d+)\)")
 _ANY_TEXT: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
 _EPOCH: Final = date(1970, 1, 1).toordinal()
-_REQUIRED: Final = Untold("it is required and has no default")
-_ON_ITS_OWN: Final = Untold("the source computes it for every row")
+_REQUIRED: Final = UnknownValues("it is required and has no default")
+_ON_ITS_OWN: Final = UnknownValues("the source computes it for every row")
 
 
-def filling(column: Column, *, zeroes: bool = True) -> Effect:
+def backfill_value(column: Column, *, zeroes: bool = True) -> Effect:
     """Return the value of existing rows in a new column. `zeroes`: whether the server fills a required column without a default with zero
     values.
     """
@@ -34,30 +34,30 @@ def filling(column: Column, *, zeroes: bool = True) -> Effect:
         return _ON_ITS_OWN
     if column.default is None:
         if column.nullable:
-            return Filled(None)
+            return BackfillValue(None)
         return _implicit(column) if zeroes else _REQUIRED
     if column.default.startswith("("):
         # An expression. A string in parentheses looks the same, but is rare enough to resync.
         return _ON_ITS_OWN
     parse = _PARSERS.get(column.kind)
     value = parse(column, column.default) if parse is not None else None
-    return Filled(value) if value is not None else Untold(f"its default {column.default!r} is not told exactly by its text")
+    return BackfillValue(value) if value is not None else UnknownValues(f"its default {column.default!r} is not told exactly by its text")
 
 
 def _implicit(column: Column) -> Effect:
     """Return the implicit value of a required column without a default."""
     if column.kind in INTEGERS or column.kind in (Kind.BIT, Kind.TIME):
-        return Filled(0)
+        return BackfillValue(0)
     if column.kind in (Kind.FLOAT32, Kind.FLOAT64):
-        return Filled(0.0)
+        return BackfillValue(0.0)
     if column.kind is Kind.DECIMAL:
-        return Filled(Decimal(0))
+        return BackfillValue(Decimal(0))
     if column.kind is Kind.ENUM and column.members:
-        return Filled(column.members[0])
+        return BackfillValue(column.members[0])
     if column.kind in (Kind.STRING, Kind.SET):
-        return Filled("")
+        return BackfillValue("")
     if column.kind is Kind.BYTES:
-        return Filled(_padded(column, b""))
+        return BackfillValue(_padded(column, b""))
     return _REQUIRED
 
 

@@ -2,7 +2,7 @@
 
 An ALTER may rewrite every row without a row event: cut text, pad bytes, round numbers, recompute. A session in strict mode refuses to
 change a value in most of these cases, so a logged statement has changed none. Changes that even a strict session makes silently (trailing
-spaces, fractional digits) are stated here, or reported as `Untold`. The tests check these rules on both servers.
+spaces, fractional digits) are stated here, or reported as `UnknownValues`. The tests check these rules on both servers.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ import re
 from dataclasses import replace
 from typing import Final
 
-from headrace.model.alter_effects import Effect, Kept, Shortened, Untold
+from headrace.model.alter_effects import Effect, Truncated, Unchanged, UnknownValues
 from headrace.model.schema import Column, Kind
 from headrace.model.schema_change import AddColumn, ModifyColumn
 from headrace.sources.mysql.ddl.column_definition import are_distinct, character_width
 from headrace.sources.mysql.ddl.dialect import PAD_CHAR_TO_FULL_LENGTH, STRICT
 from headrace.sources.mysql.events.query_session import Session
-from headrace.sources.mysql.schema.added_column_values import filling
+from headrace.sources.mysql.schema.added_column_values import backfill_value
 
 _UNICODE: Final = frozenset({"utf8mb4", "utf16", "utf16le", "utf32"})
 _WORD: Final = re.compile(r"\s*([a-z]+)\s*(?:\((\d+)\))?", re.IGNORECASE)
@@ -46,8 +46,8 @@ _FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
 _NAMED: Final = frozenset({Kind.ENUM, Kind.SET})
 _UTF8: Final = frozenset({"", "utf8mb3", "utf8mb4"})
 
-_CONVERTED: Final = Untold("the source converted its values to another type")
-_NOT_STRICT: Final = Untold("a session that is not strict may have changed values to fit")
+_CONVERTED: Final = UnknownValues("the source converted its values to another type")
+_NOT_STRICT: Final = UnknownValues("a session that is not strict may have changed values to fit")
 
 
 def is_strict(session: Session) -> bool:
@@ -58,10 +58,12 @@ def is_strict(session: Session) -> bool:
 def effect_of(change: AddColumn | ModifyColumn, session: Session) -> Effect:
     """Return the effect of a change on the values of its column."""
     if isinstance(change, AddColumn):
-        return filling(change.column) if _is_exact(change.column.default or "", session) else Untold("its default was converted")
+        return (
+            backfill_value(change.column) if _is_exact(change.column.default or "", session) else UnknownValues("its default was converted")
+        )
     old, new = change.column, change.new_column
     if session.sql_mode & PAD_CHAR_TO_FULL_LENGTH and _form(old.source_type)[0] == "char" and _form(new.source_type)[0] != "char":
-        return Untold("the source kept the spaces that fill up a CHAR")
+        return UnknownValues("the source kept the spaces that fill up a CHAR")
     return _modified(old, new, strict=is_strict(session))
 
 
@@ -74,11 +76,11 @@ def _is_exact(default: str, session: Session) -> bool:
 def _modified(old: Column, new: Column, *, strict: bool) -> Effect:
     if old.generated or new.generated:
         # The expression may have changed with it.
-        return Kept() if _plain(old) == _plain(new) else Untold("the source computes it")
+        return Unchanged() if _plain(old) == _plain(new) else UnknownValues("the source computes it")
     if new.auto_increment and not old.auto_increment:
-        return Untold("the source numbered rows that held 0")
+        return UnknownValues("the source numbered rows that held 0")
     if old.nullable and not new.nullable and (not strict or new.kind is Kind.TIMESTAMP):
-        return Untold("the source put something in the place of NULLs")
+        return UnknownValues("the source put something in the place of NULLs")
     if old.kind in _BITS:
         return _from_integer(old, new, strict=strict)
     if old.kind in _NAMED:
@@ -86,11 +88,11 @@ def _modified(old: Column, new: Column, *, strict: bool) -> Effect:
     if old.kind is not new.kind and not (old.kind in _FLOATS and new.kind in _FLOATS):
         return _CONVERTED
     if old.kind in _AS_THEY_ARE:
-        return Kept()
+        return Unchanged()
     if old.kind is Kind.BIT:
         return _if(new.precision >= old.precision or strict)
     if old.kind in _FRACTIONAL:
-        return Kept() if new.precision >= old.precision else Untold("the source rounded fractions of seconds")
+        return Unchanged() if new.precision >= old.precision else UnknownValues("the source rounded fractions of seconds")
     if old.kind in _FLOATS:
         return _float(old, new, strict=strict)
     if old.kind is Kind.DECIMAL:
@@ -103,7 +105,7 @@ def _plain(column: Column) -> Column:
 
 
 def _if(sure: bool) -> Effect:
-    return Kept() if sure else _NOT_STRICT
+    return Unchanged() if sure else _NOT_STRICT
 
 
 def _range(column: Column) -> tuple[int, int]:
@@ -116,29 +118,29 @@ def _from_integer(old: Column, new: Column, *, strict: bool) -> Effect:
         lowest, highest = _range(new)
         return _if(strict or (lowest <= least and most <= highest))
     if new.kind is Kind.DECIMAL and "unsigned" not in new.source_type:
-        return Kept() if new.precision - new.scale >= len(str(most)) else _CONVERTED
+        return Unchanged() if new.precision - new.scale >= len(str(most)) else _CONVERTED
     if new.kind is Kind.FLOAT64 and "(" not in new.source_type and "unsigned" not in new.source_type:
-        return Kept() if old.kind in _EXACT_IN_DOUBLE else _CONVERTED
+        return Unchanged() if old.kind in _EXACT_IN_DOUBLE else _CONVERTED
     if new.kind is Kind.STRING and "zerofill" not in old.source_type:
         word, length = _form(new.source_type)
         room = length if word in ("char", "varchar") else _BYTES_OF.get(word, 0) // character_width(new.charset)
-        return Kept() if room >= max(len(str(least)), len(str(most))) else _CONVERTED
+        return Unchanged() if room >= max(len(str(least)), len(str(most))) else _CONVERTED
     return _CONVERTED
 
 
 def _float(old: Column, new: Column, *, strict: bool) -> Effect:
     if old.source_type == new.source_type:
-        return Kept()
+        return Unchanged()
     if "(" in new.source_type:
-        return Untold("the source rounded to the digits of the new type")
+        return UnknownValues("the source rounded to the digits of the new type")
     if old.kind is Kind.FLOAT64 and new.kind is Kind.FLOAT32:
-        return Untold("the source rounded to fewer bits")
+        return UnknownValues("the source rounded to fewer bits")
     return _if(strict or "unsigned" not in new.source_type)
 
 
 def _decimal(old: Column, new: Column, *, strict: bool) -> Effect:
     if new.scale < old.scale:
-        return Untold("the source rounded digits behind the point")
+        return UnknownValues("the source rounded digits behind the point")
     if new.precision - new.scale < old.precision - old.scale:
         return _CONVERTED
     return _if(strict or "unsigned" not in new.source_type)
@@ -175,29 +177,29 @@ def _characters(old: Column, new: Column, *, strict: bool) -> Effect:
 
 def _text(old: Column, new: Column, *, strict: bool) -> Effect:
     kept = _characters(old, new, strict=strict)
-    if not isinstance(kept, Kept):
+    if not isinstance(kept, Unchanged):
         return kept
     (word, length), (new_word, new_length) = _form(old.source_type), _form(new.source_type)
     if new_word in ("char", "varchar"):
         fits = word in ("char", "varchar") and new_length >= length
         if fits and (new_word == "varchar" or word == "char"):
-            return Kept()
+            return Unchanged()
         # Even a strict session cuts trailing spaces silently, and nothing else.
-        return Shortened(None if fits else new_length, stripped=new_word == "char") if fits or strict else _NOT_STRICT
+        return Truncated(None if fits else new_length, stripped=new_word == "char") if fits or strict else _NOT_STRICT
     characters = length if word in ("char", "varchar") else _BYTES_OF.get(word, 0)
     if word not in ("char", "varchar") and old.charset == new.charset:
-        return Kept() if _BYTES_OF.get(new_word, 0) >= characters else _CONVERTED
+        return Unchanged() if _BYTES_OF.get(new_word, 0) >= characters else _CONVERTED
     if word not in ("char", "varchar"):
         characters //= character_width(old.charset)
-    return Kept() if _BYTES_OF.get(new_word, 0) >= characters * character_width(new.charset) else _CONVERTED
+    return Unchanged() if _BYTES_OF.get(new_word, 0) >= characters * character_width(new.charset) else _CONVERTED
 
 
 def _bytes(old: Column, new: Column) -> Effect:
     (word, length), (new_word, new_length) = _form(old.source_type), _form(new.source_type)
     if new_word == "binary":
-        return Kept() if (word, length) == (new_word, new_length) else Untold("the source padded or cut bytes")
+        return Unchanged() if (word, length) == (new_word, new_length) else UnknownValues("the source padded or cut bytes")
     room, needed = _BYTES_OF.get(new_word, new_length), _BYTES_OF.get(word, length)
-    return Kept() if room >= needed else Untold("the source may have cut bytes")
+    return Unchanged() if room >= needed else UnknownValues("the source may have cut bytes")
 
 
 def _form(source_type: str) -> tuple[str, int]:

@@ -37,7 +37,7 @@ def read_dialect(connection: Connection[Any], address: MySQLAddress) -> Dialect:
     return Dialect.of(str(version), folds_case=int(folds) > 0)
 
 
-def capture_catalogue(
+def capture_catalog(
     connection: Connection[Any], address: MySQLAddress, wanted: Callable[[TableName], bool], epoch: int
 ) -> tuple[SchemaCatalog, BinlogPosition]:
     """Return the tables of all databases with wanted tables, and a position at which they are valid.

@@ -12,7 +12,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.schema_change import CreateTable, DropTable, RenameTable, SchemaCatalog, SchemaChange, TruncateTable, tables_of
-from headrace.sources.mysql.ddl.statement_effects import Meaning
+from headrace.sources.mysql.ddl.statement_effects import StatementEffects
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.server.position import BinlogPosition
 
@@ -84,7 +84,13 @@ class DdlOutcome:
 
 
 def assess(
-    query: Query, position: BinlogPosition, meaning: Meaning, known: SchemaCatalog, wanted: TablePredicate, *, folds_case: bool = False
+    query: Query,
+    position: BinlogPosition,
+    meaning: StatementEffects,
+    known: SchemaCatalog,
+    wanted: TablePredicate,
+    *,
+    folds_case: bool = False,
 ) -> DdlOutcome:
     """Return a statement's outcome for the wanted tables; `known` is the catalog before it."""
     if meaning.rows or meaning.unknown:

@@ -31,7 +31,7 @@ from headrace.model.schema_change import (
     tables_of,
 )
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.ddl.statement_effects import Meaning, interpret
+from headrace.sources.mysql.ddl.statement_effects import StatementEffects, interpret
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.schema.ddl_outcome import DdlOutcome, OutcomeKind, assess
 from headrace.sources.mysql.server.position import BinlogPosition
@@ -72,7 +72,7 @@ class SchemaHistory:
         return self._reached
 
     @property
-    def catalogue(self) -> SchemaCatalog:
+    def catalog(self) -> SchemaCatalog:
         """The catalog at the newest position."""
         return SchemaCatalog(self._tables, self._charsets)
 
@@ -96,7 +96,7 @@ class SchemaHistory:
         an outcome gets it once more. Only changes that a table's later capture contains are omitted, so learn a table last.
         """
         again = position < self.reached or (position == self.reached and query.statement == self._last)
-        known = self._before(position) if again else self.catalogue
+        known = self._before(position) if again else self.catalog
         meaning = self._unseen(interpret(query, known, self._dialect), position)
         followed = assess(query, position, meaning, known, self._wanted, folds_case=self._dialect.folds_case)
         if not again and (meaning.changes or meaning.opaque):
@@ -197,7 +197,7 @@ class SchemaHistory:
             self._tables[name] = schema
 
     def _take(self, statement: str, changes: Iterable[SchemaChange], opaque: Iterable[TableName], position: BinlogPosition) -> None:
-        before = self.catalogue
+        before = self.catalog
         after = SchemaCatalog(dict(self._tables), dict(self._charsets))
         touched: set[TableName] = set(opaque)
         for change in changes:
@@ -212,7 +212,7 @@ class SchemaHistory:
             self._charset_versions.append((position, self._charsets))
         self._reached, self._last = position, statement
 
-    def _unseen(self, meaning: Meaning, position: BinlogPosition) -> Meaning:
+    def _unseen(self, meaning: StatementEffects, position: BinlogPosition) -> StatementEffects:
         """Return the meaning without changes that are part of a table's later capture."""
 
         def seen(name: TableName) -> bool:

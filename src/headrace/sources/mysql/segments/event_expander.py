@@ -118,17 +118,17 @@ class EventExpander:
 
     def pieces(self, skips: tuple[SkippedRange, ...] = (), inserts: tuple[InsertedRange, ...] = ()) -> Iterator[EventBuffer]:
         """Yield the plain events, without `skips` and with `inserts`."""
-        left_out = {skip.start: skip for skip in skips}
-        put_in = {insert.at: insert for insert in inserts}
+        skipped = {skip.start: skip for skip in skips}
+        inserted = {insert.at: insert for insert in inserts}
         view = self._view(self._path, self._start, self._end, self._checksum)
         at = self._start
         while at < self._end:
-            if at in left_out:
-                self._shift += self._growth(view, left_out[at])
-                at = left_out[at].end
+            if at in skipped:
+                self._shift += self._growth(view, skipped[at])
+                at = skipped[at].end
                 continue
-            if at in put_in:
-                yield from self._put_in(put_in[at])
+            if at in inserted:
+                yield from self._insert(inserted[at])
             event = self._event(view, at - self._start, self._checksum)
             size = event_size(event)
             before = self._shift
@@ -137,16 +137,16 @@ class EventExpander:
         if self._out:
             yield self._piece()
 
-    def _put_in(self, insert: InsertedRange) -> Iterator[EventBuffer]:
+    def _insert(self, insert: InsertedRange) -> Iterator[EventBuffer]:
         view = self._view(insert.path, insert.start, insert.end, insert.checksum)
         origin = self._shift
         at = 0
-        undone = find_undone(view, 0, insert.checksum, f"{self._name}:{insert.at}")
+        rolled_back = find_rolled_back(view, 0, insert.checksum, f"{self._name}:{insert.at}")
         while at < len(view):
             event = self._event(view, at, insert.checksum)
             size = event_size(event)
             # The statement that commits the transaction has its own GTID.
-            if event[4] not in _GTIDS and not any(skip.start <= at < skip.end for skip in undone):
+            if event[4] not in _GTIDS and not any(skip.start <= at < skip.end for skip in rolled_back):
                 address = insert.at + self._shift + at
                 yield from self._plain(event[: size - _tail(insert.checksum)], address, insert.at, size)
             at += size
@@ -250,13 +250,13 @@ def _tail(checksum: bool) -> int:
     return CHECKSUM_SIZE if checksum else 0
 
 
-def find_undone(view: memoryview, base: int, checksum: bool, place: str) -> tuple[SkippedRange, ...]:
+def find_rolled_back(view: memoryview, base: int, checksum: bool, place: str) -> tuple[SkippedRange, ...]:
     """Return the rolled back events: those between each savepoint and the last ROLLBACK TO it. `base` is the offset of view[0].
 
     MariaDB logs them, with the ROLLBACK TO, if it cannot truncate the transaction in its cache.
     """
     savepoints: dict[str, int] = {}
-    undone: list[SkippedRange] = []
+    rolled_back: list[SkippedRange] = []
     at = 0
     while at + HEADER_SIZE <= len(view):
         size = event_size(view, at)
@@ -271,9 +271,9 @@ def find_undone(view: memoryview, base: int, checksum: bool, place: str) -> tupl
                 if start is None:
                     raise DefiniteError(f"{statement} returns to a savepoint that is not in its transaction", place=place)
                 # Ranges rolled back inside this one are part of it.
-                undone = [skip for skip in undone if skip.start < start] + [SkippedRange(start, base + at)]
+                rolled_back = [skip for skip in rolled_back if skip.start < start] + [SkippedRange(start, base + at)]
         at += size
-    return tuple(skip for skip in undone if skip.start < skip.end)
+    return tuple(skip for skip in rolled_back if skip.start < skip.end)
 
 
 def _savepoint(name: str) -> str:

@@ -16,11 +16,11 @@ import numpy.typing as npt
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.events.event_types import CHECKSUM_SIZE, HEADER_SIZE, parse_query
 from headrace.sources.mysql.kernels import scan
-from headrace.sources.mysql.segments.event_expander import InsertedRange, SkippedRange, find_undone, map_plain
+from headrace.sources.mysql.segments.event_expander import InsertedRange, SkippedRange, find_rolled_back, map_plain
 from headrace.sources.mysql.segments.group_gtids import named_xid, prepared_in
 from headrace.sources.mysql.server.position import Prepared
 
-LEFT_OUT: Final = (scan.PREPARED, scan.SKIPPED, scan.ROLLED_BACK)
+UNCOUNTED: Final = (scan.PREPARED, scan.SKIPPED, scan.ROLLED_BACK)
 """Kinds of groups whose rows do not count at their own position. (Rows of non-transactional tables are never in a group that is rolled
 back: both servers log them in separate groups.)
 """
@@ -62,11 +62,11 @@ def assign_addresses(file: LogFile, groups: npt.NDArray[np.int64], shift: int, p
     for g in np.flatnonzero(np.isin(groups[:, scan.KIND], _SPECIAL) | (groups[:, scan.UNDONE] != 0)).tolist():
         start, end, last, kind, growth = groups[g, [scan.START, scan.END, scan.LAST_AT, scan.KIND, scan.GROWTH]].tolist()
         place = f"{file.name}:{last}"
-        if kind in LEFT_OUT:
+        if kind in UNCOUNTED:
             skips.append(SkippedRange(start, end, growth))
         elif groups[g, scan.UNDONE]:
             piece = map_plain(str(file.path), file.name, start, end, file.checksum, 0)
-            skips += find_undone(piece.buf.data[piece.start : piece.end], start, file.checksum, place)
+            skips += find_rolled_back(piece.buf.data[piece.start : piece.end], start, file.checksum, place)
         if kind == scan.PREPARED:
             xid = prepared_in(_event(file, last), place)
             if xid is not None:

@@ -51,7 +51,7 @@ class Segment:
     checksum: bool
     shift: int = 0
     """The distance of addresses from offsets at its start (see `event_expander`)."""
-    packed: bool = False
+    needs_expansion: bool = False
     """Whether its events must be expanded, skipped or inserted."""
     skips: tuple[SkippedRange, ...] = ()
     inserts: tuple[InsertedRange, ...] = ()
@@ -77,7 +77,7 @@ class Segment:
 
     def pieces(self) -> Iterator[EventBuffer]:
         """Yield its plain events."""
-        if self.packed:
+        if self.needs_expansion:
             expander = EventExpander(self.path, self.file, self.start, self.end, self.checksum, self.shift)
             yield from expander.pieces(self.skips, self.inserts)
         else:
@@ -208,7 +208,7 @@ class _Walk:
             name = parse_table_name(self._piece.buf[start : start + size].tobytes(), self._place(start))
             if self._catalog.wanted(name):
                 content = self._piece.buf[event[scan.COUNT_AT] : event[scan.IMAGES_END]].tobytes()
-                skipped_events.left_out(event_place(self._segment.file, int(event[scan.PLACE]), self._segment.epoch), name, content)
+                skipped_events.record(event_place(self._segment.file, int(event[scan.PLACE]), self._segment.epoch), name, content)
         return np.ascontiguousarray(events[~skipped])
 
     def _place(self, position: int) -> str:

@@ -76,7 +76,7 @@ class SkippedEvents:
         """Return the offsets of the events to skip in a file."""
         return self._offsets.get(file, [])
 
-    def left_out(self, place: str, table: TableName, content: bytes) -> None:
+    def record(self, place: str, table: TableName, content: bytes) -> None:
         """Record a skipped event. A compressed one holds rows of several tables, which are reported together."""
         there = self.found.setdefault(place, {"table": str(table), "content": "", "bytes": "0"})
         if str(table) not in there["table"].split(", "):
@@ -101,6 +101,6 @@ class SkippedEvents:
                 self.found[place] = {"table": str(block.schema.name), "content": said[:MOST_BYTES], "bytes": str(len(said))}
         return block.taken(~gone)
 
-    def told(self) -> list[dict[str, str]]:
+    def to_report(self) -> list[dict[str, str]]:
         """Return the report for the driver."""
         return [{"place": place, **what} for place, what in self.found.items()]

@@ -64,7 +64,7 @@ class BinlogPosition:
         """The version of rows that were read when the log ended here. It is below the version of every later event."""
         return pack_version(self.epoch, file_number(self.file), self.offset + self.shift)
 
-    def behind(self, other: BinlogPosition | None) -> BinlogPosition:
+    def with_version_after(self, other: BinlogPosition | None) -> BinlogPosition:
         """Return this position with a version above everything that was read up to `other`, and below every later event.
 
         `other` is an earlier position. The distance between addresses and offsets only grows along a file, so everything after `other` is

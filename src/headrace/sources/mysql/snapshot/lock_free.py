@@ -38,7 +38,7 @@ from headrace.sources.mysql.snapshot.table_scan import scan_table
 
 log = logging.getLogger("headrace.mysql")
 
-_PATIENCE_S: Final = 600.0
+_RETRY_TIMEOUT_S: Final = 600.0
 _CHUNK_NUMBER_BITS: Final = 40
 """Row numbers start at the chunk number shifted by this, so that no two rows of a snapshot share one."""
 _LONGEST_PAUSE_S: Final = 10.0
@@ -113,7 +113,7 @@ def read_chunk(
     `reached`: the position of a stream that has written to the same tables. `exact`: the rows are those of their position, without
     repetition.
     """
-    give_up_at, pause_s = time.monotonic() + _PATIENCE_S, 0.1
+    give_up_at, pause_s = time.monotonic() + _RETRY_TIMEOUT_S, 0.1
     # Rows without a key cannot be merged with changes that they already contain.
     read = _read_exactly if exact or not schema.row_key else _read_chunk
     while True:
@@ -143,7 +143,7 @@ def _read_exactly(
         if reached is not None and reader.position < reached:
             # A logged change may not be visible yet. If the stream has written it, it would be missing in the rows and not come again.
             raise TransientError(f"{reader.position} is visible, and {reached} was written already", place=str(address))
-        position = reader.position.behind(reached)
+        position = reader.position.with_version_after(reached)
         yield from read_chunk_at(reader.connection, address, schema, chunk, position, options)
         return ReadSpan(position, log_end(reader.connection, address, epoch))
 
@@ -152,7 +152,7 @@ def _read_chunk(
     address: MySQLAddress, schema: TableSchema, chunk: Chunk, epoch: int, options: ReadOptions, reached: BinlogPosition | None
 ) -> ChunkBlocks:
     with closing(connect(address)) as connection:
-        position = note_position(connection, address, epoch).behind(reached)
+        position = note_position(connection, address, epoch).with_version_after(reached)
         yield from read_chunk_at(connection, address, schema, chunk, position, options)
         return ReadSpan(position, log_end(connection, address, epoch))
 

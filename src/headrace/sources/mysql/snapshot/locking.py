@@ -63,7 +63,7 @@ class Rendezvous:
     def from_json(cls, raw: dict[str, Any]) -> Rendezvous:
         return cls(**raw)
 
-    def word(self, name: str, reader: int | None = None) -> str:
+    def signal_name(self, name: str, reader: int | None = None) -> str:
         return f"headrace:{self.token}:{name}" + ("" if reader is None else f":{reader}")
 
 
@@ -87,7 +87,7 @@ class ConsistentSnapshot:
 
     def __enter__(self) -> Self:
         self._connection = connect(self._address)
-        _say(self._connection, self._address, self._rendezvous.word("driver"))
+        _set_signal(self._connection, self._address, self._rendezvous.signal_name("driver"))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -97,7 +97,7 @@ class ConsistentSnapshot:
     def take(self, keep_waiting: Callable[[], bool] = lambda: True) -> SnapshotPoint:
         """Gather the readers, lock, let them begin, unlock. `keep_waiting` ends it early if it returns false."""
         meeting, readers = self._rendezvous, range(self._rendezvous.readers)
-        self._await(self._all_said("ready"), meeting.gather_s, "not all readers of the snapshot have come", keep_waiting)
+        self._await(self._all_readers_set("ready"), meeting.gather_s, "not all readers of the snapshot have come", keep_waiting)
         query(self._connection, self._address, f"SET SESSION lock_wait_timeout = {math.ceil(meeting.lock_s)}")
         try:
             # LOCAL keeps the statement itself out of the log.
@@ -108,10 +108,10 @@ class ConsistentSnapshot:
         started = time.monotonic()
         try:
             position = _locked_position(self._connection, self._address, self._epoch)
-            self._say("open")
-            self._await(self._all_said("done"), meeting.lock_s, "a reader of the snapshot did not begin in time", keep_waiting)
+            self._set_signal("open")
+            self._await(self._all_readers_set("done"), meeting.lock_s, "a reader of the snapshot did not begin in time", keep_waiting)
             definitions = {name: self._definition(name) for name in self._tables}
-            self._unsay("open")
+            self._clear_signal("open")
             query(self._connection, self._address, "UNLOCK TABLES")
         except BaseException:
             # Unlocks the tables and ends every signal, even if no statement can be sent any more.
@@ -119,30 +119,30 @@ class ConsistentSnapshot:
             raise
         locked_s = time.monotonic() - started
         log.info("tables were locked for %.1f ms to begin the snapshot at %s with %d readers", locked_s * 1e3, position, len(readers))
-        self._say("go")
-        unsaid = self._all_said("ready", said=False)
-        self._await(unsaid, meeting.gather_s, "a reader of the snapshot was lost", keep_waiting)
+        self._set_signal("go")
+        cleared = self._all_readers_set("ready", is_set=False)
+        self._await(cleared, meeting.gather_s, "a reader of the snapshot was lost", keep_waiting)
         return SnapshotPoint(position, definitions, locked_s)
 
     def _definition(self, name: TableName) -> str:
         sql = f"SHOW CREATE TABLE {quote_name(name.database)}.{quote_name(name.table)}"
         return str(query(self._connection, self._address, sql)[0][1])
 
-    def _say(self, word: str) -> None:
-        _say(self._connection, self._address, self._rendezvous.word(word))
+    def _set_signal(self, signal_name: str) -> None:
+        _set_signal(self._connection, self._address, self._rendezvous.signal_name(signal_name))
 
-    def _unsay(self, word: str) -> None:
-        query(self._connection, self._address, "DO RELEASE_LOCK(%s)", (self._rendezvous.word(word),))
+    def _clear_signal(self, signal_name: str) -> None:
+        query(self._connection, self._address, "DO RELEASE_LOCK(%s)", (self._rendezvous.signal_name(signal_name),))
 
-    def _all_said(self, word: str, *, said: bool = True) -> Callable[[], bool]:
+    def _all_readers_set(self, signal_name: str, *, is_set: bool = True) -> Callable[[], bool]:
         """Whether all readers have set the signal (or none has)."""
-        words = tuple(self._rendezvous.word(word, reader) for reader in range(self._rendezvous.readers))
+        words = tuple(self._rendezvous.signal_name(signal_name, reader) for reader in range(self._rendezvous.readers))
         sql = "SELECT 1" + ", IS_USED_LOCK(%s)" * len(words)
 
-        def look() -> bool:
-            return all((holder is not None) is said for holder in query(self._connection, self._address, sql, words)[0][1:])
+        def check() -> bool:
+            return all((holder is not None) is is_set for holder in query(self._connection, self._address, sql, words)[0][1:])
 
-        return look
+        return check
 
     def _await(self, ready: Callable[[], bool], seconds: float, otherwise: str, keep_waiting: Callable[[], bool]) -> None:
         deadline = time.monotonic() + seconds
@@ -172,43 +172,51 @@ def open_reader(address: MySQLAddress, rendezvous: Rendezvous, number: int, epoc
 
 
 def _meet(connection: Connection[Any], address: MySQLAddress, rendezvous: Rendezvous, number: int, epoch: int) -> BinlogPosition:
-    ready = rendezvous.word("ready", number)
+    ready = rendezvous.signal_name("ready", number)
     query(connection, address, "SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
-    _say(connection, address, ready)
+    _set_signal(connection, address, ready)
     # The driver may queue for the lock after all readers have come.
-    driver = _await_word(connection, address, rendezvous, "open", rendezvous.gather_s + rendezvous.lock_s)
+    driver = _await_signal(connection, address, rendezvous, "open", rendezvous.gather_s + rendezvous.lock_s)
     query(connection, address, "START TRANSACTION WITH CONSISTENT SNAPSHOT")
     position = _locked_position(connection, address, epoch)
-    if _holder(connection, address, rendezvous.word("open")) != driver:
+    if _holder(connection, address, rendezvous.signal_name("open")) != driver:
         raise TransientError("the snapshot was given up before all readers had begun", place=str(address))
-    _say(connection, address, rendezvous.word("done", number))
-    if _await_word(connection, address, rendezvous, "go", rendezvous.gather_s, came=True) != driver:
+    _set_signal(connection, address, rendezvous.signal_name("done", number))
+    if _await_signal(connection, address, rendezvous, "go", rendezvous.gather_s, driver_seen=True) != driver:
         raise TransientError("the snapshot was given up", place=str(address))
     query(connection, address, "DO RELEASE_LOCK(%s)", (ready,))
     return position
 
 
-def _await_word(
-    connection: Connection[Any], address: MySQLAddress, rendezvous: Rendezvous, word: str, seconds: float, *, came: bool = False
+def _await_signal(
+    connection: Connection[Any],
+    address: MySQLAddress,
+    rendezvous: Rendezvous,
+    signal_name: str,
+    seconds: float,
+    *,
+    driver_seen: bool = False,
 ) -> int:
-    """Wait for a signal of the driver; return the id of the connection that set it. `came`: whether the driver has been seen before."""
+    """Wait for a signal of the driver; return the id of the connection that set it. `driver_seen`: the driver has been seen before."""
     deadline = time.monotonic() + seconds
-    while (holder := _holder(connection, address, rendezvous.word(word))) is None:
-        driver = _holder(connection, address, rendezvous.word("driver"))
-        if time.monotonic() > deadline or (came and driver is None):
-            raise TransientError("the driver of the snapshot is gone" if came else "the snapshot does not begin", place=str(address))
-        came = came or driver is not None
+    while (holder := _holder(connection, address, rendezvous.signal_name(signal_name))) is None:
+        driver = _holder(connection, address, rendezvous.signal_name("driver"))
+        if time.monotonic() > deadline or (driver_seen and driver is None):
+            raise TransientError("the driver of the snapshot is gone" if driver_seen else "the snapshot does not begin", place=str(address))
+        driver_seen = driver_seen or driver is not None
         time.sleep(_POLL_S)
     return holder
 
 
-def _say(connection: Connection[Any], address: MySQLAddress, word: str) -> None:
-    if query(connection, address, "SELECT GET_LOCK(%s, 0)", (word,))[0][0] != 1:
-        raise DefiniteError(f"the server's named lock {word} is taken", place=str(address), hint="give every snapshot its own rendezvous")
+def _set_signal(connection: Connection[Any], address: MySQLAddress, signal_name: str) -> None:
+    if query(connection, address, "SELECT GET_LOCK(%s, 0)", (signal_name,))[0][0] != 1:
+        raise DefiniteError(
+            f"the server's named lock {signal_name} is taken", place=str(address), hint="give every snapshot its own rendezvous"
+        )
 
 
-def _holder(connection: Connection[Any], address: MySQLAddress, word: str) -> int | None:
-    found = query(connection, address, "SELECT IS_USED_LOCK(%s)", (word,))[0][0]
+def _holder(connection: Connection[Any], address: MySQLAddress, signal_name: str) -> int | None:
+    found = query(connection, address, "SELECT IS_USED_LOCK(%s)", (signal_name,))[0][0]
     return None if found is None else int(found)
 
 

@@ -19,14 +19,14 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import FLOATS, INTEGERS, UNSIGNED_INTEGERS, Column, Kind, TableSchema, ZeroDates
 from headrace.sources.mysql.kernels import resultset
 from headrace.sources.mysql.kernels.arrow_arena import Arena, slot_for
-from headrace.sources.mysql.rows.column_checks import check_sound
+from headrace.sources.mysql.rows.column_checks import check_values
 from headrace.sources.mysql.rows.column_finish import Finisher, UnreadableText, finisher, unreadable_text
 from headrace.sources.mysql.rows.row_decoder import MAX_BLOCK_ROWS
 from headrace.sources.mysql.rows.zero_dates import ZERO_CODES, scanned_zero_date, warn_of_zero_dates
 from headrace.sources.mysql.server.bounded_connection import LARGEST_ROW_BYTES
 from headrace.sources.mysql.server.connection import MySQLAddress, quote_name, server_errors
 
-_DOUBTFUL: Final = frozenset({Kind.JSON, Kind.DECIMAL, Kind.ENUM, Kind.SET})
+_UNVALIDATED: Final = frozenset({Kind.JSON, Kind.DECIMAL, Kind.ENUM, Kind.SET})
 """Kinds whose values the kernel copies without validation."""
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 _RECEIVE_BYTES: Final = 1 << 20
@@ -179,7 +179,7 @@ class _Result:
                 self._schema.columns, self._finishers, arena.to_arrays(int(self._state[resultset.ROWS])), strict=True
             )
         ]
-        check_sound(self._schema, arrays, _DOUBTFUL, f"rows of {self._schema.name}", self._zero_dates)
+        check_values(self._schema, arrays, _UNVALIDATED, f"rows of {self._schema.name}", self._zero_dates)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow_schema)
 
     def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array) -> pa.Array:
