@@ -17,6 +17,7 @@ _LINK = re.compile(r"!?\[(?:[^\]`]|`[^`]*`)*\]\(([^()\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} (.+)$", re.MULTILINE)
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
 _GENERATED = re.compile(r"^<!-- [^\n]*: begin -->$.*?^<!-- [^\n]*: end -->$", re.MULTILINE | re.DOTALL)
+_NAME_IN_FILE = re.compile(r"`([A-Za-z_]+)(?:\.([a-z_]+))?`, `((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")
 _SOURCE_PATH = re.compile(r"`((?:[a-z_0-9]+/)+[a-z_0-9]+\.py)`")
 MOST_CHARACTERS = 120
 
@@ -90,3 +91,13 @@ def test_every_decision_is_in_the_index() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "README.md").read_text()
     assert [page.name for page in sorted(folder.glob("0*.md")) if f"({page.name})" not in index] == []
+
+
+def test_named_functions_are_in_their_files() -> None:
+    """The reasons why a row is missing name a function or class, then its file."""
+    named = _NAME_IN_FILE.findall((ROOT / "docs" / "troubleshooting.md").read_text())
+    assert len(named) > 20
+    for owner, method, path in named:
+        source = (SOURCE / path).read_text()
+        assert re.search(rf"^(def|class) {owner}\b", source, re.MULTILINE), (owner, path)
+        assert not method or re.search(rf"^    def {method}\b", source, re.MULTILINE), (method, path)
