@@ -108,7 +108,7 @@ class ThreadTaskRunner:
         opened: list[RegionReader] = []
 
         def run(task: RegionTask) -> Answer:
-            if not hasattr(own, "looker"):
+            if not hasattr(own, "rows_reader"):
                 own.rows_reader = RegionReader(self.sides)
                 opened.append(own.rows_reader)
             return run_task(own.rows_reader, self.tables[task.table], task)

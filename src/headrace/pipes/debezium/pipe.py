@@ -31,7 +31,7 @@ from headrace.pipes.lifecycle.sink_tables import targets_of
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
 from headrace.retry import current_wait, pause, retrying
-from headrace.runtime.interface import LOOP_S
+from headrace.runtime.interface import LOOP_S, Runtime
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.registry import is_same_sink
@@ -65,8 +65,9 @@ class DebeziumPipe(ChangeBlockPipe):
         sink_name: str,
         settings: PipeSettings,
         view: ProgressView,
+        runtime: Runtime | None = None,
     ) -> None:
-        super().__init__(sink, sink_name, settings, view)
+        super().__init__(sink, sink_name, settings, view, runtime)
         self._targets = ClickHouseTables(sink, self._targets.local)
         self._address, self._topics, self._sink = address, topics, sink
 

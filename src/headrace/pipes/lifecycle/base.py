@@ -44,12 +44,12 @@ _PRELOAD = ("headrace.sources.mysql.split_reader",)
 class Pipe(ABC):
     """One replication, from its checks to its end."""
 
-    def __init__(self, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
+    def __init__(self, sink_name: str, settings: PipeSettings, view: ProgressView, runtime: Runtime | None = None) -> None:
         self._sink_name, self._settings, self._view = sink_name, settings, view
         self._stop, self._waits = threading.Event(), WaitState(pipe=settings.name)
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the checks have passed, the tables exist and the state is saved."""
-        self.runtime: Runtime = SparkRuntime()
+        self.runtime: Runtime = SparkRuntime() if runtime is None else runtime
         """Runs the pipe's tasks."""
 
     @property
@@ -164,8 +164,8 @@ class Pipe(ABC):
 class ChangeBlockPipe(Pipe):
     """A pipe that writes change blocks."""
 
-    def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
-        super().__init__(sink_name, settings, view)
+    def __init__(self, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView, runtime: Runtime | None = None) -> None:
+        super().__init__(sink_name, settings, view, runtime)
         self._targets = SinkTables(sink, FileProgressStore(settings.state))
 
     @property

@@ -28,6 +28,7 @@ from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
 from headrace.pipes.state.stored_settings import take_settings
 from headrace.retry import retrying
+from headrace.runtime.interface import Runtime
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import Sink
 from headrace.sinks.registry import is_same_sink
@@ -49,8 +50,10 @@ class BinlogFilesPipe(SchemaFollowingPipe):
 
     _reads_tables = False
 
-    def __init__(self, path: Path, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
-        super().__init__(sink, sink_name, settings, view)
+    def __init__(
+        self, path: Path, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView, runtime: Runtime | None = None
+    ) -> None:
+        super().__init__(sink, sink_name, settings, view, runtime)
         self._path = path
 
     def _run(self, directory: StateDirectory) -> None:

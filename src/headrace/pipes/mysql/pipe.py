@@ -30,7 +30,7 @@ from headrace.pipes.mysql.table_snapshots import TableSnapshots
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import ask_for_resync
 from headrace.retry import retrying
-from headrace.runtime.interface import BatchStream, RuntimeSession
+from headrace.runtime.interface import BatchStream, Runtime, RuntimeSession
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import Sink
 from headrace.sources.mysql.preflight.required import ServerIdentity, check_server, check_tables
@@ -43,8 +43,10 @@ from headrace.sources.mysql.source import MySQLSource
 class MySQLPipe(SchemaFollowingPipe):
     """Replicates one server."""
 
-    def __init__(self, address: MySQLAddress, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView) -> None:
-        super().__init__(sink, sink_name, settings, view)
+    def __init__(
+        self, address: MySQLAddress, sink: Sink, sink_name: str, settings: PipeSettings, view: ProgressView, runtime: Runtime | None = None
+    ) -> None:
+        super().__init__(sink, sink_name, settings, view, runtime)
         self._address = address
 
     def _run(self, directory: StateDirectory) -> None:

@@ -34,7 +34,7 @@ from headrace.pipes.scylla.start_position import StartPosition, parse_start
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_of, take_settings
 from headrace.retry import current_wait, pause, retrying
-from headrace.runtime.interface import LOOP_S, RuntimeSession, WorkerStartTimeout
+from headrace.runtime.interface import LOOP_S, Runtime, RuntimeSession, WorkerStartTimeout
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
@@ -59,8 +59,16 @@ _KIND: Final = "scylla"
 class ScyllaPipe(Pipe):
     """Replicates log tables."""
 
-    def __init__(self, address: CqlAddress, choices: ScyllaOptions, target: LogTarget, settings: PipeSettings, view: ProgressView) -> None:
-        super().__init__(target.name, settings, view)
+    def __init__(
+        self,
+        address: CqlAddress,
+        choices: ScyllaOptions,
+        target: LogTarget,
+        settings: PipeSettings,
+        view: ProgressView,
+        runtime: Runtime | None = None,
+    ) -> None:
+        super().__init__(target.name, settings, view, runtime)
         self._address, self._choices, self._target = address, choices, target
         self._owned: TargetOwnership | None = None
 
