@@ -1,1 +1,1 @@
-"""Where changes go. Every sink states and keeps the port in `base`: idempotent, order-free, visible when `write` returns."""
+"""The systems that changes go to. `base` states the port and its contract; `registry` lists the sinks."""

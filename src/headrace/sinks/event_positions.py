@@ -1,4 +1,4 @@
-"""Where in its source's log each image of a block is, by the versions alone.
+"""Computes the log position of each image of a block from its version.
 
 Images of one event have versions without gaps, and no event begins so soon after another's last image (decision 1).
 """

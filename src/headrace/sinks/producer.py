@@ -1,8 +1,8 @@
-"""Sinks of one's own: the small port that authors write to.
+"""The port of producers: sinks that users write.
 
-A producer gets blocks of changes and does with them what it likes. Its safe defaults make it a sink that only ever gets longer: rows of a
-snapshot come first, then every change after it, table by table in the order of the log. After a crash the last batch comes again, cut into
-the same blocks with the same versions (`block_name`), so that a producer that names what it writes by them writes nothing twice.
+A producer is an append-only sink. By default it receives the rows of a snapshot first, then every later change, table by table in the order
+of the log. After a crash it receives the last batch again, cut into the same blocks with the same versions. A producer that names its
+output by `block_name` therefore writes nothing twice.
 """
 
 from __future__ import annotations
@@ -17,34 +17,34 @@ from headrace.sinks.schema_changes import LedgerEntry
 
 
 class Producer:
-    """Subclass it, and write `write`. What it is made with are its settings, by name: `def __init__(self, folder: str, by: str = "day")`.
+    """Subclass it and define `write`. Its settings are the constructor's arguments: `def __init__(self, folder: str, by: str = "day")`.
 
-    One is made in the driver (`prepare`, `schema_changed`, `committed`), and one for each task (`open`, `write`, `close`): they share
-    nothing but their settings. `TransientError` says that trying again may help, and it is tried; any other exception halts the pipe.
+    The driver has one instance (`prepare`, `schema_changed`, `committed`), and each task has its own (`open`, `write`, `close`). Instances
+    share only their settings. After a `TransientError` the pipe retries; any other exception halts it.
     """
 
     ordered: ClassVar[bool] = True
-    """A table's blocks come in the order of the log, from one task at a time, and a replay is cut into the same blocks. If not, tasks
-    share a table's changes between them, which is faster."""
+    """The blocks of a table come in the order of the log, from one task at a time, and a replay is cut into the same blocks. If false,
+    several tasks write the changes of a table, which is faster."""
     before_images: ClassVar[bool] = True
-    """Every update comes with the row before it. If not, only updates that change the row's key do."""
+    """Every update comes with its before image. If false, only updates that change the row's key do."""
 
     # -- in the driver
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
-        """Tables whose changes are about to come: at every start, and again for one that was altered or is new. Repeatable."""
+        """Prepare for the changes of tables: at every start, and for a table that is new or was altered. Repeatable."""
         del schemas
 
     def schema_changed(self, change: LedgerEntry) -> None:
-        """A statement changed or emptied a table: all changes before it were written, none after it. May be told again after a crash."""
+        """A statement changed or emptied a table. All changes before it were written, none after it. A crash may repeat the call."""
         del change
 
     def restarted(self, schema: TableSchema, since: int) -> None:
-        """A table's snapshot begins anew: rows of it with versions from `since` on, from an attempt that failed, may be taken away."""
+        """The snapshot of a table starts over. Rows of the failed attempt, which have versions from `since` on, may be deleted."""
         del schema, since
 
     def committed(self, written: BatchCommit) -> None:
-        """Everything of a batch (or of a part of a snapshot) was written; it counts when this returns, else it comes again."""
+        """All blocks of a batch, or of a part of a snapshot, were written. Until this returns, the batch may be replayed."""
         del written
 
     # -- in a task
@@ -53,7 +53,7 @@ class Producer:
         """Before the first block."""
 
     def write(self, block: ChangeBlock) -> None:
-        """Write a block so that it lasts: once this returns and the batch counts, it never comes again."""
+        """Write a block durably. Once this returns and the batch is committed, the block is not sent again."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -61,6 +61,6 @@ class Producer:
 
 
 def block_name(block: ChangeBlock) -> str:
-    """A name for a block of one table: the same when the block comes again, different from any other's, and in the order of the log."""
+    """Return a name for a block: the same at each replay, unique within the table, and sorted in the order of the log."""
     first = block.order[0].as_py() if block.order is not None and block.rows else 0
     return f"{block.version[0].as_py():020d}-{first:012d}"

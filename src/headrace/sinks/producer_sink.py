@@ -1,7 +1,7 @@
-"""A producer behind the sink's port: found by its name, made where it is needed, its failures told in our words.
+"""A sink that calls a producer: finds the class by its name, creates instances, and reports their failures.
 
-Invariant: what is carried to tasks is the class's name and its settings, never an instance. Nothing that a producer raises is taken for
-anything but its own failure: a `TransientError` is tried again, all else halts the pipe and names class and table.
+Invariant: tasks get the name of the class and its settings, never an instance. After a `TransientError` of a producer the pipe retries; any
+other exception of it halts the pipe with an error that names class and table.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from headrace.sinks.schema_changes import LedgerEntry
 log = logging.getLogger("headrace")
 
 PATH: Final = "path"
-"""The setting that stands in an address between the scheme and the question mark."""
+"""The setting that an address gives between the scheme and the question mark."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerClass:
-    """Where a class is found, and what it is made with. Picklable."""
+    """The location of a class, and its settings. Picklable."""
 
     module: str
     name: str
     settings: str = field(default="{}", repr=False)
     """By name, as JSON."""
     folder: str = ""
-    """Where modules are looked for besides the usual places: where the pipe was started."""
+    """A further directory to import modules from: where the pipe was started."""
     pipe: str = ""
-    """Tells pipes of one process apart."""
+    """Distinguishes the pipes of one process."""
 
     def __str__(self) -> str:
         return f"{self.module}:{self.name}"
@@ -100,7 +100,7 @@ class ProducerClass:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSink(AppendOnlySink):
-    """What the driver and tasks carry."""
+    """An append-only sink that calls a producer."""
 
     producer: ProducerClass
 
@@ -136,7 +136,7 @@ class ProducerSink(AppendOnlySink):
 
     @property
     def _mine(self) -> Producer:
-        """The driver's own instance."""
+        """The instance of the driver."""
         found = _drivers.get(self.producer)
         if found is None:
             found = _drivers[self.producer] = self.producer.make()
@@ -144,7 +144,7 @@ class ProducerSink(AppendOnlySink):
 
 
 _drivers: dict[ProducerClass, Producer] = {}
-"""One for each pipe of this process that has such a sink open."""
+"""The driver's instances, one per open sink of this process."""
 
 
 class ProducerWriter:
@@ -172,16 +172,16 @@ class ProducerWriter:
         except HeadraceError as error:
             if not self._failed:
                 raise
-            # What went wrong first is what has to be told.
+            # The pipe reports the first failure.
             log.warning("%s", error.message)
 
 
 @contextmanager
 def open_producer(address: str, settings: Mapping[str, Any]) -> Iterator[tuple[ProducerSink, str]]:
-    """The sink of an address, and the name by which a state knows it; None of its settings is part of that."""
+    """Yield the sink of an address, and the name by which a state knows it, which contains no setting."""
     found = parse_producer(address, settings)
     sink = ProducerSink(found)
-    # What is wrong with a class is told before anything is begun.
+    # Report a faulty class before anything starts.
     found.load()
     try:
         yield sink, address.partition("?")[0]
@@ -213,7 +213,7 @@ def _is_producer(found: Any) -> bool:
 
 @contextmanager
 def _own_failures(producer: ProducerClass, what: str, *schemas: TableSchema, at: str = "") -> Iterator[None]:
-    """What a producer raises is an error of ours that names it."""
+    """Turn an exception of a producer into a `DefiniteError` that names the producer."""
     tables = ", ".join(str(schema.name) for schema in schemas[:3]) + (", …" if len(schemas) > 3 else "")
     place = ", ".join(part for part in (str(producer), f"table {tables}" if tables else "", f"version {at}" if at else "") if part)
     try:
@@ -226,7 +226,7 @@ def _own_failures(producer: ProducerClass, what: str, *schemas: TableSchema, at:
 
 
 def _line_of(error: Exception) -> str:
-    """Where it was raised."""
+    """Return where the exception was raised."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(last.filename).name} line {last.lineno}"
 

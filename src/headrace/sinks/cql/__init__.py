@@ -1,1 +1,1 @@
-"""A cluster that speaks CQL, as a sink: the log's rows replayed, each cell with its own timestamp and expiry."""
+"""Replays ScyllaDB's log into another CQL cluster, each cell with its own timestamp and expiry."""

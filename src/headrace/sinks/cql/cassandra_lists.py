@@ -1,11 +1,11 @@
-"""Lists on Apache Cassandra, which takes no element by its key.
+"""Lists on Apache Cassandra, which cannot write an element by its key.
 
-Beside a table with lists stands another of the same key, in which each list is a map from its keys (timeuuids) to its elements: what the
-log says of the list is done to the map, exactly, in any order and as often as one likes. Afterwards each row's list is made to look like
-its map: the same elements in the same order with the same timestamps and expiries (to the second). That looks at both and does what is
-missing, so whatever was interrupted is made good when the block is written again.
+A table with lists has an auxiliary table with the same key, in which each list is a map from its keys (timeuuids) to its elements. The
+log's changes of a list are applied to the map, in any order and any number of times. Then each row's list is made equal to its map: the
+same elements in the same order, with the same timestamps and expiries (to the second). This step compares both and writes the difference,
+so a replay of the block completes an interrupted one.
 
-The elements' own keys stay Cassandra's: nobody can see them, and the map remembers the log's.
+The elements' own keys stay Cassandra's, which no reader can see; the map keeps those of the log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from headrace.sinks.cql.statements import Scope
 SUFFIX: Final = "_list_keys"
 _LOOKS: Final = 4
 _SLACK_S: Final = 3
-"""Expiries are told in what is left of them, and asked for one after the other."""
+"""The server returns the remaining seconds of an expiry, and requests follow one another."""
 _TIMES: Final = CqlType("list", (CqlType("bigint"),), frozen=True)
 _TTLS: Final = CqlType("list", (CqlType("int"),), frozen=True)
 
@@ -48,7 +48,7 @@ class Element(NamedTuple):
 
 
 def keys_table(table: CqlTable) -> CqlTable | None:
-    """The table beside; None if there are no lists."""
+    """Return the auxiliary table; None if there are no lists."""
     columns: list[CqlColumn] = []
     for column in table.columns:
         if column.role in (ColumnRole.PARTITION, ColumnRole.CLUSTERING):
@@ -61,7 +61,7 @@ def keys_table(table: CqlTable) -> CqlTable | None:
 
 
 def check(session: CqlSession, table: CqlTable) -> None:
-    """Raise `DefiniteError` if the server does not tell what following needs: the times of lists' elements."""
+    """Raise `DefiniteError` if the server cannot return the write times of list elements."""
     for scope in (Scope.row(table), Scope.partition(table)):
         if scope.lists:
             try:
@@ -89,7 +89,7 @@ def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: Cql
 def follow_keys(session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, beside: Scope, place: Place) -> None:
     """The same, given the rows' keys (and which row of a block each is).
 
-    What was done is looked at again: a copy and the log, in two tasks, may do the same to one row at once, and it would be done twice.
+    The rows are read again afterwards: a snapshot task and a log task may change the same row at once, and would add an element twice.
     """
     for _ in range(_LOOKS):
         keys = _follow_once(session, keys, scope, beside, place)
@@ -145,7 +145,7 @@ def _steps(
     tail = _common(current[same:][::-1], target[same:][::-1])
     comes = target[same : len(target) - tail]
     if comes and same and tail:
-        # Nothing can be put between two elements: what follows is written anew.
+        # No element can be inserted between two others: all later ones are written again.
         tail, comes = 0, target[same:]
     for place in range(same, len(current) - tail):
         # A tombstone wins over a cell of its own timestamp.

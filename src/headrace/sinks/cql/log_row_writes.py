@@ -1,7 +1,7 @@
 """Log rows as writes: which statement, with which raw values.
 
 Whole columns at a time; a write is a tuple of values that the driver sends as they are. Every write is idempotent and they may be done in
-any order: each carries its own timestamp, and the server merges. Rows that tell only what was there (images) write nothing. A row that
+any order: each carries its own timestamp, and the server merges. Pre- and postimages write nothing. A row that
 cannot be replayed raises before anything of its block is written.
 """
 
@@ -56,7 +56,7 @@ class Planned(NamedTuple):
 
 
 class LogRows:
-    """A block's columns, as replay needs them: each is made once, when it is asked for."""
+    """The columns of a block as replay needs them; each is computed once, on first use."""
 
     def __init__(self, block: LogBlock, table: CqlTable, now: int) -> None:
         self.block, self.table = block, table

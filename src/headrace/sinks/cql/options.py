@@ -1,4 +1,4 @@
-"""What may be chosen about replay into another cluster. Picklable; every choice is a setting of the same name."""
+"""Options of replay into another cluster. Picklable; every field is a setting of the same name."""
 
 from __future__ import annotations
 

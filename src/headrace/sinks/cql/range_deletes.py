@@ -1,4 +1,4 @@
-"""A deleted range of rows, given by two places in the clustering order, as deletions that CQL can say.
+"""A deleted range of rows, given by two places in the clustering order, as CQL deletions.
 
 A place is a prefix of the clustering columns' values and whether the rows with that prefix belong to the range. CQL compares one column
 at a time, by value and not by the table's order, so a range whose two places differ early becomes several deletions side by side: each

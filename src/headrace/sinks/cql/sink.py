@@ -1,6 +1,6 @@
-"""The sink of replay: a log's rows reproduce the source's tables on another cluster, cell for cell.
+"""The replay sink: reproduces the source's tables on another cluster, cell for cell.
 
-Timestamps and expiries are those of the source, so the cluster merges what comes as the source did: any order, any duplication, same data.
+Timestamps and expiries are those of the source, so the cluster merges writes as the source did, in any order and any number of times.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ class ReplaySink(LogSink):
         return str(self.address)
 
     def target(self, table: CqlTable) -> CqlTable:
-        """The table of a source's table here."""
+        """Return the target of a source's table."""
         return target_tables.moved(table, self.address.keyspace or table.name.database)
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
-        """Make what is missing, check what is there; raises before anything is written."""
+        """Create missing tables and check existing ones, before anything is written."""
         self.choices.check()
         session, wanted = shared_session(self.address), [self.target(table) for table in tables]
         beside = self._beside(session, wanted)
@@ -43,7 +43,7 @@ class ReplaySink(LogSink):
             cassandra_lists.check(session, table)
 
     def alter(self, old: CqlTable, new: CqlTable) -> None:
-        """Follow a change of the source's table."""
+        """Apply an ALTER TABLE of the source's table."""
         session = shared_session(self.address)
         target_tables.alter(session, self.target(old), self.target(new), create=self._creates, drop=self._drops)
         before, after = cassandra_lists.keys_table(self.target(old)), cassandra_lists.keys_table(self.target(new))
@@ -55,11 +55,11 @@ class ReplaySink(LogSink):
             target_tables.alter(session, before, after, create=self._creates, drop=self._drops)
 
     def claims(self) -> CqlClaims:
-        """Where the cluster records which pipe writes to which table."""
+        """Return the claims on tables of the cluster."""
         return CqlClaims(self.address, self._creates)
 
     def target_of(self, name: TableName) -> str:
-        """What a table of the source is called here."""
+        """Return the name of a table's target."""
         return f"{self.address.keyspace or name.database}.{name.table}"
 
     def writer(self) -> ReplayWriter:
@@ -74,6 +74,6 @@ class ReplaySink(LogSink):
         return self.choices.dropped is Dropped.DROP
 
     def _beside(self, session: CqlSession, tables: Iterable[CqlTable]) -> dict[CqlTable, CqlTable]:
-        """What stands beside tables with lists, on Apache Cassandra."""
+        """Return the auxiliary tables of tables with lists, on Apache Cassandra."""
         found = {table: beside for table in tables if (beside := cassandra_lists.keys_table(table)) is not None}
         return {} if found and takes_list_keys(session) else found

@@ -1,7 +1,7 @@
-"""The statements of replay: a few for each table, whatever its rows look like.
+"""The prepared statements of replay: a few for each table.
 
-Each takes raw values, a timestamp and a TTL. A column that a row leaves alone is bound as *unset*, so the statements need not be made
-anew for every set of columns. What they write is what the log says, cell for cell:
+Each takes raw values, a timestamp and a TTL. A column that a row does not change is bound as *unset*, so one statement serves
+every set of columns. The statements write the cells of the log exactly:
 
 - INSERT writes the row's marker, as only the log's inserts do; everything else is UPDATE, which writes none;
 - `c = ?` on a collection or user type puts its tombstone at the timestamp less one, as the server did that wrote the log;

@@ -1,7 +1,7 @@
-"""The tables that a log is replayed into: made if they are missing, checked if not, altered when the source's are.
+"""The tables that a log is replayed into: created if missing, checked if they exist, altered with the source's.
 
-Everything here looks at what is there first and does what is missing, so it may be interrupted and done again. A target may have columns of
-its own; what it shares with the source's table must be the same: key, types, static columns.
+Every step reads the target's definition first and applies the difference, so it may be interrupted and repeated. A target may have further
+columns. The columns that it shares with the source's table must have the same key, types and static columns.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _prepare_types(session: CqlSession, keyspace: str, wanted: Iterable[CqlType]
 
 
 def _complete(session: CqlSession, there: CqlTable, wanted: CqlTable, create: bool) -> None:
-    """Check a table that is there, and add the columns that it lacks."""
+    """Check an existing table, and add the columns that it lacks."""
     keys, theirs = _keys(wanted), _keys(there)
     if [(c.name, str(c.type), c.role, c.descending) for c in keys] != [(c.name, str(c.type), c.role, c.descending) for c in theirs]:
         raise DefiniteError(

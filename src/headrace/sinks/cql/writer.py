@@ -1,6 +1,6 @@
-"""Blocks to a cluster: planned, sent, acknowledged; lists followed where the cluster needs it.
+"""Writes blocks to a cluster, and updates lists on Apache Cassandra.
 
-When `write` returns, the block is durable and visible at the address's consistency. Any order, any duplication, same result.
+When `write` returns, the block is durable and visible at the address's consistency. Order and repetition of blocks do not matter.
 """
 
 from __future__ import annotations
@@ -68,6 +68,6 @@ class ReplayWriter:
 
 
 def takes_list_keys(session: CqlSession) -> bool:
-    """Whether the cluster is ScyllaDB, whose lists take elements by their keys."""
+    """Return whether the cluster is ScyllaDB, which writes list elements by their keys."""
     query = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = 'system' AND table_name = 'scylla_local'"
     return bool(session.execute(query))

@@ -1,9 +1,8 @@
-"""How topics follow schema changes: a topic only ever gets longer, so there is nothing to alter in it; messages after a statement are of
-the table's new definition.
+"""Schema changes in Kafka: messages after a statement have the table's new definition, and topics are never altered.
 
-A table that is made, altered or renamed is prepared anew (its topic, its schemas); what cannot be read in place of what was there before is
-refused while the statement is looked at, before anything follows it. A table that is dropped leaves its topic as it is. So does one that is
-emptied, unless it was chosen that Debezium's events tell of it: then that is a step, which may be done again, with the same position.
+A table that was created, altered or renamed is prepared again (its topic, its schemas). A definition that readers of the earlier messages
+could not read is refused when the statement is planned. DROP TABLE leaves the topic as it is. So does TRUNCATE, unless the user chose that
+Debezium's events report it (`kafka.truncates`): then the event is a step, which a crash may repeat with the same position.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ log = logging.getLogger("headrace")
 
 @functools.cache
 def _say_untold() -> None:
-    """Once in a process."""
+    """Warn once per process."""
     log.warning(
         "a table was emptied (TRUNCATE), which its topic does not tell: mypipe's messages have no word for it, and Debezium's events tell "
         "it with kafka.truncates = send"
@@ -33,12 +32,12 @@ def _say_untold() -> None:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSchemaApplier(SchemaApplier):
-    """Follows by preparing."""
+    """Checks new definitions; sends TRUNCATE events if chosen."""
 
     check: Callable[[TableSchema], None]
     """Raises `DefiniteError` if readers of the table's messages so far could not read those of this definition."""
     tell_emptied: Callable[[TableSchema, int], None] | None = None
-    """Tells readers that a table was emptied at a version; None if nobody is told."""
+    """Sends the event that a table was emptied at a version; None: no event is sent."""
 
     def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
         del version
@@ -52,12 +51,12 @@ class KafkaSchemaApplier(SchemaApplier):
         return DdlPlan((Step((json.dumps({"emptied": schema.to_json(), "version": version}),)),))
 
     def plan_creation(self, schema: TableSchema) -> DdlPlan:
-        """It may follow another table of its name, whose messages are in the topic."""
+        """The topic may hold messages of an earlier table of that name."""
         self._check(schema)
         return DdlPlan()
 
     def plan_moves(self, moves: Iterable[tuple[TableSchema, TableSchema]]) -> DdlPlan:
-        """From here on the changes go to the topic of the new name."""
+        """Later changes go to the topic of the new name."""
         for _, new in moves:
             self._check(new)
         return DdlPlan()

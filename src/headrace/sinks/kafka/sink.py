@@ -1,8 +1,8 @@
-"""The Kafka sink: the port of `headrace.sinks.base` over a cluster.
+"""The Kafka sink: append-only (`headrace.sinks.base`), on one cluster.
 
-A topic holds changes, not rows: nothing in it is replaced, swept or cleared. A block that is written again appears again, with the same
-positions in its messages' headers, by which readers know it. So the sink asks for every table's changes in order, and for a snapshot that
-is of one position and comes before them.
+A topic holds changes, not rows: nothing in it is replaced or deleted. A block that is written again appears again, with the same positions
+in the headers of its messages, by which readers discard the repetition. The sink therefore requires the changes of each table in order,
+after a snapshot of one position.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from headrace.sinks.kafka.target_claims import KafkaClaims
 
 @dataclass(frozen=True, slots=True)
 class KafkaSink(AppendOnlySink):
-    """Where changes go: a cluster. Picklable; the password is never shown."""
+    """A cluster. Picklable; its text never contains the password."""
 
     address: KafkaAddress
     choices: KafkaOptions = field(default_factory=KafkaOptions)
     origin: Origin = field(default_factory=Origin)
-    """What Debezium's events say of the source."""
+    """The source, for Debezium's events."""
 
     @classmethod
     def from_url(cls, url: str, choices: KafkaOptions | None = None) -> KafkaSink:
@@ -50,7 +50,7 @@ class KafkaSink(AppendOnlySink):
         return cls(replace(address, topic=""), chosen)
 
     def prepare(self, schemas: Iterable[TableSchema]) -> None:
-        """Make the topics that are missing, and register the schemas; raise `DefiniteError` if one cannot be held."""
+        """Create missing topics and register the schemas; raise `DefiniteError` if a table cannot be encoded."""
         wanted = tuple(schemas)
         self.check_target_conflicts(wanted)
         for schema in wanted:
@@ -59,17 +59,17 @@ class KafkaSink(AppendOnlySink):
         forms = self._forms()
         if forms is not None:
             for schema in wanted:
-                # (An id that does not fit is found here, not in a task.)
+                # Finds an id that does not fit here, not in a task.
                 check_ids(forms.of(schema))
 
     def check(self, schema: TableSchema) -> None:
-        """Raise `DefiniteError` if readers of the table's messages so far could not read those of this definition. Changes nothing."""
+        """Raise `DefiniteError` if readers of the table's earlier messages could not read those of this definition."""
         forms = self._forms()
         if forms is not None:
             forms.check(schema)
 
     def check_target_conflicts(self, schemas: Iterable[TableSchema]) -> None:
-        """Raise `DefiniteError` if two tables' names, made fit for Kafka, are one topic. No broker is asked."""
+        """Raise `DefiniteError` if two tables have the same topic. Sends no request."""
         taken: dict[str, TableName] = {}
         for schema in schemas:
             topic = self.choices.topic_of(schema.name)
@@ -86,7 +86,7 @@ class KafkaSink(AppendOnlySink):
                 )
 
     def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
-        """Every update with the row before it, in order; a snapshot of one position; and transactions."""
+        """Every update with its before image, in order; a snapshot of one position; and transactions."""
         return {schema.name: TableRequirements((), ordered=True, exact=True, keeps=True, transactions=True) for schema in schemas}
 
     def schema_applier(self) -> KafkaSchemaApplier:
@@ -113,14 +113,14 @@ class KafkaSink(AppendOnlySink):
             writer.close()
 
     def encoder(self) -> Encoder[ChangeBlock]:
-        """What makes messages of blocks."""
+        """Return the encoder of the chosen format."""
         forms = self._forms()
         if forms is None:
             return DebeziumEncoder(self.choices, self.origin)
         return MypipeEncoder(self.choices, forms)
 
     def _forms(self) -> Forms | None:
-        """None: the format has no schemas to register."""
+        """Return the Avro schemas of the format; None: it has no schemas to register."""
         mapping = ValueMapping(self.choices.text is TextAs.BYTES, self.choices.bigint_unsigned is UnsignedAs.LONG)
         match self.choices.format:
             case MessageFormat.GENERIC:

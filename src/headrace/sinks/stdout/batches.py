@@ -1,4 +1,4 @@
-"""Blocks in parts that are made into lines at once, and what the two forms of lines have in common."""
+"""Parts of blocks that are encoded at once, and the code that both line formats share."""
 
 from __future__ import annotations
 

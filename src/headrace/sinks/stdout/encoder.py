@@ -1,4 +1,4 @@
-"""Blocks to lines, one for each change, in the order of the block.
+"""Encodes blocks as lines, one per change, in the order of the block.
 
 Invariant: every change of a block is one line, and a line is one change: no value, name or statement can end it or begin another. An
 update is one line with both of its images, also where it moves the row to another key. Lines carry the versions of their changes, by which

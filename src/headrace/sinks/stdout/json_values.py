@@ -1,4 +1,4 @@
-"""Columns as pieces of JSON, exactly: no digit of a number, no byte of a value is lost.
+"""Converts columns to JSON fragments without loss.
 
 Whole numbers are numbers with all their digits (in quotes, if that was chosen for those of 64 bits, which JavaScript's numbers do not
 hold); decimals, dates and times are text as the source shows them, a TIMESTAMP in UTC with a Z; bytes and geometries (reference and

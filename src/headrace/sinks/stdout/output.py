@@ -13,12 +13,12 @@ _MOST: Final = 1 << 20
 
 
 class Output:
-    """Where lines are printed."""
+    """Prints lines."""
 
     def __init__(self) -> None:
         self._turn = threading.Lock()
         self.left = False
-        """Whether whoever read the lines has gone: nothing more can be printed."""
+        """Whether the reader has closed the output."""
 
     def write(self, lines: bytes | memoryview) -> None:
         """Print lines; when it returns, they are out of this process."""
@@ -30,7 +30,7 @@ class Output:
                 self._write(memoryview(lines))
             except BrokenPipeError:
                 self.left = True
-                # What Python has to flush at its end goes nowhere, quietly.
+                # Python flushes stdout at exit: give it somewhere to write.
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
                 raise reader_left() from None
             except OSError as error:
@@ -46,12 +46,12 @@ STDOUT: Final = Output()
 
 
 def reader_left() -> DefiniteError:
-    """What a pipe ends with when nobody reads its lines any more."""
+    """Return the error of a pipe whose reader has closed the output."""
     return DefiniteError("whoever read the output has left", place="stdout", hint="run again: what was not printed whole comes again")
 
 
 def may_colour(wanted: str) -> bool:
-    """Whether lines have colours: always, never, or (auto) on a terminal whose user has not asked for none."""
+    """Return whether lines have colours: always, never, or (auto) on a terminal without `NO_COLOR`."""
     if wanted != "auto":
         return wanted == "always"
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

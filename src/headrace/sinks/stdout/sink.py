@@ -1,6 +1,6 @@
-"""The standard output as a sink: a line for each change, in the order of the log within each batch.
+"""The standard output as a sink: one line per change, in the order of the log within each batch.
 
-A crash may print the last batch again, under the same versions; nothing is left out.
+After a crash the last batch may be printed again, with the same versions.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KNOWN: Final = {"format": _FORMATS, "colour": _COLOURS, "color": _COLOURS, "big
 
 
 def parse_stdout(address: str, *, terminal: bool) -> LineOptions:
-    """`stdout:?format=auto|json|text&colour=auto|always|never&big=number|text`; on a terminal, lines are for people."""
+    """`stdout:?format=auto|json|text&colour=auto|always|never&big=number|text`; on a terminal, `auto` is text."""
     chosen = {"format": "auto", "colour": "auto", "big": "number"}
     for name, value in parse_qsl(address.partition("?")[2], keep_blank_values=True):
         allowed = _KNOWN.get(name)
@@ -49,7 +49,7 @@ def parse_stdout(address: str, *, terminal: bool) -> LineOptions:
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """Where tasks hand their lines over. Picklable."""
+    """Where tasks send their lines. Picklable."""
 
     address: tuple[str, int]
     token: str = field(repr=False)
@@ -57,7 +57,7 @@ class Handover:
 
 @contextmanager
 def handover(directory: Path, host: str) -> Iterator[Handover]:
-    """A driver's receiver of lines, for the time of a pipe."""
+    """Run the driver's receiver of lines while a pipe runs."""
     receiver = Receiver(STDOUT, directory, host)
     try:
         yield Handover(receiver.address, receiver.token)
@@ -74,18 +74,18 @@ class StdoutSink(AppendOnlySink):
     log: str = "binlog"
 
     def with_source(self, connector: str, log: str) -> Self:
-        """Lines name their place in the log."""
+        """Lines contain their position in the log."""
         del connector
         return replace(self, log=log)
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:
-        """A schema change is a line, too."""
+        """Print a line for each schema change."""
         encoder = LineEncoder(self.choices, self.log)
         for entry in entries:
             print_line(self.handover.token, encoder.statement(entry))
 
     def commit_batch(self, batch: BatchCommit) -> None:
-        """The batch's lines are printed before it counts."""
+        """Print the lines of the batch."""
         del batch
         print_batch(self.handover.token)
 
@@ -111,7 +111,7 @@ class LineWriter:
 
 @dataclass(frozen=True, slots=True)
 class StdoutLogSink(LogSink):
-    """Prints rows of ScyllaDB's log, as the documents that Kafka's messages have. Their order is that of the times within a block."""
+    """Prints rows of ScyllaDB's log as the JSON documents of the Kafka sink, in the order of their times within a block."""
 
     handover: Handover
     choices: LineOptions = field(default_factory=LineOptions)
@@ -127,7 +127,7 @@ class LogLineWriter:
     sender: Sender
 
     def write(self, block: LogBlock | RowBlock) -> None:
-        # Its kernels are for those who have such a source.
+        # Only such a source loads its kernels.
         from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
         from headrace.sinks.stdout.json_values import join
         from headrace.sinks.stdout.terminal_escaping import tame

@@ -1,11 +1,11 @@
-"""Lines on their way from tasks to the driver, which prints them.
+"""Sends lines from tasks to the driver, which prints them.
 
-Tasks run in processes whose output nobody sees, on a cluster even elsewhere: they hand their lines over a socket to the driver and wait
-until it has them. Lines of a batch are kept in a file until the batch is whole, then printed in the order of the log, each once; lines of a
-snapshot, which have no order, are printed as they come.
+Tasks run in other processes, on a cluster on other machines. They send their lines over a socket and wait for the driver's acknowledgement.
+The driver keeps the lines of a batch in a file until the batch is complete, then prints them in the order of the log, each once. Lines of a
+snapshot have no order and are printed when they arrive.
 
-Invariants: what is acknowledged is in the driver's hands or printed; a batch counts after its lines are printed; memory is bounded by what
-is handed over at once, the file by the batch. Only whoever knows the token is listened to.
+Invariants: acknowledged lines are in the driver's file or printed; a batch counts after its lines are printed; memory is bounded by one
+message, the file by the batch. The driver accepts only connections with the token.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _MOST_BYTES: Final = 8 << 20
 """Handed over at once; a single line may be longer."""
 _PRINTED: Final = 4 << 20
 _PATIENCE_S: Final = 600.0
-"""How long a task waits for the driver, whose reader may be slow."""
+"""How long a task waits for the driver; the reader of stdout may be slow."""
 
 _receivers: dict[str, Receiver] = {}
 """Those of this process, by token."""
@@ -69,7 +69,7 @@ class Receiver:
         return self._token.hex()
 
     def close(self) -> None:
-        """Nothing is taken any more; what was not printed comes again with its batch."""
+        """Accept no more lines. The next run replays batches that were not printed."""
         _receivers.pop(self.token, None)
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -130,7 +130,7 @@ class Receiver:
                 while head := stream.read(_HEAD.size):
                     connection.sendall(self._take(stream, *_HEAD.unpack(head)))
         except (OSError, EOFError, struct.error) as error:
-            # A task that was killed: its batch comes again.
+            # The task was killed: its batch is replayed.
             log.debug("a task left while it handed over lines: %s", error)
         finally:
             with self._turn:

@@ -1,7 +1,7 @@
-"""Text that cannot do anything to a terminal, nor pretend to be another line or another order of letters.
+"""Escapes characters that control a terminal, end a line, or reorder text.
 
 Invariant: what is escaped here is escaped in JSON's own way (a backslash, u and four digits): in a line of JSON the value stays the same.
-JSON's quoting sees to the characters below the space already. Whole columns; the search for what is there is one look at the bytes.
+JSON's quoting already escapes the control characters below the space. Works on whole columns, with one scan of the bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _SUSPECT[[chr(code).encode()[0] for first, last in FORMAT_RANGES for code in ran
 
 
 def tame(texts: Any) -> Any:
-    """Quoted texts with what a terminal would heed escaped."""
+    """Escape the characters of quoted texts that control a terminal."""
     data = texts.buffers()[2]
     if data is None or not _SUSPECT[np.frombuffer(data, dtype=np.uint8)].any():
         return texts

@@ -1,4 +1,4 @@
-"""Lines for people: when, what, where; of an update only what changed, beside the key. Long values are cut, and say so.
+"""Lines for people: time, operation, table; for an update the key and the changed columns. Long values are cut and marked.
 
 Invariant: nothing in a value, a name or a statement reaches a terminal as anything but visible text.
 """
@@ -53,7 +53,7 @@ class HumanForm:
         return join(when, " ", self._signs.take(pa.array(piece.ops)), *parts, place, "\n")
 
     def _part(self, name: str, own: Any, shown: Any, piece: Piece, updated: Any) -> Any:
-        """What a line says of a column: its value, and of an update what it was if that changed."""
+        """Return the text of a column: its value, and for an update its former value if it changed."""
         label = self._names[name]
         plain = join(f" {label}=", own)
         if updated is None:

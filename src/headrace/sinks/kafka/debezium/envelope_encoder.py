@@ -1,9 +1,9 @@
-"""Blocks to Debezium's change events in JSON, as its connectors for MySQL and MariaDB write them by default.
+"""Encodes blocks as Debezium's change events in JSON, as its MySQL and MariaDB connectors write them by default.
 
-Invariant: an event says what Debezium's event of the same change says: key, before, after, op, and the place in the log. A key change is
-three messages (the old row's deletion, a tombstone, the new row's creation) that name each other in headers. What a block does not know
-(the thread, the server's id, the statement unless it is logged) is null or 0. The time of processing is the clock's: a message that is sent
-again differs in that alone.
+Invariant: an event equals Debezium's event of the same change in key, before, after, op, and log position. A key change is
+three messages (the old row's deletion, a tombstone, the new row's creation) that refer to each other in headers. Fields that a block
+does not contain (the thread, the server's id, the statement unless it is logged) are null or 0. A replayed message differs only in the time
+of processing.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ Clock = Callable[[], int]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What events say of their source and blocks do not."""
+    """Properties of the source that events contain and blocks do not."""
 
     connector: str = "mysql"
     """`mysql` or `mariadb`."""
@@ -188,7 +188,7 @@ class _TableEncoder:
         )
 
     def _server_ids(self, block: ChangeBlock, at: Any) -> Any:
-        """MariaDB's transactions name the server that made them; of MySQL's, whoever knows it has told."""
+        """MariaDB's transaction ids contain the server's id; for MySQL it comes from the source."""
         known = str(self._origin.server_id)
         if block.transaction is None or self._origin.connector != MARIADB:
             return known

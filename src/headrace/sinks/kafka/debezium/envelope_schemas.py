@@ -1,4 +1,4 @@
-"""The schemas of Debezium's events in Kafka Connect's words, for events that carry them."""
+"""The Kafka Connect schemas of Debezium's events, for events that contain them."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def value_schema(schema: TableSchema, prefix: str, connector: str) -> dict[str, 
 
 
 def _row_field(column: Column, connector: str) -> dict[str, Any]:
-    """The column's schema in a row.
+    """Return the schema of a column in a row.
 
-    A BIGINT UNSIGNED says that it is one, as Debezium does with `column.propagate.source.type`: otherwise its numbers above
-    9223372036854775807 could not be told from those below zero. Keys stay as they are: partitions depend on their bytes.
+    A BIGINT UNSIGNED is marked, as Debezium does with `column.propagate.source.type`: otherwise readers could not distinguish its
+    numbers above 9223372036854775807 from negative ones. Keys stay as they are: partitions depend on their bytes.
     """
     field = field_of(column, connector)
     if column.kind is not Kind.UINT64:

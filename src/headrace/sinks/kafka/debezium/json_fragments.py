@@ -1,4 +1,4 @@
-"""Columns as pieces of JSON, the way Debezium's connectors write them with their default settings.
+"""Converts columns to JSON fragments, as Debezium's connectors write them with their default settings.
 
 Invariant: a column's `Shown` gives one piece for each value, NULL for NULL; what its `field` (the column's schema in Kafka Connect's words)
 says is what the pieces are. Whole columns only: no Python runs per value.

@@ -1,6 +1,6 @@
-"""Text and bytes of whole columns as JSON strings. Compiled.
+"""Kernels that convert text and bytes of whole columns to JSON strings.
 
-Invariant: `out` is as long as the size that was asked for before, and every position written lies below it.
+Invariant: `out` has the size that was computed before, and no write goes beyond it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Messages to the brokers.
+"""Sends messages to the brokers.
 
 Invariant: when `finish` returns, every message since the last one is acknowledged by all replicas in sync; if one is not, it raises,
 and nothing of what was sent since counts as written. Messages of one partition arrive in the order in which they were sent, without gaps
-and, within one producer, once (`enable.idempotence`). After a failure the producer is given up: whoever tries again gets a new one and
-sends all again, under the same positions.
+and, within one producer, once (`enable.idempotence`). After a failure the producer is discarded: a retry creates a new one and
+sends all messages again, with the same positions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from headrace.sinks.kafka.messages.messages import Messages
 from headrace.sinks.kafka.messages.options import KafkaOptions, Timestamps
 
 client_log = logging.getLogger("headrace.kafka.client")
-# What librdkafka has to say comes as the errors of messages; its own lines would repeat that for every broker and try.
+# Errors of messages contain librdkafka's reasons; its log lines would repeat them for every broker and attempt.
 client_log.setLevel(logging.CRITICAL)
 
 _FIXED: Final = {"enable.idempotence": "true", "acks": "all", "partitioner": "murmur2"}
@@ -35,7 +35,7 @@ _USUAL: Final = {
     "batch.num.messages": "50000",
     "queue.buffering.max.messages": "200000",
     "queue.buffering.max.kbytes": "262144",
-    # How large a message may be is for the broker to say.
+    # The broker limits the size of a message.
     "message.max.bytes": "100000000",
 }
 _POLL_S: Final = 0.2
@@ -43,7 +43,7 @@ Headers = list[tuple[str, str | bytes | None]]
 
 
 def producer_settings(address: KafkaAddress, choices: KafkaOptions) -> dict[str, str]:
-    """What librdkafka is told; a property that would break the guarantee is refused."""
+    """Return librdkafka's properties; refuse one that would break the guarantee."""
     own = {**address.client_settings(), **dict(choices.properties)}
     for name, value in _FIXED.items():
         if own.get(name, value).lower() not in (value, "-1" if name == "acks" else value):
@@ -68,7 +68,7 @@ class Delivery:
             ) from error
 
     def send(self, messages: Messages, timestamps: Timestamps) -> None:
-        """Hand messages over; waits while too many are under way."""
+        """Queue messages; wait while too many are in flight."""
         topic, produce = messages.topic, self._producer.produce
         times = messages.timestamp_ms.to_pylist() if timestamps is Timestamps.COMMIT else [0] * len(messages.value)
         keys, values = messages.key.to_pylist(), messages.value.to_pylist()
@@ -86,16 +86,16 @@ class Delivery:
         while self._producer.flush(_POLL_S):
             self._check()
         self._check_messages()
-        # Whoever acknowledged all of it does not refuse us: logins that were cut off meanwhile are a broker's that went down.
+        # The brokers acknowledged everything, so a failed login meanwhile came from a broker that went down.
         self._refusals.forget()
 
     def resume(self) -> None:
-        """Begin again after a time in which nobody heard what brokers said: it tells of then, not of now."""
+        """Drop broker errors queued while the producer was idle; they are stale."""
         self._producer.poll(0)
         self._refusals.forget()
 
     def give_up(self) -> None:
-        """Forget what is under way: it counts as not written."""
+        """Drop messages in flight: they count as not written."""
         self.is_sound = False
         self._producer.purge()
         self._producer.flush(0)
@@ -134,7 +134,7 @@ class Delivery:
             raise self._give_up(self._refusals.said, "", None)
 
     def _give_up(self, error: KafkaError, topic: str, key: Any) -> Exception:
-        # What the brokers said of us tells more than that a message took too long.
+        # A broker's own error explains more than a timeout of a message.
         said = self._refusals.said
         cause = said if said is not None and error.code() == KafkaError._MSG_TIMED_OUT else error
         self.give_up()

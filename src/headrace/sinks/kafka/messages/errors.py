@@ -1,4 +1,4 @@
-"""Kafka's errors as ours: what may pass by itself is transient, all else is definite and says what to do."""
+"""Kafka's errors as Headrace's: an error that may pass is transient, any other is definite and has a hint."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def failure(error: KafkaError | KafkaException, doing: str, place: str = "") -> 
 
 
 class Refusals:
-    """What brokers say of a client as a whole, such as that its password is wrong.
+    """Errors that concern the client as a whole, such as a wrong password.
 
-    Once may be chance: a broker that goes down cuts logins off, too.
+    A single one may be chance: a broker that goes down also cuts logins off.
     """
 
     def __init__(self) -> None:
@@ -64,10 +64,10 @@ class Refusals:
             self._count += 1
 
     def forget(self) -> None:
-        """Brokers have served us since: what was said before has passed."""
+        """Forget earlier errors: brokers have answered since."""
         self._last, self._count = None, 0
 
     @property
     def said(self) -> KafkaError | None:
-        """What was said more than once."""
+        """Return an error that came more than once."""
         return self._last if self._count > 1 else None

@@ -1,4 +1,4 @@
-"""Encoded messages, as columns, and the port of those who encode."""
+"""Encoded messages as columns, and the encoder interface."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Messages:
     """The place of each change in the source's log: a header of each message, the same when it is sent again."""
     timestamp_ms: pa.Int64Array
     headers: tuple[tuple[tuple[str, bytes], ...], ...] = ()
-    """Further headers of each message; empty if none has any."""
+    """Further headers of each message; empty if no message has any."""
     row: pa.UInt64Array | None = None
-    """Of a snapshot, whose rows share one version: the row's number in it. It follows the version in the header."""
+    """In a snapshot, whose rows share one version: the number of the row. It follows the version in the header."""
     commit_us: pa.Int64Array | None = None
-    """When each change was committed, for a header of its own: where the value does not say it."""
+    """When each change was committed, as a header; for formats whose value does not contain it."""
     position: tuple[bytes | None, ...] = ()
-    """In place of the version, where a place in the source's log is more than a number; None: the message is no part of the log."""
+    """Replaces the version if a position in the source's log is not a number; None: the message is not from the log."""
 
 
 class Encoder(Protocol[B_contra]):

@@ -1,6 +1,6 @@
-"""What a user may choose for changes that go to Kafka. Pure data: picklable, comparable, no broker is asked.
+"""Options of the Kafka sink. Plain data: picklable and comparable.
 
-Every choice is a setting of the same name under `kafka.`. What stands under a field is its documentation for users.
+Every field is a setting of the same name under `kafka.`. The docstring of a field is its documentation for users.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ CHANGEABLE: Final = frozenset(
         "properties",
     )
 )
-"""What may change when a pipe starts again: what readers of the topics get is the same."""
+"""Options that may change when a pipe starts again: they do not change the messages."""
 _ABOUT: Final = {
     "registry": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
     "key_changes": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),

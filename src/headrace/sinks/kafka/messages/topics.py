@@ -1,4 +1,4 @@
-"""Topics: made where they are missing, never changed or taken away."""
+"""Creates missing topics. Existing topics are never changed or deleted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _PRODUCER_ONLY: Final = (
 
 
 def ensure_topics(address: KafkaAddress, choices: KafkaOptions, names: Iterable[str]) -> None:
-    """Make the topics that are missing; raise `DefiniteError` if one is missing and may not be made. The brokers are asked in any case."""
+    """Create missing topics; raise `DefiniteError` if one is missing and may not be created. Always sends a request."""
     wanted = sorted(set(names))
     admin, refusals = _admin(address, choices)
     existing = _existing(admin, refusals, address)
@@ -81,7 +81,7 @@ def client_properties(address: KafkaAddress, choices: KafkaOptions) -> dict[str,
 
 
 def _existing(admin: AdminClient, refusals: Refusals, address: KafkaAddress) -> set[str]:
-    """The cluster's topics. It is asked again and again for a while; a client that is refused as a whole need not wait that long."""
+    """Return the cluster's topics. Retries for a while, but not if the brokers refuse the client."""
     deadline = time.monotonic() + effective_deadline(_WAIT_S)
     while True:
         try:

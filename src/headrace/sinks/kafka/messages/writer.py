@@ -1,7 +1,7 @@
-"""Blocks to topics: encoded, sent, acknowledged.
+"""Encodes blocks, sends the messages, and waits for their acknowledgement.
 
 Invariant: when `write` returns, every message of the block is acknowledged by all replicas in sync, in the block's order within each
-partition. If it raises, some may be there all the same: the block is written again, and its messages come again with the same positions,
+partition. If it raises, some messages may be in the topic: the retry sends all messages of the block again, with the same positions,
 keys and bytes.
 """
 
@@ -38,7 +38,7 @@ class KafkaWriter(Generic[B]):
                 delivery.send(one, self._timestamps)
             delivery.finish()
         except BaseException:
-            # What is under way must not be acknowledged later, after the same messages of another try.
+            # Messages in flight must not be acknowledged after the same messages of a retry.
             delivery.give_up()
             self._delivery = None
             raise

@@ -1,7 +1,7 @@
-"""Blocks to mypipe's messages.
+"""Encodes blocks as mypipe's messages.
 
-Invariant: a block makes the same messages, byte for byte, whenever it is read again: what they hold comes from the block, the table's
-schema and the schemas' ids alone.
+Invariant: a block gives the same messages, byte for byte, at each replay. They depend only on the block, the table's schema and the ids of
+the registered schemas.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Form(Protocol):
         """The fields that hold a row; `prefix` is that of the row before or after an update."""
 
     def headers(self, images: pa.RecordBatch, mutations: Mutations) -> tuple[Extra, ...]:
-        """What the headers of each message say besides its position."""
+        """The headers of each message besides its position."""
 
 
 class Forms(Protocol):

@@ -1,7 +1,7 @@
 """Generic messages: a row's values in maps by their type, under schemas that are the same for all tables.
 
-What the maps cannot say goes beside them: which columns are NULL in a header, and the columns with their exact types in a schema of their
-own, whose id is in a header. An altered table goes on in the same topic under the same schemas.
+Headers hold what the maps cannot: which columns are NULL, and the id of a schema with the exact types of the columns. An altered table
+continues in the same topic with the same message schemas.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ class GenericForms:
 
     def _always(self, schema: TableSchema) -> Extra:
         if not self.book.is_shared:
-            # Nobody else could look the columns up.
+            # Other processes could not look the columns up.
             return ()
         number = self.book.register(columns_subject(schema.name), schema_text(columns_schema(schema)))
         return ((COLUMNS_HEADER, id_bytes(number)),)

@@ -1,4 +1,4 @@
-"""Which columns of a row are NULL, as headers of its message: mypipe's maps have no place for it."""
+"""Headers that list the NULL columns of a row, which mypipe's maps cannot hold."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The schemas of messages in their repository: registered once, remembered for the life of a process.
+"""Registers the schemas of messages, and caches their ids for the life of a process.
 
-Invariant: a subject and a text have one id, in whichever process they are registered, and however often. A repository in memory is one of
-its process alone; so it serves generic messages only, whose three schemas have the same ids in every process.
+Invariant: a subject and a schema text have one id in all processes. A repository in memory belongs to one process, so it serves generic
+messages only, whose three schemas have the same ids in every process.
 """
 
 from __future__ import annotations

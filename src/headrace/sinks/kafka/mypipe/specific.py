@@ -1,7 +1,7 @@
-"""Specific messages: a record of the table's own, with a field for each column.
+"""Specific messages: one Avro record per table, with a field for each column.
 
-An altered table's record is another version of its schema. The repository says whether readers of the new one can read what was written
-before; if not, the pipe halts, or goes on by choice.
+An ALTER TABLE registers a new version of the record's schema. The repository decides whether readers of the new version can read earlier
+messages. If they cannot, the pipe halts, or continues if the user chose so.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class SpecificForm:
         return {prefix + name: array for name, array in zip(self.names, columns, strict=True)}
 
     def headers(self, images: pa.RecordBatch, mutations: Mutations) -> tuple[Extra, ...]:
-        """Fields say all."""
+        """The fields contain all information."""
         del images, mutations
         return ()
 

@@ -1,8 +1,8 @@
-"""CQL's values as JSON, column by column; no Python runs per value.
+"""Converts CQL values to JSON, a column at a time; no Python runs per value.
 
 As CQL's own `toJson` has them (a map is an object, a set, list, tuple or vector an array, a user type an object, a blob `"0x…"`), but for
 what a reader of JSON would round or could not read: `varint` and `decimal` are strings, a duration is an object of its three numbers, and
-numbers that are none (`NaN`, `Infinity`) are strings. Null is NULL, so that whoever puts texts together can leave it out.
+`NaN` and `Infinity` are strings. A null value stays NULL, so that the caller can leave it out.
 """
 
 from __future__ import annotations

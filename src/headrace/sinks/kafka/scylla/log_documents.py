@@ -1,11 +1,11 @@
-"""Rows of ScyllaDB's log as JSON, one document for each: what a write did to a row, column by column and element by element.
+"""Converts rows of ScyllaDB's log to JSON documents: the effect of a write on a row, by column and element.
 
-A delta says what was `set` and `deleted` of atomic columns, and of each other column which of its `elements` were `added` and `removed`
-and whether it was `cleared` (before what was added); what it does not name it did not touch. An image is a `row`. The two rows of a range
+A delta lists the atomic columns that were `set` and `deleted`, and for every other column the `elements` that were `added` and `removed`,
+and whether it was `cleared` (before the additions). It does not list unchanged columns. An image is a `row`. The two rows of a range
 deletion are one document with its bounds. A row of the base table itself is a `read`, with the write times of its cells.
 
-A document's place (`position`) is the same whenever it is made again, and rises with every document of one partition: plain bytes, compared
-as such. Whole columns only: no Python runs per row.
+The `position` of a document is the same at each replay, and rises with every document of a partition. It is compared as plain bytes. Whole
+columns only: no Python runs per row.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Documents:
 
 
 def log_documents(block: LogBlock) -> Documents:
-    """What a block of log rows says."""
+    """Return the documents of a block of log rows."""
     return _Log(block).documents()
 
 
@@ -173,7 +173,7 @@ class _Log:
         return with_nulls_of(array, in_lists(array.offsets, names.take(indices)))
 
     def _in_image(self, column: CqlColumn) -> Texts:
-        """A column of an image: null where it says so, absent where it says nothing."""
+        """Return a column of an image: null where the image has null, absent where it has no value."""
         kind = added_type(column.type)
         array = self._array(kind, column.name)
         if column.type.name == "list" and not column.type.is_atomic:

@@ -1,8 +1,8 @@
-"""ScyllaDB's log into Kafka: a message for each row of the log, as JSON (see `log_events`).
+"""ScyllaDB's log in Kafka: one JSON message per row of the log (see `log_documents`).
 
-A topic holds what was done, not rows: a message is a part of a row, and only all of them together say what the row is. So messages are
-keyed by the partition key, whose changes stay in one order, deletions of ranges and partitions among them; and a topic that keeps the last
-message of each key would lose data. A block that is written again appears again under the same positions, by which readers know it.
+A message holds a part of a row. Only all messages of a row together give its content, so a compacted topic would lose data. The key of a
+message is the partition key: the changes of a partition stay in order, range and partition deletions included. A block that is written
+again appears again with the same positions, by which readers discard the repetition.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOPIC: Final = "${prefix}.${db}.${table}"
 
 @dataclass(frozen=True, slots=True)
 class KafkaLogSink(LogSink):
-    """Where log rows go: a cluster. Picklable; the password is never shown."""
+    """A cluster. Picklable; its text never contains the password."""
 
     address: KafkaAddress
     choices: KafkaOptions = field(default_factory=KafkaOptions)
@@ -45,7 +45,7 @@ class KafkaLogSink(LogSink):
         return cls(replace(address, topic=""), replace(chosen, topic=address.topic or chosen.topic or TOPIC))
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
-        """Make the topics that are missing."""
+        """Create missing topics."""
         taken: dict[str, TableName] = {}
         for table in tables:
             topic = self.choices.topic_of(table.name)
@@ -58,7 +58,7 @@ class KafkaLogSink(LogSink):
         ensure_topics(self.address, self.choices, taken)
 
     def claims(self) -> KafkaClaims:
-        """Where the cluster records which pipe writes to which topic."""
+        """Return the claims on topics of the cluster."""
         return KafkaClaims(self.address, self.choices)
 
     def target_of(self, name: TableName) -> str:
@@ -91,7 +91,7 @@ class LogEncoder:
 
 
 def _check(choices: KafkaOptions) -> None:
-    """Raise `DefiniteError` for what log rows cannot be."""
+    """Raise `DefiniteError` if the options do not apply to log rows."""
     if choices.format is not MessageFormat.GENERIC:
         raise DefiniteError(
             f"rows of ScyllaDB's log are no messages in the format {choices.format}",
