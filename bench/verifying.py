@@ -38,7 +38,7 @@ from headrace.sinks.clickhouse.server.client import connect as connect_sink
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE, MySQLAddress, connect, query
 from headrace.sources.mysql.snapshot.table_scan import scan_table
-from headrace.verify.region_reader import RegionReader, Sides
+from headrace.verify.region_reader import Endpoints, RegionReader
 from headrace.verify.regions import Region, plan_regions
 from headrace.verify.row_compare import Comparison
 from headrace.verify.table_spec import describe
@@ -187,12 +187,12 @@ def main(way: str, port: str, scratch: str) -> None:
     with open_clickhouse_sink(f"chdb:{Path(scratch) / SINK_DIRECTORY}") as named:
         schema = _schema(address)
         watch = Stopwatch()
-        found = {"sums": _sums, "read": _read}.get(way, _verify(way))(Sides(address, named.sink, VerifyOptions().zero_dates), schema)
+        found = {"sums": _sums, "read": _read}.get(way, _verify(way))(Endpoints(address, named.sink, VerifyOptions().zero_dates), schema)
         seconds = watch.read()[0]
     Path(scratch, REPORT).write_text(json.dumps({**found, "seconds": seconds}))
 
 
-def _sums(sides: Sides, schema: TableSchema) -> dict[str, int]:
+def _sums(sides: Endpoints, schema: TableSchema) -> dict[str, int]:
     """The floor: nothing is compared, but every value of every row is looked at once, where it lies."""
     with closing(connect(sides.address)) as connection:
         query(connection, sides.address, f"CHECKSUM TABLE {schema.name} EXTENDED")
@@ -201,7 +201,7 @@ def _sums(sides: Sides, schema: TableSchema) -> dict[str, int]:
     return {"rows": int(rows[0][0])}
 
 
-def _read(sides: Sides, schema: TableSchema) -> dict[str, int]:
+def _read(sides: Endpoints, schema: TableSchema) -> dict[str, int]:
     """The peer: what a tool does that has no digests."""
     table = describe(schema, sides.sink)
     with closing(connect(sides.address)) as connection:
@@ -219,10 +219,10 @@ def _read(sides: Sides, schema: TableSchema) -> dict[str, int]:
     return {"rows": whole.rows, "differences": whole.total}
 
 
-def _verify(way: str) -> Callable[[Sides, TableSchema], dict[str, int]]:
+def _verify(way: str) -> Callable[[Endpoints, TableSchema], dict[str, int]]:
     spark = SparkUse.ALWAYS if way == "spark" else SparkUse.NEVER
 
-    def run(sides: Sides, schema: TableSchema) -> dict[str, int]:
+    def run(sides: Endpoints, schema: TableSchema) -> dict[str, int]:
         options = VerifyOptions(spark=spark, recheck=False)
         results = list(verify_tables(sides.address, sides.sink, Selection((str(schema.name),)), options))
         return {"rows": sum(one.comparison.rows for one in results), "differences": sum(one.comparison.total for one in results)}

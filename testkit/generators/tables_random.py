@@ -19,7 +19,7 @@ from pymysql.err import MySQLError
 from headrace.model.change_block import ChangeBlock
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.state.pipe_state import SnapshotLog, StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
+from headrace.pipes.state.resync_requests import pending_requests, request_resync
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.snapshot.lock_free import read_chunk_at
@@ -49,7 +49,7 @@ _POINTS = (
     (ClickHouseSchemaApplier, "run_step"),
     (ClickHouseSchemaApplier, "record"),
     (StateDirectory, "save"),
-    (IntentExecutor, "settle"),
+    (IntentExecutor, "record_done"),
     (DrivenPipe, "_commit"),
     (SnapshotLog, "_append"),
 )
@@ -98,7 +98,7 @@ class Explorer:
     def _ask(self) -> None:
         name = self._random.choice((*NAMES, "*"))
         self._say(f"resync {name}")
-        ask_for_resync(self._pipe.directory, (f"{self.book.database}.{name}",))
+        request_resync(self._pipe.directory, (f"{self.book.database}.{name}",))
 
     def _open(self) -> None:
         self._say("start")

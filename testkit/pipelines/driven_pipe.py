@@ -75,7 +75,7 @@ class DrivenPipe:
             if opened.is_new:
                 self.parts.snapshots.prepare()
             self.directory.save(opened.state)
-            self.parts.resyncs.take_all(nullcontext)
+            self.parts.resyncs.plan_pending(nullcontext)
             self.parts.snapshots.plan(connection)
         self.parts.stream.reporter.begin(self.parts.stream.reached, is_new=opened.is_new)
         meanwhile()
@@ -94,7 +94,7 @@ class DrivenPipe:
         """Everything that is in the log, and everything that is to be read again."""
         self._stream()
         while any(pending_requests(self.directory)):
-            self.parts.resyncs.take_all(nullcontext)
+            self.parts.resyncs.plan_pending(nullcontext)
             self._copy()
             self._stream()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from headrace.cli import main
 from headrace.errors import HeadraceError
-from headrace.pipes.state.resync_requests import with_state
+from headrace.pipes.state.resync_requests import add_state_to_hint
 
 _COMMAND = re.compile(r"headrace (?:resync|release|skip|verify|retry|sql|check|config check|tail|ddl|serve)\b[^,;()]*")
 
@@ -21,7 +21,7 @@ def commands_of(error: HeadraceError | str) -> list[list[str]]:
 
 def execute(error: HeadraceError | str, state: Path) -> None:
     """Run the commands of a remedy, as the pipe of a state directory prints it."""
-    commands = commands_of(with_state(error if isinstance(error, str) else error.hint, state))
+    commands = commands_of(add_state_to_hint(error if isinstance(error, str) else error.hint, state))
     assert commands, f"the remedy names no command: {error}"
     for command in commands:
         assert main(command) == 0, command

@@ -18,7 +18,7 @@ from headrace.model.projection import Projection
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.debezium.batch_runner import RecordBatchRunner
-from headrace.pipes.debezium.kafka_cluster import Standing
+from headrace.pipes.debezium.kafka_cluster import ClusterTopics
 from headrace.pipes.debezium.pipe import DebeziumPipe
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.topic_settings import TopicSettings
@@ -75,10 +75,10 @@ class LocalTopicPipe:
     def _opened(self) -> RecordBatchRunner:
         state = self._directory.load()
         if state is None:
-            state = self._pipe._new_state(Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
+            state = self._pipe._new_state(ClusterTopics("cluster", KafkaPosition(), KafkaPosition(), ()))
             self._directory.begin(state)
         else:
-            self._pipe._ask_witness(self._directory, KafkaPosition.from_json, state.tables, can_resync=False)
+            self._pipe._read_sink_record(self._directory, KafkaPosition.from_json, state.tables, can_resync=False)
         batches = self._pipe._batches(self._directory, state)
         if self._schema_records is not None:
             batches.evolution.descriptions.in_topic = lambda: list(self._schema_records or ())

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
-from headrace.pipes.mysql.failover import reached, rewind
+from headrace.pipes.mysql.failover import committed_position, rewind_history
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.schema.schema_history import SchemaHistory
@@ -41,13 +41,13 @@ def test_the_history_rewinds_until_a_batch_of_the_new_epoch_is_committed(tmp_pat
     directory = committed_at(tmp_path, left)
     moved = BinlogPosition("other.000007", 4, epoch=1)
     state = SimpleNamespace(start=moved.to_json(), epoch=1)
-    assert reached(directory, state) == moved
+    assert committed_position(directory, state) == moved
     for _ in range(2):
         # The second time as after a crash, with the statement followed once more and still not committed.
-        rewind(history, directory, state)
+        rewind_history(history, directory, state)
         assert columns_at(history, moved) == ["id"]
         history.follow(ADD, BinlogPosition("other.000007", 800, epoch=1))
         assert columns_at(history, BinlogPosition("other.000007", 800, epoch=1)) == ["id", "more"]
     committed_at(tmp_path, BinlogPosition("other.000007", 800, epoch=1))
-    rewind(history, directory, state)
+    rewind_history(history, directory, state)
     assert columns_at(history, BinlogPosition("other.000007", 900, epoch=1)) == ["id", "more"]

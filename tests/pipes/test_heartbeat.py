@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from headrace.pipes.lifecycle import progress_reporter
-from headrace.pipes.lifecycle.progress_reporter import Reporter
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.sources.mysql.server.position import BinlogPosition
 
@@ -25,16 +25,16 @@ def seen_s(books: FileProgressStore) -> float:
 def test_heartbeats_go_on_after_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_s: int, restarted: bool) -> None:
     monkeypatch.setattr(progress_reporter, "BEAT_S", 0.2)
     books, position = FileProgressStore(tmp_path), BinlogPosition("binlog.000001", 4)
-    reporter = Reporter(SimpleNamespace(progress_store=books), "p", "mysql://host/", lambda: ())
+    reporter = ProgressReporter(SimpleNamespace(progress_store=books), "p", "mysql://host/", lambda: ())
     reporter.begin(position, is_new=True)
     reporter.batch(position, 1, 0)
     real_ns = time.time_ns
     monkeypatch.setattr(progress_reporter, "_now_us", lambda: real_ns() // 1000 + step_s * 1_000_000)
     if restarted:
-        reporter = Reporter(SimpleNamespace(progress_store=books), "p", "mysql://host/", lambda: ())
+        reporter = ProgressReporter(SimpleNamespace(progress_store=books), "p", "mysql://host/", lambda: ())
         reporter.begin(position, is_new=False)
     deadline = time.monotonic() + 20
-    with reporter.beating():
+    with reporter.heartbeats():
         while abs(seen_s(books) - time.time() - step_s) > 5:
             assert time.monotonic() < deadline, "no heartbeat by the clock as it is now"
             time.sleep(0.05)

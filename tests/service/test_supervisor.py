@@ -19,9 +19,9 @@ from headrace.config.configuration import Configuration, ConfiguredPipe, Process
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.base import Pipe
-from headrace.pipes.lifecycle.progress_view import ProgressView, Written
+from headrace.pipes.lifecycle.progress_view import ProgressView, TableWrites
 from headrace.pipes.spec import BuiltPipe, PipeSpec, TopicChoice
-from headrace.pipes.state.event_skips import Skips, skipped_events
+from headrace.pipes.state.event_skips import EventSkips, skipped_events
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import WaitState, current_wait, use_wait_state
 from headrace.service import pipe_runner as runner_module
@@ -68,7 +68,7 @@ class ToldPipe(Pipe):
         if isinstance(act, Exception):
             raise act
         self._view.tables({"shop.orders": "shop.orders"})
-        self._view.written([Written("shop.orders", 7, 70, 1_000_000)])
+        self._view.written([TableWrites("shop.orders", 7, 70, 1_000_000)])
         self._view.batch(7, 0.0, "binlog.000001:4")
         if act == "end":
             return
@@ -82,7 +82,7 @@ class ToldPipe(Pipe):
         raise NotImplementedError
 
     @property
-    def _written_by(self) -> object:
+    def _worker_sink(self) -> object:
         raise NotImplementedError
 
 
@@ -157,7 +157,7 @@ def test_the_event_that_a_pipe_halts_at_is_skipped_and_nothing_else(tmp_path: Pa
                 supervisor.skip(name, place)
         assert "binlog.000001:120" in supervisor.skip("bad", "binlog.000001:120")
         until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING)
-        assert Skips(tmp_path / "bad").pending == {"binlog.000001:120"}
+        assert EventSkips(tmp_path / "bad").pending == {"binlog.000001:120"}
 
 
 def test_a_passing_error_is_tried_again_after_ever_longer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -398,10 +398,10 @@ def test_usage_does_not_mind_what_processes_are_called() -> None:
 
 
 def test_skips_are_read_back_whatever_the_events_held(tmp_path: Path) -> None:
-    skips = Skips(tmp_path)
-    skips.left_out([{"place": "binlog.000001:120", "table": "shop.orders", "content": "one\u2028two\u0085three\udc80"}])
+    skips = EventSkips(tmp_path)
+    skips.record_skipped([{"place": "binlog.000001:120", "table": "shop.orders", "content": "one\u2028two\u0085three\udc80"}])
     assert skipped_events(tmp_path) == 1
-    assert Skips(tmp_path).pending == frozenset()
+    assert EventSkips(tmp_path).pending == frozenset()
 
 
 def test_history_is_a_ring_and_parts_of_a_pipe_add_up() -> None:

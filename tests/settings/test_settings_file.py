@@ -15,7 +15,7 @@ from headrace.cli import flags
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory, TableState
-from headrace.pipes.state.stored_settings import chosen_for, stored_settings, take_settings, warn_of_unmatched
+from headrace.pipes.state.stored_settings import chosen_for, store_settings, stored_settings, warn_of_unmatched
 from headrace.settings.dataclass_fields import parse_value, setting_fields, to_plain
 from headrace.settings.foreign_names import REPLACEMENTS
 from headrace.settings.reference_page import BEGIN, END, PAGES, TABLES_PAGE, markdown
@@ -219,10 +219,10 @@ def test_a_section_about_something_else_is_refused() -> None:
 
 def test_topics_go_on_as_they_were_begun() -> None:
     state = PipeState("", "", "", {}, {}, 0, {"settings": {"kafka": {"format": "specific"}}})
-    take_settings(state, {"kafka": {"format": "specific", "compression": "zstd", "properties": {"linger.ms": "5"}}}, "state")
+    store_settings(state, {"kafka": {"format": "specific", "compression": "zstd", "properties": {"linger.ms": "5"}}}, "state")
     assert state.options["settings"]["kafka"]["compression"] == "zstd"
     with pytest.raises(DefiniteError, match=r'begun with format = "specific"') as caught:
-        take_settings(state, {}, "state")
+        store_settings(state, {}, "state")
     assert "kafka.topic" in caught.value.hint
 
 
@@ -257,7 +257,7 @@ def _state(*tables: TableName, **written: Any) -> PipeState:
 )
 def test_harmless_changes_are_taken(written: dict[str, Any]) -> None:
     state = _state(ORDERS)
-    take_settings(state, {"sink": written}, "state")
+    store_settings(state, {"sink": written}, "state")
     assert state.options["settings"] == {"sink": written}
 
 
@@ -277,7 +277,7 @@ def test_harmless_changes_are_taken(written: dict[str, Any]) -> None:
 def test_changes_that_need_another_table_are_refused(before: dict[str, Any], after: dict[str, Any], said: str) -> None:
     state = _state(ORDERS, **before)
     with pytest.raises(DefiniteError) as caught:
-        take_settings(state, {"sink": after}, "state")
+        store_settings(state, {"sink": after}, "state")
     assert said in caught.value.message
     assert state.options["settings"] == ({"sink": before} if before else {})
 

@@ -28,8 +28,8 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.spark.session.session import start_session
-from headrace.verify.region_reader import Sides
-from headrace.verify.region_tasks import Answer, RegionTask, SparkTaskRunner, TaskKind, ThreadTaskRunner
+from headrace.verify.region_reader import Endpoints
+from headrace.verify.region_tasks import Answer, RegionTask, RegionTaskKind, SparkTaskRunner, ThreadTaskRunner
 from headrace.verify.regions import Region
 from headrace.verify.table_spec import describe
 from testkit.documents.documents import DOCS, run_examples
@@ -307,15 +307,15 @@ def test_regions_are_compared_as_tasks(spark: SparkSession, mysql_server: Privat
         schema = pair.schema("t")
         pair.copy(schema)
         pair.run("UPDATE t SET v = 'changed' WHERE id = 2", "DELETE FROM t WHERE id = 3")
-        sides, tables = Sides(pair.address, pair.sink), [describe(schema, pair.sink)]
-        looks = [RegionTask(kind, 0, 0, Region(("id > 1",), "id > 1", 1), 3) for kind in TaskKind]
-        found: list[dict[TaskKind, Answer]] = []
+        sides, tables = Endpoints(pair.address, pair.sink), [describe(schema, pair.sink)]
+        looks = [RegionTask(kind, 0, 0, Region(("id > 1",), "id > 1", 1), 3) for kind in RegionTaskKind]
+        found: list[dict[RegionTaskKind, Answer]] = []
         for lookers in (ThreadTaskRunner(sides, tables, 2), SparkTaskRunner(spark, sides, tables, 2)):
-            answers: dict[TaskKind, Answer] = {}
+            answers: dict[RegionTaskKind, Answer] = {}
             lookers.run(looks, lambda look, answer, answers=answers: answers.update({look.kind: answer}))  # type: ignore[misc]
             found.append(answers)
         assert found[0] == found[1]
-        narrowed = found[1][TaskKind.NARROW].findings
+        narrowed = found[1][RegionTaskKind.NARROW].findings
         assert narrowed is not None
         assert sorted(narrowed.keys.column("id").to_pylist()) == [2, 3]
         pair.run("DROP TABLE t")

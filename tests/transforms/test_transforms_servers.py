@@ -20,7 +20,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.settings.settings_file import UserSettings, parse_settings
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
@@ -209,7 +209,7 @@ def test_the_sink_shows_what_the_sources_own_select_shows(
     client.command(
         f"INSERT INTO `{book.database}`.merged (id, land, status, created, label, _sign, _version) VALUES ('x', 'y', 'new', 0, 'z', 1, 1)"
     )
-    ask_for_resync(StateDirectory(state), (f"{book.database}.merged", f"{book.database}.counted"))
+    request_resync(StateDirectory(state), (f"{book.database}.merged", f"{book.database}.counted"))
     pipe.catch_up()
     assert_same(client, book)
     # Parts of tables whose keys are hashed, told by the first digits.
@@ -303,7 +303,7 @@ def test_settings_of_tables_that_are_there(
     second = first.replace("< 2", "> 1")
     with pytest.raises(DefiniteError, match="other transforms"):
         piped(second).open()
-    ask_for_resync(StateDirectory(state), (f"{book.database}.t",))
+    request_resync(StateDirectory(state), (f"{book.database}.t",))
     pipe = piped(second).open()
     pipe.catch_up()
     assert client.query(f"SELECT id FROM {place}").result_rows == [(2,)]
@@ -357,7 +357,7 @@ def test_schema_changes_of_columns_that_transforms_name(book: Logbook, sink: Emb
     second = first.replace("phone", "mobile").replace(", extra = 'null'", "")
     with pytest.raises(DefiniteError, match="other transforms"):
         piped(second).open()
-    ask_for_resync(StateDirectory(state), (f"{database}.t",))
+    request_resync(StateDirectory(state), (f"{database}.t",))
     pipe = piped(second).open()
     pipe.catch_up()
     assert rows("id, mobile") == [(1, "**51"), (2, "**52"), (3, "**53"), (4, None), (5, "***45")]
@@ -365,7 +365,7 @@ def test_schema_changes_of_columns_that_transforms_name(book: Logbook, sink: Emb
     with pytest.raises(DefiniteError, match=r"transforms no longer fit it: (filter|computed\.tens) names score") as caught:
         pipe.catch_up()
     assert "DROP COLUMN score" in caught.value.place
-    ask_for_resync(StateDirectory(state), (f"{database}.t",))
+    request_resync(StateDirectory(state), (f"{database}.t",))
     third = "filter = 'id > 1'\nmask = { mobile = 'last 2' }\nrename = { name = 'who' }"
     pipe = piped(third).open()
     pipe.catch_up()

@@ -27,8 +27,8 @@ from headrace.sources.scylla.snapshot.reader import TokenChunk, read_chunk, serv
 from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 from headrace.verify.result import TableResult, Verdict
-from headrace.verify.scylla.verifier import standing_of, verify_logged
-from headrace.verify.watermark import Standing, Watermark
+from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
+from headrace.verify.watermark import PipePosition, Watermark
 from testkit.pipelines.embedded_access import target_of
 
 COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc decimal, du duration, i inet, ts timestamp, t time, dt date,
@@ -124,19 +124,19 @@ def test_rows_of_a_pipe_that_is_behind_are_not_called_different(cql: CqlSession,
     _copy(cql, sink, table)
     cql.execute(f"UPDATE {keyspace}.t SET v = 77 WHERE p = 3")
     stands = server_time(cql) - 3600 * 1_000_000
-    behind = Watermark("pipe", lambda: Standing(stands, is_running=False), 1.0)
+    behind = Watermark("pipe", lambda: PipePosition(stands, is_running=False), 1.0)
     found = _verify(cql, sink, keyspace, behind)
     assert (found.verdict, found.behind, found.comparison.total) == (Verdict.BEHIND, 1, 0)
     # A pipe that is ahead of all: what differs is different, after a second look.
-    ahead = Watermark("pipe", lambda: Standing(stands + 7200 * 1_000_000, is_running=True), 5.0)
+    ahead = Watermark("pipe", lambda: PipePosition(stands + 7200 * 1_000_000, is_running=True), 5.0)
     found = _verify(cql, sink, keyspace, ahead)
     assert (found.verdict, found.comparison.total) == (Verdict.DIFFERENT, 1)
-    incomplete = Watermark("pipe", lambda: Standing(0, is_running=True, incomplete=frozenset({str(table.name)})), 5.0)
+    incomplete = Watermark("pipe", lambda: PipePosition(0, is_running=True, incomplete=frozenset({str(table.name)})), 5.0)
     assert _verify(cql, sink, keyspace, incomplete).verdict is Verdict.BEHIND
 
 
 def test_where_a_pipe_stands_is_the_moment_it_told() -> None:
     position = LogPosition({TableName("ks", "t"): StreamPosition(0, 1_790_000_000_123_456)})
     told = Progress("pipe", "scylla://h", str(position), 0, 0, 0, 0, 0, 0, incomplete=("ks.t",))
-    assert standing_of(told) == Standing(1_790_000_000_123_000, is_running=False, incomplete=frozenset({"ks.t"}))
-    assert standing_of(Progress("pipe", "scylla://h", str(LogPosition()), 0, 0, 0, 0, 0, 0)).position == 0
+    assert pipe_position_of(told) == PipePosition(1_790_000_000_123_000, is_running=False, incomplete=frozenset({"ks.t"}))
+    assert pipe_position_of(Progress("pipe", "scylla://h", str(LogPosition()), 0, 0, 0, 0, 0, 0)).position == 0

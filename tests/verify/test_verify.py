@@ -24,11 +24,11 @@ from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.verify import recheck, region_reader, regions
 from headrace.verify.recheck import Rechecker
-from headrace.verify.region_reader import RegionReader, Sides
+from headrace.verify.region_reader import Endpoints, RegionReader
 from headrace.verify.table_spec import describe
 from headrace.verify.verifier import Sample, TableResult, Verdict, VerifyOptions, verify_tables
 from headrace.verify.watched_pipe import KnownPipe, find_watermark
-from headrace.verify.watermark import Standing, Watermark
+from headrace.verify.watermark import PipePosition, Watermark
 from testkit.oracles.pairs import Pair, open_pair
 
 ROWS = 1000
@@ -230,20 +230,20 @@ def test_rows_that_change_while_they_are_compared(pair: Pair, monkeypatch: pytes
     pair.run("UPDATE number SET v = 'on its way' WHERE id < -2900", "UPDATE number SET n = 0 WHERE id = 10")
     asked = 0
 
-    def ask() -> Standing:
+    def ask() -> PipePosition:
         """A pipe that brings all changes whenever it is asked how far it is, while one row is changed again and again."""
         nonlocal asked
         asked += 1
         pair.copy(schema)
         reached = pair.log_end()
         pair.run(f"UPDATE number SET n = {asked} WHERE id = 10")
-        return Standing(reached, is_running=True)
+        return PipePosition(reached, is_running=True)
 
     [result] = verify(pair, schema, watermark=Watermark("pipe", ask, 5.0))
     assert (result.verdict, result.comparison.total, result.changing) == (Verdict.CHANGING, 0, 1)
     # A row that is wrong is found among those that change.
     pair.run("DELETE FROM number WHERE id = 17")
-    with RegionReader(Sides(pair.address, pair.sink)) as rows_reader:
+    with RegionReader(Endpoints(pair.address, pair.sink)) as rows_reader:
         monkeypatch.setattr(recheck, "_ROUNDS", 3)
         rechecker = Rechecker(rows_reader, Watermark("pipe", ask, 5.0), pair.log_end, lambda: None)
         table = describe(schema, pair.sink)
@@ -265,8 +265,8 @@ def test_a_change_that_the_log_has_before_the_source_shows_it(pair: Pair) -> Non
         shown.append("now")
         pair.run("UPDATE number SET v = 'logged' WHERE id = 10")
 
-    with RegionReader(Sides(pair.address, pair.sink)) as rows_reader:
-        watermark = Watermark("pipe", lambda: Standing(pair.log_end(), is_running=True), 5.0)
+    with RegionReader(Endpoints(pair.address, pair.sink)) as rows_reader:
+        watermark = Watermark("pipe", lambda: PipePosition(pair.log_end(), is_running=True), 5.0)
         found = Rechecker(rows_reader, watermark, pair.log_end, becomes_visible).recheck(describe(schema, pair.sink), keys)
     assert (found.keys.to_pylist(), found.changing, found.behind, len(shown)) == ([{"id": 17}], 0, 0, 2)
 
@@ -278,15 +278,15 @@ def test_a_row_that_comes_and_goes_again_is_not_called_different(pair: Pair) -> 
     place = f"`{pair.address.database}`.number"
     asked = 0
 
-    def ask() -> Standing:
+    def ask() -> PipePosition:
         nonlocal asked
         asked += 1
         # The row came and went; the sink has it in the first round, and no more in the second.
         pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES (11, 'brief', 1, {1 if asked == 1 else -1}, {(1 << 60) + asked})")
-        return Standing(pair.log_end(), is_running=True)
+        return PipePosition(pair.log_end(), is_running=True)
 
     keys = pa.table({"id": pa.array([11], pa.int64())}, schema=pair.rows(schema).select(["id"]).schema)
-    with RegionReader(Sides(pair.address, pair.sink)) as rows_reader:
+    with RegionReader(Endpoints(pair.address, pair.sink)) as rows_reader:
         rechecker = Rechecker(rows_reader, Watermark("pipe", ask, 5.0), pair.log_end, lambda: None)
         found = rechecker.recheck(describe(schema, pair.sink), keys)
     assert (found.comparison.total, found.changing, found.behind, asked) == (0, 0, 0, 2)
@@ -346,7 +346,7 @@ def test_rows_are_found_by_keys_of_every_kind(pair: Pair) -> None:
     schema = pair.schema("keyed")
     pair.copy(schema)
     table, rows = describe(schema, pair.sink), pair.rows(schema)
-    with RegionReader(Sides(pair.address, pair.sink, ZeroDates.NULL)) as rows_reader:
+    with RegionReader(Endpoints(pair.address, pair.sink, ZeroDates.NULL)) as rows_reader:
         for keys, expected in ((rows, [0, 1, 2]), *((rows.slice(i, 1), rows.column("v")[i : i + 1].to_pylist()) for i in range(3))):
             wanted = keys.select(list(schema.row_key))
             assert sorted(rows_reader.source_by_key(table, wanted).column("v").to_pylist()) == expected

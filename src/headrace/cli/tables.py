@@ -82,7 +82,7 @@ def resync(arguments: argparse.Namespace) -> int:
     if arguments.file or arguments.url:
         raise DefiniteError("which pipe of the process is to read them again?", place="--pipe", hint="give --pipe NAME")
     from headrace.pipes.state.pipe_state import StateDirectory
-    from headrace.pipes.state.resync_requests import ask_for_resync
+    from headrace.pipes.state.resync_requests import request_resync
 
     directory = StateDirectory(Path(arguments.state or "headrace-state"), make=False)
     state = directory.load()
@@ -93,7 +93,7 @@ def resync(arguments: argparse.Namespace) -> int:
         raise DefiniteError(f"{unclear!r} has no database", hint="write database.table")
     if arguments.new_log:
         return _resync_from_new_log(directory, state.source)
-    ask_for_resync(directory, tuple(arguments.tables))
+    request_resync(directory, tuple(arguments.tables))
     when = "the running pipe takes it up in a moment" if directory.is_owned else "no pipe runs now; it is done at the next start"
     print_line(f"resync: asked for {', '.join(arguments.tables)}; {when}")
     return OK
@@ -109,7 +109,7 @@ def _check_resync(arguments: argparse.Namespace) -> None:
 
 
 def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
-    from headrace.pipes.state.resync_requests import ask_for_resync
+    from headrace.pipes.state.resync_requests import request_resync
 
     if not source.startswith("mysql://"):
         raise DefiniteError(
@@ -117,7 +117,7 @@ def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
             place=str(directory.path),
             hint="start with a new state directory and new target tables",
         )
-    ask_for_resync(directory, ("*.*",), new_log=True)
+    request_resync(directory, ("*.*",), new_log=True)
     when = "the pipe runs now: stop it and start it again" if directory.is_owned else "start the pipe again"
     print_line(f"resync: all tables are read again at the next start, from the log that the server writes then; {when}")
     return OK
@@ -125,13 +125,13 @@ def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
 
 def ddl(arguments: argparse.Namespace) -> int:
     """Show what a statement of the source would do to the sink."""
-    from headrace.pipes.commands.ddl_dry_run_view import Asked, rehearse
+    from headrace.pipes.commands.ddl_dry_run_view import DryRunArguments, dry_run
     from headrace.settings.settings_file import UserSettings, read_settings
 
     chosen = read_settings(Path(arguments.settings)) if arguments.settings else UserSettings()
     for flag in settings_from_flags(arguments):
         chosen = flag.over(chosen)
-    asked = Asked(
+    asked = DryRunArguments(
         arguments.statement,
         arguments.source,
         tuple(arguments.schema),
@@ -141,7 +141,7 @@ def ddl(arguments: argparse.Namespace) -> int:
         arguments.server_version,
         chosen,
     )
-    for line in rehearse(asked):
+    for line in dry_run(asked):
         print_line(line)
     return OK
 

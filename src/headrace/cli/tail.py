@@ -80,7 +80,7 @@ def tail(arguments: argparse.Namespace) -> int:
 
 def _tail_changes(arguments: argparse.Namespace) -> int:
     """Print what happens to a server's tables, or what log files say of it."""
-    from headrace.pipes.commands.mysql_tail import NOW, OLDEST, DirectoryTail, Looking, ServerTail
+    from headrace.pipes.commands.mysql_tail import NOW, OLDEST, DirectoryTail, ServerTail, TailOptions
     from headrace.sinks.stdout.batches import LineOptions, as_bytes
     from headrace.sinks.stdout.output import may_colour
     from headrace.sources.mysql.offline_source import parse_directory
@@ -93,7 +93,7 @@ def _tail_changes(arguments: argparse.Namespace) -> int:
         raise DefiniteError("--start-at and --from-beginning say two things", place="--start-at", hint="give one of them")
     files = arguments.topic.startswith(_FILES)
     database = "" if files else parse_mysql_url(arguments.topic).database
-    looking = Looking(
+    looking = TailOptions(
         Selection.of_globs(arguments.tables or (["*.*"] if files else []), arguments.exclude, database),
         arguments.start_at or (OLDEST if arguments.from_beginning or arguments.once else NOW),
         arguments.once,

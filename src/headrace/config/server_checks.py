@@ -46,8 +46,8 @@ def _check_sink(part: PipeSpec) -> Sequence[Finding]:
         return (ok("version", connector.probe(part.sink)),)
     if connector.is_topics:
         from headrace.kafka.address import parse_kafka_url
-        from headrace.pipes.debezium.kafka_cluster import standing
+        from headrace.pipes.debezium.kafka_cluster import query_topics
 
         # No topic has such a name: the request only checks that the cluster answers.
-        standing(parse_kafka_url(part.sink), "(?!)")
+        query_topics(parse_kafka_url(part.sink), "(?!)")
     return ()

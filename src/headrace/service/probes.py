@@ -116,7 +116,7 @@ class TopicEndProbe:
             return
         self._looked = time.monotonic()
         from headrace.kafka.address import parse_kafka_url
-        from headrace.pipes.debezium.kafka_cluster import standing
+        from headrace.pipes.debezium.kafka_cluster import query_topics
         from headrace.pipes.debezium.position import KafkaPosition
         from headrace.pipes.debezium.topic_settings import topic_pattern
 
@@ -125,7 +125,7 @@ class TopicEndProbe:
         if raw is None:
             return
         address, reached = parse_kafka_url(spec.source), KafkaPosition.from_json(raw)
-        now = standing(address, topic_pattern(spec.topics.globs, spec.topics.pattern, address.topic))
+        now = query_topics(address, topic_pattern(spec.topics.globs, spec.topics.pattern, address.topic))
         ends = {(topic, number): end for topic, inner in now.high.offsets.items() for number, end in inner.items()}
         first = {(topic, number): low for topic, inner in now.low.offsets.items() for number, low in inner.items()}
         read = {key: reached.offsets.get(key[0], {}).get(key[1], first.get(key, 0)) for key in ends}

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace.pipes.lifecycle.lag import Lag, Pending
-from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, Rate, Written
+from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, Rate, TableWrites
 from headrace.service.status import SchemaChangeStatus, TableStatus, VerifyResult
 
 _MAX_SCHEMA_CHANGES: Final = 20
@@ -82,7 +82,7 @@ class StatusCollector(ProgressView):
             known = self._state.tables
             self._state.tables = {name: replace(known.get(name, TableStatus(name)), target=target) for name, target in targets.items()}
 
-    def written(self, tables: Sequence[Written]) -> None:
+    def written(self, tables: Sequence[TableWrites]) -> None:
         with self._lock:
             for one in tables:
                 known = self._table(one.table)

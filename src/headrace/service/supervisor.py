@@ -26,7 +26,7 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.pipes.state.event_skips import request_skip
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.interface import Runtime
 from headrace.service.embedded_servers import EmbeddedServers
@@ -150,7 +150,7 @@ class Supervisor:
             runner.check_enabled()
             check_resyncable(runner.spec)
         for runner in runners:
-            ask_for_resync(StateDirectory(runner.spec.settings.state), tuple(tables))
+            request_resync(StateDirectory(runner.spec.settings.state), tuple(tables))
             log.info("%s: asked to read again: %s", runner.name, ", ".join(tables))
 
     def skip(self, name: str, place: str) -> str:

@@ -91,11 +91,11 @@ def _verify_mysql(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterat
 def _verify_scylla(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:
     from headrace.cql.session import connect
     from headrace.sinks.clickhouse.cells.sink import CellSink
-    from headrace.verify.scylla.verifier import standing_of, verify_logged
+    from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
     from headrace.verify.watched_pipe import watch
 
     address = parse_cql_url(spec.source)
     with open_clickhouse_sink(spec.sink) as named, connect(address) as session:
         wait_s = WAIT_S + 2 * spec.chosen.scylla.confidence
-        watermark = watch(named.sink.own_tables(), str(address), spec.name, known, wait_s, standing_of)
+        watermark = watch(named.sink.own_tables(), str(address), spec.name, known, wait_s, pipe_position_of)
         yield from verify_logged(session, CellSink(replace(named.sink, options=known.choices)), chosen, watermark, _StoppableView())

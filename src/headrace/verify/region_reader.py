@@ -49,7 +49,7 @@ class Findings:
 
 
 @dataclass(frozen=True, slots=True)
-class Sides:
+class Endpoints:
     """The source and the sink. Picklable."""
 
     address: MySQLAddress
@@ -68,7 +68,7 @@ class Sides:
 class RegionReader(AbstractContextManager["RegionReader"]):
     """Reads both sides; belongs to one thread."""
 
-    def __init__(self, sides: Sides) -> None:
+    def __init__(self, sides: Endpoints) -> None:
         self._sides = sides
         self._connection: Connection[Any] | None = None
         self._digests, self._reader = sides.sink.digests(), sides.sink.reader()

@@ -22,12 +22,12 @@ from headrace.runtime.error_transport import serialize_errors
 from headrace.runtime.tasks import Report, report_batch
 from headrace.sources.base import Json, Split
 from headrace.sources.splits import decode_split
-from headrace.verify.region_reader import Findings, RegionReader, Sides
+from headrace.verify.region_reader import Endpoints, Findings, RegionReader
 from headrace.verify.regions import Region
 from headrace.verify.table_spec import TableComparison
 
 
-class TaskKind(StrEnum):
+class RegionTaskKind(StrEnum):
     """What a task does with a region."""
 
     SOURCE = "source"
@@ -46,7 +46,7 @@ class RegionTask:
 
     split_kind: ClassVar[str] = "region"
     once: ClassVar[bool] = False
-    kind: TaskKind
+    kind: RegionTaskKind
     table: int
     region: int
     """Index of the table and of the region, to assign the answer."""
@@ -59,7 +59,7 @@ class RegionTask:
 
     @classmethod
     def from_json(cls, raw: Json) -> RegionTask:
-        return cls(TaskKind(raw["task"]), raw["table"], raw["region"], Region.from_json(raw["where"]), raw["rows"])
+        return cls(RegionTaskKind(raw["task"]), raw["table"], raw["region"], Region.from_json(raw["where"]), raw["rows"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ OnAnswer = Callable[[RegionTask, Answer], None]
 def run_task(rows_reader: RegionReader, table: TableComparison, task: RegionTask) -> Answer:
     """Run one task."""
     match task.kind:
-        case TaskKind.SOURCE:
+        case RegionTaskKind.SOURCE:
             return Answer(source=rows_reader.source_digest(table, task.where.wheres))
-        case TaskKind.SINK:
+        case RegionTaskKind.SINK:
             return Answer(sink=rows_reader.sink_digest(table, task.where.condition))
-        case TaskKind.BOTH:
+        case RegionTaskKind.BOTH:
             return Answer(rows_reader.source_digest(table, task.where.wheres), rows_reader.sink_digest(table, task.where.condition))
-        case TaskKind.NARROW:
+        case RegionTaskKind.NARROW:
             return Answer(findings=rows_reader.narrow(table, task.where, task.rows))
-        case TaskKind.READ:
+        case RegionTaskKind.READ:
             return Answer(findings=rows_reader.read(table, task.where, table.undigested))
 
 
@@ -99,7 +99,7 @@ class TaskRunner(Protocol):
 class ThreadTaskRunner:
     """Runs tasks in threads of this process."""
 
-    sides: Sides
+    sides: Endpoints
     tables: Sequence[TableComparison]
     slots: int
 
@@ -135,7 +135,7 @@ _ANSWER: Final = "answer"
 class SparkRegionTask:
     """Runs region tasks in a Spark task. Picklable."""
 
-    sides: Sides
+    sides: Endpoints
     tables: tuple[TableComparison, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -151,7 +151,7 @@ class SparkTaskRunner:
     """Runs tasks on Spark."""
 
     session: Any
-    sides: Sides
+    sides: Endpoints
     tables: Sequence[TableComparison]
     slots: int
 

@@ -24,7 +24,7 @@ from headrace.sources.mysql.server.connection import connect, query
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import note_position
 from headrace.verify.key_values import chosen, key_list
-from headrace.verify.region_reader import Sides
+from headrace.verify.region_reader import Endpoints
 from headrace.verify.source_rows import read_rows, source_condition
 from headrace.verify.table_spec import TableComparison
 from headrace.verify.watermark import Watermark
@@ -32,7 +32,7 @@ from headrace.verify.watermark import Watermark
 _KEYS_AT_ONCE: Final = 500
 
 
-def refusal(table: TableComparison, sides: Sides, watermark: Watermark[BinlogPosition] | None) -> str:
+def refusal(table: TableComparison, sides: Endpoints, watermark: Watermark[BinlogPosition] | None) -> str:
     """Return why a table's rows cannot be repaired one by one, and what to do instead; empty if they can."""
     name, layout = table.schema.name, sides.sink.target_table(table.schema)
     if watermark is None:
@@ -49,7 +49,7 @@ def refusal(table: TableComparison, sides: Sides, watermark: Watermark[BinlogPos
 class Repairer:
     """Repairs rows of one table."""
 
-    def __init__(self, sides: Sides, table: TableComparison, watermark: Watermark[BinlogPosition]) -> None:
+    def __init__(self, sides: Endpoints, table: TableComparison, watermark: Watermark[BinlogPosition]) -> None:
         self._sides, self._table, self._watermark = sides, table, watermark
         self._schema, self._layout = table.schema, sides.sink.target_table(table.schema)
 

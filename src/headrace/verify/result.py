@@ -41,7 +41,7 @@ class TableResult:
     """Rows behind that the sink does not have."""
     extra: int = 0
     """Rows behind that only the sink has."""
-    standing: str = ""
+    pipe_position: str = ""
     """The pipe's position, if rows are behind."""
 
     @property

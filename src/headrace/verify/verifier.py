@@ -35,15 +35,15 @@ from headrace.transforms.options import Transforms
 from headrace.transforms.salts import read_salts
 from headrace.transforms.transform_plan import TransformPlan, plan_transform
 from headrace.verify.recheck import Rechecker, RecheckResult
-from headrace.verify.region_reader import Findings, RegionReader, Sides
-from headrace.verify.region_tasks import Answer, RegionTask, SparkTaskRunner, TaskKind, TaskRunner, ThreadTaskRunner
+from headrace.verify.region_reader import Endpoints, Findings, RegionReader
+from headrace.verify.region_tasks import Answer, RegionTask, RegionTaskKind, SparkTaskRunner, TaskRunner, ThreadTaskRunner
 from headrace.verify.regions import CHUNK_ROWS, Region, Sample, plan_regions
 from headrace.verify.repair import Repairer, refusal
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.row_compare import Comparison, distinct
 from headrace.verify.table_spec import TableComparison, describe
 from headrace.verify.view import LineView, VerifyView
-from headrace.verify.watermark import Standing, Watermark, has_reached, stands_at
+from headrace.verify.watermark import PipePosition, Watermark, has_reached, stands_at
 
 _SPARK_ROWS: Final = 5_000_000
 _VISIBLE_WITHIN_S: Final = 30.0
@@ -102,15 +102,15 @@ def verify_tables(
         raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
     transformed = any(not shape.is_plain for shape in shapes)
     shaper = BlockTransformer(chosen.transforms, read_salts(chosen.transforms)) if transformed else None
-    yield from _Verification(Sides(address, sink, chosen.zero_dates, shaper), chosen, watermark, view or LineView()).run(shapes)
+    yield from _Verification(Endpoints(address, sink, chosen.zero_dates, shaper), chosen, watermark, view or LineView()).run(shapes)
 
 
 class _Verification:
     """One running comparison."""
 
-    def __init__(self, sides: Sides, options: VerifyOptions, watermark: Watermark[BinlogPosition] | None, view: VerifyView) -> None:
+    def __init__(self, sides: Endpoints, options: VerifyOptions, watermark: Watermark[BinlogPosition] | None, view: VerifyView) -> None:
         self._sides, self._options, self._watermark, self._view = sides, options, watermark, view
-        self._standing: Standing[BinlogPosition] | None = None
+        self._pipe_position: PipePosition[BinlogPosition] | None = None
         self._source_end: BinlogPosition | None = None
         self._started = time.monotonic()
 
@@ -140,28 +140,28 @@ class _Verification:
         if self._watermark is None:
             return
         self._source_end = self._log_end()
-        self._standing = self._watermark.await_position(self._source_end)
-        if not has_reached(self._standing, self._source_end):
+        self._pipe_position = self._watermark.await_position(self._source_end)
+        if not has_reached(self._pipe_position, self._source_end):
             self._view.note(f"verify: {self._lag()}; rows that differ may only be behind")
 
     def _lag(self) -> str:
         assert self._watermark is not None
-        standing = self._watermark.ask()
-        running = "" if standing.is_running else " and does not run now"
-        return f"the pipe {self._watermark.pipe} stands at {standing.position}{running}, the source's log ends at {self._log_end()}"
+        pipe_position = self._watermark.ask()
+        running = "" if pipe_position.is_running else " and does not run now"
+        return f"the pipe {self._watermark.pipe} stands at {pipe_position.position}{running}, the source's log ends at {self._log_end()}"
 
     def _stands(self) -> str:
         if self._watermark is None:
             return ""
-        standing = self._watermark.ask()
-        return stands_at(standing, str(standing.position))
+        pipe_position = self._watermark.ask()
+        return stands_at(pipe_position, str(pipe_position.position))
 
     def _unready(self, shape: TransformPlan) -> TableResult | None:
         """Return the result for a table that cannot be compared: it is not in the sink, or its snapshot is not complete."""
         schema = shape.schema
-        behind = self._standing is not None and not has_reached(self._standing, self._source_end or self._standing.position)
-        if self._standing is not None and str(schema.name) in self._standing.incomplete:
-            return TableResult(schema, Comparison(), is_behind=True, notes=(_STILL_READ,), standing=self._stands())
+        behind = self._pipe_position is not None and not has_reached(self._pipe_position, self._source_end or self._pipe_position.position)
+        if self._pipe_position is not None and str(schema.name) in self._pipe_position.incomplete:
+            return TableResult(schema, Comparison(), is_behind=True, notes=(_STILL_READ,), pipe_position=self._stands())
         try:
             if self._sides.sink.digests().is_there(schema):
                 return None
@@ -169,10 +169,10 @@ class _Verification:
             if not behind:
                 raise
             # The source's table was altered, and the pipe has not reached the statement yet.
-            return TableResult(schema, Comparison(), is_behind=True, notes=(error.message, self._lag()), standing=self._stands())
+            return TableResult(schema, Comparison(), is_behind=True, notes=(error.message, self._lag()), pipe_position=self._stands())
         note = f"there is no table {self._sides.sink.target_table(schema).qualified} in the sink"
         if behind:
-            return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()), standing=self._stands())
+            return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()), pipe_position=self._stands())
         with RegionReader(self._sides) as rows_reader:
             rows = rows_reader.source_digest(TableComparison(shape.source), ("",)).rows
         return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,))
@@ -201,7 +201,7 @@ class _Verification:
 
         def on_answer(task: RegionTask, answer: Answer) -> None:
             answers[task.table][task.region] = _added(answers[task.table][task.region], answer)
-            if task.kind in (TaskKind.SOURCE, TaskKind.BOTH) or not tables[task.table].by_digest:
+            if task.kind in (RegionTaskKind.SOURCE, RegionTaskKind.BOTH) or not tables[task.table].by_digest:
                 self._view.advanced(names[task.table], task.where.estimate)
 
         try:
@@ -228,7 +228,7 @@ class _Verification:
             findings.setdefault(task.region, []).append(answer.findings)
 
         if unlike:
-            runner.run([RegionTask(TaskKind.NARROW, number, r, regions[r], _most_rows(first[r])) for r in unlike], on_answer)
+            runner.run([RegionTask(RegionTaskKind.NARROW, number, r, regions[r], _most_rows(first[r])) for r in unlike], on_answer)
         rechecked = self._recheck(rows_reader, table, regions, first, findings)
         rechecked, repaired, notes = self._repair(rows_reader, table, rechecked)
         behind = (self._lag(),) if rechecked.behind else ()
@@ -244,7 +244,7 @@ class _Verification:
             seconds=time.monotonic() - self._started,
             missing=rechecked.missing,
             extra=rechecked.extra,
-            standing=self._stands() if rechecked.behind else "",
+            pipe_position=self._stands() if rechecked.behind else "",
         )
 
     def _recheck(
@@ -317,15 +317,15 @@ class _Verification:
 
 
 def _first_tasks(table: TableComparison, number: int, place: int, region: Region) -> list[RegionTask]:
-    read = [RegionTask(TaskKind.READ, number, place, region)] if table.read or not table.by_digest else []
+    read = [RegionTask(RegionTaskKind.READ, number, place, region)] if table.read or not table.by_digest else []
     if not table.by_digest:
         return read
     if len(region.wheres) == len(region.conditions) == 1:
-        return [*read, RegionTask(TaskKind.BOTH, number, place, region)]
+        return [*read, RegionTask(RegionTaskKind.BOTH, number, place, region)]
     # The sink computes the whole at once, or a few large parts, with its own threads; the source range by range.
     share = max(region.estimate // len(region.wheres), 1)
-    parts = [RegionTask(TaskKind.SOURCE, number, place, Region((where,), "", share)) for where in region.wheres]
-    sink = [RegionTask(TaskKind.SINK, number, place, Region((), condition, 0)) for condition in region.conditions]
+    parts = [RegionTask(RegionTaskKind.SOURCE, number, place, Region((where,), "", share)) for where in region.wheres]
+    sink = [RegionTask(RegionTaskKind.SINK, number, place, Region((), condition, 0)) for condition in region.conditions]
     return [*read, *sink, *parts]
 
 

@@ -122,8 +122,8 @@ def summary(results: Sequence[TableResult]) -> str:
     if not behind and not any(count for count, _ in others):
         return f"{sure} differences"
     parts = [f"{sure + behind - missing - extra} different", *(f"{count} {word}" for count, word in others if count)]
-    standing = next((result.standing for result in results if result.standing), "")
-    return ", ".join(parts) + (f" ({standing})" if standing else "")
+    pipe_position = next((result.pipe_position for result in results if result.pipe_position), "")
+    return ", ".join(parts) + (f" ({pipe_position})" if pipe_position else "")
 
 
 def difference_text(difference: Difference, key: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ from headrace.model.schema import ZeroDates
 from headrace.model.table_selection import Selection
 from headrace.pipes.state.pipe_registry import pipe_from
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
-from headrace.pipes.state.stored_settings import settings_of
+from headrace.pipes.state.stored_settings import settings_in
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS, read_progress
@@ -24,7 +24,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.transforms.options import Transforms
-from headrace.verify.watermark import P, Standing, Watermark, standing_of
+from headrace.verify.watermark import P, PipePosition, Watermark, pipe_position_of
 
 _KAFKA: Final = "kafka://"
 
@@ -82,7 +82,7 @@ def pipe_in_sink(own: OwnTables, address: object, name: str) -> KnownPipe:
 
 def _told_by(directory: StateDirectory, state: PipeState) -> KnownPipe:
     columns = state.options.get("columns", {})
-    chosen, settings = Selection.from_json(state.selection), settings_of(state, str(directory.path / "pipe.json"))
+    chosen, settings = Selection.from_json(state.selection), settings_in(state, str(directory.path / "pipe.json"))
     return KnownPipe(
         directory,
         replace(chosen, exclude=(*chosen.exclude, *(glob.escape(str(name)) for name in sorted(state.ignored)))),
@@ -97,11 +97,11 @@ def find_watermark(
     sink: ClickHouseSink, address: MySQLAddress, pipe: str, known: KnownPipe, wait_s: float
 ) -> Watermark[BinlogPosition] | None:
     """Return the pipe to watch, by its name in the sink or its state, else the only one that reads this source; None if unknown."""
-    return watch(sink.own_tables(), str(address), pipe, known, wait_s, standing_of)
+    return watch(sink.own_tables(), str(address), pipe, known, wait_s, pipe_position_of)
 
 
 def watch(
-    own: OwnTables, source: str, pipe: str, known: KnownPipe, wait_s: float, standing: Callable[[Progress], Standing[P]]
+    own: OwnTables, source: str, pipe: str, known: KnownPipe, wait_s: float, pipe_position: Callable[[Progress], PipePosition[P]]
 ) -> Watermark[P] | None:
     """Return the watched pipe for any kind of source position."""
     told = _pipes(own)
@@ -120,11 +120,11 @@ def watch(
         # Its position consists of topic offsets, which do not relate to the source's log.
         return None
 
-    def ask() -> Standing[P]:
+    def ask() -> PipePosition[P]:
         progress: Progress | None = read_progress(own, pipe)
         if progress is None:
             raise DefiniteError(f"the sink no longer knows the pipe {pipe!r}", place="headrace.positions")
-        found = standing(progress)
+        found = pipe_position(progress)
         # A lock tells at once that a pipe has stopped; its last heartbeat only after a while.
         return found if known.directory is None else replace(found, is_running=known.directory.is_owned)
 

@@ -31,7 +31,7 @@ P = TypeVar("P", bound=Place)
 
 
 @dataclass(frozen=True, slots=True)
-class Standing(Generic[P]):
+class PipePosition(Generic[P]):
     """A pipe's position."""
 
     position: P
@@ -40,13 +40,13 @@ class Standing(Generic[P]):
     """Tables whose snapshots are not complete."""
 
 
-def standing_of(progress: Progress) -> Standing[BinlogPosition]:
+def pipe_position_of(progress: Progress) -> PipePosition[BinlogPosition]:
     """Return a pipe's position from the sink."""
     file, _, offset = progress.position.rpartition(":")
     epoch, _, address = unpack_version(progress.version)
     position = BinlogPosition(file, int(offset), progress.gtid, epoch, shift=max(address - int(offset), 0))
     silent_s = time.time() - progress.seen_us / 1e6
-    return Standing(position, silent_s < SILENT_S, frozenset(progress.incomplete))
+    return PipePosition(position, silent_s < SILENT_S, frozenset(progress.incomplete))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class Watermark(Generic[P]):
     """A watched pipe."""
 
     pipe: str
-    ask: Callable[[], Standing[P]]
+    ask: Callable[[], PipePosition[P]]
     wait_s: float
 
-    def await_position(self, wanted: P) -> Standing[P]:
+    def await_position(self, wanted: P) -> PipePosition[P]:
         """Wait until the pipe has reached a position; give up if it is stopped, or after a while. Return its position then."""
         deadline = time.monotonic() + self.wait_s
         while True:
@@ -67,10 +67,10 @@ class Watermark(Generic[P]):
             time.sleep(_POLL_S)
 
 
-def stands_at(standing: Standing[Any], position: str) -> str:
+def stands_at(pipe_position: PipePosition[Any], position: str) -> str:
     """Format a pipe's position."""
-    return f"pipe {'is at' if standing.is_running else 'stopped at'} {position}"
+    return f"pipe {'is at' if pipe_position.is_running else 'stopped at'} {position}"
 
 
-def has_reached(standing: Standing[P], wanted: P) -> bool:
-    return standing.position >= wanted
+def has_reached(pipe_position: PipePosition[P], wanted: P) -> bool:
+    return pipe_position.position >= wanted

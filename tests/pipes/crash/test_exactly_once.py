@@ -24,7 +24,7 @@ from headrace.model.version import unpack_version
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
@@ -236,7 +236,7 @@ def test_emptied_and_read_again(runs: Runs, client: Client, monkeypatch: pytest.
     for table in COUNTING:
         client.command(f"INSERT INTO `{sink.target.database}`.{table} SELECT * FROM `{sink.target.database}`.{table}")
     directory = StateDirectory(runs.state)
-    ask_for_resync(directory, (f"{book.database}.folded*", f"{book.database}.paired*"))
+    request_resync(directory, (f"{book.database}.folded*", f"{book.database}.paired*"))
     change(book, 4)
     assert survive(runs, cutter, 1, answered=True)
     change(book, 5)

@@ -12,7 +12,7 @@ from confluent_kafka import KafkaError
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName
-from headrace.pipes.debezium.kafka_cluster import Standing, check_offsets
+from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_offsets
 from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.schema_evolution import check_policy
@@ -92,7 +92,7 @@ def test_positions(tmp_path: Path) -> None:
     ],
 )
 def test_records_that_are_gone(reached: int, low: int, high: int, known: str, said: str) -> None:
-    now = Standing("c", KafkaPosition({TOPIC: {0: low}}), KafkaPosition({TOPIC: {0: high}}), ((TOPIC, "a"),))
+    now = ClusterTopics("c", KafkaPosition({TOPIC: {0: low}}), KafkaPosition({TOPIC: {0: high}}), ((TOPIC, "a"),))
     if not said:
         check_offsets(KafkaPosition({TOPIC: {0: reached}}), now, {TOPIC: known}, ADDRESS)
         return
@@ -103,7 +103,7 @@ def test_records_that_are_gone(reached: int, low: int, high: int, known: str, sa
 
 def test_a_topic_that_is_there_no_more() -> None:
     with pytest.raises(DefiniteError, match="there no more"):
-        check_offsets(KafkaPosition({TOPIC: {0: 1}}), Standing("c", KafkaPosition(), KafkaPosition(), ()), {}, ADDRESS)
+        check_offsets(KafkaPosition({TOPIC: {0: 1}}), ClusterTopics("c", KafkaPosition(), KafkaPosition(), ()), {}, ADDRESS)
 
 
 def test_errors_of_sparks_source() -> None:

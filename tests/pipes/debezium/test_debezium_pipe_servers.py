@@ -17,9 +17,9 @@ import pytest
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.debezium import batch_runner
-from headrace.pipes.debezium.kafka_cluster import Standing
+from headrace.pipes.debezium.kafka_cluster import ClusterTopics
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.state.event_skips import Skips, note_halt, request_skip, skipped_events
+from headrace.pipes.state.event_skips import EventSkips, note_halt, request_skip, skipped_events
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
@@ -125,7 +125,7 @@ def test_other_columns_are_chosen_by_starting_over(open_pipe: Open, sink: ClickH
     chosen, records = {"exclude_columns": ("shop.sbtest1.pad",)}, records_of("mysql-schema", "sbtest1")
     first = open_pipe()
     first.run(records)
-    rows, now = len(first.rows("shop.sbtest1")), Standing("cluster", KafkaPosition(), KafkaPosition(), ())
+    rows, now = len(first.rows("shop.sbtest1")), ClusterTopics("cluster", KafkaPosition(), KafkaPosition(), ())
     fresh = LocalTopicPipe(tmp_path / "fresh", sink, **chosen)
     with pytest.raises(DefiniteError, match="the state was made with other --columns") as caught:
         fresh._pipe._checked(first.batches.context.state, now)
@@ -237,9 +237,9 @@ def test_one_record_that_is_none_is_skipped(open_pipe: Open, sink: ClickHouseSin
     asked = f"SELECT position, state FROM headrace.errors FINAL WHERE pipe = 'state_{sink.target.database}'"
     assert sink.reader().query(asked)[1] == [[f"{bad.topic}[0]@100", "skipped"]]
     assert skipped_events(state) == 1
-    assert Skips(state).pending
+    assert EventSkips(state).pending
     pipe.run([replace(records[-1], offset=102)])
-    assert not Skips(state).pending
+    assert not EventSkips(state).pending
 
 
 def _retyped(record: KafkaRecord, column: str, kind: str) -> KafkaRecord:

@@ -20,9 +20,9 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.debezium.kafka_cluster import Standing, standing
+from headrace.pipes.debezium.kafka_cluster import ClusterTopics, query_topics
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.type_lookup import Descriptions, read_topic
+from headrace.pipes.debezium.type_lookup import TypeLookup, read_topic
 from headrace.settings.settings_file import parse_settings
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -103,7 +103,7 @@ def test_a_raised_epoch_counts_where_the_log_goes_back_a_little(open_pipe: Open,
 def test_an_epoch_is_only_ever_raised(open_pipe: Open) -> None:
     """Also where offsets make versions, which have no log to go back in."""
     pipe = open_pipe(DebeziumOptions(versions=VersionSource.OFFSET, epoch=1))
-    state, now = pipe.batches.context.state, Standing("cluster", KafkaPosition(), KafkaPosition(), ())
+    state, now = pipe.batches.context.state, ClusterTopics("cluster", KafkaPosition(), KafkaPosition(), ())
     state.options["settings"] = {"debezium": {"versions": "offset", "epoch": 2}}
     with pytest.raises(DefiniteError, match="the epoch is 1, and was 2 before"):
         pipe._pipe._checked(state, now)
@@ -215,7 +215,7 @@ def test_the_topic_of_schema_changes_is_read_at_once_and_once(broker: PrivateBro
         asked.append(b"")
         return []
 
-    descriptions = Descriptions(lambda _: {}, records)
+    descriptions = TypeLookup(lambda _: {}, records)
     columns = (Column("id", Kind.INT64, False, source_type="int64 as it looks"),)
     found = [DetectedSchema(TableSchema(TableName("shop", name), columns, ("id",)), f"srv.shop.{name}", 0, 0) for name in ("a", "b")]
     assert descriptions.refine(found) == found
@@ -225,9 +225,9 @@ def test_the_topic_of_schema_changes_is_read_at_once_and_once(broker: PrivateBro
 def test_a_wrong_password_is_not_taken_for_a_broker_that_is_away(fresh_broker: Callable[..., PrivateBroker]) -> None:
     broker = fresh_broker(accounts={"reader": "secret"})
     properties = "?security.protocol=SASL_PLAINTEXT&sasl.mechanism=PLAIN"
-    assert standing(parse_kafka_url(f"kafka://reader:secret@{broker.servers}{properties}"), "x").cluster
+    assert query_topics(parse_kafka_url(f"kafka://reader:secret@{broker.servers}{properties}"), "x").cluster
     with pytest.raises(DefiniteError, match="does not let us in") as refused:
-        standing(parse_kafka_url(f"kafka://reader:wrong@{broker.servers}{properties}"), "x")
+        query_topics(parse_kafka_url(f"kafka://reader:wrong@{broker.servers}{properties}"), "x")
     assert "password" in refused.value.hint
     assert "wrong" not in str(refused.value)
 
@@ -349,7 +349,9 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
         again.run([told(row(6, placeholder, 61), 11, "b.1:120", op="u")])
     other = parse_settings(text.replace("> 10", "> 20"), "pipe.toml").plain
     with pytest.raises(DefiniteError, match="other transforms") as caught:
-        open_pipe(settings=other)._pipe._checked(again.batches.context.state, Standing("cluster", KafkaPosition(), KafkaPosition(), ()))
+        open_pipe(settings=other)._pipe._checked(
+            again.batches.context.state, ClusterTopics("cluster", KafkaPosition(), KafkaPosition(), ())
+        )
     assert "begin anew" in caught.value.hint
 
 

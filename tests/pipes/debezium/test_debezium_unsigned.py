@@ -13,7 +13,7 @@ import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.pipes.debezium.type_lookup import Descriptions
+from headrace.pipes.debezium.type_lookup import TypeLookup
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium.events.options import DebeziumOptions
@@ -156,7 +156,7 @@ def test_integers_of_postgresql_are_signed_whatever_the_target_is(caplog: pytest
     name = TableName("public", "t")
     told = TableSchema(name, (Column("n", Kind.INT64, False, source_type="int64"),), ("n",))
     unsigned = TableSchema(name, (Column("n", Kind.UINT64, False, source_type="UInt64"),), ("n",))
-    descriptions = Descriptions(lambda _: {name: unsigned})
+    descriptions = TypeLookup(lambda _: {name: unsigned})
     of_postgres = DetectedSchema(told, "srv.public.t", 0, 0, unsigned=False)
     assert descriptions.refine([of_postgres]) == [of_postgres]
     assert not caplog.records
@@ -168,8 +168,8 @@ def test_a_signed_column_of_the_schema_topic_is_not_warned_of(caplog: pytest.Log
     name = TableName("shop", "numbers")
     columns = (Column("id", Kind.INT32, False, source_type="int32"), Column("bi", Kind.INT64, source_type="int64"))
     with caplog.at_level(logging.WARNING):
-        Descriptions(lambda _: {}, schema_topic).check_known([TableSchema(name, columns, ("id",))])
+        TypeLookup(lambda _: {}, schema_topic).check_known([TableSchema(name, columns, ("id",))])
         assert not caplog.records
         unsigned = (*columns, Column("bu", Kind.INT64, source_type="int64"))
-        Descriptions(lambda _: {}, schema_topic).check_known([TableSchema(name, unsigned, ("id",))])
+        TypeLookup(lambda _: {}, schema_topic).check_known([TableSchema(name, unsigned, ("id",))])
     assert "shop.numbers.bu are signed" in caplog.text

@@ -31,7 +31,7 @@ from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, MessageFormat, Truncates
@@ -277,7 +277,7 @@ def test_columns_that_are_left_out_stay_so_under_another_name(runs: Runs, databa
     runs(policy=policy)
     book.run("ALTER TABLE early ADD COLUMN secret INT DEFAULT 4", "INSERT INTO early VALUES (3, 3, 3)")
     runs(policy=policy)
-    ask_for_resync(StateDirectory(runs.state), (f"{database}.early",))
+    request_resync(StateDirectory(runs.state), (f"{database}.early",))
     book.run("RENAME TABLE early TO late", "INSERT INTO late VALUES (4, 4, 4)", "DELETE FROM late WHERE id = 2")
     runs(policy=policy)
     book.run("INSERT INTO late VALUES (5, 5, 5)")
@@ -315,7 +315,7 @@ def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServe
     # The stream lags behind deletions and an alteration when a table is asked for again: nothing of that is left out.
     runs.transactions(5)
     book.run("DELETE FROM notes WHERE stars = 2", "ALTER TABLE notes ADD COLUMN extra INT DEFAULT 4", "DELETE FROM notes WHERE stars = 3")
-    ask_for_resync(StateDirectory(runs.state), (f"{database}.notes", f"{database}.later"))
+    request_resync(StateDirectory(runs.state), (f"{database}.notes", f"{database}.later"))
     book.run("DELETE FROM later WHERE id = 1", "INSERT INTO later VALUES (3, 'z')")
     before = {table: sum(one.is_snapshot for one in runs.sent(table)) for table in ("notes", "later")}
     runs(exclude="*._*")

@@ -10,7 +10,7 @@ from clickhouse_connect.driver.client import Client
 
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from testkit.generators.tables_random import SteeredPipe
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client
@@ -95,7 +95,7 @@ def test_a_table_that_is_dropped_during_its_snapshot(book: Logbook, pipes: Pipes
 def test_a_table_that_is_dropped_while_it_is_read_again(book: Logbook, pipes: Pipes, client: Client) -> None:
     pipe = pipes.open(before_chunk(6, lambda: book.run("DROP TABLE t")))
     pipe.catch_up()
-    ask_for_resync(pipe.directory, (f"{book.database}.t",))
+    request_resync(pipe.directory, (f"{book.database}.t",))
     pipe.catch_up()
     assert list(pipes.kept().values()) == [[(n, n) for n in range(10)]]
     book.run(OTHER, "INSERT INTO t VALUES ('7', 7)")
@@ -107,7 +107,7 @@ def test_a_table_that_is_dropped_while_the_pipe_is_away_and_asked_to_read_it_aga
     pipe = pipes.open()
     pipe.catch_up()
     book.run("DROP TABLE t")
-    ask_for_resync(pipe.directory, (f"{book.database}.*",))
+    request_resync(pipe.directory, (f"{book.database}.*",))
     pipe = pipes.open()
     pipe.catch_up()
     assert list(pipes.kept().values()) == [[(n, n) for n in range(10)]]
@@ -147,7 +147,7 @@ def test_a_target_of_an_earlier_table_keeps_its_rows(book: Logbook, pipes: Pipes
 def test_a_table_that_is_emptied_during_its_snapshot(book: Logbook, pipes: Pipes, client: Client) -> None:
     pipe = pipes.open()
     pipe.catch_up()
-    ask_for_resync(pipe.directory, (f"{book.database}.t",))
+    request_resync(pipe.directory, (f"{book.database}.t",))
 
     def empty() -> None:
         book.run("TRUNCATE TABLE t", "INSERT INTO t VALUES (99, 99)")

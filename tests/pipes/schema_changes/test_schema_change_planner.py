@@ -134,7 +134,7 @@ class Pipe:
 
     def follow(self, statement: str, offset: int = 200, left_out: TableName | None = None) -> None:
         session = Session(sql_mode=STRICT, server_charset="utf8mb4")
-        self.follower.follow(Query("shop", statement, session), at(offset), left_out)
+        self.follower.apply(Query("shop", statement, session), at(offset), left_out)
 
     @property
     def saved(self) -> PipeState:

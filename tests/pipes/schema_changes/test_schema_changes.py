@@ -20,7 +20,7 @@ from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.sinks.clickhouse.dead_letter_retry import retry_dead_letters
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sinks.clickhouse.server.client import connect, disconnect
@@ -275,7 +275,7 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink
     pipe._stream()
     assert [name.table for name in pipe.state.waiting] == ["keyed"]
     book.run("DROP TABLE keyed", "DROP TABLE hiding", "DROP TABLE taken")
-    ask_for_resync(pipe.directory, (f"{book.database}.hiding", f"{book.database}.taken"))
+    request_resync(pipe.directory, (f"{book.database}.hiding", f"{book.database}.taken"))
     pipe = DrivenPipe(book, url(sink), state, ("add_column=ignore",)).open()
     book.run("INSERT INTO steady VALUES (2, 'x')")
     pipe.catch_up()
@@ -325,7 +325,7 @@ def test_rows_that_wait_are_not_written_to_another_table(
     assert all(reason.format(database) in one.reason for one in outcomes)
     assert client.query(f"SELECT * FROM `{database}`.t FINAL ORDER BY id").result_rows == before
     # What is told to be read again is right afterwards, and nothing waits any more.
-    ask_for_resync(pipe.directory, (f"{database}.*",))
+    request_resync(pipe.directory, (f"{database}.*",))
     pipe.catch_up()
     assert_same(client, book, tables_of(book))
     assert list(retry_dead_letters(pipe.sink, pipe=database)) == []
@@ -340,7 +340,7 @@ def test_rows_that_are_kept_outlive_reading_again(book: Logbook, sink: EmbeddedS
     pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices).open()
     book.run("DELETE FROM t WHERE id = 1", "UPDATE t SET a = 3")
     pipe.catch_up()
-    ask_for_resync(pipe.directory, (f"{book.database}.*",))
+    request_resync(pipe.directory, (f"{book.database}.*",))
     pipe.catch_up()
     assert sorted(client.query(f"SELECT id, a FROM `{book.database}`.t_current").result_rows) == [(1, 1), (2, 3)]
     assert sorted(client.query(f"SELECT id, a FROM `{book.database}`.bare_current").result_rows) == [(1, 1), (2, 2)]
@@ -386,7 +386,7 @@ def test_a_table_is_to_be_read_again_after_a_crash_while_it_was_renamed(
     book.run("RENAME TABLE c TO b", "INSERT INTO b VALUES (2, 20)", *later)
     with pytest.raises(Crash), crash_at([(ClickHouseSchemaApplier, "run_step")], 0, after=after):
         pipe.catch_up()
-    ask_for_resync(pipe.directory, (f"{book.database}.b",))
+    request_resync(pipe.directory, (f"{book.database}.b",))
     DrivenPipe(book, url(sink), tmp_path / "state").open().catch_up()
     assert_same(client, book, tables_of(book))
     targets = {name for (name,) in client.query(f"SHOW TABLES FROM `{book.database}`").result_rows}
@@ -453,7 +453,7 @@ POINTS = (
     (ClickHouseSchemaApplier, "run_step"),
     (ClickHouseSchemaApplier, "record"),
     (StateDirectory, "save"),
-    (IntentExecutor, "settle"),
+    (IntentExecutor, "record_done"),
     (DrivenPipe, "_commit"),
 )
 

@@ -15,7 +15,7 @@ import pytest
 
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.settings.pipe_settings import SnapshotMode
 from testkit.generators.tables_random import Explorer, SteeredPipe
 from testkit.oracles.binlogs import open_logbook
@@ -91,7 +91,7 @@ def test_a_statement_directly_before_a_table_is_read_again(
         steps: dict[str, Any] = {"between": execute} if moment == "before" else {"between": lambda: None, "inside": execute}
         pipe = SteeredPipe(book, url, tmp_path / "state", snapshot=snapshot, **steps)
         pipe.open()
-        ask_for_resync(pipe.directory, (f"{database}.a",))
+        request_resync(pipe.directory, (f"{database}.a",))
         pipe.catch_up()
         assert not statements
         book.run("INSERT INTO a (id) VALUES (21)", "UPDATE c SET v = 8")
@@ -128,7 +128,7 @@ def test_another_table_gets_the_name_before_a_chunk_is_read(
         pipe = SteeredPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state", policy, between=execute)
         pipe.open().catch_up()
         left.extend(statements)
-        ask_for_resync(pipe.directory, (f"{database}.a", f"{database}.b"))
+        request_resync(pipe.directory, (f"{database}.a", f"{database}.b"))
         pipe.catch_up()
         assert not left
         assert_same(client, book, sorted(name for (name,) in book.fetch("SHOW TABLES")))

@@ -24,7 +24,7 @@ from headrace.pipes.scylla.sink_factory import LogTarget, open_log_target
 from headrace.pipes.scylla.snapshot_progress import SnapshotProgress
 from headrace.pipes.scylla.tail import Tail
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.runtime.checkpoint import committed_offset
 from headrace.service.status_collector import StatusCollector
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
@@ -37,8 +37,8 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.verify.result import TableResult, Verdict
-from headrace.verify.scylla.verifier import standing_of, verify_logged
-from headrace.verify.watermark import Standing, Watermark
+from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
+from headrace.verify.watermark import PipePosition, Watermark
 from testkit.oracles.cell_views import selected, shown
 from testkit.oracles.topics import read_topic
 from testkit.pipelines.embedded_access import target_of
@@ -183,7 +183,7 @@ def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source
         assert place.startswith(f"log of {source.name}, stream 0x")
         assert re.search(r" 3(59|60)\d s later than their timestamps say", reason)
         # resync copies the table again, and the audits since do not count what it has copied.
-        ask_for_resync(StateDirectory(source.state, make=False), (str(source.name),))
+        request_resync(StateDirectory(source.state, make=False), (str(source.name),))
         until(lambda: len(source.rows()) == 4)
         source.assert_equal()
         time.sleep(5)
@@ -210,10 +210,10 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
         until(lambda: source.view.progress().late_rows == 3)
         pipe = source.pipe(once=True)._settings.pipe_name
 
-        def stand() -> Standing[int]:
+        def stand() -> PipePosition[int]:
             told = source.sink.sink.progress_store().progress(pipe)
             assert told is not None
-            return standing_of(told)
+            return pipe_position_of(told)
 
         def verify(repair: ScyllaOptions | None) -> TableResult:
             watermark = Watermark(pipe, stand, 30)

@@ -31,7 +31,7 @@ from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.scylla.snapshot_progress import FILE, SnapshotProgress
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.reader import CellReader
@@ -201,7 +201,7 @@ def test_a_copy_beside_the_log_that_is_interrupted_goes_on(pair: Pair, monkeypat
     sink_connect(pair.sink.sink.target).client.command(
         f"INSERT INTO {pair.sink.locations(table).cells} (`key:p`, `key:c`) VALUES (999, 999)"
     )
-    ask_for_resync(StateDirectory(pair.state), (f"{ks}.t",))
+    request_resync(StateDirectory(pair.state), (f"{ks}.t",))
     pair.pipe().run()
     assert pair.assert_equal("later") == 5
     assert pair.assert_equal() > 100
@@ -243,7 +243,7 @@ def test_a_pipe_of_images_copies_first_and_keeps_what_it_began_with(pair: Pair) 
     captured.execute(f"INSERT INTO {ks}.t (p, c, v) VALUES (3, 3, 'again')")
     pair.pipe().run()
     assert pair.image_differences() == (22, ())
-    ask_for_resync(StateDirectory(pair.state), (f"{ks}.*",))
+    request_resync(StateDirectory(pair.state), (f"{ks}.*",))
     pair.pipe().run()
     assert pair.image_differences() == (22, ())
     pair.choices = replace(pair.choices, kept=StoredForm.CELLS)
@@ -329,7 +329,7 @@ def test_the_log_of_a_pipe_of_images_waits_while_a_table_is_copied_again(pair: P
         time.sleep(3)
 
     done = at_first_copied_row(monkeypatch, delete)
-    ask_for_resync(StateDirectory(pair.state), (f"{ks}.t",))
+    request_resync(StateDirectory(pair.state), (f"{ks}.t",))
     pair.pipe().run()
     assert done
     pair.pipe().run()

@@ -12,10 +12,10 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
-from headrace.pipes.state.event_skips import Skips, halted_at, note_halt, request_skip
+from headrace.pipes.state.event_skips import EventSkips, halted_at, note_halt, request_skip
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
+from headrace.pipes.state.resync_requests import pending_requests, request_resync
 from headrace.runtime.checkpoint import committed_offset, initial_offset
 from headrace.sinks.base import Progress
 from headrace.sources.mysql.ddl.dialect import Dialect
@@ -79,7 +79,7 @@ def write_state(path: Path) -> None:
     note_halt(path, DefiniteError("a zero date", place="é", event="binlog.000003:800"))
     request_skip(path, who="tester")
     note_halt(path, DefiniteError("another", place="there", event="binlog.000003:850"))
-    ask_for_resync(directory, ("shop.orders",))
+    request_resync(directory, ("shop.orders",))
     next((path / "requests").iterdir()).rename(path / "requests" / "one.json")
     directory.note_helper(_NO_PROCESS)
     directory.close()
@@ -94,7 +94,7 @@ def read_state(path: Path) -> list[Any]:
         state = directory.load()
         assert state is not None
         history = SchemaHistory(lambda _: True, Dialect.of("9.7.0"), directory.history)
-        skips = Skips(path)
+        skips = EventSkips(path)
         return [
             state,
             history.as_of(START),

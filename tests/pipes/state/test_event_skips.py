@@ -197,20 +197,20 @@ def test_a_record_in_kafka_through_spark(broker: PrivateBroker, clickhouse: Embe
 
 
 def test_a_place_that_is_not_met_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from headrace.pipes.state.event_skips import Skips, note_halt
+    from headrace.pipes.state.event_skips import EventSkips, note_halt
     from headrace.sources.mysql.segments.skipped_events import is_passed
     from headrace.sources.mysql.server.position import BinlogPosition
 
     note_halt(tmp_path, DefiniteError("broken", place="there", event="binlog.000003:120"))
     request_skip(tmp_path)
-    skips = Skips(tmp_path)
+    skips = EventSkips(tmp_path)
     check: Callable[[int], Callable[[str], bool]] = lambda at: lambda place: is_passed(place, BinlogPosition("binlog.000003", at))  # noqa: E731
-    skips.pass_by(check(120))
+    skips.drop_passed(check(120))
     assert skips.pending == {"binlog.000003:120"}
-    skips.pass_by(check(121))
+    skips.drop_passed(check(121))
     assert skips.pending == frozenset()
     assert "nothing was skipped at binlog.000003:120" in caplog.text
-    assert Skips(tmp_path).pending == frozenset()
+    assert EventSkips(tmp_path).pending == frozenset()
     assert skipped_events(tmp_path) == 0
 
 

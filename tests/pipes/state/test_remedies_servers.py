@@ -13,7 +13,7 @@ from clickhouse_connect.driver.client import Client
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
-from headrace.pipes.state.resync_requests import with_state
+from headrace.pipes.state.resync_requests import add_state_to_hint
 from headrace.settings.settings_file import UserSettings
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client
@@ -187,11 +187,13 @@ def test_other_transforms(runs: Runs) -> None:
 def test_commands_name_the_state_directory() -> None:
     state = Path("/srv/my state")
     quoted = "--state '/srv/my state'"
-    assert with_state("headrace resync shop.t", state) == f"headrace resync shop.t {quoted}"
-    assert with_state("then: headrace resync shop.t, or start again", state) == f"then: headrace resync shop.t {quoted}, or start again"
+    assert add_state_to_hint("headrace resync shop.t", state) == f"headrace resync shop.t {quoted}"
+    assert (
+        add_state_to_hint("then: headrace resync shop.t, or start again", state) == f"then: headrace resync shop.t {quoted}, or start again"
+    )
     for complete in (
         "headrace resync a.b c.d --state /x, then start",
         "headrace resync a.b --pipe shop",
         "headrace resync reads tables again",
     ):
-        assert with_state(complete, state) == complete
+        assert add_state_to_hint(complete, state) == complete

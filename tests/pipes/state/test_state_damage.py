@@ -27,7 +27,7 @@ from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.pipes.scylla.pipe import ScyllaPipe
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import disconnect
@@ -258,7 +258,7 @@ def test_files_of_a_pipe_from_a_server(book: Logbook, sink: ClickHouseSink, tmp_
     run()
     shutil.copytree(state, tmp_path / "old")
     book.run("ALTER TABLE u ADD COLUMN s VARCHAR(9)", "UPDATE t SET n = 1 WHERE id < 20")
-    ask_for_resync(StateDirectory(state), (f"{book.database}.t",))
+    request_resync(StateDirectory(state), (f"{book.database}.t",))
     run()
     with compared(book, sink) as check:
         run(tmp_path / "other", "v")

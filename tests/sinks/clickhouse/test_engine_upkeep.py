@@ -259,14 +259,14 @@ def test_rows_that_are_there_must_be_older_than_the_log(target: ClickHouseTarget
     )
     position = BinlogPosition("binlog.000002", 500, "")
     table = TableState(KEYED, position.to_json())
-    copier._check_older(table)
+    copier._check_versions(table)
     assert notes == []
     sink.writer().write(block(KEYED, (position.version - 1, Op.INSERT, 1, "a")))
-    copier._check_older(table)
+    copier._check_versions(table)
     assert "shop.t holds rows already; those that the source has not stay, until headrace resync" in notes[0]
     sink.writer().write(block(KEYED, (1_700_000_000_000 << 22, Op.INSERT, 1, "by a clock")))
     with pytest.raises(DefiniteError, match="holds rows with versions up to 7130316800000000000") as caught:
-        copier._check_older(table)
+        copier._check_versions(table)
     assert "TRUNCATE" in caught.value.hint
     # A later snapshot of the same pipe comes after rows of its own.
-    copier._check_older(replace(table, snapshot=1))
+    copier._check_versions(replace(table, snapshot=1))

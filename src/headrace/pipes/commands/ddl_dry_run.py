@@ -88,7 +88,7 @@ class DdlDryRun:
     """Whether the sink's existing tables are inspected."""
     hidden: Mapping[TableName, tuple[str, ...]] | None = None
 
-    def rehearse(self, query: Query, policy: SchemaPolicy) -> tuple[DryRunResult, ...]:
+    def dry_run(self, query: Query, policy: SchemaPolicy) -> tuple[DryRunResult, ...]:
         """Return the planned results; raise `DefiniteError` where the pipe would halt."""
         followed, after = self._follow(query)
         followed.check()
@@ -108,13 +108,13 @@ class DdlDryRun:
             try:
                 chosen = SchemaPolicy(tuple((kind, policy) for kind in kinds if SchemaPolicy.allows(kind, policy)))
                 if chosen.chosen or policy is Policy.APPLY:
-                    yield policy, self.rehearse(query, chosen)
+                    yield policy, self.dry_run(query, chosen)
             except DefiniteError as error:
                 yield policy, error
 
     def _kinds(self, query: Query) -> list[ChangeKind]:
         try:
-            words = {word for one in self.rehearse(query, SchemaPolicy()) for word in one.kind.split(", ")}
+            words = {word for one in self.dry_run(query, SchemaPolicy()) for word in one.kind.split(", ")}
         except DefiniteError:
             return list(ChangeKind)
         return [kind for kind in ChangeKind if kind in words]

@@ -14,7 +14,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.commands.ddl_dry_run import DdlDryRun, DryRunResult, describe, read_statements, strict_query
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
-from headrace.pipes.state.stored_settings import settings_of
+from headrace.pipes.state.stored_settings import settings_in
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import Policy
 from headrace.settings.settings_file import UserSettings
@@ -30,7 +30,7 @@ _EVERYTHING = Selection(("*",))
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DryRunArguments:
     """The arguments of `headrace ddl`."""
 
     statement: str
@@ -48,7 +48,7 @@ class Asked:
     """Whether only the chosen policy is shown."""
 
 
-def rehearse(asked: Asked) -> Iterator[str]:
+def dry_run(asked: DryRunArguments) -> Iterator[str]:
     """Return the lines to print."""
     with ExitStack() as open_things:
         catalog, dialect, database, state = _tables(asked)
@@ -58,7 +58,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
                 place=asked.state,
                 hint="see docs/kafka.md for what becomes of each kind of statement",
             )
-        chosen = asked.chosen.over(settings_of(state, asked.state)) if state is not None else asked.chosen
+        chosen = asked.chosen.over(settings_in(state, asked.state)) if state is not None else asked.chosen
         sink = ClickHouseSink(parse_target(_NOWHERE), chosen.sink)
         if asked.sink:
             sink = open_things.enter_context(open_clickhouse_sink(asked.sink, choices=chosen.sink)).sink
@@ -70,7 +70,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
         rehearsal = DdlDryRun(catalog, dialect, settings, sink, bool(asked.sink), hidden)
         query = strict_query(asked.statement, database)
         if asked.only or chosen.schema_changes.chosen:
-            yield from _told(rehearsal.rehearse(query, chosen.schema_changes))
+            yield from _told(rehearsal.dry_run(query, chosen.schema_changes))
             return
         results = dict(rehearsal.choices(query))
         default = results[Policy.APPLY]
@@ -80,7 +80,7 @@ def rehearse(asked: Asked) -> Iterator[str]:
         yield from _others(results)
 
 
-def _tables(asked: Asked) -> tuple[SchemaCatalog, Dialect, str, PipeState | None]:
+def _tables(asked: DryRunArguments) -> tuple[SchemaCatalog, Dialect, str, PipeState | None]:
     """Return the tables before the statement, the server's dialect, the default database, and the pipe's state if there is one."""
     given = [bool(asked.source), bool(asked.schema), bool(asked.state)]
     if sum(given) != 1:

@@ -50,7 +50,7 @@ Texts = Any
 
 
 @dataclass(frozen=True, slots=True)
-class Looking:
+class TailOptions:
     """What to print."""
 
     selection: Selection
@@ -69,17 +69,17 @@ class Looking:
 class ServerTail:
     """Tails a server's log."""
 
-    def __init__(self, address: MySQLAddress, looking: Looking, show: Callable[[Texts], None]) -> None:
+    def __init__(self, address: MySQLAddress, options_given: TailOptions, show: Callable[[Texts], None]) -> None:
         """`show` gets the lines of statements after all earlier lines were taken; it must return quickly."""
         self._show = show
-        stop = END if looking.once else None
-        request = Request(address, looking.selection, looking.options, looking.start, stop, on_statement=self._tell)
-        self._encoder = LineEncoder(looking.lines)
+        stop = END if options_given.once else None
+        request = Request(address, options_given.selection, options_given.options, options_given.start, stop, on_statement=self._tell)
+        self._encoder = LineEncoder(options_given.lines)
         self._feed: Feed[Transaction] = Feed(request, group_by_transaction, lambda transaction: transaction.blocks)
         self._encoder.log = str(self._feed.position["file"]).rpartition(".")[0]
         if not self._feed.schemas:
             self._feed.close()
-            raise DefiniteError(f"no table matches {looking.selection}", place=str(address), hint="check --tables and the database")
+            raise DefiniteError(f"no table matches {options_given.selection}", place=str(address), hint="check --tables and the database")
         place = f"{self._feed.position['file']}:{self._feed.position['pos']}"
         log.info("following %d tables of %s from %s on", len(self._feed.schemas), address, place)
 
@@ -103,14 +103,14 @@ class ServerTail:
 class DirectoryTail:
     """Tails binlog files in a directory."""
 
-    def __init__(self, path: Path, looking: Looking) -> None:
-        self._looking, self._stop = looking, threading.Event()
+    def __init__(self, path: Path, options_given: TailOptions) -> None:
+        self._looking, self._stop = options_given, threading.Event()
         # Schemas are followed from the oldest statement, wherever printing starts.
         self._log = open_directory(path, OLDEST)
-        self._from = open_directory(path, looking.start).start
-        self._history = SchemaHistory(looking.selection, Dialect.of(self._log.server_version, in_utc=True))
-        self._encoder = LineEncoder(looking.lines, self._log.start.file.rpartition(".")[0])
-        _learn(self._log, looking.selection, self._history)
+        self._from = open_directory(path, options_given.start).start
+        self._history = SchemaHistory(options_given.selection, Dialect.of(self._log.server_version, in_utc=True))
+        self._encoder = LineEncoder(options_given.lines, self._log.start.file.rpartition(".")[0])
+        _add_described_tables(self._log, options_given.selection, self._history)
 
     def stop(self) -> None:
         """Stop; safe in a signal handler."""
@@ -161,7 +161,7 @@ class DirectoryTail:
         return schema.with_zero_dates(self._looking.zero_dates)
 
 
-def _learn(log: OfflineLog, wanted: Callable[[TableName], bool], history: SchemaHistory) -> None:
+def _add_described_tables(log: OfflineLog, wanted: Callable[[TableName], bool], history: SchemaHistory) -> None:
     """Add the tables that the files describe, each from its first table map."""
     history.begin(SchemaCatalog(), log.start)
     places: dict[TableName, BinlogPosition] = {}

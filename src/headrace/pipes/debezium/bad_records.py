@@ -22,7 +22,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.state.event_skips import Skips
+from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
@@ -53,7 +53,12 @@ def check_choice(choices: DebeziumOptions) -> None:
 
 
 def handle_bad_records(
-    found: Sequence[RejectedRecord], choices: DebeziumOptions, own: OwnTables, address: KafkaAddress, pipe: str, skips: Skips | None = None
+    found: Sequence[RejectedRecord],
+    choices: DebeziumOptions,
+    own: OwnTables,
+    address: KafkaAddress,
+    pipe: str,
+    skips: EventSkips | None = None,
 ) -> None:
     """Handle bad records as configured; afterwards none of them is lost. Skipped ones are stored, too."""
     asked = [one for one in found if skips is not None and place_of(one) in skips.pending]
@@ -61,7 +66,7 @@ def handle_bad_records(
     if skips is not None and asked:
         for some in _pieces(asked, address):
             retrying(functools.partial(_post, some, own, pipe, SKIPPED))
-        skips.left_out({"place": place_of(one), "table": one.topic, "content": one.reason} for one in asked)
+        skips.record_skipped({"place": place_of(one), "table": one.topic, "content": one.reason} for one in asked)
     if not refused:
         return
     if choices.on_malformed is MalformedPolicy.HALT:

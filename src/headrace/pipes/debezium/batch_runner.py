@@ -18,7 +18,7 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
 from headrace.pipes.debezium.bad_records import handle_bad_records, is_passed
-from headrace.pipes.debezium.kafka_cluster import Standing, check_ids
+from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_ids
 from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
 from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes, Tails
 from headrace.pipes.debezium.position import KafkaPosition
@@ -26,10 +26,10 @@ from headrace.pipes.debezium.schema_evolution import SchemaEvolution
 from headrace.pipes.debezium.topic_backlog import TopicBacklog
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.context import PipeContext
-from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter, sum_written
 from headrace.pipes.lifecycle.sink_schema import shaper_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
-from headrace.pipes.state.event_skips import Skips
+from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import current_wait, retrying
 from headrace.runtime.checkpoint import committed_offset, initial_offset, offset_of
 from headrace.runtime.tasks import Report
@@ -83,7 +83,7 @@ class RecordBatchRunner:
     topics: TopicSettings
     notes: DebeziumPipeNotes
     evolution: SchemaEvolution
-    reporter: Reporter
+    reporter: ProgressReporter
     identify: Callable[[Iterable[str]], Mapping[str, str]]
     """Returns the ids of topics: a topic that was deleted and created again has another id."""
     reached: KafkaPosition = field(init=False)
@@ -93,13 +93,13 @@ class RecordBatchRunner:
     _identify_at: float = 0.0
     backlog: TopicBacklog = field(init=False)
     """The records that are not read yet."""
-    _skips: Skips = field(init=False)
+    _skips: EventSkips = field(init=False)
 
     def __post_init__(self) -> None:
         directory = self.context.directory
         committed = committed_offset(directory.checkpoint)
         self.reached = KafkaPosition.from_json(committed) if committed is not None else KafkaPosition()
-        self._skips = Skips(directory.path)
+        self._skips = EventSkips(directory.path)
         self.backlog = TopicBacklog(self.address, self.topics.pattern, lambda: self.begun)
         self.reporter.backlog = self.backlog.pending
 
@@ -108,7 +108,7 @@ class RecordBatchRunner:
         """The position up to which the topics were read; at first, the start position."""
         return self.reached if self.reached.offsets else KafkaPosition.from_json(initial_offset(self.context.directory.checkpoint) or {})
 
-    def covers(self, now: Standing) -> bool:
+    def covers(self, now: ClusterTopics) -> bool:
         """Whether everything that the topics held then was read."""
         ends = {
             topic: {partition: end for partition, end in inner.items() if end > now.low.offsets[topic][partition]}
@@ -127,7 +127,7 @@ class RecordBatchRunner:
     def run(self, over: Run, number: int) -> None:
         """Write all of a batch to the sink."""
         # Starting a batch proves that the previous one is committed.
-        self._skips.pass_by(lambda place: is_passed(place, self.reached))
+        self._skips.drop_passed(lambda place: is_passed(place, self.reached))
         self._check_topics()
         reports = self._read(over, self.notes.tails_for(number))
         own = self.context.targets.sink.own_tables()
@@ -139,10 +139,10 @@ class RecordBatchRunner:
         self.notes.note_filled(read_filled_topics(reports))
         emptied = read_truncations(reports)
         if self.evolution.policy.of(ChangeKind.TRUNCATE_TABLE) is Policy.APPLY:
-            check_emptied(emptied, self.topics.choices.topic_map, reached, self.notes.filled)
+            check_truncations(emptied, self.topics.choices.topic_map, reached, self.notes.filled)
             self.notes.note_emptied(emptied)
         self.evolution.truncate(emptied)
-        self._see_to_snapshots(read_snapshots(reports), reached)
+        self._handle_snapshots(read_snapshots(reports), reached)
         self.notes.note_batch(number, read_tails(reports))
         self.reached = reached
         self._tell(reports)
@@ -165,7 +165,7 @@ class RecordBatchRunner:
         if new:
             self.notes.note_topics(retrying(lambda: self.identify(sorted(new)), deadline_s=self.context.settings.retry_timeout_s))
 
-    def _see_to_snapshots(self, seen: list[KeylessSnapshot], reached: KafkaPosition) -> None:
+    def _handle_snapshots(self, seen: list[KeylessSnapshot], reached: KafkaPosition) -> None:
         def replaceable(name: TableName) -> bool:
             order = self.notes.orders.get(name)
             by_source = order is not None and order.rule is not VersionRule.OFFSET
@@ -173,7 +173,7 @@ class RecordBatchRunner:
 
         counting, anew = newest_snapshots(self.notes.snapshots, seen, self.topics.choices.second_snapshot, replaceable)
         self.notes.note_emptied(anew)
-        self.evolution.begin_anew(anew)
+        self.evolution.start_over(anew)
         self.notes.note_snapshots(counting)
 
     def _read(self, over: Run, tails: Tails) -> list[Report]:
@@ -229,7 +229,7 @@ class RecordBatchRunner:
         newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
         self.reporter.batch(self.reached, changes, newest)
         current_wait().clear()
-        self.context.view.written(written_in(written))
+        self.context.view.written(sum_written(written))
         pending = self.backlog.pending()
         self.context.view.pending(pending)
         self.context.view.batch(changes, None if pending is None else pending.lag_s(time.time()), _summary(self.reached))
@@ -238,7 +238,9 @@ class RecordBatchRunner:
             self._left_out.add(why)
 
 
-def check_emptied(emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]) -> None:
+def check_truncations(
+    emptied: Iterable[Truncation], topics: TopicMap, reached: KafkaPosition, filled: Mapping[TableName, set[str]]
+) -> None:
     """Refuse to truncate a table that several topics fill: versions do not tell which rows belong to the truncated source."""
     for one in emptied:
         filling = topics_of(one.table, topics, reached, filled)

@@ -61,12 +61,12 @@ def _topic_settings(spec: PipeSpec) -> TopicSettings:
 
 
 def _preflight(spec: PipeSpec) -> Sequence[Finding]:
-    from headrace.pipes.debezium.kafka_cluster import standing
+    from headrace.pipes.debezium.kafka_cluster import query_topics
     from headrace.pipes.debezium.topic_settings import topic_pattern
 
     address = parse_kafka_url(spec.source)
     pattern = topic_pattern(spec.topics.globs, spec.topics.pattern, address.topic)
-    if standing(address, pattern).ids:
+    if query_topics(address, pattern).ids:
         return ()
     meaning = f"no topic matches {pattern}; a topic that is created later will be read"
     return (warning("topics", "none", meaning, "correct topics of the source, or start the connector"),)

@@ -26,7 +26,7 @@ _HEARING_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ClusterTopics:
     """The selected topics at one time."""
 
     cluster: str
@@ -38,7 +38,7 @@ class Standing:
     """The id of each topic; a recreated topic has another one."""
 
 
-def standing(address: KafkaAddress, pattern: str) -> Standing:
+def query_topics(address: KafkaAddress, pattern: str) -> ClusterTopics:
     """Return the matching topics and their offsets. Raise `TransientError` while the cluster is unavailable."""
     try:
         return _ask(address, re.compile(pattern))
@@ -46,7 +46,7 @@ def standing(address: KafkaAddress, pattern: str) -> Standing:
         raise kafka_error(error, address) from error
 
 
-def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
+def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> ClusterTopics:
     settings, heard = quiet_settings(address), list[KafkaError]()
     reading = {"group.id": "headrace-looking", "enable.auto.commit": False, "isolation.level": "read_committed"}
     consumer = Consumer({**settings, **reading, "error_cb": heard.append})
@@ -61,7 +61,7 @@ def _ask(address: KafkaAddress, pattern: re.Pattern[str]) -> Standing:
                 low.setdefault(topic, {})[partition], high.setdefault(topic, {})[partition] = first, end
     finally:
         consumer.close()
-    return Standing(str(listed.cluster_id or ""), KafkaPosition(low), KafkaPosition(high), tuple(_ids(settings, topics).items()))
+    return ClusterTopics(str(listed.cluster_id or ""), KafkaPosition(low), KafkaPosition(high), tuple(_ids(settings, topics).items()))
 
 
 def _list(consumer: Consumer, heard: list[KafkaError]) -> Any:
@@ -109,7 +109,7 @@ def kafka_error(error: KafkaException, address: KafkaAddress) -> HeadraceError:
     return reading_error(inside, str(address))
 
 
-def check_offsets(reached: KafkaPosition, now: Standing, known_ids: dict[str, str], address: KafkaAddress) -> None:
+def check_offsets(reached: KafkaPosition, now: ClusterTopics, known_ids: dict[str, str], address: KafkaAddress) -> None:
     """Raise `DefiniteError` if the next records are no longer available."""
     check_ids({topic: identity for topic, identity in known_ids.items() if topic in reached.offsets}, dict(now.ids), address)
     for topic, inner in reached.offsets.items():

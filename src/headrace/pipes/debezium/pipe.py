@@ -17,19 +17,19 @@ from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.debezium.bad_records import check_choice, is_record
 from headrace.pipes.debezium.batch_runner import ClickHouseTables, RecordBatchRunner
-from headrace.pipes.debezium.kafka_cluster import Standing, check_offsets, standing, topic_ids
+from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_offsets, query_topics, topic_ids
 from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.schema_evolution import SchemaEvolution, check_policy
 from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, is_named
-from headrace.pipes.debezium.type_lookup import Descriptions, read_topic
+from headrace.pipes.debezium.type_lookup import TypeLookup, read_topic
 from headrace.pipes.lifecycle.base import ChangeBlockPipe
 from headrace.pipes.lifecycle.context import PipeContext
-from headrace.pipes.lifecycle.progress_reporter import Reporter
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.sink_tables import targets_of
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
-from headrace.pipes.state.stored_settings import settings_of, take_settings
+from headrace.pipes.state.stored_settings import settings_in, store_settings
 from headrace.retry import current_wait, pause, retrying
 from headrace.runtime.interface import LOOP_S, Runtime
 from headrace.settings.pipe_settings import PipeSettings
@@ -75,7 +75,7 @@ class DebeziumPipe(ChangeBlockPipe):
         self._topics.check()
         check_policy(self._settings.schema_changes)
         check_choice(self._topics.choices)
-        now = self._standing(self._settings.retry_timeout_s)
+        now = self._query_topics(self._settings.retry_timeout_s)
         if self._settings.once and not now.high.offsets and is_named(self._topics.pattern):
             raise DefiniteError(
                 f"no topic matches {self._topics.pattern}",
@@ -89,7 +89,7 @@ class DebeziumPipe(ChangeBlockPipe):
             directory.begin(state)
         else:
             state = self._checked(state, now)
-            self._ask_witness(directory, KafkaPosition.from_json, state.tables, can_resync=False)
+            self._read_sink_record(directory, KafkaPosition.from_json, state.tables, can_resync=False)
         batches = self._batches(directory, state)
         retrying(lambda: self._targets.claim(batches.shown()))
         batches.evolution.finish()
@@ -120,10 +120,10 @@ class DebeziumPipe(ChangeBlockPipe):
     def _can_skip(self, event: str) -> bool:
         return is_record(event)
 
-    def _standing(self, retry_timeout_s: float) -> Standing:
-        return retrying(lambda: standing(self._address, self._topics.pattern), deadline_s=retry_timeout_s)
+    def _query_topics(self, retry_timeout_s: float) -> ClusterTopics:
+        return retrying(lambda: query_topics(self._address, self._topics.pattern), deadline_s=retry_timeout_s)
 
-    def _new_state(self, now: Standing) -> PipeState:
+    def _new_state(self, now: ClusterTopics) -> PipeState:
         return PipeState(
             str(self._address),
             now.cluster,
@@ -134,7 +134,7 @@ class DebeziumPipe(ChangeBlockPipe):
             {**self._settings.stored_options, "topics": self._topics.pattern},
         )
 
-    def _checked(self, state: PipeState, now: Standing) -> PipeState:
+    def _checked(self, state: PipeState, now: ClusterTopics) -> PipeState:
         place = str(self._settings.state)
         if "topics" not in state.options or not is_same_sink(state.sink, self._sink_name) or state.identity not in ("", now.cluster):
             raise DefiniteError(
@@ -149,7 +149,7 @@ class DebeziumPipe(ChangeBlockPipe):
                 hint="give the same ones, or start over: drop the tables in ClickHouse and use a new --state (the topics are read again "
                 "from --start on)",
             )
-        was = settings_of(state, place).debezium
+        was = settings_in(state, place).debezium
         for name in sorted(FIXED):
             if state.tables and getattr(was, name) != getattr(self._topics.choices, name):
                 raise DefiniteError(
@@ -161,7 +161,7 @@ class DebeziumPipe(ChangeBlockPipe):
                 place=f"{place}, epoch",
                 hint="an epoch is only ever raised",
             )
-        take_settings(state, self._settings.choices, place)
+        store_settings(state, self._settings.choices, place)
         state.sink, state.source, state.selection = self._sink_name, str(self._address), self._settings.selection.to_json()
         state.options["topics"] = self._topics.pattern
         return state
@@ -172,13 +172,13 @@ class DebeziumPipe(ChangeBlockPipe):
         self._own_targets(directory, state)
         topic = self._topics.choices.schema_topic
         in_topic = functools.partial(read_topic, self._address, topic) if topic else None
-        descriptions = Descriptions(functools.partial(_recognised, self._sink, settings), in_topic)
+        descriptions = TypeLookup(functools.partial(_recognised, self._sink, settings), in_topic)
         orders = {name: order.rule for name, order in notes.orders.items()}
         # PostgreSQL has no unsigned integers.
         descriptions.check_known(table.schema for name, table in state.tables.items() if orders.get(name) is not VersionRule.LSN)
         context = PipeContext(settings, state, directory, self._targets, self._view, self._stop.is_set)
         evolution = SchemaEvolution(context, descriptions)
-        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), tuple, directory.seal)
+        reporter = ProgressReporter(self._targets, settings.pipe_name, str(self._address), tuple, directory.seal)
         identify = functools.partial(topic_ids, self._address)
         return RecordBatchRunner(context, self._address, self._topics, notes, evolution, reporter, identify)
 
@@ -199,7 +199,7 @@ class DebeziumPipe(ChangeBlockPipe):
                     raise
                 log.warning("waiting: %s", error)
                 current_wait().note(error.message)
-                check_offsets(batches.reached, self._standing(self._settings.retry_timeout_s), batches.notes.topics, self._address)
+                check_offsets(batches.reached, self._query_topics(self._settings.retry_timeout_s), batches.notes.topics, self._address)
                 pause(min(failures, 10))
 
     def _stream(
@@ -209,7 +209,7 @@ class DebeziumPipe(ChangeBlockPipe):
         subscription = Subscription(self._address, topics.pattern, topics.start, topics.max_offsets, topics.min_partitions)
         stream = session.stream_records(subscription, directory.checkpoint, batches.run)
         try:
-            with batches.reporter.beating():
+            with batches.reporter.heartbeats():
                 while not stream.wait(LOOP_S) and not ended():
                     self._view.waiting(current_wait().current())
                     self._view.pending(batches.backlog.pending())

@@ -17,7 +17,7 @@ from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import AddColumn, ModifyColumn
-from headrace.pipes.debezium.type_lookup import Descriptions
+from headrace.pipes.debezium.type_lookup import TypeLookup
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import TableState
@@ -47,7 +47,7 @@ class SchemaEvolution:
     """Evolves the targets of one pipe."""
 
     context: PipeContext[SinkTables]
-    descriptions: Descriptions
+    descriptions: TypeLookup
 
     @property
     def policy(self) -> SchemaPolicy:
@@ -73,18 +73,18 @@ class SchemaEvolution:
             if policy is Policy.HALT:
                 raise self._halted(ChangeKind.TRUNCATE_TABLE, str(one.table), "was emptied", "")
             if policy is Policy.APPLY:
-                self._sweep(table, one)
+                self._delete_stale(table, one)
             self._record(one, f"{one.table} was emptied", _APPLIED if policy is Policy.APPLY else _IGNORED)
 
-    def begin_anew(self, tables: Iterable[Truncation]) -> None:
+    def start_over(self, tables: Iterable[Truncation]) -> None:
         """Delete the older rows of tables without a key that the connector has read again. Repeatable."""
         for one in tables:
             table = self.context.state.tables.get(one.table)
             if table is not None:
-                self._sweep(table, one)
+                self._delete_stale(table, one)
                 self._record(one, f"{one.table} begins anew with a second snapshot", _APPLIED)
 
-    def _sweep(self, table: TableState, one: Truncation) -> None:
+    def _delete_stale(self, table: TableState, one: Truncation) -> None:
         schema = self.context.schemas(table.schema, table.hidden)
         retrying(functools.partial(self.context.targets.delete_stale, schema, one.version))
 
@@ -113,7 +113,7 @@ class SchemaEvolution:
         schema = found.schema
         policy = self._allowed(ChangeKind.CREATE_TABLE, found, "is new")
         if policy is Policy.IGNORE:
-            self._carry_out(None, DdlPlan(), found, [ChangeKind.CREATE_TABLE], "new table", _IGNORED)
+            self._execute(None, DdlPlan(), found, [ChangeKind.CREATE_TABLE], "new table", _IGNORED)
             return
         self.context.schemas.check_new(schema)
         shown = self.context.schemas(schema, ())
@@ -124,7 +124,7 @@ class SchemaEvolution:
         plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_creation(shown))
         columns = ", ".join(f"{column.name} {type_text(column)}" for column in schema.columns)
         text = f"new table: {columns}; key {', '.join(schema.primary_key) or 'none'}"
-        self._carry_out(TableState(schema, _place(found)), plan, found, [ChangeKind.CREATE_TABLE], text, _APPLIED)
+        self._execute(TableState(schema, _place(found)), plan, found, [ChangeKind.CREATE_TABLE], text, _APPLIED)
 
     def _alter(self, known: TableState, growth: WidenedSchema, told: Alteration, found: DetectedSchema) -> None:
         text = "; ".join([*(_change_text(change) for change in growth.changes), *growth.notes])
@@ -148,9 +148,9 @@ class SchemaEvolution:
             )
         outcome = _IGNORED if set(policies.values()) == {Policy.IGNORE} else _APPLIED
         table = replace(known, schema=growth.schema, hidden=hidden, captured_at=_place(found))
-        self._carry_out(table, plan, found, kinds, text, outcome)
+        self._execute(table, plan, found, kinds, text, outcome)
 
-    def _carry_out(
+    def _execute(
         self, table: TableState | None, plan: DdlPlan, found: DetectedSchema, kinds: Iterable[ChangeKind], text: str, outcome: str
     ) -> None:
         # Only the ledger's key comes from the clock, and it is saved before it is used.

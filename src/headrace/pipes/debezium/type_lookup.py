@@ -34,7 +34,7 @@ _MOST_NAMED: Final = 10
 
 
 @dataclass(slots=True)
-class Descriptions:
+class TypeLookup:
     """Schemas of tables from sources other than events."""
 
     in_sink: Callable[[Iterable[TableName]], Mapping[TableName, TableSchema]]

@@ -13,7 +13,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.context import PipeContext
-from headrace.pipes.lifecycle.progress_reporter import Place
+from headrace.pipes.lifecycle.progress_reporter import SourcePosition
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor, resume
 from headrace.pipes.lifecycle.sink_tables import SinkTables
@@ -22,8 +22,8 @@ from headrace.pipes.state.event_skips import note_halt
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_registry import entry_of, register
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
-from headrace.pipes.state.resync_requests import pending_requests, with_state
-from headrace.pipes.state.sink_record import Told, ask_witness
+from headrace.pipes.state.resync_requests import add_state_to_hint, pending_requests
+from headrace.pipes.state.sink_record import SinkRecord, read_sink_record
 from headrace.retry import WaitState, retrying, use_wait_state
 from headrace.runtime.checkpoint import committed_offset
 from headrace.runtime.interface import Runtime, RuntimeSession
@@ -77,7 +77,7 @@ class Pipe(ABC):
             self._waits.first_contact = directory.load() is None
             self._run_or_fail(directory)
         except DefiniteError as error:
-            error.hint = with_state(error.hint, directory.path)
+            error.hint = add_state_to_hint(error.hint, directory.path)
             if error.event and not self._can_skip(error.event):
                 error.event = ""
             error.hint = error.hint.replace("--state DIR", f"--state {shlex.quote(str(directory.path))}")
@@ -103,26 +103,26 @@ class Pipe(ABC):
 
     @property
     @abstractmethod
-    def _books(self) -> ProgressStore:
+    def _progress_store(self) -> ProgressStore:
         """Where progress is stored."""
 
     @property
     @abstractmethod
-    def _written_by(self) -> object:
+    def _worker_sink(self) -> object:
         """The sink as tasks carry it; workers import its module at their start."""
 
-    def _ask_witness(
-        self, directory: StateDirectory, place: Callable[[Offset], Place], tables: Iterable[TableName], *, can_resync: bool
-    ) -> Told:
+    def _read_sink_record(
+        self, directory: StateDirectory, place: Callable[[Offset], SourcePosition], tables: Iterable[TableName], *, can_resync: bool
+    ) -> SinkRecord:
         """Return the sink's record of the state. Raise if the sink is older than the state, unless all tables are read again."""
         requests = list(pending_requests(directory))
         asked = [Selection(request.tables) for request in requests]
         is_all = any(request.new_log for request in requests) or all(any(one(name) for one in asked) for name in tables)
         if can_resync and requests and is_all:
-            return Told()
+            return SinkRecord()
         committed = committed_offset(directory.checkpoint)
         version = place(committed).version if committed is not None else -1
-        return ask_witness(self._books, directory, self._settings.pipe_name, version, can_resync)
+        return read_sink_record(self._progress_store, directory, self._settings.pipe_name, version, can_resync)
 
     def _ownership(self, store: ClaimStore | None, directory: StateDirectory, state: PipeState) -> TargetOwnership | None:
         """Return the pipe's claims on its targets; None if the sink stores none."""
@@ -135,7 +135,7 @@ class Pipe(ABC):
     def _begin(self, directory: StateDirectory, state: PipeState, message: str) -> None:
         """Register the pipe in the sink, and report that it has started."""
         entry = entry_of(self._settings.pipe_name, state, directory.path)
-        retrying(lambda: register(self._books, entry))
+        retrying(lambda: register(self._progress_store, entry))
         self._waits.first_contact = False
         self._view.note(message)
         self.on_begun()
@@ -145,7 +145,7 @@ class Pipe(ABC):
         self, directory: StateDirectory, modules: tuple[str, ...] = _PRELOAD, more: Mapping[str, str] | None = None
     ) -> Iterator[RuntimeSession]:
         """Start a session of the runtime that ends with the block; its workers import `modules`, and `more` are settings of the engine."""
-        preload = (*modules, type(self._written_by).__module__)
+        preload = (*modules, type(self._worker_sink).__module__)
         settings = self._settings
         asked = {**settings.spark, **(more or {})}
         starting = self.runtime.session(settings.master, directory.path, spark_log=settings.spark_log, preload=preload, more=asked)
@@ -169,11 +169,11 @@ class ChangeBlockPipe(Pipe):
         self._targets = SinkTables(sink, FileProgressStore(settings.state))
 
     @property
-    def _books(self) -> ProgressStore:
+    def _progress_store(self) -> ProgressStore:
         return self._targets.progress_store
 
     @property
-    def _written_by(self) -> Sink:
+    def _worker_sink(self) -> Sink:
         return self._targets.sink
 
     def _context(self, directory: StateDirectory, state: PipeState) -> PipeContext[SinkTables]:
@@ -190,7 +190,7 @@ class SchemaFollowingPipe(ChangeBlockPipe):
     _reads_tables = True
     """Whether tables can be read again from the source."""
 
-    def _resume(self, directory: StateDirectory) -> Told:
+    def _resume(self, directory: StateDirectory) -> SinkRecord:
         """Finish the intent of an earlier run before anything else reads the sink's tables; return the sink's record of the state."""
         state = directory.load()
         tables = state.tables if state is not None else ()
@@ -198,11 +198,11 @@ class SchemaFollowingPipe(ChangeBlockPipe):
             self._own_targets(directory, state)
             chosen = [name for name in tables if state.is_selected(self._settings.selection, name)]
             retrying(lambda: self._targets.claim(chosen))
-        told = self._ask_witness(directory, BinlogPosition.from_json, tables, can_resync=self._reads_tables)
+        record = self._read_sink_record(directory, BinlogPosition.from_json, tables, can_resync=self._reads_tables)
         if state is not None and state.intent is not None and is_same_sink(state.sink, self._sink_name):
             asked = [Selection(request.tables) for request in pending_requests(directory)]
             resume(self._executor(self._context(directory, state), SnapshotLog(directory)), lambda name: any(one(name) for one in asked))
-        return told
+        return record
 
     @abstractmethod
     def _executor(self, context: PipeContext[SinkTables], snapshots: SnapshotLog) -> IntentExecutor: ...

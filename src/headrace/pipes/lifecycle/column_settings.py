@@ -38,7 +38,7 @@ def stored_column_settings(state: PipeState, settings: PipeSettings) -> PipeSett
     return replace(settings, zero_dates=ZeroDates(zero_dates), projection=projection)
 
 
-def take_column_settings(
+def store_column_settings(
     targets: SinkTables, state: PipeState, settings: PipeSettings, read_again: Callable[[TableName], bool] | None
 ) -> None:
     """Store the settings of this run in the state and alter the target tables for them; raise if rows in the sink would differ.

@@ -36,11 +36,11 @@ class KeeperLink:
             threading.Thread(target=self._watch, args=(self._socket,), name="headrace-lifeline", daemon=True).start()
 
     def begun(self) -> None:
-        self._say({"begun": True})
+        self._send({"begun": True})
 
     def failed(self, error: HeadraceError) -> None:
         transient = isinstance(error, TransientError)
-        self._say({"failed": error.message, "place": error.place, "hint": error.hint, "transient": transient})
+        self._send({"failed": error.message, "place": error.place, "hint": error.hint, "transient": transient})
 
     def _watch(self, line: socket.socket) -> None:
         """Stop this process when the keeper has exited, or when its sink is lost."""
@@ -53,7 +53,7 @@ class KeeperLink:
         time.sleep(_GRACE_S)
         os.kill(os.getpid(), signal.SIGTERM)
 
-    def _say(self, message: dict[str, object]) -> None:
+    def _send(self, message: dict[str, object]) -> None:
         if self._socket is not None:
             # The keeper has exited, so this process is about to stop.
             with suppress(OSError):

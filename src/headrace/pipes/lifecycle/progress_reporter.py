@@ -17,7 +17,7 @@ from typing import Protocol
 
 from headrace.errors import TransientError
 from headrace.pipes.lifecycle.lag import Backlog
-from headrace.pipes.lifecycle.progress_view import Written
+from headrace.pipes.lifecycle.progress_view import TableWrites
 from headrace.pipes.state.seal import StateSeal
 from headrace.retry import bind_context, retrying
 from headrace.runtime.tasks import Report
@@ -32,18 +32,18 @@ _NOTICED_US = 500_000
 _NAMESAKE_S = 60.0
 
 
-def written_in(reports: Iterable[Report], kind: str = "changes") -> list[Written]:
+def sum_written(reports: Iterable[Report], kind: str = "changes") -> list[TableWrites]:
     """Sum what a batch's tasks wrote, by table."""
-    found: dict[str, Written] = {}
+    found: dict[str, TableWrites] = {}
     for one in reports:
         if one.kind == kind:
-            before = found.get(one.subject, Written(one.subject, 0, 0, 0))
+            before = found.get(one.subject, TableWrites(one.subject, 0, 0, 0))
             newest = max(before.newest_us, one.commit_ts)
-            found[one.subject] = Written(one.subject, before.changes + one.changes, before.bytes + one.bytes, newest)
+            found[one.subject] = TableWrites(one.subject, before.changes + one.changes, before.bytes + one.bytes, newest)
     return list(found.values())
 
 
-class Place(Protocol):
+class SourcePosition(Protocol):
     """A position of any source."""
 
     @property
@@ -54,19 +54,19 @@ class Place(Protocol):
     def gtid(self) -> str: ...
 
 
-class Told(Protocol):
+class HasProgressStore(Protocol):
     """Provides the progress store, which may change between calls."""
 
     @property
     def progress_store(self) -> ProgressStore: ...
 
 
-class Reporter:
+class ProgressReporter:
     """Reports one pipe's progress; safe for threads."""
 
     def __init__(
         self,
-        targets: Told,
+        targets: HasProgressStore,
         pipe: str,
         source: str,
         incomplete: Callable[[], tuple[str, ...]],
@@ -78,38 +78,38 @@ class Reporter:
         self._lock = threading.Lock()
         self._stopped = False
         """Whether the stream has ended or is about to end. Its last batch may still be written."""
-        self._told = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
-        self._told_at = -math.inf
+        self._stored = Progress(pipe, source, "", 0, 0, 0, 0, 0, 0)
+        self._stored_at = -math.inf
         """When that was, by the monotonic clock: heartbeats continue if the system clock is set back."""
 
-    def begin(self, position: Place, *, is_new: bool) -> None:
+    def begin(self, position: SourcePosition, *, is_new: bool) -> None:
         """Create the table; continue the counts of an earlier run of the same pipe."""
-        books = self._targets.progress_store
-        retrying(books.begin)
-        known = retrying(lambda: books.progress(self._pipe))
+        store = self._targets.progress_store
+        retrying(store.begin)
+        known = retrying(lambda: store.progress(self._pipe))
         if known is not None and is_new:
             self._warn_of_namesake(known)
         with self._lock:
             if known is not None and not is_new:
-                self._told = replace(known, source=self._source)
+                self._stored = replace(known, source=self._source)
             else:
-                self._told = replace(self._told, updated_us=_now_us())
-            self._told = _moved(self._told, position)
+                self._stored = replace(self._stored, updated_us=_now_us())
+            self._stored = _advance(self._stored, position)
 
-    def copied(self, position: Place, rows: int) -> None:
+    def snapshot_rows(self, position: SourcePosition, rows: int) -> None:
         """Report snapshot rows, with the stream's position."""
-        self._tell(position, rows, 0, counted=rows)
+        self._store(position, rows, 0, counted=rows)
 
-    def batch(self, position: Place, changes: int, newest_us: int) -> None:
+    def batch(self, position: SourcePosition, changes: int, newest_us: int) -> None:
         """Report a batch: all changes before the position are in the sink."""
-        is_new = position.version > self._told.version
-        self._tell(position, changes, newest_us, counted=changes if is_new else 0)
+        is_new = position.version > self._stored.version
+        self._store(position, changes, newest_us, counted=changes if is_new else 0)
 
     @contextmanager
-    def beating(self) -> Iterator[None]:
+    def heartbeats(self) -> Iterator[None]:
         """Send heartbeats during the block."""
         ended, self._stopped = threading.Event(), False
-        thread = threading.Thread(target=bind_context(self._beat), args=(ended,), name="headrace-beat", daemon=True)
+        thread = threading.Thread(target=bind_context(self._send_heartbeats), args=(ended,), name="headrace-beat", daemon=True)
         thread.start()
         try:
             yield
@@ -118,16 +118,16 @@ class Reporter:
             thread.join()
             # Nothing reports pending changes from now on. The sink is as old as this moment, or as the oldest pending change.
             self._stopped = True
-            self._say_so()
+            self._store_again()
 
-    def _beat(self, ended: threading.Event) -> None:
+    def _send_heartbeats(self, ended: threading.Event) -> None:
         while not ended.wait(min(BEAT_S / 2, _LOOK_S)):
-            if time.monotonic() - self._told_at >= BEAT_S or self._is_told_wrong(_now_us()):
-                self._say_so()
+            if time.monotonic() - self._stored_at >= BEAT_S or self._is_stored_lag_wrong(_now_us()):
+                self._store_again()
 
-    def _is_told_wrong(self, now_us: int) -> bool:
+    def _is_stored_lag_wrong(self, now_us: int) -> bool:
         """Whether the stored lag differs from the actual one."""
-        pending_us, told_us = self._pending_us(), self._told.pending_us
+        pending_us, told_us = self._pending_us(), self._stored.pending_us
         if not pending_us or not told_us:
             return bool(told_us) or 0 < pending_us < now_us - _NOTICED_US
         return pending_us - told_us > _NOTICED_US
@@ -136,25 +136,25 @@ class Reporter:
         pending = self.backlog()
         return 0 if pending is None or pending.since is None else round(pending.since * 1e6)
 
-    def _say_so(self) -> None:
+    def _store_again(self) -> None:
         """Store the last progress again, with the tables that are incomplete and the changes that are pending now."""
         with self._lock:
-            if not self._told.position:
+            if not self._stored.position:
                 return
             try:
-                self._write(replace(self._told, seen_us=_now_us()))
+                self._write(replace(self._stored, seen_us=_now_us()))
             except TransientError as error:
                 # A missing heartbeat is the signal; the writer that waits for the sink reports the error.
                 log.debug("the sink was not told that the pipe runs: %s", error.message)
 
-    def _tell(self, position: Place, rows: int, newest_us: int, *, counted: int) -> None:
+    def _store(self, position: SourcePosition, rows: int, newest_us: int, *, counted: int) -> None:
         with self._lock:
             now_us = _now_us()
             progress = replace(
-                _moved(self._told, position),
-                commit_us=max(newest_us, self._told.commit_us),
+                _advance(self._stored, position),
+                commit_us=max(newest_us, self._stored.commit_us),
                 rows=rows,
-                total_rows=self._told.total_rows + counted,
+                total_rows=self._stored.total_rows + counted,
                 updated_us=now_us,
                 seen_us=now_us,
             )
@@ -165,9 +165,9 @@ class Reporter:
         state = self._seal.state if self._seal is not None else ""
         complete = replace(progress, incomplete=self._incomplete(), pending_us=pending_us, state=state)
         self._targets.progress_store.tell(complete)
-        self._told, self._told_at = complete, time.monotonic()
+        self._stored, self._stored_at = complete, time.monotonic()
         if self._seal is not None:
-            self._seal.note_told(self._pipe)
+            self._seal.note_progress_name(self._pipe)
 
     def _warn_of_namesake(self, known: Progress) -> None:
         silent_s = time.time() - known.seen_us / 1e6
@@ -180,7 +180,7 @@ class Reporter:
             )
 
 
-def _moved(told: Progress, position: Place) -> Progress:
+def _advance(told: Progress, position: SourcePosition) -> Progress:
     """Return the progress at a position. A later stored position stays: it is ahead of the checkpoint, and true."""
     if position.version < told.version:
         return told

@@ -26,7 +26,7 @@ _REFRESH_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TableWrites:
     """What a batch wrote to one table."""
 
     table: str
@@ -45,7 +45,7 @@ class ProgressView(Protocol):
         """The pipe's tables with their names in the sink; called at the start and when they change."""
         return
 
-    def written(self, tables: Sequence[Written]) -> None:  # noqa: ARG002
+    def written(self, tables: Sequence[TableWrites]) -> None:  # noqa: ARG002
         """What a batch wrote; called before `batch`."""
         return
 

@@ -51,7 +51,7 @@ class Intent:
     entries: list[LedgerEntry] = field(default_factory=list)
 
     @property
-    def is_quiet(self) -> bool:
+    def changes_state_only(self) -> bool:
         """Whether only the state changes."""
         return not (self.steps or self.prepared or self.swept or self.reread or self.beside or self.entries)
 
@@ -97,19 +97,19 @@ class IntentExecutor:
     request_resync: Callable[[tuple[str, ...]], None] | None
     """Requests a resync of tables (globs); None if there is no server to read them from."""
 
-    def shown(self, table: TableState) -> TableSchema:
+    def sink_schema_of(self, table: TableState) -> TableSchema:
         return self.context.schemas(table.schema, table.hidden)
 
-    def is_news(self, name: TableName, position: BinlogPosition) -> bool:
+    def is_after_capture(self, name: TableName, position: BinlogPosition) -> bool:
         """Whether the statement came after the table's schema was captured."""
         table = self.context.state.tables.get(name)
         return table is None or position > BinlogPosition.from_json(table.captured_at)
 
-    def carry_out(self, intent: Intent) -> None:
+    def execute(self, intent: Intent) -> None:
         """Save and execute the intent. Raise before any step if another pipe owns a target."""
         retrying(lambda: self.context.targets.claim(intent.tables))
         self.context.state.intent = intent.to_json()
-        if not intent.is_quiet:
+        if not intent.changes_state_only:
             self.context.directory.save(self.context.state)
         self.finish()
 
@@ -124,8 +124,8 @@ class IntentExecutor:
             self.context.state.intent = intent.to_json()
             self.context.directory.save(self.context.state)
         self._prepare(intent)
-        self._sweep(intent)
-        self.settle(intent)
+        self._delete_stale(intent)
+        self.record_done(intent)
 
     def _do(self, step: Step, intent: Intent) -> None:
         try:
@@ -138,7 +138,7 @@ class IntentExecutor:
             hint = f"{error.hint}; or have read again what it is about: {again}, then start again"
             raise DefiniteError(error.message, place=error.place, hint=hint) from error
 
-    def settle(self, intent: Intent) -> None:
+    def record_done(self, intent: Intent) -> None:
         """Record the executed intent, first in the ledger, then in the state."""
         for name, table in intent.tables.items():
             if not self.snapshots.is_planned(name, table.snapshot):
@@ -152,11 +152,11 @@ class IntentExecutor:
         self.context.directory.save(self.context.state)
 
     def _prepare(self, intent: Intent) -> None:
-        schemas = [self.shown(table) for name, table in intent.tables.items() if name in intent.prepared]
+        schemas = [self.sink_schema_of(table) for name, table in intent.tables.items() if name in intent.prepared]
         if schemas:
             retrying(lambda: self.context.targets.prepare(schemas))
 
-    def _sweep(self, intent: Intent) -> None:
+    def _delete_stale(self, intent: Intent) -> None:
         for schema in intent.swept:
             retrying(functools.partial(self.context.targets.delete_stale, schema, intent.position.version))
             snapshot = self.snapshots.tables.get(str(schema.name))
@@ -195,7 +195,7 @@ def resume(executor: IntentExecutor, requested: Callable[[TableName], bool]) -> 
         log.warning("%s; left out, because the tables are read again", error.message)
         # Their targets do not fit until then.
         intent.reread |= intent.tables.keys()
-        executor.settle(intent)
+        executor.record_done(intent)
 
 
 def _read_names(raw: list[list[str]]) -> set[TableName]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
-from headrace.pipes.state.event_skips import Found, Skips
+from headrace.pipes.state.event_skips import EventSkips, Found
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.retry import retrying
 from headrace.sinks.base import BatchCommit, ProgressStore, Sink, TableRequirements
@@ -115,7 +115,7 @@ class SinkTables:
         """Commit a batch, or a part of a snapshot, of which all blocks were written."""
         retrying(lambda: self.sink.commit_batch(batch))
 
-    def skips(self, directory: Path, pipe: str, transforms: Transforms) -> Skips:
+    def skips(self, directory: Path, pipe: str, transforms: Transforms) -> EventSkips:
         """Return the events that the user asked to skip. The sink stores each, without the content of tables that transforms hide."""
 
         def post(found: Found) -> None:
@@ -125,7 +125,7 @@ class SinkTables:
                 event = {**found, "content": ""} if is_hidden else found
                 retrying(lambda: store.store(pipe, event))
 
-        return Skips(directory, post)
+        return EventSkips(directory, post)
 
     def write_as(self, pipe: str, label: str) -> None:
         """Write as this pipe from now on. `label`: its name for people."""

@@ -14,19 +14,19 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.base import SchemaFollowingPipe
-from headrace.pipes.lifecycle.column_settings import take_column_settings
+from headrace.pipes.lifecycle.column_settings import store_column_settings
 from headrace.pipes.lifecycle.context import PipeContext
-from headrace.pipes.lifecycle.progress_reporter import Reporter
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.lifecycle.sink_schema import current_sink_schema
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
-from headrace.pipes.mysql.failover import reached
+from headrace.pipes.mysql.failover import committed_position
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.mysql.startup import is_older_than_sink
 from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.pipes.state.stored_settings import take_settings
+from headrace.pipes.state.stored_settings import store_settings
 from headrace.retry import retrying
 from headrace.runtime.interface import Runtime
 from headrace.settings.pipe_settings import PipeSettings
@@ -57,7 +57,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
         self._path = path
 
     def _run(self, directory: StateDirectory) -> None:
-        told = self._resume(directory)
+        record = self._resume(directory)
         log = open_directory(self._path, self._settings.start_at or "oldest")
         state = directory.load()
         is_new = state is None
@@ -66,13 +66,13 @@ class BinlogFilesPipe(SchemaFollowingPipe):
             directory.begin(state)
         self._check(state, log)
         if not is_new:
-            check_file(log.path, reached(directory, state))
-        if not is_new and is_older_than_sink(directory, state, told):
+            check_file(log.path, committed_position(directory, state))
+        if not is_new and is_older_than_sink(directory, state, record):
             self._check_counting(state)
         context = self._context(directory, state)
         history = SchemaHistory(context.is_selected, Dialect.of(log.server_version, in_utc=True), directory.history)
         if is_new:
-            self._learn(log, state, history)
+            self._add_described_tables(log, state, history)
             for misfit in find_name_conflicts(self._settings.transforms, [table.schema for table in state.tables.values()]):
                 # A later statement in the files may create the table or the column.
                 logger.warning("%s (%s): %s", misfit.message, misfit.place, misfit.hint)
@@ -119,8 +119,8 @@ class BinlogFilesPipe(SchemaFollowingPipe):
             raise DefiniteError(
                 f"the state belongs to {state.source} and {state.sink}", place=str(self._settings.state), hint="use a new state directory"
             )
-        take_settings(state, self._settings.choices, str(self._settings.state))
-        take_column_settings(self._targets, state, self._settings, None)
+        store_settings(state, self._settings.choices, str(self._settings.state))
+        store_column_settings(self._targets, state, self._settings, None)
 
     def _check_counting(self, state: PipeState) -> None:
         """Refuse to repeat changes into tables that would count them twice; the state is an old copy."""
@@ -133,7 +133,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
                 hint="restore a newer copy of the state directory, or start over: remove the state directory and the target tables",
             )
 
-    def _learn(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
+    def _add_described_tables(self, log: OfflineLog, state: PipeState, history: SchemaHistory) -> None:
         """Add the tables that the files describe, each from its first table map."""
         history.begin(SchemaCatalog(), log.start)
         places: dict[TableName, BinlogPosition] = {}
@@ -156,6 +156,8 @@ class BinlogFilesPipe(SchemaFollowingPipe):
         settings, state, directory = self._settings, context.state, context.directory
         self._targets.write_as(state.id, settings.pipe_name)
         follower = SchemaChangeFollower(history, self._executor(context, SnapshotLog(directory)), settings.schema_changes, None)
-        reporter = Reporter(self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))), directory.seal)
+        reporter = ProgressReporter(
+            self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))), directory.seal
+        )
         skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
         return StreamRunner(None, context, follower, reporter, skips)

@@ -32,18 +32,22 @@ from headrace.sources.mysql.start_position import complete_gtid, identify_start,
 log = logging.getLogger("headrace")
 
 
-def reached(directory: StateDirectory, state: PipeState) -> BinlogPosition:
+def committed_position(directory: StateDirectory, state: PipeState) -> BinlogPosition:
     """Return the committed position in the current log."""
     start = BinlogPosition.from_json(state.start)
     committed = committed_offset(directory.checkpoint)
     return max(start, BinlogPosition.from_json(committed)) if committed is not None else start
 
 
-def written(directory: StateDirectory, state: PipeState) -> BinlogPosition:
+def written_position(directory: StateDirectory, state: PipeState) -> BinlogPosition:
     """Return the position up to which rows may have been written: a planned batch may have been written in part."""
     planned = planned_offset(directory.checkpoint)
     found = BinlogPosition.from_json(planned) if planned is not None else None
-    return found if found is not None and found.epoch == state.epoch and found > reached(directory, state) else reached(directory, state)
+    return (
+        found
+        if found is not None and found.epoch == state.epoch and found > committed_position(directory, state)
+        else committed_position(directory, state)
+    )
 
 
 def resume_on_server(
@@ -59,8 +63,8 @@ def resume_on_server(
 
     `rows_copied`: whether the sink may hold snapshot rows.
     """
-    position, planned = reached(directory, state), _planned(directory)
-    trouble: DefiniteError | None = None
+    position, planned = committed_position(directory, state), _planned(directory)
+    first_error: DefiniteError | None = None
     if state.identity == server.identity:
         try:
             check_same_log(connection, address, position)
@@ -68,14 +72,14 @@ def resume_on_server(
                 check_same_log(connection, address, planned)
             return
         except DefiniteError as error:
-            trouble = error
+            first_error = error
     try:
-        _go_on_by_gtid(connection, address, directory, state, server, trouble, rows_copied=rows_copied)
+        _resume_by_gtid(connection, address, directory, state, server, first_error, rows_copied=rows_copied)
     except DefiniteError as error:
-        if trouble is None or (isinstance(error, LogReplaced) and isinstance(trouble, LogPurged)):
+        if first_error is None or (isinstance(error, LogReplaced) and isinstance(first_error, LogPurged)):
             raise
         # GTIDs do not help, so the first error is the cause.
-        raise trouble from error
+        raise first_error from error
 
 
 def _planned(directory: StateDirectory) -> BinlogPosition | None:
@@ -84,13 +88,13 @@ def _planned(directory: StateDirectory) -> BinlogPosition | None:
     return None if planned is None else BinlogPosition.from_json(planned)
 
 
-def _go_on_by_gtid(
+def _resume_by_gtid(
     connection: Connection[Any],
     address: MySQLAddress,
     directory: StateDirectory,
     state: PipeState,
     server: ServerIdentity,
-    trouble: DefiniteError | None,
+    first_error: DefiniteError | None,
     *,
     rows_copied: bool,
 ) -> None:
@@ -100,11 +104,11 @@ def _go_on_by_gtid(
             place=str(address),
             hint=f"go back to the former server, or {READ_AGAIN}",
         )
-    position, planned = reached(directory, state), _planned(directory)
+    position, planned = committed_position(directory, state), _planned(directory)
     open_batch = "" if planned is None else planned.gtid
     touched: list[BinlogPosition | str] = [state.seen] if planned is None or planned == position else [state.seen, planned]
     # A purged file is no evidence of another log; any other error is.
-    evidence = None if isinstance(trouble, LogPurged) else trouble
+    evidence = None if isinstance(first_error, LogPurged) else first_error
     start = continue_on(connection, address, position, touched, unless_found=evidence)
     state.source, state.identity = str(address), server.identity
     state.start, state.epoch = start.to_json(), start.epoch
@@ -134,7 +138,7 @@ def begin_new_log(
     return found
 
 
-def rewind(history: SchemaHistory, directory: StateDirectory, state: PipeState) -> None:
+def rewind_history(history: SchemaHistory, directory: StateDirectory, state: PipeState) -> None:
     """Restart the schema history at the start of this log, with the schemas of the last commit on the former server.
 
     Statements of an uncommitted batch come again from this server at other positions. This runs at every start until a batch of this epoch
@@ -146,14 +150,14 @@ def rewind(history: SchemaHistory, directory: StateDirectory, state: PipeState) 
         history.begin(history.as_of(left), BinlogPosition.from_json(state.start))
 
 
-def forget_seen(directory: StateDirectory, state: PipeState) -> None:
+def clear_snapshot_gtids(directory: StateDirectory, state: PipeState) -> None:
     """Forget the snapshots' transactions: until the new snapshot ends, it is unknown which transactions its rows include."""
     if state.seen:
         state.seen = ""
         directory.save(state)
 
 
-def note_seen(connection: Connection[Any], address: MySQLAddress, directory: StateDirectory, state: PipeState) -> None:
+def store_snapshot_gtids(connection: Connection[Any], address: MySQLAddress, directory: StateDirectory, state: PipeState) -> None:
     """Store the server's executed GTIDs after all snapshots have ended: their rows include no later transaction."""
     gtids = read_server_gtids(connection, address)
     if gtids is not None and not state.seen:

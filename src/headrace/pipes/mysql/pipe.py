@@ -16,7 +16,7 @@ from typing import Any
 
 from headrace.pipes.lifecycle.base import SchemaFollowingPipe
 from headrace.pipes.lifecycle.context import PipeContext
-from headrace.pipes.lifecycle.progress_reporter import Reporter
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
@@ -28,7 +28,7 @@ from headrace.pipes.mysql.startup import PipeStartup, StartedPipe
 from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.mysql.table_snapshots import TableSnapshots
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.retry import retrying
 from headrace.runtime.interface import BatchStream, Runtime, RuntimeSession
 from headrace.settings.pipe_settings import PipeSettings
@@ -50,18 +50,18 @@ class MySQLPipe(SchemaFollowingPipe):
         self._address = address
 
     def _run(self, directory: StateDirectory) -> None:
-        told = self._resume(directory)
+        record = self._resume(directory)
         connection = retrying(lambda: connect(self._address), deadline_s=self._settings.retry_timeout_s)
         try:
             server = check_server(connection, self._address)
-            started = self._startup(directory, connection).open(server, told)
+            started = self._startup(directory, connection).open(server, record)
             self._targets.read_from(server.flavour, started.target.file)
             runners = self._assemble(directory, started)
             if started.is_new:
                 # Refuse what the sink cannot hold before a state exists.
                 runners.snapshots.prepare()
             directory.save(started.state)
-            runners.resyncs.take_all(nullcontext)
+            runners.resyncs.plan_pending(nullcontext)
             runners.snapshots.plan(connection)
             retrying(lambda: self._targets.keep_only({*started.state.tables, *started.state.waiting}))
             runners.stream.reporter.begin(runners.stream.reached, is_new=started.is_new)
@@ -79,7 +79,7 @@ class MySQLPipe(SchemaFollowingPipe):
             self._run_stream(session, runners, started, server)
 
     def _executor(self, context: PipeContext[SinkTables], snapshots: SnapshotLog) -> IntentExecutor:
-        return IntentExecutor(context, snapshots, functools.partial(ask_for_resync, context.directory))
+        return IntentExecutor(context, snapshots, functools.partial(request_resync, context.directory))
 
     def _startup(self, directory: StateDirectory, connection: Any) -> PipeStartup:
         return PipeStartup(connection, self._address, directory, self._settings, self._sink_name, self._targets)
@@ -92,7 +92,7 @@ class MySQLPipe(SchemaFollowingPipe):
         executor = self._executor(context, snapshots.log)
         check = functools.partial(self._check_tables, started.state)
         follower = SchemaChangeFollower(started.history, executor, settings.schema_changes, check)
-        reporter = Reporter(self._targets, settings.pipe_name, str(self._address), lambda: snapshots.incomplete, directory.seal)
+        reporter = ProgressReporter(self._targets, settings.pipe_name, str(self._address), lambda: snapshots.incomplete, directory.seal)
         skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
         stream = StreamRunner(self._address, context, follower, reporter, skips)
         snapshot_runner = SnapshotRunner(self._address, context, snapshots, stream.snapshot_task)
@@ -112,11 +112,11 @@ class MySQLPipe(SchemaFollowingPipe):
     def _run_snapshots(self, session: RuntimeSession, runners: _Runners) -> None:
         rows = runners.snapshots.snapshots.log.rows
         try:
-            with runners.stream.reporter.beating():
+            with runners.stream.reporter.heartbeats():
                 runners.snapshots.run(session, session.task_slots)
         except Interrupted:
             self._view.note("stopped during the snapshot; run again to go on")
-        runners.stream.reporter.copied(runners.stream.reached, runners.snapshots.snapshots.log.rows - rows)
+        runners.stream.reporter.snapshot_rows(runners.stream.reached, runners.snapshots.snapshots.log.rows - rows)
 
     def _run_stream(self, session: RuntimeSession, runners: _Runners, started: StartedPipe, server: ServerIdentity) -> None:
         def ended() -> bool:

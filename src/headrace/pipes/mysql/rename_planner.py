@@ -22,7 +22,9 @@ class RenamePlanner:
 
     def plan_renames(self) -> set[TableName]:
         """Plan the renames; return the old names whose targets get new names."""
-        moved = {new: old for new, old in self.plan.outcome.moved.items() if self.plan.executor.is_news(new, self.plan.outcome.position)}
+        moved = {
+            new: old for new, old in self.plan.outcome.moved.items() if self.plan.executor.is_after_capture(new, self.plan.outcome.position)
+        }
         tables = {new: self.plan.altered.get(old) or self.plan.known_table(old) for new, old in moved.items()}
         kind = ChangeKind.RENAME_TABLE
         policies = {self.plan.policy_for(kind, new) for new in moved}
@@ -60,7 +62,9 @@ class RenamePlanner:
             before = self.plan.known_table(moved[new])
             assert table is not None
             assert before is not None
-            pairs.append((self.plan.executor.shown(before), self.plan.executor.context.schemas(self.plan.after.tables[new], table.hidden)))
+            pairs.append(
+                (self.plan.executor.sink_schema_of(before), self.plan.executor.context.schemas(self.plan.after.tables[new], table.hidden))
+            )
         try:
             return self.plan.plan_in_sink(lambda sink: sink.plan_moves(pairs))
         except TargetNameTaken as error:

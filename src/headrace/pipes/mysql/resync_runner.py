@@ -54,10 +54,10 @@ class ResyncRunner:
     def is_idle(self) -> bool:
         return self._thread is None and not any(pending_requests(self.context.directory))
 
-    def take_all(self, pause: Pause) -> None:
+    def plan_pending(self, pause: Pause) -> None:
         """Plan the pending requests before the stream starts."""
         for request in list(pending_requests(self.context.directory)):
-            self._take(request, pause)
+            self._plan_request(request, pause)
 
     def poll(self, session: RuntimeSession, pause: Pause) -> None:
         """Start the next request if none is running; raise the error of the last one."""
@@ -81,7 +81,7 @@ class ResyncRunner:
 
     def _run(self, session: RuntimeSession, request: ResyncRequest, pause: Pause) -> None:
         try:
-            self._take(request, pause)
+            self._plan_request(request, pause)
             # Use one task at a time and leave the other slots to the stream.
             self.snapshots.run(session, 1, pause)
         except Interrupted:
@@ -93,7 +93,7 @@ class ResyncRunner:
             self._failure = DefiniteError(f"reading tables again failed: {type(error).__name__}: {error}", hint="please report it")
             raise
 
-    def _take(self, request: ResyncRequest, pause: Pause) -> None:
+    def _plan_request(self, request: ResyncRequest, pause: Pause) -> None:
         """Save which tables are read again, and plan their snapshots."""
         address, context, state = self.snapshots.address, self.context, self.context.state
         asked = Selection(request.tables)
@@ -107,7 +107,7 @@ class ResyncRunner:
                 return
             if found:
                 check_tables(connection, address, [schema.name for schema in found])
-            self._note(asked, found, position.with_version_after(self.stream.written))
+            self._save_tables(asked, found, position.with_version_after(self.stream.written))
             self.snapshots.plan(connection)
         self._not_before = 0.0
         request.forget()
@@ -118,20 +118,20 @@ class ResyncRunner:
         A table that no longer exists may have been renamed; its rows are then read under the new name.
         """
         there = {schema.name: schema for schema in found}
-        known = {name: self._known_beside(name) for name in {*self.context.state.tables, *there} if asked(name)}
+        known = {name: self._alongside_state(name) for name in {*self.context.state.tables, *there} if asked(name)}
         changed = any(table is not None and table.schema != there.get(name) for name, table in known.items())
         return changed and self.stream.written < position
 
-    def _known_beside(self, name: TableName) -> TableState | None:
+    def _alongside_state(self, name: TableName) -> TableState | None:
         """Return the table's state if its rows are read alongside its changes (append-only sinks), else None."""
         state = self.context.state
         return state.tables.get(name) if self.context.targets.append_only and name not in state.waiting else None
 
-    def _note(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
+    def _save_tables(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
         context, state = self.context, self.context.state
         selection = context.selection
         for name in [name for name in {*state.tables, *state.waiting} if asked(name) and name not in {schema.name for schema in found}]:
-            self._forget(name, position)
+            self._remove_table(name, position)
         # A glob matches selected tables only; a table that is not selected must be named exactly.
         meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, asked)]
         resolver = context.schemas
@@ -140,15 +140,15 @@ class ResyncRunner:
             if known is not None:
                 resolver.check_again(known.schema, schema)
         for schema in meant:
-            self._renew(schema, position, chosen=selection(schema.name))
+            self._restart_table(schema, position, chosen=selection(schema.name))
         if not meant:
             log.warning("nothing to read again: the source has no such table %s", asked)
         context.directory.save(state)
         self.stream.follower.history.learn(meant, position)
 
-    def _renew(self, schema: TableSchema, position: BinlogPosition, *, chosen: bool) -> None:
+    def _restart_table(self, schema: TableSchema, position: BinlogPosition, *, chosen: bool) -> None:
         state, name = self.context.state, schema.name
-        known, beside = state.tables.get(name), self._known_beside(name)
+        known, beside = state.tables.get(name), self._alongside_state(name)
         if not chosen:
             state.selection["added"].append(str(name))
         number = max(self.snapshots.snapshots.log.next_number(name), 1)
@@ -163,20 +163,20 @@ class ResyncRunner:
         state.ignored.discard(name)
         self.context.view.note(f"reading {name} again" if known is not None else f"adding {name}")
 
-    def _forget(self, name: TableName, position: BinlogPosition) -> None:
+    def _remove_table(self, name: TableName, position: BinlogPosition) -> None:
         """Handle a table that was dropped; its changes are skipped until the stream reaches the DROP."""
         state = self.context.state
-        if self._known_beside(name) is not None:
+        if self._alongside_state(name) is not None:
             # The stream will reach the DROP after the table's other changes.
             return
         known = state.tables.get(name)
         if known is not None and self.context.settings.schema_changes.of(ChangeKind.DROP_TABLE) is not Policy.KEEP:
-            self._sweep(self.context.sink_schema(known.schema), position)
+            self._delete_stale(self.context.sink_schema(known.schema), position)
             del state.tables[name]
         state.waiting.add(name)
         self.context.view.note(f"{name} is no more")
 
-    def _sweep(self, shown: TableSchema, position: BinlogPosition) -> None:
+    def _delete_stale(self, shown: TableSchema, position: BinlogPosition) -> None:
         try:
             retrying(lambda: self.context.targets.delete_stale(shown, position.version))
         except DefiniteError as error:

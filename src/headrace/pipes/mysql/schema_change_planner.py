@@ -52,7 +52,7 @@ class SchemaChangePlanner:
         is_waiting = name in self.plan.executor.context.state.waiting
         if table is None or (is_waiting and self.plan.policy.of(ChangeKind.TRUNCATE_TABLE) is not Policy.KEEP):
             return
-        kind, schema = ChangeKind.TRUNCATE_TABLE, self.plan.executor.shown(table)
+        kind, schema = ChangeKind.TRUNCATE_TABLE, self.plan.executor.sink_schema_of(table)
         policy = self.plan.policy_for(kind, name)
         if policy is Policy.IGNORE:
             self.plan.intent.tables[name] = self.plan.advance(table, rows_from=table.rows_from)
@@ -98,7 +98,7 @@ class SchemaChangePlanner:
             if name in self.plan.executor.context.state.waiting | self.plan.executor.context.state.ignored:
                 self.plan.intent.gone.add(name)
             return
-        kind, schema = ChangeKind.DROP_TABLE, self.plan.executor.shown(table)
+        kind, schema = ChangeKind.DROP_TABLE, self.plan.executor.sink_schema_of(table)
         policy = self.plan.policy_for(kind, name)
         self.plan.intent.gone.add(name)
         if policy is Policy.IGNORE:
@@ -139,7 +139,7 @@ class SchemaChangePlanner:
         if (
             schema is None
             or not self.plan.executor.context.is_selected(name)
-            or not self.plan.executor.is_news(name, self.plan.outcome.position)
+            or not self.plan.executor.is_after_capture(name, self.plan.outcome.position)
         ):
             return
         kind = ChangeKind.CREATE_TABLE
@@ -193,4 +193,4 @@ class SchemaChangePlanner:
         tables = {**self.plan.executor.context.state.tables, **self.plan.intent.tables}
         others = self.plan.intent.gone | self.plan.executor.context.state.waiting | {made.name}
         left = [table for name, table in tables.items() if name not in others]
-        self.plan.executor.context.targets.check_target_conflicts([*map(self.plan.executor.shown, left), made])
+        self.plan.executor.context.targets.check_target_conflicts([*map(self.plan.executor.sink_schema_of, left), made])

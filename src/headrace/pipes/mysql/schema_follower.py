@@ -24,7 +24,7 @@ from headrace.sources.mysql.server.position import BinlogPosition
 
 log = logging.getLogger("headrace")
 
-_PASSING_OVER = SchemaPolicy(
+_SKIP_POLICY = SchemaPolicy(
     tuple((kind, Policy.IGNORE if SchemaPolicy.allows(kind, Policy.IGNORE) else Policy.RESYNC) for kind in ChangeKind)
 )
 _DEFINING = (AddColumn, DropColumn, RenameColumn, ModifyColumn, ChangePrimaryKey, RenameTable)
@@ -40,7 +40,7 @@ class SchemaChangeFollower:
     check: Callable[[], None] | None
     """Raises if the server does not log all changes of the tables."""
 
-    def follow(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
+    def apply(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
         """Apply the statement's effect to the sink; raise `DefiniteError` if that is not possible.
 
         `left_out`: the table that the statement creates, if its group also held rows that were skipped.
@@ -54,10 +54,10 @@ class SchemaChangeFollower:
             # A foreign key may change rows without logging them.
             self.check()
 
-    def pass_over(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
+    def skip(self, query: Query, position: BinlogPosition, left_out: TableName | None = None) -> None:
         """Skip a statement: targets stay unchanged, and a table whose rows would be wrong without it is read again."""
         try:
-            replace(self, policy=_PASSING_OVER).follow(query, position, left_out)
+            replace(self, policy=_SKIP_POLICY).apply(query, position, left_out)
         except DefiniteError as error:
             # Its effect is unknown; the log is read as if the statement had none.
             log.warning("a statement that is left out is not understood: %s", error.message)
@@ -67,7 +67,7 @@ class SchemaChangeFollower:
         if followed.outcome is OutcomeKind.NOTHING:
             log.debug("passing over a statement at %s: %s", position, query.statement)
             return
-        if followed.mentioned and not any(self.executor.is_news(name, position) for name in followed.mentioned):
+        if followed.mentioned and not any(self.executor.is_after_capture(name, position) for name in followed.mentioned):
             log.info("passing over a statement before the tables it names were read: %s", shortened(query.statement))
             return
         followed.check()
@@ -75,7 +75,7 @@ class SchemaChangeFollower:
         after, applier = self.history.as_of(position), self.executor.context.targets.sink.schema_applier
         plan = StatementPlan(followed, after, self.executor, self.policy, applier)
         intent = SchemaChangePlanner(plan).plan_intent()
-        self.executor.carry_out(intent)
+        self.executor.execute(intent)
         for entry in intent.entries:
             told = f"{entry.outcome}: {entry.detail}" if entry.detail else entry.outcome
             self.executor.context.view.schema_change(entry.source_table, shortened(entry.statement), told)

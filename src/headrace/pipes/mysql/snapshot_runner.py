@@ -30,10 +30,10 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.pipes.mysql.failover import forget_seen, note_seen
+from headrace.pipes.mysql.failover import clear_snapshot_gtids, store_snapshot_gtids
 from headrace.pipes.mysql.table_snapshots import TableSnapshots
 from headrace.pipes.state.pipe_state import TableState
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.retry import bind_context, current_wait, retrying
 from headrace.runtime.interface import STOP_TIMEOUT_S, OnSplitDone, RuntimeSession
 from headrace.runtime.tasks import Report, SplitGroup, Task
@@ -59,7 +59,7 @@ _LEAST_JOBS = 8
 """A snapshot has at least this many jobs per slot, so that all slots stay busy until its end."""
 
 
-_MOMENTS = threading.Lock()
+_CONSISTENT_SNAPSHOT_LOCK = threading.Lock()
 """Readers of a consistent snapshot hold Spark slots until all have arrived: two such snapshots at once could block each other."""
 
 
@@ -93,7 +93,7 @@ class SnapshotRunner:
         # One request fetches all target tables, so that each plan finds its own in the cache.
         retrying(lambda: self.context.targets.requirements(self._written()))
         for name, table in unplanned:
-            self._empty_reshaped(name, table)
+            self._truncate_reshaped(name, table)
             self._plan_table(connection, name, table)
         reshaped = self.context.state.options.get(RESHAPED_TABLES, [])
         if reshaped and unplanned:
@@ -102,7 +102,7 @@ class SnapshotRunner:
             ]
             self.context.directory.save(self.context.state)
 
-    def _empty_reshaped(self, name: TableName, table: TableState) -> None:
+    def _truncate_reshaped(self, name: TableName, table: TableState) -> None:
         """Empty a table whose transforms changed: its old and new rows may have the same version."""
         if str(name) not in self.context.state.options.get(RESHAPED_TABLES, ()) or self.context.targets.append_only:
             return
@@ -132,7 +132,7 @@ class SnapshotRunner:
         if self.context.settings.snapshot is not SnapshotMode.NONE or had_rows:
             chunks = self._chunks(connection, table)
             self._check_empty(table)
-            self._check_older(table)
+            self._check_versions(table)
         else:
             # Existing rows that come from this log have no versions above its end.
             end = BinlogPosition.from_json(self.context.state.looked_at or table.captured_at)
@@ -143,21 +143,25 @@ class SnapshotRunner:
     def _chunks(self, connection: Connection[Any], table: TableState) -> list[Chunk]:
         # Use the source's schema: in the sink, key columns may be renamed or hashed.
         schema = table.schema
-        if self._needs(table).exact and self.context.settings.snapshot is not SnapshotMode.CONSISTENT:
+        if self._requirements(table).exact and self.context.settings.snapshot is not SnapshotMode.CONSISTENT:
             return [Chunk(schema.name.database, schema.name.table, 0, "", max(estimate_rows(connection, self.address, schema.name), 1))]
         return plan_chunks(connection, self.address, schema, self.context.settings.chunk_rows)
 
     def _check_empty(self, table: TableState) -> None:
         """Refuse a non-empty target whose engine sums rows: existing rows would be counted with the source's."""
         schema = self.context.sink_schema(table.schema)
-        if not table.snapshot and self._needs(table).emptied and retrying(functools.partial(self.context.targets.holds_rows, schema)):
+        if (
+            not table.snapshot
+            and self._requirements(table).emptied
+            and retrying(functools.partial(self.context.targets.holds_rows, schema))
+        ):
             raise DefiniteError(
                 f"the target of {schema.name} holds rows already, and its engine adds rows up: they would be counted beside the source's",
                 place=f"table {schema.name}",
                 hint="TRUNCATE the target table, choose another, or start without a snapshot (--snapshot none) if the rows belong there",
             )
 
-    def _check_older(self, table: TableState) -> None:
+    def _check_versions(self, table: TableState) -> None:
         """Refuse existing rows with versions above the snapshot: they would hide the source's rows."""
         if table.snapshot:
             return
@@ -168,7 +172,7 @@ class SnapshotRunner:
                 f"the target of {schema.name} holds rows already; those that the source has not stay, until headrace resync takes them away"
             )
 
-    def _needs(self, table: TableState) -> TableRequirements:
+    def _requirements(self, table: TableState) -> TableRequirements:
         return self.context.targets.requirements([self.context.sink_schema(table.schema)])[table.schema.name]
 
     def run(self, session: RuntimeSession, parallelism: int, pause: Pause = nullcontext) -> None:
@@ -176,28 +180,28 @@ class SnapshotRunner:
         pending = self.snapshots.pending()
         if pending:
             with pause():
-                forget_seen(self.context.directory, self.context.state)
-            self._read_steadily(session, pending, parallelism, pause)
+                clear_snapshot_gtids(self.context.directory, self.context.state)
+            self._read_all(session, pending, parallelism, pause)
         for name in [name for name, snapshot in self.snapshots.readable() if snapshot.sweep is not None]:
             # No statement may alter the table between the check and the deletion.
             with pause():
-                self._sweep(name)
+                self._delete_stale(name)
         if not self.context.state.seen:
             with closing(retrying(lambda: connect(self.address))) as connection, pause():
-                note_seen(connection, self.address, self.context.directory, self.context.state)
+                store_snapshot_gtids(connection, self.address, self.context.directory, self.context.state)
 
-    def _sweep(self, name: TableName) -> None:
+    def _delete_stale(self, name: TableName) -> None:
         """Delete the rows that the completed snapshot did not write."""
         snapshot = self.snapshots.of(name) if name not in self.context.state.waiting else None
         if snapshot is None or snapshot.sweep is None or snapshot.pending:
             return
         table, version = self.context.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
-        needs = self._needs(table)
+        needs = self._requirements(table)
         if not (needs.emptied or needs.keeps):
             retrying(functools.partial(self.context.targets.delete_stale, self.context.sink_schema(table.schema), version))
         self.snapshots.log.swept(name)
 
-    def _read_steadily(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
+    def _read_all(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         """Read chunks. A table that was altered since it was planned is postponed; the other tables continue."""
         while pending:
             try:
@@ -228,7 +232,7 @@ class SnapshotRunner:
             if not names:
                 return
             # Write the request before the state: a crash in between must not leave a table that waits for no request.
-            ask_for_resync(self.context.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
+            request_resync(self.context.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
             if not self.context.targets.append_only:
                 self.context.state.waiting |= names
                 self.context.directory.save(self.context.state)
@@ -240,7 +244,7 @@ class SnapshotRunner:
     def _read(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         names = {chunk.name for chunk in pending}
         tables = [self.context.state.tables.get(name) for name in names]
-        exact = {table.schema.name for table in tables if table is not None and self._needs(table).exact}
+        exact = {table.schema.name for table in tables if table is not None and self._requirements(table).exact}
         left = Counter(str(chunk.name) for chunk in pending)
         estimates = {table: sum(chunk["estimate"] for chunk in self.snapshots.log.tables[table].chunks) for table in left}
         done = Counter(estimates)
@@ -263,7 +267,7 @@ class SnapshotRunner:
         def note_exact() -> None:
             """Save the positions of exact tables before their chunks count as done: a crash in between repeats the read."""
             nonlocal noted_at
-            self._note_exact({chunk.name: span.position.to_json() for chunk, _, span in unnoted}, pause)
+            self._save_exact_positions({chunk.name: span.position.to_json() for chunk, _, span in unnoted}, pause)
             while unnoted:
                 finish(*unnoted.pop(0))
             noted_at = time.monotonic()
@@ -332,7 +336,7 @@ class SnapshotRunner:
         if not chunks:
             return
         if self.context.settings.snapshot is SnapshotMode.CONSISTENT:
-            self._run_together(session, chunks, parallelism, on_done)
+            self._run_consistent(session, chunks, parallelism, on_done)
         else:
             session.run_groups(self._groups(chunks, parallelism), parallelism, on_done, self._stopper())
 
@@ -357,7 +361,7 @@ class SnapshotRunner:
 
     def _is_exact(self, chunk: Chunk) -> bool:
         table = self.context.state.tables.get(chunk.name)
-        return table is not None and self._needs(table).exact
+        return table is not None and self._requirements(table).exact
 
     def _stopper(self) -> Callable[[], None]:
         """Return a callback that interrupts the jobs of a stopping pipe if a server is unavailable or the jobs take long.
@@ -374,39 +378,41 @@ class SnapshotRunner:
 
         return stop_if_waiting
 
-    def _run_together(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
+    def _run_consistent(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, on_done: OnSplitDone) -> None:
         """Read all chunks at one point in time. Each reader that runs at once gets a share of the chunks."""
         readers = min(parallelism, len(pending))
         rendezvous = Rendezvous(readers)
         once = any(map(self._is_exact, pending))
         splits = [ConsistentSplit(rendezvous, reader, tuple(pending[reader::readers]), once) for reader in range(readers)]
         tables = sorted({chunk.name for chunk in pending})
-        with self._only_moment(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
-            taken = beside.submit(bind_context(self._take_moment), rendezvous, tables)
+        with self._exclusive_consistent_snapshot(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
+            taken = beside.submit(bind_context(self._take_consistent_snapshot), rendezvous, tables)
             groups = [SplitGroup(self.task(set(tables)), [split]) for split in splits]
             session.run_groups(groups, readers, on_done, self._stopper())
             moment = taken.result()
         self.context.view.note(f"snapshot: all tables as of {moment.position}; they were locked for {moment.locked_s * 1e3:.1f} ms")
 
     @contextmanager
-    def _only_moment(self) -> Iterator[None]:
-        while not _MOMENTS.acquire(timeout=0.2):
+    def _exclusive_consistent_snapshot(self) -> Iterator[None]:
+        while not _CONSISTENT_SNAPSHOT_LOCK.acquire(timeout=0.2):
             if self.context.is_stopping():
                 raise Interrupted
         try:
             yield
         finally:
-            _MOMENTS.release()
+            _CONSISTENT_SNAPSHOT_LOCK.release()
 
-    def _take_moment(self, rendezvous: Rendezvous, tables: Sequence[TableName]) -> SnapshotPoint:
+    def _take_consistent_snapshot(self, rendezvous: Rendezvous, tables: Sequence[TableName]) -> SnapshotPoint:
         with ConsistentSnapshot(self.address, rendezvous, tables, self.context.state.epoch) as snapshot:
             return snapshot.take(lambda: not self.context.is_stopping())
 
-    def _note_exact(self, read: Mapping[TableName, dict[str, Any]], pause: Pause) -> None:
+    def _save_exact_positions(self, read: Mapping[TableName, dict[str, Any]], pause: Pause) -> None:
         """Save the positions at which tables were read, so that the stream skips their earlier changes."""
         with pause():
             noted = {
-                name: position for name, position in read.items() if name in self.context.state.tables and not self._sends_earlier(name)
+                name: position
+                for name, position in read.items()
+                if name in self.context.state.tables and not self._sends_earlier_changes(name)
             }
             for name, position in noted.items():
                 self.context.state.tables[name].rows_from = position
@@ -415,7 +421,7 @@ class SnapshotRunner:
             for name, position in noted.items():
                 self.snapshots.log.sweep_from(name, position)
 
-    def _sends_earlier(self, name: TableName) -> bool:
+    def _sends_earlier_changes(self, name: TableName) -> bool:
         """Whether earlier changes must be sent: an append-only target retains rows of failed attempts, also deleted ones."""
         return self.context.targets.append_only and (
             self.context.state.tables[name].beside or self.snapshots.log.tables[str(name)].restarts > 1

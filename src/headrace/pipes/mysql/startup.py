@@ -18,15 +18,15 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.column_settings import take_column_settings
+from headrace.pipes.lifecycle.column_settings import store_column_settings
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
-from headrace.pipes.mysql.failover import begin_new_log, reached, resume_on_server, rewind, written
+from headrace.pipes.mysql.failover import begin_new_log, committed_position, resume_on_server, rewind_history, written_position
 from headrace.pipes.state.pipe_state import PipeState, SnapshotLog, StateDirectory, TableState
-from headrace.pipes.state.resync_requests import ask_for_resync, pending_requests
-from headrace.pipes.state.sink_record import Told, warn_of_old_state
-from headrace.pipes.state.stored_settings import settings_of, take_settings, warn_of_unmatched
+from headrace.pipes.state.resync_requests import pending_requests, request_resync
+from headrace.pipes.state.sink_record import SinkRecord, warn_of_old_state
+from headrace.pipes.state.stored_settings import settings_in, store_settings, warn_of_unmatched
 from headrace.retry import retrying
 from headrace.runtime.checkpoint import committed_offset
 from headrace.settings.pipe_settings import PipeSettings
@@ -69,8 +69,8 @@ class PipeStartup:
     sink_name: str
     targets: SinkTables
 
-    def open(self, server: ServerIdentity, told: Told) -> StartedPipe:
-        """Load or create the state and the schema history. `told` is the sink's record of the state."""
+    def open(self, server: ServerIdentity, record: SinkRecord) -> StartedPipe:
+        """Load or create the state and the schema history. `record` is the sink's record of the state."""
         state = self.directory.load()
         new, everything = state is None, None
         if state is None:
@@ -78,9 +78,9 @@ class PipeStartup:
             self.directory.begin(state)
         else:
             self._check(state)
-            is_old = is_older_than_sink(self.directory, state, told)
-            everything = self._take_over(state, server)
-            self._ask_again(state, is_old=is_old)
+            is_old = is_older_than_sink(self.directory, state, record)
+            everything = self._resume_log(state, server)
+            self._request_resyncs(state, is_old=is_old)
         dialect = Dialect.of(server.version, folds_case=server.folds_case, in_utc=server.in_utc)
         history = SchemaHistory(functools.partial(state.is_selected, self.settings.selection), dialect, self.directory.history)
         if new:
@@ -88,18 +88,18 @@ class PipeStartup:
         else:
             if everything is not None:
                 history.begin(everything, BinlogPosition.from_json(state.start))
-            self._go_on(state, history)
+            self._resume_tables(state, history)
         if new and not state.tables:
             check_database(self.connection, self.address, self.settings.selection)
         check_unmatched(self.settings.selection, {*state.tables, *state.waiting, *state.ignored}, str(self.address), is_new=new)
         for pattern in self.settings.projection.unmatched(table.schema for table in state.tables.values()):
             log.warning("no column of the chosen tables matches %s", pattern)
-        warn_of_unmatched(settings_of(state, str(self.settings.state)).sink, state.tables)
+        warn_of_unmatched(settings_in(state, str(self.settings.state)).sink, state.tables)
         self._check_transforms(state, is_new=new)
         check_tables(self.connection, self.address, state.tables)
         return StartedPipe(state, history, log_end(self.connection, self.address, state.epoch), new)
 
-    def _take_over(self, state: PipeState, server: ServerIdentity) -> SchemaCatalog | None:
+    def _resume_log(self, state: PipeState, server: ServerIdentity) -> SchemaCatalog | None:
         """Resume in the server's log, or start in its new log if a resync request asks for that."""
         if any(request.new_log for request in pending_requests(self.directory)):
             wanted = functools.partial(state.is_selected, self.settings.selection)
@@ -141,10 +141,10 @@ class PipeStartup:
         chosen = {name: schema for name, schema in everything.tables.items() if self.settings.selection(name)}
         state.tables.update({name: TableState(schema, start.to_json()) for name, schema in chosen.items()})
 
-    def _go_on(self, state: PipeState, history: SchemaHistory) -> None:
+    def _resume_tables(self, state: PipeState, history: SchemaHistory) -> None:
         """Add tables that were created while the pipe was stopped, and remove those that are no longer selected."""
-        rewind(history, self.directory, state)
-        history.compact(reached(self.directory, state))
+        rewind_history(history, self.directory, state)
+        history.compact(committed_position(self.directory, state))
         chosen_before = Selection.from_json(state.selection)
         selection = state.current_selection(self.settings.selection)
         state.selection = selection.to_json()
@@ -152,14 +152,14 @@ class PipeStartup:
             log.info("%s is no longer chosen; its copy stays as it is", name)
             del state.tables[name]
         schemas, seen = capture_tables(self.connection, self.address, selection, state.epoch)
-        seen = seen.with_version_after(written(self.directory, state))
+        seen = seen.with_version_after(written_position(self.directory, state))
         snapshots = SnapshotLog(self.directory)
         for name in state.tables.keys() - {schema.name for schema in schemas}:
             if snapshots.tables.get(str(name)) is not None and snapshots.tables[str(name)].pending:
                 # The table was dropped during its snapshot; its DROP is still to come in the log.
                 if self.targets.append_only:
                     # It may have been renamed instead; its rows must then be read under the new name.
-                    ask_for_resync(self.directory, (glob.escape(str(name)),))
+                    request_resync(self.directory, (glob.escape(str(name)),))
                 snapshots.plan(name, state.tables[name].snapshot, [])
         # Waiting tables have a resync request already.
         came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored | state.waiting]
@@ -187,10 +187,10 @@ class PipeStartup:
         def read_again(name: TableName) -> bool:
             return any(one(name) for one in asked)
 
-        take_settings(state, self.settings.choices, place, read_again)
-        take_column_settings(self.targets, state, self.settings, read_again)
+        store_settings(state, self.settings.choices, place, read_again)
+        store_column_settings(self.targets, state, self.settings, read_again)
 
-    def _ask_again(self, state: PipeState, *, is_old: bool) -> None:
+    def _request_resyncs(self, state: PipeState, *, is_old: bool) -> None:
         """Request a resync of waiting tables and of tables whose changes would count twice or be lost.
 
         Tables that count rows are read again if the state is an old copy, or if their rows come from a former server's log: that log
@@ -206,7 +206,7 @@ class PipeStartup:
             needs = retrying(lambda: self.targets.requirements([showing(table.schema, table.hidden) for table in counted]))
             names.update(name for name, need in needs.items() if need.exact and not self.targets.append_only)
         if names:
-            ask_for_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
+            request_resync(self.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
 
 
 def capture_tables(
@@ -220,11 +220,11 @@ def capture_tables(
     )
 
 
-def is_older_than_sink(directory: StateDirectory, state: PipeState, told: Told) -> bool:
+def is_older_than_sink(directory: StateDirectory, state: PipeState, record: SinkRecord) -> bool:
     """Whether the sink holds changes after the last batch of the state; log a warning if so."""
-    is_old = told.is_ahead(max(BinlogPosition.from_json(state.start), written(directory, state)).version)
+    is_old = record.is_ahead(max(BinlogPosition.from_json(state.start), written_position(directory, state)).version)
     if is_old:
-        warn_of_old_state(told, directory, reached(directory, state))
+        warn_of_old_state(record, directory, committed_position(directory, state))
     return is_old
 
 

@@ -59,7 +59,7 @@ class StatementPlan:
         return f"{file_number(position.file):06d}_{position.offset}"
 
     def known_table(self, name: TableName) -> TableState | None:
-        return self.executor.context.state.tables.get(name) if self.executor.is_news(name, self.outcome.position) else None
+        return self.executor.context.state.tables.get(name) if self.executor.is_after_capture(name, self.outcome.position) else None
 
     def is_loaded(self, name: TableName) -> bool:
         """Whether the target holds the table's rows: no snapshot is pending and none is awaited."""
@@ -127,7 +127,7 @@ class StatementPlan:
 
     def resync(self, name: TableName, why: str, kinds: Iterable[ChangeKind] = (), found: DdlPlan | None = None) -> None:
         waiting = self.executor.context.state.waiting | self.intent.reread | self.intent.beside
-        if name in waiting or not self.executor.is_news(name, self.outcome.position):
+        if name in waiting or not self.executor.is_after_capture(name, self.outcome.position):
             return
         if self.executor.context.targets.append_only and name in self.after.tables:
             self._resync_alongside(name)

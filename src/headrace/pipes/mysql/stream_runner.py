@@ -14,12 +14,12 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.lag import Pending
-from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter, sum_written
 from headrace.pipes.lifecycle.sink_schema import hidden_in, read_as, shaper_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
-from headrace.pipes.mysql.failover import reached, written
+from headrace.pipes.mysql.failover import committed_position, written_position
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
-from headrace.pipes.state.event_skips import Skips
+from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import current_wait, retrying
 from headrace.runtime.interface import LOOP_S, BatchStream, RuntimeSession
 from headrace.runtime.tasks import Report, Task
@@ -44,8 +44,8 @@ class StreamRunner:
     """The server that snapshots are read from; None for binlog files."""
     context: PipeContext[SinkTables]
     follower: SchemaChangeFollower
-    reporter: Reporter
-    skips: Skips
+    reporter: ProgressReporter
+    skips: EventSkips
     reached: BinlogPosition = field(init=False)
     planned: BinlogPosition = field(init=False)
     """The position up to which an earlier run may have written."""
@@ -56,7 +56,7 @@ class StreamRunner:
 
     def __post_init__(self) -> None:
         directory, state = self.context.directory, self.context.state
-        self.reached, self.planned = reached(directory, state), written(directory, state)
+        self.reached, self.planned = committed_position(directory, state), written_position(directory, state)
         self.backlog = BacklogFile(directory.path / "relay" / f"backlog-{secrets.token_hex(8)}")
         self.reporter.backlog = self.pending
 
@@ -77,7 +77,7 @@ class StreamRunner:
         """Stream until `ended`; `meanwhile` is called in every loop."""
         stream = session.stream_changes(source, self.context.directory.checkpoint, self._task, self._on_batch)
         try:
-            with self.reporter.beating():
+            with self.reporter.heartbeats():
                 while not stream.wait(LOOP_S) and not ended():
                     meanwhile(stream)
                     self.context.view.waiting(current_wait().current())
@@ -101,20 +101,20 @@ class StreamRunner:
     def _task(self) -> Task:
         """Return the task of the next batch. Tables have the schemas that they had where the last batch ended."""
         # Starting a batch proves that the previous one is committed.
-        self.skips.pass_by(lambda place: is_passed(place, self.reached))
+        self.skips.drop_passed(lambda place: is_passed(place, self.reached))
         defined = self.follower.history.as_of(self.reached)
         schemas = {name: self._defined(name, defined) for name in self.context.state.tables}
         return self._task_for(schemas, repeats=self.reached < self.planned)
 
-    def _follow(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
+    def _apply_statement(self, query: Query, position: BinlogPosition, left_out: TableName | None) -> None:
         """Apply a statement to the sink, or skip it if the user asked for that."""
         place = statement_place(position)
         if place in self.skips.pending:
-            self.follower.pass_over(query, position, left_out)
-            self.skips.left_out([{"place": place, "table": query.database, "content": query.statement}])
+            self.follower.skip(query, position, left_out)
+            self.skips.record_skipped([{"place": place, "table": query.database, "content": query.statement}])
             return
         try:
-            self.follower.follow(query, position, left_out)
+            self.follower.apply(query, position, left_out)
         except DefiniteError as error:
             raise DefiniteError(error.message, place=error.place, hint=error.hint, event=error.event or place) from error
 
@@ -162,13 +162,13 @@ class StreamRunner:
     def _on_batch(self, reports: list[Report]) -> None:
         done = [json.loads(report.detail) for report in reports if report.kind == "done"]
         ends = [BinlogPosition.from_json(one) for one in done]
-        self.skips.left_out(found for one in done for found in one.get("skipped", ()))
+        self.skips.record_skipped(found for one in done for found in one.get("skipped", ()))
         if ends:
             self.context.targets.commit_batch(BatchCommit(str(max(ends)), max(ends).version))
         for report in reports:
             if report.kind == "statement":
                 split = decode_split(report.detail, [StatementSplit])
-                self._follow(Query.from_json(split.query), BinlogPosition.from_json(split.offset), split.created_with_rows)
+                self._apply_statement(Query.from_json(split.query), BinlogPosition.from_json(split.offset), split.created_with_rows)
         # A resync recreates a target without a statement.
         if self.waited != self.context.state.waiting or any(report.kind == "statement" for report in reports):
             self.waited = frozenset(self.context.state.waiting)
@@ -180,6 +180,6 @@ class StreamRunner:
         changes = sum(report.changes for report in reports)
         self.reporter.batch(self.reached, changes, newest)
         current_wait().clear()
-        self.context.view.written(written_in(reports))
+        self.context.view.written(sum_written(reports))
         pending = self.pending()
         self.context.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))

@@ -19,14 +19,14 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.lag import Pending
-from headrace.pipes.lifecycle.progress_reporter import Reporter, written_in
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter, sum_written
 from headrace.pipes.scylla.late_rows import LateRowWatch
 from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
 from headrace.pipes.scylla.resync_runner import ScyllaResyncRunner
 from headrace.pipes.scylla.schema_follower import ScyllaSchemaFollower
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.scylla.snapshot_runner import ScyllaSnapshotRunner
-from headrace.pipes.state.event_skips import Skips
+from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import current_wait, retrying
 from headrace.runtime.checkpoint import committed_offset, offset_of
 from headrace.runtime.interface import RunTask
@@ -51,16 +51,16 @@ class LogBatchRunner:
     notes: ScyllaPipeNotes
     follower: ScyllaSchemaFollower
     snapshots: ScyllaSnapshotRunner
-    reporter: Reporter
+    reporter: ProgressReporter
     late: LateRowWatch
-    skips: Skips = field(init=False)
+    skips: EventSkips = field(init=False)
     reached: LogPosition = field(init=False)
 
     def __post_init__(self) -> None:
         directory = self.context.directory
         committed = committed_offset(directory.checkpoint)
         self.reached = LogPosition.from_json(committed) if committed is not None else LogPosition()
-        self.skips = Skips(directory.path)
+        self.skips = EventSkips(directory.path)
         self.reporter.backlog = self.pending
 
     def pending(self) -> Pending | None:
@@ -69,11 +69,11 @@ class LogBatchRunner:
 
     def run(self, over: RunTask, number: int) -> None:
         """Write all of a batch to the sink."""
-        self.skips.pass_by(lambda place: is_passed(place, self.reached))
+        self.skips.drop_passed(lambda place: is_passed(place, self.reached))
         end = LogPosition.from_json(offset_of(self.context.directory.checkpoint, number))
         self.late.read(self.reached, end)
         reports = self._read(over)
-        self.skips.left_out(found for report in reports if report.kind == "done" for found in json.loads(report.detail)["skipped"])
+        self.skips.record_skipped(found for report in reports if report.kind == "done" for found in json.loads(report.detail)["skipped"])
         self.late.done(reports)
         self.reached = end
         write_feedback(self.context.directory.path / "pace.json", self.reached, _rows(reports))
@@ -112,7 +112,7 @@ class LogBatchRunner:
         newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
         self.reporter.batch(self.reached, changes, newest)
         current_wait().clear()
-        self.context.view.written(written_in(written))
+        self.context.view.written(sum_written(written))
         pending = self.pending()
         self.context.view.pending(pending)
         self.context.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))

@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.context import PipeContext
-from headrace.pipes.lifecycle.progress_reporter import Reporter
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
 from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
@@ -32,7 +32,7 @@ from headrace.pipes.scylla.snapshot_progress import SnapshotProgress
 from headrace.pipes.scylla.snapshot_runner import Interrupted, ScyllaSnapshotRunner
 from headrace.pipes.scylla.start_position import StartPosition, parse_start
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
-from headrace.pipes.state.stored_settings import settings_of, take_settings
+from headrace.pipes.state.stored_settings import settings_in, store_settings
 from headrace.retry import current_wait, pause, retrying
 from headrace.runtime.interface import LOOP_S, Runtime, RuntimeSession, WorkerStartTimeout
 from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
@@ -73,11 +73,11 @@ class ScyllaPipe(Pipe):
         self._owned: TargetOwnership | None = None
 
     @property
-    def _books(self) -> ProgressStore:
+    def _progress_store(self) -> ProgressStore:
         return self._target.progress_store
 
     @property
-    def _written_by(self) -> LogSink:
+    def _worker_sink(self) -> LogSink:
         return self._target.sink
 
     def _can_skip(self, event: str) -> bool:
@@ -98,7 +98,7 @@ class ScyllaPipe(Pipe):
             state = self._checked(state, session)
         self._owned = self._ownership(self._target.claims, directory, state)
         batches = self._batches(directory, session, state, catalog)
-        self._ask_witness(directory, LogPosition.from_json, batches.notes.tables, can_resync=True)
+        self._read_sink_record(directory, LogPosition.from_json, batches.notes.tables, can_resync=True)
         self._open_tables(session, catalog, batches, lambda: directory.save(state), is_new=is_new)
         batches.late.begin()
         batches.reporter.begin(batches.reached, is_new=is_new)
@@ -153,10 +153,10 @@ class ScyllaPipe(Pipe):
                 place=place,
                 hint="use a new state directory, or give the same ends",
             )
-        was = settings_of(state, place).scylla.kept
+        was = settings_in(state, place).scylla.kept
         if was is not self._choices.kept:
             raise DefiniteError(f"the tables were begun with kept = {was}", place=f"{place}, kept", hint="give it as it was")
-        take_settings(state, self._settings.choices, place)
+        store_settings(state, self._settings.choices, place)
         state.sink, state.source, state.selection = self._sink_name, str(self._address), self._settings.selection.to_json()
         return state
 
@@ -165,7 +165,7 @@ class ScyllaPipe(Pipe):
         context = PipeContext(self._settings, state, directory, self._target, self._view, self._stop.is_set)
         follower = ScyllaSchemaFollower(context, session, self._choices, notes)
         snapshots = ScyllaSnapshotRunner(context, self._address, self._choices, notes, SnapshotProgress(directory))
-        reporter = Reporter(self._target, self._settings.pipe_name, state.source, lambda: snapshots.incomplete, directory.seal)
+        reporter = ProgressReporter(self._target, self._settings.pipe_name, state.source, lambda: snapshots.incomplete, directory.seal)
         late = LateRowWatch(notes, self._choices, catalog, self._view, self._settings.pipe_name, self._target.sink.late_row_store())
         return LogBatchRunner(context, self._address, self._choices, notes, follower, snapshots, reporter, late)
 
@@ -250,7 +250,7 @@ class ScyllaPipe(Pipe):
 
     def _wait_for_tables(self, batches: LogBatchRunner, ended: Callable[[], bool]) -> None:
         """Wait until a selected table has a log. Without tables no batch is planned, so schemas are checked here."""
-        with batches.reporter.beating():
+        with batches.reporter.heartbeats():
             while not ended() and not batches.follower.came:
                 batches.follower.follow()
                 pause(_TABLES_S)
@@ -275,7 +275,7 @@ class ScyllaPipe(Pipe):
     def _copy_first(self, spark: RuntimeSession, batches: LogBatchRunner) -> None:
         if self._copies_first(batches):
             try:
-                with batches.reporter.beating():
+                with batches.reporter.heartbeats():
                     batches.snapshots.run(spark, spark.task_slots, lambda: batches.follower.follow(again=True))
             except Interrupted:
                 self._view.note("stopped during the first copy; run again to go on")
@@ -286,7 +286,7 @@ class ScyllaPipe(Pipe):
         source = ScyllaSource(self._address, batches.notes.starts, self._choices, slots, directory.path / "pace.json")
         stream = spark.stream_splits(source, directory.checkpoint, batches.run)
         try:
-            with batches.reporter.beating():
+            with batches.reporter.heartbeats():
                 while not stream.wait(LOOP_S) and not ended() and not batches.follower.came and not batches.follower.outdated:
                     batches.resyncs.poll(stream.paused)
                     if self._copies_first(batches):

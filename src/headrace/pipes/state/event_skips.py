@@ -81,7 +81,7 @@ def skipped_events(directory: Path) -> int:
     return len({line["place"] for line in _lines(directory) if line["what"] == SKIPPED})
 
 
-class Skips:
+class EventSkips:
     """The skips of one run. Belongs to the driver."""
 
     def __init__(self, directory: Path, post: Callable[[Found], None] = lambda _: None) -> None:
@@ -108,7 +108,7 @@ class Skips:
         """The error that led to the request."""
         return self._asked.get(place, "")
 
-    def left_out(self, found: Iterable[Found]) -> None:
+    def record_skipped(self, found: Iterable[Found]) -> None:
         """Record skipped events before their batch counts. A repetition after a crash records them once."""
         for one in found:
             place = one["place"]
@@ -118,7 +118,7 @@ class Skips:
                 _append(self._directory, {"what": SKIPPED, **one})
                 log.warning("skipped by request: %s, table %s: %s", place, one.get("table", ""), self.why(place))
 
-    def pass_by(self, is_passed: Callable[[str], bool]) -> None:
+    def drop_passed(self, is_passed: Callable[[str], bool]) -> None:
         """Drop positions that a committed batch has passed; log those at which no event was found."""
         for place in [place for place in self._asked if is_passed(place)]:
             met = place in self._done
@@ -129,7 +129,7 @@ class Skips:
 
 
 @dataclass(frozen=True, slots=True)
-class _OneState:
+class _StateCheck:
     """The record's seal: its lines must belong to this state. (An old copy requests less, and the pipe halts again.)"""
 
     state: str
@@ -151,14 +151,14 @@ class _OneState:
 
 def _append(directory: Path, line: dict[str, Any]) -> None:
     state = StateDirectory(directory, make=False).load()
-    journal = Journal(directory / RECORD, _OneState(state.id if state is not None else ""), _REMEDY)
+    journal = Journal(directory / RECORD, _StateCheck(state.id if state is not None else ""), _REMEDY)
     journal.read()
     journal.append({**line, "at": time.time()})
 
 
 def _lines(directory: Path, state: str | None = None) -> list[dict[str, Any]]:
     """Return the record's lines; `state`: the id of the state that they must belong to."""
-    return Journal(directory / RECORD, _OneState(state) if state is not None else None, _REMEDY).read()
+    return Journal(directory / RECORD, _StateCheck(state) if state is not None else None, _REMEDY).read()
 
 
 def _user() -> str:

@@ -67,9 +67,9 @@ def entry_of(name: str, state: PipeState, directory: Path) -> PipeEntry:
     return PipeEntry(name, state.source, state.selection, state.options, str(directory))
 
 
-def register(books: ProgressStore, entry: PipeEntry) -> None:
+def register(store: ProgressStore, entry: PipeEntry) -> None:
     """Write a pipe's row."""
-    books.register(
+    store.register(
         {
             "pipe": entry.name,
             "source": entry.source,

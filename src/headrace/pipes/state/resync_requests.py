@@ -39,7 +39,7 @@ class ResyncRequest:
         self.path.unlink(missing_ok=True)
 
 
-def ask_for_resync(directory: StateDirectory, tables: tuple[str, ...], *, new_log: bool = False) -> None:
+def request_resync(directory: StateDirectory, tables: tuple[str, ...], *, new_log: bool = False) -> None:
     """Write a request for the pipe that owns the directory, or for its next run."""
     folder = _folder(directory)
     folder.mkdir(mode=0o700, exist_ok=True)
@@ -60,7 +60,7 @@ def resync_command(names: Collection[TableName], state: str) -> str:
     return f"headrace resync {' '.join(map(shlex.quote, tables))} --state {shlex.quote(state)}"
 
 
-def with_state(hint: str, state: Path) -> str:
+def add_state_to_hint(hint: str, state: Path) -> str:
     """Add the state directory to `headrace resync TABLE` commands in a hint, so that they can be run as printed."""
     return _RESYNC.sub(lambda found: f"{found[0]} --state {shlex.quote(str(state))}", hint)
 

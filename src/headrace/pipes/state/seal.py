@@ -66,7 +66,7 @@ class StateSeal:
         return self.upgrading
 
     @property
-    def told_as(self) -> str:
+    def progress_name(self) -> str:
         """The name under which the pipe's progress was stored; empty if it was not stored yet."""
         return self._told_as
 
@@ -117,7 +117,7 @@ class StateSeal:
             self._files[path.name] = stamp
             self._write()
 
-    def note_told(self, pipe: str) -> None:
+    def note_progress_name(self, pipe: str) -> None:
         """Record the name under which the pipe's progress was stored."""
         with self._lock:
             if pipe != self._told_as:

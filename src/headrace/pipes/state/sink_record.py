@@ -26,7 +26,7 @@ _POLL_S: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class SinkRecord:
     """The progress of a state that the sink has stored."""
 
     position: str = ""
@@ -38,27 +38,27 @@ class Told:
         return self.version > planned
 
 
-def ask_witness(books: ProgressStore, directory: StateDirectory, pipe: str, committed: int, can_resync: bool) -> Told:
+def read_sink_record(store: ProgressStore, directory: StateDirectory, pipe: str, committed: int, can_resync: bool) -> SinkRecord:
     """Return the sink's record of a state directory's pipe. Raise if it is below the version that Spark has committed (or -1).
 
     `can_resync`: whether all tables of the pipe can be read again.
     """
     seal = directory.seal
     if seal is None:
-        return Told()
-    if not books.is_in_sink:
-        _check_local(books.progress(pipe), directory, seal.state, committed)
-        return Told()
-    name, deadline = seal.told_as or pipe, time.monotonic() + _REPLICAS_S
+        return SinkRecord()
+    if not store.is_in_sink:
+        _check_local(store.progress(pipe), directory, seal.state, committed)
+        return SinkRecord()
+    name, deadline = seal.progress_name or pipe, time.monotonic() + _REPLICAS_S
     while True:
-        known = retrying(lambda: books.progress(name))
+        known = retrying(lambda: store.progress(name))
         if known is not None and known.state != seal.state:
             # Another pipe has the same name, or Headrace 0.9 stored it: the record tells nothing about this state.
-            return Told()
+            return SinkRecord()
         if known is not None and known.version >= committed:
-            return Told(known.position, known.version)
-        if not seal.told_as:
-            return Told()
+            return SinkRecord(known.position, known.version)
+        if not seal.progress_name:
+            return SinkRecord()
         if time.monotonic() > deadline:
             raise _behind(known, directory, name, can_resync)
         pause(_POLL_S)
@@ -74,12 +74,12 @@ def _check_local(known: Progress | None, directory: StateDirectory, state: str, 
         )
 
 
-def warn_of_old_state(told: Told, directory: StateDirectory, reached: object) -> None:
+def warn_of_old_state(record: SinkRecord, directory: StateDirectory, reached: object) -> None:
     """Warn that the log is read again."""
     log.warning(
         "the state in %s is older than the sink, which holds changes up to %s: the log is read again from %s",
         directory.path,
-        told.position,
+        record.position,
         reached,
     )
 

@@ -29,7 +29,7 @@ log = logging.getLogger("headrace")
 _OPTION = "settings"
 
 
-def settings_of(state: PipeState, place: str) -> UserSettings:
+def settings_in(state: PipeState, place: str) -> UserSettings:
     """Return the settings of the state's last run."""
     stored: PlainSettings = state.options.get(_OPTION, {})
     return load_stored(stored, place)
@@ -38,7 +38,7 @@ def settings_of(state: PipeState, place: str) -> UserSettings:
 def stored_settings(directory: Path) -> UserSettings:
     """Return the settings of a state directory's pipe; defaults if there is no pipe."""
     state = StateDirectory(directory, make=False).load()
-    return UserSettings() if state is None else settings_of(state, str(directory / "pipe.json"))
+    return UserSettings() if state is None else settings_in(state, str(directory / "pipe.json"))
 
 
 def chosen_for(directory: Path, file: str, flags: Iterable[UserSettings]) -> UserSettings:
@@ -49,14 +49,14 @@ def chosen_for(directory: Path, file: str, flags: Iterable[UserSettings]) -> Use
     return chosen
 
 
-def take_settings(state: PipeState, written: PlainSettings, place: str, read_again: Callable[[TableName], bool] = lambda _: False) -> None:
+def store_settings(state: PipeState, written: PlainSettings, place: str, read_again: Callable[[TableName], bool] = lambda _: False) -> None:
     """Store a run's settings in the state; raise if existing tables would need to differ.
 
     `read_again`: which tables are about to be read again and may be transformed differently.
     """
     _check_topics(state, load_stored(written, place), place)
     _check_transforms(state, load_stored(written, place).transforms, place, read_again)
-    before, after = settings_of(state, place).sink, load_stored(written, place).sink
+    before, after = settings_in(state, place).sink, load_stored(written, place).sink
     for one in setting_fields(ClickHouseOptions).values():
         was, wanted = getattr(before, one.name), getattr(after, one.name)
         if state.tables and was != wanted and one.name not in CHANGEABLE | {"all_tables", "tables"}:
@@ -72,7 +72,7 @@ def take_settings(state: PipeState, written: PlainSettings, place: str, read_aga
 
 def _check_transforms(state: PipeState, after: Transforms, place: str, read_again: Callable[[TableName], bool]) -> None:
     """Raise if transforms of a table with rows changed: other transforms would have made other rows."""
-    before, known, salts = settings_of(state, place).transforms, state.options.get(SALTS, {}), read_salts(after).fingerprints()
+    before, known, salts = settings_in(state, place).transforms, state.options.get(SALTS, {}), read_salts(after).fingerprints()
     refused: dict[TableName, str] = {}
     for name in state.tables:
         was, wanted = before.of(name), after.of(name)
@@ -100,7 +100,7 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
 
 def _check_topics(state: PipeState, chosen: UserSettings, place: str) -> None:
     """Raise if the message format of a topic with messages changed: readers would find two formats."""
-    before, after = settings_of(state, place).kafka, chosen.kafka
+    before, after = settings_in(state, place).kafka, chosen.kafka
     for one in setting_fields(KafkaOptions).values():
         was, wanted = (to_plain(one.kind, getattr(choices, one.name)) for choices in (before, after))
         if was != wanted and one.name not in TOPICS_CHANGEABLE:

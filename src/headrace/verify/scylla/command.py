@@ -12,12 +12,12 @@ from headrace.cql.session import connect
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
-from headrace.pipes.state.stored_settings import settings_of
+from headrace.pipes.state.stored_settings import settings_in
 from headrace.settings.settings_file import read_settings
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.verify.result import TableResult
-from headrace.verify.scylla.verifier import standing_of, verify_logged
+from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
 from headrace.verify.view import choose_view
 from headrace.verify.watched_pipe import KnownPipe, known_pipe, pipe_in_sink, watch
 
@@ -33,7 +33,7 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
         choices = read_settings(Path(arguments.settings)).sink if arguments.settings else known.choices
         # A pipe is behind by the confidence time even when idle.
         wait_s = arguments.wait + 2 * _scylla(known).confidence
-        watermark = watch(own, str(address), arguments.pipe, known, wait_s, standing_of)
+        watermark = watch(own, str(address), arguments.pipe, known, wait_s, pipe_position_of)
         repair = _scylla(known) if arguments.repair else None
         yield from verify_logged(session, CellSink(replace(named.sink, options=choices)), chosen, watermark, choose_view(), repair=repair)
 
@@ -41,7 +41,7 @@ def verified(arguments: argparse.Namespace, selected: Callable[[str], Selection]
 def _scylla(known: KnownPipe) -> ScyllaOptions:
     """Return the pipe's source options, if its state is available."""
     state = known.directory.load() if known.directory is not None else None
-    return settings_of(state, "").scylla if state is not None else ScyllaOptions()
+    return settings_in(state, "").scylla if state is not None else ScyllaOptions()
 
 
 def _check(arguments: argparse.Namespace) -> None:

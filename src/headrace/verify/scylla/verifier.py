@@ -47,7 +47,7 @@ from headrace.verify.row_compare import Comparison, Difference, compare, differe
 from headrace.verify.scylla.hash_buckets import Buckets
 from headrace.verify.table_spec import TableComparison
 from headrace.verify.view import LineView, VerifyView
-from headrace.verify.watermark import SILENT_S, Standing, Watermark, has_reached, stands_at
+from headrace.verify.watermark import SILENT_S, PipePosition, Watermark, has_reached, stands_at
 
 BUCKET_ROWS: Final = 200_000
 _MOST_KEYS: Final = 10_000
@@ -56,12 +56,12 @@ _KEYS_AT_ONCE: Final = 200
 _SLOTS: Final = 4
 
 
-def standing_of(progress: Progress) -> Standing[int]:
+def pipe_position_of(progress: Progress) -> PipePosition[int]:
     """Return a pipe's position from the sink: microseconds since 1970 up to which all of its tables' logs were read."""
     text, found, _ = progress.position.partition(" in ")
     time_us = int(datetime.fromisoformat(text).timestamp() * 1_000_000) if found else 0
     silent_s = time.time() - progress.seen_us / 1e6
-    return Standing(time_us, silent_s < SILENT_S, frozenset(progress.incomplete))
+    return PipePosition(time_us, silent_s < SILENT_S, frozenset(progress.incomplete))
 
 
 def verify_logged(
@@ -180,14 +180,14 @@ class _TableVerification:
 
     def run(self) -> TableResult:
         schema = self._compared.schema
-        standing = self._watermark.ask() if self._watermark is not None else None
-        if standing is not None and str(schema.name) in standing.incomplete:
+        pipe_position = self._watermark.ask() if self._watermark is not None else None
+        if pipe_position is not None and str(schema.name) in pipe_position.incomplete:
             return TableResult(
                 schema,
                 Comparison(),
                 is_behind=True,
                 notes=("its rows are still being copied; verify it when that is done",),
-                standing=self._stands(),
+                pipe_position=self._stands(),
             )
         if not self._reader.is_there(self._table):
             note = "there is no view of it in the sink"
@@ -213,7 +213,7 @@ class _TableVerification:
             seconds=time.monotonic() - self._started,
             missing=rechecked.missing,
             extra=rechecked.extra,
-            standing=self._stands() if rechecked.behind else "",
+            pipe_position=self._stands() if rechecked.behind else "",
         )
 
     def _repaired(self, rechecked: RecheckResult, choices: ScyllaOptions) -> RecheckResult:
@@ -298,14 +298,14 @@ class _TableVerification:
     def _stands(self) -> str:
         if self._watermark is None:
             return ""
-        standing = self._watermark.ask()
-        return stands_at(standing, moment(standing.position))
+        pipe_position = self._watermark.ask()
+        return stands_at(pipe_position, moment(pipe_position.position))
 
     def _lag(self) -> str:
         assert self._watermark is not None
-        standing = self._watermark.ask()
-        running = "" if standing.is_running else " and does not run now"
-        return f"the pipe {self._watermark.pipe} stands at {moment(standing.position)}{running}"
+        pipe_position = self._watermark.ask()
+        running = "" if pipe_position.is_running else " and does not run now"
+        return f"the pipe {self._watermark.pipe} stands at {moment(pipe_position.position)}{running}"
 
     def _readable(self, found: Difference) -> Difference:
         """Return a difference with readable values."""

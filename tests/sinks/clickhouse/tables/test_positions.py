@@ -13,7 +13,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle import progress_reporter
 from headrace.pipes.lifecycle.lag import Pending
-from headrace.pipes.lifecycle.progress_reporter import Reporter
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, create_statements
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
@@ -49,11 +49,11 @@ def told(sink: ClickHouseSink, columns: str, table: str = "positions FINAL") -> 
 
 def test_one_current_row_per_pipe_with_position_watermark_and_counts(sink: ClickHouseSink) -> None:
     waiting: list[str] = ["shop.orders"]
-    shop = Reporter(SinkTables(sink), "shop", "mysql://host/shop", lambda: tuple(waiting))
-    other = Reporter(SinkTables(sink), "it's", "mysql://host/other", lambda: ())
+    shop = ProgressReporter(SinkTables(sink), "shop", "mysql://host/shop", lambda: tuple(waiting))
+    other = ProgressReporter(SinkTables(sink), "it's", "mysql://host/other", lambda: ())
     for one in (shop, other):
         one.begin(at(4), is_new=True)
-    shop.copied(at(4), 1000)
+    shop.snapshot_rows(at(4), 1000)
     assert told(sink, "position, rows, total_rows, commit_time, incomplete") == [["binlog.000001:4", 1000, 1000, None, ["shop.orders"]]]
     waiting.clear()
     shop.batch(at(500), 7, COMMITTED_US)
@@ -72,7 +72,7 @@ def test_one_current_row_per_pipe_with_position_watermark_and_counts(sink: Click
 
 def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> None:
     pending: list[Pending | None] = [Pending(time.time() - 40)]
-    reporter = Reporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
+    reporter = ProgressReporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     reporter.backlog = lambda: pending[0]
     reporter.begin(at(4), is_new=True)
     reporter.batch(at(100), 5, COMMITTED_US)
@@ -89,7 +89,7 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
             time.sleep(0.05)
 
     assert 40 <= lag() < 100
-    with reporter.beating():
+    with reporter.heartbeats():
         # No batch is needed: neither for a change that waits, nor for one that has come.
         pending[0] = Pending(None)
         until(lambda: lag() == 0)
@@ -104,7 +104,7 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
     reporter.batch(at(200), 5, COMMITTED_US)
     time.sleep(1.1)
     assert 1 <= lag() < 60
-    with reporter.beating():
+    with reporter.heartbeats():
         until(lambda: lag() == 0)
     sink.reader().query("TRUNCATE TABLE headrace.positions SYNC")
     sink.reader().query("INSERT INTO headrace.positions (pipe, seen_at, updated_at) SELECT 'killed', now64(6) - 90, now64(6) - 90")
@@ -112,19 +112,19 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
 
 
 def test_a_batch_that_is_done_again_is_told_again_and_counted_once(sink: ClickHouseSink) -> None:
-    first = Reporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
+    first = ProgressReporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     first.begin(at(4), is_new=True)
     first.batch(at(100), 5, COMMITTED_US)
     first.batch(at(200), 5, COMMITTED_US)
     # Killed before Spark's commit: the next run begins at 100 and does the batch up to 200 again.
-    second = Reporter(SinkTables(sink), "p", "mysql://elsewhere/", lambda: ())
+    second = ProgressReporter(SinkTables(sink), "p", "mysql://elsewhere/", lambda: ())
     second.begin(at(100), is_new=False)
     assert told(sink, "position, total_rows") == [["binlog.000001:200", 10]]
     second.batch(at(200), 5, COMMITTED_US)
     second.batch(at(300), 2, COMMITTED_US)
     assert told(sink, "source, position, rows, total_rows") == [["mysql://elsewhere/", "binlog.000001:300", 2, 12]]
     # A new state directory under the same name begins anew, wherever that is.
-    third = Reporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
+    third = ProgressReporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     third.begin(at(50), is_new=True)
     third.batch(at(60), 1, COMMITTED_US)
     assert told(sink, "position, total_rows") == [["binlog.000001:60", 1]]
@@ -132,11 +132,11 @@ def test_a_batch_that_is_done_again_is_told_again_and_counted_once(sink: ClickHo
 
 def test_an_idle_pipe_says_that_it_runs(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_reporter, "BEAT_S", 0.1)
-    reporter = Reporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
+    reporter = ProgressReporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     reporter.begin(at(4), is_new=True)
     reporter.batch(at(100), 5, COMMITTED_US)
     before = told(sink, "pipe, position, rows, total_rows, updated_at")
-    with reporter.beating():
+    with reporter.heartbeats():
         deadline = time.monotonic() + 20
         while told(sink, "seen_at > updated_at") != [[1]] and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -146,7 +146,7 @@ def test_an_idle_pipe_says_that_it_runs(sink: ClickHouseSink, monkeypatch: pytes
 
 def test_two_pipes_of_one_name_are_noticed(sink: ClickHouseSink, caplog: pytest.LogCaptureFixture) -> None:
     for source in ("mysql://one/", "mysql://two/"):
-        reporter = Reporter(SinkTables(sink), "same", source, lambda: ())
+        reporter = ProgressReporter(SinkTables(sink), "same", source, lambda: ())
         reporter.begin(at(4), is_new=True)
         reporter.batch(at(100), 5, COMMITTED_US)
     assert "a pipe named same, from mysql://one/, was running" in caplog.text
@@ -154,11 +154,11 @@ def test_two_pipes_of_one_name_are_noticed(sink: ClickHouseSink, caplog: pytest.
 
 
 def test_merges_keep_up_with_twenty_batches_a_second(sink: ClickHouseSink) -> None:
-    reporters = [Reporter(SinkTables(sink), f"p{number}", "mysql://host/", lambda: ()) for number in range(2)]
+    reporters = [ProgressReporter(SinkTables(sink), f"p{number}", "mysql://host/", lambda: ()) for number in range(2)]
     for reporter in reporters:
         reporter.begin(at(4), is_new=True)
 
-    def run(reporter: Reporter) -> None:
+    def run(reporter: ProgressReporter) -> None:
         for offset in range(10, 110):
             reporter.batch(at(offset), 1, COMMITTED_US)
 

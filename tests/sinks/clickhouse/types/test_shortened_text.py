@@ -10,7 +10,7 @@ from clickhouse_connect.driver.client import Client
 
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from headrace.pipes.state.resync_requests import ask_for_resync
+from headrace.pipes.state.resync_requests import request_resync
 from headrace.sinks.clickhouse.dead_letter_retry import retry_dead_letters
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow, TargetEngine
 from testkit.oracles.binlogs import Logbook, open_logbook
@@ -67,7 +67,7 @@ def test_a_row_that_waits_is_not_written_with_its_text_from_before(
     pipe.catch_up()
     outcomes = list(retry_dead_letters(pipe.sink, pipe=book.database))
     assert [(one.written, "headrace resync" in one.reason) for one in outcomes] == [(False, True)]
-    ask_for_resync(pipe.directory, (f"{book.database}.*",))
+    request_resync(pipe.directory, (f"{book.database}.*",))
     pipe.catch_up()
     assert_same(client, book, ["t"])
     assert list(retry_dead_letters(pipe.sink, pipe=book.database)) == []
