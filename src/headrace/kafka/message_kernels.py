@@ -1,7 +1,7 @@
-"""librdkafka's messages to columns, compiled: what its batches point at is measured, copied and given back, with no Python for each.
+"""Compiled loops from librdkafka's messages to columns: batches are measured, copied and given back, without Python per message.
 
-A message is the public struct `rd_kafka_message_t`, which no version of librdkafka with this ABI has changed; what is not a field of it is
-asked of librdkafka by the addresses of its functions. Invariant: a message is looked at only before it is given back.
+A message is the public struct `rd_kafka_message_t`, which is the same in all versions of librdkafka with this ABI. What is not a field of
+it is read by calling librdkafka's functions by address. Invariant: a message is read only before it is given back.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from headrace.kernels.pointers import Bytes, Pointer, as_signed, byte_at, compil
 ERROR, PAYLOAD, SIZE, KEY, KEY_SIZE, OFFSET = 0, 24, 32, 40, 48, 56
 """Where the fields of a message are, in bytes (of 64-bit machines)."""
 ROWS, VALUE_BYTES, KEY_BYTES, HEADERS, NAME_BYTES, HEADER_BYTES, ERRORS, LAST, TOTALS = range(9)
-"""What `measure` answers: of the records before the end their number and sizes, and of all messages how many are errors and the last
-record's offset."""
+"""Output of `measure`: count and sizes of the records before the end, and of all messages the number of errors and the last record's
+offset."""
 TIMESTAMP, MESSAGE_HEADERS, HEADER_AT, DESTROY, FUNCTIONS = range(5)
-"""The places of addresses among those of functions."""
+"""Indexes of function addresses."""
 CONTEXT = b"__debezium.context."
-"""How the names of headers begin by which Debezium names itself in every record. They are left where they are: nobody asks for them."""
+"""Prefix of the headers with which Debezium describes itself in every record. They are not copied: no reader uses them."""
 
 Numbers = npt.NDArray[np.int64]
 Small = npt.NDArray[np.int32]
@@ -52,7 +52,7 @@ def _type_address_of(typingctx: Any, slots: Any) -> Any:
 
 
 call = cast(Callable[[int, int, int, int, int, int], int], intrinsic(_type_call))
-"""A C function at an address, with up to five words; those that it does not take are passed in vain."""
+"""Call a C function at an address with up to five words; surplus arguments are ignored."""
 address_of = cast(Callable[[Slots], int], intrinsic(_type_address_of))
 
 
@@ -63,13 +63,13 @@ def _field(message: Pointer, at: int) -> int:
 
 @compiled("int64(int64)", inlined=True)
 def _low(word: int) -> int:
-    """The part of a register that a C int is in."""
+    """Return the part of a register that holds a C int."""
     return word & 0xFFFFFFFF
 
 
 @compiled("boolean(CPointer(uint8))", inlined=True)
 def _is_context(name: Pointer) -> bool:
-    """A name ends with a zero, so a shorter one is unlike before it ends."""
+    """Names end with a zero, so a comparison stops at the end of the shorter one."""
     for i in range(_CONTEXT_SIZE):
         if byte_at(name, i) != _PREFIX[i]:
             return False
@@ -86,7 +86,7 @@ def _name_size(name: Pointer) -> int:
 
 @compiled("void(int64[::1], int64, int64, int64[::1], int64[::1])")
 def measure(messages: Numbers, count: int, end: int, functions: Numbers, totals: Numbers) -> None:
-    """What `gather` needs room for, of the messages that are records with an offset before `end`; to `totals`, all zero before."""
+    """Measure the room that `gather` needs for the records with an offset before `end`; add to `totals`, which starts as zeros."""
     answer = stack_slots(4)
     told = address_of(answer)
     for i in range(count):
@@ -133,7 +133,7 @@ def gather(
     key_ends: Small,
     has_key: Bytes,
 ) -> int:
-    """Copy the records that `measure` counted behind the `row` rows that are there; how many there are then."""
+    """Append the records that `measure` counted after the first `row` rows; return the new number of rows."""
     values, keys = pointer_to(value_data), pointer_to(key_data)
     value_to, key_to = value_ends[row], key_ends[row]
     for i in range(count):

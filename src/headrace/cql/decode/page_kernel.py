@@ -1,6 +1,6 @@
-"""The compiled loops that turn pages of rows into columns: each cell is four bytes of length and a value, row after row.
+"""Compiled loops that turn pages of rows into columns: each cell is a length of four bytes and a value, row after row.
 
-Every length is checked against the end of its page by `measure_pages`; `gather_pages` may run only over pages that it found to be sound.
+`measure_pages` checks every length against the end of its page; `gather_pages` may run only over pages that passed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ FINE: Final = -1
 
 @compiled("int64(int64[:,::1], int64, int64[::1])")
 def measure_pages(pages: Numbers, columns: int, sizes: Numbers) -> int:
-    """How many bytes each column's values have in all. Answers `FINE`, or the number of the row that is damaged.
+    """Compute the total size of each column's values. Return `FINE`, or the number of a malformed row.
 
-    pages: for each one the address of its bytes, where its rows begin in them, where they end, how many there are.
+    pages: per page the address of its bytes, where its rows begin and end in them, and their number.
     """
     row = 0
     for page in range(pages.shape[0]):

@@ -1,7 +1,7 @@
-"""The compiled loops from serialised values to Arrow's buffers: numbers, runs of bytes, durations.
+"""Compiled loops from serialized values to Arrow buffers: numbers, runs of bytes, durations.
 
-Null (size -1) and CQL's *empty* value (size 0), which only texts and blobs tell from null, give a row that is not valid. A loop answers
-`FINE`, or the first row whose size or content its type does not have.
+Null (size -1) and CQL's *empty* value (size 0), which only texts and blobs distinguish from null, give an invalid row. A loop returns
+`FINE`, or the first row whose size or content does not fit its type.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def find_not_ascii(data: Bytes, starts: Numbers, sizes: Numbers) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def _load_signed_vint(data: Pointer, at: int, size: int) -> int:
-    """A number of variable length whose last bit is its sign."""
+    """Read a variable-length number whose last bit is its sign."""
     raw = np.uint64(load_vint(data, at, size))
     return as_signed(raw >> _ONE) ^ -as_signed(raw & _ONE)
 

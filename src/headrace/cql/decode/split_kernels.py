@@ -1,8 +1,8 @@
-"""The compiled loops that find the parts of serialised values: elements, keys, fields.
+"""Compiled loops that find the parts of serialized values: elements, keys, fields.
 
-Nothing is copied: a part is where it starts and how long it is, in the same bytes as the whole; a size of -1 is null. Every length is
-checked against the end of its own row before it is used. A loop answers `FINE`, or which row cannot be read: the row's number if it is
-damaged, `EXTRA - row` if bytes are left over after its last part.
+Nothing is copied: a part is a start and a size in the same bytes; a size of -1 is null. Every length is checked against the end of its row
+before it is used. A loop returns `FINE`, or the row that cannot be read: the row's number if it is malformed, `EXTRA - row` if bytes
+remain after its last part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def load_length(data: Pointer, at: int, limit: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64)", inlined=True)
 def vint_size(data: Pointer, at: int) -> int:
-    """How many bytes the number of variable length at `at` has: one more than the ones its first byte begins with."""
+    """Return the size of the variable-length number at `at`: one more than the leading ones of its first byte."""
     first = byte_at(data, at)
     size = 1
     while size < 9 and first & (256 >> size):
@@ -50,7 +50,7 @@ def load_vint(data: Pointer, at: int, size: int) -> int:
 
 @compiled(f"int64({CELLS}, int64, int64[::1])")
 def count_elements(data: Bytes, starts: Numbers, sizes: Numbers, parts: int, offsets: Numbers) -> int:
-    """How many elements of `parts` values each collection says it has, summed up; none says more than its bytes could hold."""
+    """Return the running total of elements of `parts` values per collection; a count above what the bytes can hold is an error."""
     buf, limit = pointer_to(data), len(data)
     offsets[0] = 0
     for row in range(len(starts)):
@@ -124,7 +124,7 @@ def split_fields(data: Bytes, starts: Numbers, sizes: Numbers, count: int, part_
 def split_vectors(
     data: Bytes, starts: Numbers, sizes: Numbers, count: int, offsets: Numbers, part_starts: Numbers, part_sizes: Numbers
 ) -> int:
-    """Where the elements of vectors lie whose elements have sizes of their own, each before its element as a vint."""
+    """Find the elements of vectors whose elements have sizes of their own, each prefixed as a vint."""
     buf = pointer_to(data)
     to = 0
     offsets[0] = 0

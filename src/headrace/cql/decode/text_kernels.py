@@ -1,7 +1,7 @@
-"""The compiled loops from serialised values to text: whole numbers of any size, decimals, addresses of the internet.
+"""Compiled loops from serialized values to text: integers of any size, decimals, IP addresses.
 
-The texts are those of Python's `str(int)`, `str(Decimal)` (also Java's `BigDecimal.toString`) and glibc's `inet_ntop`: nothing is
-rounded, and the text gives the same value back, a decimal's scale included. Callers give room for the longest possible text.
+The texts are those of Python's `str(int)`, `str(Decimal)` (also Java's `BigDecimal.toString`) and glibc's `inet_ntop`. Nothing is rounded,
+and the text gives the same value back, including a decimal's scale. Callers provide room for the longest possible text.
 """
 
 from __future__ import annotations
@@ -192,7 +192,7 @@ def _word(data: Pointer, at: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, CPointer(uint8), int64)")
 def _put_v6(data: Pointer, at: int, out: Pointer, to: int) -> int:
-    """Eight groups, the first longest run of zeros left out; old addresses in new ones with points."""
+    """Write eight groups without the first longest run of zeros; embedded IPv4 addresses with dots."""
     best, longest, run = -1, 1, 0
     for group in range(8):
         run = run + 1 if _word(data, at + 2 * group) == 0 else 0

@@ -1,9 +1,9 @@
-"""The compiled reader of Avro's binary encoding: runs a schema's program over bodies, into columns.
+"""The compiled decoder of Avro's binary encoding: runs a schema's program over bodies, into columns.
 
-Invariant: nothing is read outside of a body (or of the program's own constants), nothing is written past a buffer: every length and number
-from the input is checked against what is left, and every write against the room there is. A record that cannot be read leaves no trace but
-its reason: what it had put into nested levels is taken back, and its row is NULL. When a buffer is full the kernel stops before that record
-and goes on with it after the buffer has grown. The work for a record is bounded by its bytes.
+Invariant: nothing is read outside of a body (or the program's constants), and nothing is written past a buffer. Every length and number of
+the input is checked against the remaining bytes, and every write against the remaining room. A record that cannot be decoded leaves only
+its reason: its values in nested levels are removed, and its row is NULL. When a buffer is full, the kernel stops before that record and
+resumes after the buffer has grown. The work per record is bounded by its bytes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ONE, _SEVEN, _LOW = np.uint64(1), np.uint64(7), np.uint64(0x7F)
 
 @compiled("Tuple((int64, int64))(CPointer(uint8), int64, int64)", inlined=True)
 def _number(buf: Pointer, pos: int, end: int) -> tuple[int, int]:
-    """The place after the number at `pos`, and the number; or minus what is wrong with it."""
+    """Return the position after the number at `pos`, and the number; or a negative error code."""
     if pos >= end:
         return -o.TRUNCATED, 0
     byte = byte_at(buf, pos)
@@ -81,7 +81,7 @@ def _put_run(cols: Slots, line: int, at: int, buf: Pointer, pos: int, size: int,
 
 @compiled("int64(CPointer(int64), int64, int64, int64, int64)", inlined=True)
 def _put_number(cols: Slots, op: int, line: int, at: int, number: int) -> int:
-    """A number in the form that the step says; 0, or minus what is wrong with it."""
+    """Store a number in the step's form; return 0, or a negative error code."""
     values = pointer_at(cols[line + o.C_VALUES])
     if op == o.LONG:
         store_int64(values, 8 * at, number)
@@ -101,7 +101,7 @@ def _put_number(cols: Slots, op: int, line: int, at: int, number: int) -> int:
 
 @compiled("int64(CPointer(int64), int64, int64, int64, CPointer(uint8), int64)", inlined=True)
 def _put_float(cols: Slots, op: int, line: int, at: int, buf: Pointer, pos: int) -> int:
-    """A float or double that is all there; the place after it."""
+    """Store a float or double whose bytes are complete; return the position after it."""
     values = pointer_at(cols[line + o.C_VALUES])
     if op == o.DOUBLE:
         store_int64(values, 8 * at, as_signed(load_word(buf, pos)))
@@ -116,9 +116,9 @@ def _put_float(cols: Slots, op: int, line: int, at: int, buf: Pointer, pos: int)
 
 @compiled("int64(CPointer(int64), int64, CPointer(int64), CPointer(int64), int64, int64, CPointer(int64), int64, CPointer(int64))")
 def _run(program: Slots, step: int, cols: Slots, levels: Slots, constants: int, start: int, body: Slots, tables: int, state: Slots) -> int:
-    """Run the program from a step on; the place after what was read, minus what is wrong, or _NO_ROOM.
+    """Run the program from a step; return the position after the value, a negative error code, or _NO_ROOM.
 
-    body: address, end and limit of what is read. Constants and tables are addresses.
+    body: address, end and limit of the input. Constants and tables are addresses.
     """
     left = stack_slots(64)
     message, pos = pointer_at(body[0]), start
@@ -202,7 +202,7 @@ def _run(program: Slots, step: int, cols: Slots, levels: Slots, constants: int, 
                 if pos < 0:
                     return pos
                 if number < 0:
-                    # A block of so many items and bytes; the bytes are for those who skip it.
+                    # A block with a count of items and bytes; the bytes are for skipping it.
                     number = -number
                     pos, size = _number(buf, pos, end)
                     if pos < 0:
@@ -256,7 +256,7 @@ def _run(program: Slots, step: int, cols: Slots, levels: Slots, constants: int, 
 
 @compiled("void(CPointer(int64), int64, CPointer(int64), CPointer(int64))")
 def _take_back(cols: Slots, columns: int, levels: Slots, before: Slots) -> None:
-    """Nested levels as they were before the record, and their bits as of values that are there."""
+    """Restore nested levels and their validity bits to the state before the record."""
     for c in range(columns):
         line = c * o.C_LINE
         level = cols[line]
@@ -297,10 +297,10 @@ def decode_rows(
     before: Numbers,
     state: Numbers,
 ) -> None:
-    """Read bodies state[AT] to `rows`; state[STATUS] says why it stopped.
+    """Decode bodies state[AT] to `rows`; state[STATUS] is the reason for stopping.
 
-    data, offsets, validity: addresses of an Arrow array's buffers (validity 0: nothing is NULL), `first` its offset; skip: bytes before
-    each body. null_step: the part of the program that makes a row NULL. reasons: what is wrong with each row.
+    data, offsets, validity: addresses of an Arrow array's buffers (validity 0: no NULLs), `first` its offset; skip: bytes before each
+    body. null_step: the part of the program that makes a row NULL. reasons: the error code of each row.
     """
     steps, columns, counts, kept, note = slots_of(program), slots_of(cols), slots_of(levels), slots_of(before), slots_of(state)
     bounds, known = pointer_at(offsets), pointer_at(validity)

@@ -1,7 +1,7 @@
-"""The compiled writer of Avro's binary encoding: runs a program over Arrow columns, row by row, into one buffer.
+"""The compiled encoder of Avro's binary encoding: runs a program over Arrow columns, row by row, into one buffer.
 
-Invariant: nothing is written past the buffer's end. When a row does not fit, the kernel stops before it and goes on with it in a larger
-buffer. Columns are read where the program's levels say they have values: the caller has checked that they are long enough.
+Invariant: nothing is written past the buffer's end. When a row does not fit, the kernel stops before it and resumes with a larger buffer.
+Columns are read at the indexes of the program's levels; the caller has checked that they are long enough.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ONE, _SEVEN, _LOW, _MORE = np.uint64(1), np.uint64(7), np.uint64(0x7F), np.uint
 
 @compiled("int64(CPointer(uint8), int64, int64)", inlined=True)
 def _put_number(out: Pointer, at: int, number: int) -> int:
-    """An int or a long; the place after it. The caller has checked that there is room for the longest."""
+    """Write an int or a long; return the position after it. The caller has checked the room for the longest."""
     word = np.uint64(number << 1 ^ number >> 63)
     while word >= _MORE:
         store_int8(out, at, as_signed(word & _LOW | _MORE))
@@ -42,7 +42,7 @@ def _is_there(cols: Slots, line: int, at: int) -> bool:
 
 @compiled("int64(CPointer(int64), CPointer(int64), CPointer(int64), int64, CPointer(uint8), int64, int64, CPointer(int64))")
 def _write(program: Slots, cols: Slots, index: Slots, constants: int, out: Pointer, at: int, room: int, state: Slots) -> int:
-    """Write the row index[0] at out[at:]; the place after it, or _NO_ROOM, or _MISSING: a value that must be there is not."""
+    """Write the row index[0] at out[at:]; return the position after it, _NO_ROOM, or _MISSING if a required value is NULL."""
     ends = stack_slots(64)
     step = tally = 0
     while True:
@@ -131,7 +131,7 @@ def encode_rows(
     offsets: npt.NDArray[np.int32],
     state: Numbers,
 ) -> None:
-    """Write rows state[AT] to `rows` behind each other; state[STATUS] says why it stopped. index: a cell for each level."""
+    """Write rows state[AT] to `rows` one after the other; state[STATUS] is the reason for stopping. index: one cell per level."""
     steps, columns, cells, note, target, room = (
         slots_of(program),
         slots_of(cols),

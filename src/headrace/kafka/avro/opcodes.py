@@ -1,8 +1,8 @@
-"""The words in which programs and compiled readers and writers of Avro speak. Compiled into the kernels.
+"""Opcodes and table layouts shared by Avro programs and the compiled kernels.
 
-A program is a flat table of steps of four numbers: what to do, and up to three operands. A column is a line of numbers: where its buffers
-are, and to which level it belongs. A level is a run of values that grow together: level 0 the records, any other the items of an array or
-the entries of a map, in all records one after the other.
+A program is a flat table of steps of four numbers: an opcode and up to three operands. A column is a line of numbers: its buffers and its
+level. A level is a run of values that grow together: level 0 holds the records, each other level the items of an array or the entries of a
+map, of all records in sequence.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 STEP: Final = 4
 
-# Steps of reading. a is a column unless it says otherwise.
+# Decoder steps. a is a column unless noted otherwise.
 (
     END,
     INT,  # a number of 32 bits, kept in 4 bytes
@@ -78,7 +78,7 @@ DONE, LEVEL_FULL, DATA_FULL, WRONG = range(4)
 MOST_EMPTY_ITEMS: Final = 1 << 20
 """How many items that take no bytes a record may have: nothing else would bound them."""
 
-# Steps of writing. a is a column unless it says otherwise.
+# Encoder steps. a is a column unless noted otherwise.
 (
     W_END,
     W_INT,  # from 4 bytes

@@ -1,8 +1,8 @@
-"""JSON's grammar, compiled: where a value ends, and what is wrong with one that is none.
+"""JSON's grammar, compiled: where a value ends, or why it is invalid.
 
-Every byte is checked against the grammar and UTF-8: texts that Python's own parser refuses are refused, and no others but halves
-of surrogate pairs (which no text of a database holds) and values nested deeper than 512 levels. Functions take where a value begins, which
-lies before the limit, and answer where it ends or a negative number, which says what is wrong.
+Every byte is checked against the grammar and UTF-8. Texts that Python's parser rejects are rejected, and also unpaired surrogates (which
+no database text holds) and values nested deeper than 512 levels. Functions take the start of a value, which lies before the limit, and
+return its end or a negative error code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from headrace.kernels.memory import Slots
 from headrace.kernels.pointers import Pointer, as_signed, byte_at, compiled, load_word, stack_slots, trailing_zeros
 
 ABSENT, NULL, TRUE, FALSE, WHOLE, NUMBER, TEXT, ESCAPED, OBJECT, ARRAY = range(10)
-"""What is at a place: nothing; a literal; a number without and with a fraction or an exponent; a text without and with escapes; a
+"""The JSON type at a position: none; a literal; an integer; a number with a fraction or an exponent; a text without and with escapes; a
 container."""
 
 OK, SYNTAX, CUT, CONTROL, ESCAPE, SURROGATE, UTF8, TWICE, DEEP, TRAILING, NO_OBJECT = range(0, -11, -1)
@@ -42,7 +42,7 @@ def after_space(buf: Pointer, at: int, limit: int) -> int:
 
 @compiled("int64(int64)", inlined=True)
 def hex_digit(byte: int) -> int:
-    """The number that a hexadecimal digit stands for; -1 for another character."""
+    """Return the value of a hexadecimal digit; -1 for another character."""
     if 48 <= byte <= 57:
         return byte - 48
     low = byte | 32
@@ -107,7 +107,7 @@ def _after_character(buf: Pointer, at: int, limit: int) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, CPointer(int64))")
 def text_end(buf: Pointer, at: int, limit: int, kind: Slots) -> int:
-    """Where the closing quote of a text is whose first character is at `at`; its kind in `kind[0]`."""
+    """Return the position of the closing quote of a text whose first character is at `at`; its type goes to `kind[0]`."""
     kind[0] = TEXT
     while True:
         while at + 8 <= limit:
@@ -277,7 +277,7 @@ def after_value(buf: Pointer, at: int, limit: int, kind: Slots) -> int:
 
 @compiled("int64(CPointer(uint8), int64, int64, CPointer(uint8), int64)")
 def unescape(buf: Pointer, at: int, end: int, out: Pointer, to: int) -> int:
-    """A checked text without its escapes, to `out`, which has room for it as it is; where it ends there."""
+    """Write a checked text without its escapes to `out`, which has room for the escaped form; return its end there."""
     while at < end:
         byte = byte_at(buf, at)
         if byte != 92:

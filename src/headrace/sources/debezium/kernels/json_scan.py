@@ -1,8 +1,8 @@
-"""The compiled scan of JSON texts: each is read once, checked whole, and where its wanted values lie is noted.
+"""The compiled scan of JSON texts: each is read once and checked completely, and the positions of requested values are recorded.
 
-What is wanted is a *program*: a tree of objects whose members lead to a slot (note the value's place) and perhaps to another object.
-Members are expected in the program's order, which is the order in which a connector writes them; any other order, space and escaped names
-are right too, only slower. A text that is not JSON is never half read. Nothing is converted here: what a place holds is for `json_values`.
+The request is a *program*: a tree of objects whose members lead to a slot (record the value's position) and possibly to another object.
+Members are expected in the program's order, in which a connector writes them; any other order, whitespace and escaped names also work, but
+slower. A text that is not JSON is never read in part. Nothing is converted here; `json_values` does that.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ FIRST, COUNT, STRICT, NODE_COLUMNS = range(4)
 NAME_AT, NAME_SIZE, PLAIN, CHILD, SLOT, MEMBER_COLUMNS = range(6)
 """Columns of a program's members: the name, whether it is written without escapes, the node below (or -1), the slot."""
 SCHEMA_AT, SCHEMA_END, PAYLOAD_AT, PAYLOAD_END, UNLIKE, WRAP_COLUMNS = range(6)
-"""What `unwrap` answers: the schema's and the payload's places (zero if a text is not wrapped), whether the schema is unlike the one
-before."""
+"""Output of `unwrap`: the positions of schema and payload (zero if a text is not wrapped), and whether the schema differs from the
+previous one."""
 
 READ = "Array(uint8, 1, 'C', readonly=True)"
 """Bytes that others own; they may be writable too."""
@@ -84,9 +84,9 @@ def scan(
     unknown: Table,
     scratch_data: Bytes,
 ) -> None:
-    """Scan the texts data[starts[i]:stops[i]) by a program. For text i and slot s: the place [begins[s, i], ends[s, i]) of a value of
-    kind kinds[s, i], all zero before; counts[s, k]: how many values of each kind; status[i]: what is wrong, and where; unknown[i]: the
-    first name that a strict node does not list. Rows of `begins`, `ends` and `kinds` may be longer than there are texts."""
+    """Scan the texts data[starts[i]:stops[i]) with a program. For text i and slot s: the position [begins[s, i], ends[s, i]) of a value of
+    type kinds[s, i], all zero before; counts[s, k]: the number of values of each type; status[i]: error code and position; unknown[i]: the
+    first name that a strict node does not list. Rows of `begins`, `ends` and `kinds` may be longer than the number of texts."""
     buf, names, scratch = pointer_to(data), pointer_to(names_data), pointer_to(scratch_data)
     names_size, scratch_size = len(names_data), len(scratch_data)
     nodes, members, counts = slots_of(nodes_table), slots_of(members_table), slots_of(counts_table)
@@ -132,7 +132,7 @@ def scan(
             first, count = nodes[node + FIRST], nodes[node + COUNT]
             expected = stack_next[level]
             found = -1
-            # A member may be left out: the one after it is as likely as any.
+            # A member may be missing: try the next one first.
             last = min(expected + 2, first + count)
             while expected < last:
                 member = expected * MEMBER_COLUMNS

@@ -1,7 +1,7 @@
-"""The compiled conversion of JSON values whose places were noted: numbers to int64, texts and raw tokens to Arrow's string buffers.
+"""The compiled conversion of JSON values at recorded positions: numbers to int64, texts and raw tokens to Arrow's string buffers.
 
-A value of a kind that its column does not take is not converted and is marked in `bad`; the caller refuses its record. Places were checked
-by the scan: nothing here looks beyond them.
+A value of a type that its column does not accept is not converted and is marked in `bad`; the caller rejects its record. The scan has
+checked the positions: nothing outside of them is read.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FINE, WRONG_KIND, TOO_BIG = range(3)
 _U64 = np.uint64
 _LEAST = -(1 << 63)
 _AHEAD = 16
-"""So many values ahead memory is asked for: those of one column are as far apart as their texts."""
+"""Prefetch distance in values: values of one column are as far apart as their texts."""
 
 
 def _type_prefetch(typingctx: Any, buf: Any, at: Any) -> Any:
@@ -46,7 +46,7 @@ _prefetch = cast(Callable[[Pointer, int], None], intrinsic(_type_prefetch))
 
 @compiled("boolean(CPointer(uint8), int64, int64, int64[::1], int64)", inlined=True)
 def _whole(buf: Pointer, at: int, end: int, out: Table, i: int) -> bool:
-    """The number at a place, to out[i]; False if it does not fit."""
+    """Parse the integer at a position into out[i]; return False if it does not fit."""
     negative = byte_at(buf, at) == 45
     if negative:
         at += 1
@@ -108,7 +108,7 @@ def pick(
     out_ends: Places,
     out_kinds: Kinds,
 ) -> None:
-    """The places of the first where the mask is not 0, of the other elsewhere."""
+    """Take positions of the first where the mask is not 0, of the other elsewhere."""
     for i in range(len(mask)):
         first = mask[i] != 0
         out_begins[i] = begins[i] if first else other_begins[i]
@@ -120,8 +120,8 @@ def pick(
 def copy_tokens(
     data: Bytes, begins: Places, ends: Places, kinds: Kinds, taken: int, offsets: Places, out_data: Bytes, valid: Kinds, bad: Kinds
 ) -> int:
-    """Values of the kinds in the bit set `taken`, one after the other, to `out_data`: texts without their escapes, all else as it is
-    written. How many are bad."""
+    """Write values of the types in the bit set `taken` one after the other to `out_data`: texts unescaped, others as written. Return the
+    number of bad ones."""
     buf, out = pointer_to(data), pointer_to(out_data)
     limit, out_limit = len(data), len(out_data)
     count, to = 0, 0

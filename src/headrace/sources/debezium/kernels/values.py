@@ -19,7 +19,7 @@ READ: Final = "Array(uint8, 1, 'C', readonly=True), int64[::1]"
 FINE, BAD, UNUSUAL = range(3)
 """What `state` holds of decimals in digits: read; no such number; a number, perhaps, that only a slower way can read."""
 PAD: Final = 64
-"""What stands in an alphabet for the sign that fills up; larger numbers are no letters."""
+"""Code of the padding character in an alphabet; larger codes are invalid characters."""
 _MOST_DIGITS = 18
 _ZERO, _NINE, _POINT, _PLUS, _MINUS, _E, _SMALL_E = 48, 57, 46, 43, 45, 69, 101
 
@@ -94,7 +94,7 @@ def read_digits(data: Bytes, offsets: Offsets, before: int, scale: int, out: Off
             at += 1
         if at < end and data[at] == _POINT:
             at += 1
-            # A point alone, or one that nothing follows, is no number of ours.
+            # A point must be followed by a digit.
             if at == end:
                 digits = 0
             while at < end and _ZERO <= data[at] <= _NINE and fraction < scale and whole + fraction <= _MOST_DIGITS:
