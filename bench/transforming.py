@@ -117,7 +117,7 @@ def _passage(target: Target, engine: EmbeddedServer, database: str, text: str) -
     transforms = parse_settings(text, "bench").transforms
     schemas = {schema.name: schema for schema in capture_tables(target)}
     shaper = BlockTransformer(transforms, Salts())
-    shapes = {name: shaper.shape(schema) for name, schema in schemas.items()}
+    shapes = {name: shaper.plan(schema) for name, schema in schemas.items()}
     sink = ClickHouseSink(target_of(engine, database=database), ClickHouseOptions())
     shown = [shape.schema for shape in shapes.values()]
     sink.prepare(shown)

@@ -24,7 +24,7 @@ def transform_alteration(told: Alteration, before: TransformPlan, after: Transfo
     """The alteration of what the sink holds."""
     altered_columns = {altered_column.column.name: altered_column for altered_column in told.altered_columns}
     _check_renamed(told, before, after)
-    made = tuple(_fate(told, altered_columns, output, before) for output in after.outputs)
+    made = tuple(_altered_column(told, altered_columns, output, before) for output in after.outputs)
     return replace(told, before=before.schema, after=after.schema, altered_columns=made)
 
 
@@ -40,7 +40,7 @@ def reread_reason(told: Alteration, before: TransformPlan, after: TransformPlan)
 def _check_renamed(told: Alteration, before: TransformPlan, after: TransformPlan) -> None:
     """A column under another name must be treated as it was under the old one."""
     was, now = _by_source(before), _by_source(after)
-    carried_before, carried = ({column.name for column in shape.source.columns} for shape in (before, after))
+    carried_before, carried = ({column.name for column in plan.source.columns} for plan in (before, after))
     for altered_column in told.altered_columns:
         name, origin = altered_column.column.name, altered_column.origin
         if origin is None or origin == name or origin not in carried_before or name not in carried:
@@ -54,13 +54,15 @@ def _check_renamed(told: Alteration, before: TransformPlan, after: TransformPlan
             )
 
 
-def _by_source(shape: TransformPlan) -> dict[str, OutputColumn]:
-    return {output.source: output for output in shape.outputs if output.source}
+def _by_source(plan: TransformPlan) -> dict[str, OutputColumn]:
+    return {output.source: output for output in plan.outputs if output.source}
 
 
-def _fate(told: Alteration, altered_columns: dict[str, AlteredColumn], output: OutputColumn, before: TransformPlan) -> AlteredColumn:
+def _altered_column(
+    told: Alteration, altered_columns: dict[str, AlteredColumn], output: OutputColumn, before: TransformPlan
+) -> AlteredColumn:
     if output.expression:
-        return _computed_fate(told, altered_columns, output, before)
+        return _altered_computed_column(told, altered_columns, output, before)
     altered_column = altered_columns[output.source]
     if altered_column.origin is None:
         return AlteredColumn(
@@ -73,7 +75,7 @@ def _fate(told: Alteration, altered_columns: dict[str, AlteredColumn], output: O
     return AlteredColumn(output.column, was.column.name, effect)
 
 
-def _computed_fate(
+def _altered_computed_column(
     told: Alteration, altered_columns: dict[str, AlteredColumn], output: OutputColumn, before: TransformPlan
 ) -> AlteredColumn:
     was = next((one for one in before.outputs if one.column.name == output.column.name), None)
@@ -89,13 +91,13 @@ def _computed_fate(
 def _masked_fill_value(output: OutputColumn, effect: Effect) -> Effect:
     """What a new column that is masked or hashed holds: NULL stays NULL, of other values only the source knows."""
     filled_with_null = isinstance(effect, BackfillValue) and effect.value is None
-    hidden = isinstance(output.treatment, Mask) and output.treatment.kind is MaskKind.NULL
+    hidden = isinstance(output.masking, Mask) and output.masking.kind is MaskKind.NULL
     return BackfillValue(None) if filled_with_null or hidden else UnknownValues("it is masked or hashed, and new")
 
 
 def _masked_effect(told: Alteration, altered_column: AlteredColumn, output: OutputColumn) -> Effect:
     assert altered_column.origin is not None
-    mask = output.treatment if isinstance(output.treatment, Mask) else None
+    mask = output.masking if isinstance(output.masking, Mask) else None
     if mask is not None and mask.kind is MaskKind.NULL:
         return Unchanged()
     same_nulls = isinstance(altered_column.effect, Unchanged)

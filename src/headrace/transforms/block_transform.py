@@ -1,4 +1,4 @@
-"""Blocks through a table's shape: which images the sink gets, as what, and with which columns.
+"""Applies a transform plan to change blocks: which images the sink receives, with which operation and columns.
 
 Invariant: after every block the sink holds exactly the rows of the source for which the filter is true, transformed. So what a filter
 does to an update depends on both of its images: one that leaves the filter is a deletion, one that enters it an insertion, one that was
@@ -40,25 +40,25 @@ class BlockTransformer:
     """Whether an update comes with its before image whenever a column changed that the filter is about, and deletions with whole rows. Else
     what may be in the sink is deleted there, which does no harm where it is not."""
 
-    def shape(self, schema: TableSchema) -> TransformPlan:
+    def plan(self, schema: TableSchema) -> TransformPlan:
         """What becomes of a table."""
         return plan_transform(self.transforms.of(schema.name), schema)
 
     def __call__(self, block: ChangeBlock) -> ChangeBlock:
         """The block as the sink gets it; without images, if it gets none of them."""
-        return self.shaped(block)[0]
+        return self.transform(block)[0]
 
-    def shaped(self, block: ChangeBlock) -> tuple[ChangeBlock, Rows | None]:
+    def transform(self, block: ChangeBlock) -> tuple[ChangeBlock, Rows | None]:
         """The block as the sink gets it, and which of the images those are; None: all."""
-        shape = self.shape(block.schema)
-        if shape.is_plain:
+        plan = self.plan(block.schema)
+        if plan.is_plain:
             return block, None
-        evaluation, op = PlanEvaluator(shape, self.salts), np.asarray(block.op)
+        evaluation, op = PlanEvaluator(plan, self.salts), np.asarray(block.op)
         kept = np.ones(block.rows, dtype=bool)
-        if shape.filter:
+        if plan.filter:
             kept, op = filtered(op, evaluation.passing(block), whole=self.whole)
         moving = self.moving.get(block.schema.name, ())
-        sources = {output.column.name: output.source for output in shape.outputs if output.is_plain}
+        sources = {output.column.name: output.source for output in plan.outputs if output.is_plain}
         # Skip copying images where the source's own values show which rows move.
         early = all(name in sources for name in moving)
         if moving and early:
@@ -67,7 +67,7 @@ class BlockTransformer:
         if not kept.all():
             rows = np.flatnonzero(kept)
             block, op = block.taken(rows), op[rows]
-        made = replace(block, schema=shape.schema, op=pa.array(op, pa.uint8()), images=evaluation.images(block))
+        made = replace(block, schema=plan.schema, op=pa.array(op, pa.uint8()), images=evaluation.images(block))
         if not moving or early:
             return made, rows
         needed = _moving_images(made, np.ones(made.rows, dtype=bool), op, moving)
@@ -75,22 +75,22 @@ class BlockTransformer:
             return made, rows
         return made.taken(needed), np.flatnonzero(needed) if rows is None else rows[needed]
 
-    def shaped_rows(self, schema: TableSchema, rows: pa.Table) -> pa.Table:
+    def transform_rows(self, schema: TableSchema, rows: pa.Table) -> pa.Table:
         """Rows of a table as the sink shall have them."""
-        shape = self.shape(schema)
-        if shape.is_plain:
+        plan = self.plan(schema)
+        if plan.is_plain:
             return rows
-        evaluation = PlanEvaluator(shape, self.salts)
+        evaluation = PlanEvaluator(plan, self.salts)
         batches = []
         for batch in rows.combine_chunks().to_batches():
             count = batch.num_rows
             images = pa.RecordBatch.from_arrays(batch.columns, schema=schema.arrow_schema)
             none = pa.repeat(pa.scalar(0, pa.uint64()), count)
             block = ChangeBlock(schema, images, pa.repeat(pa.scalar(int(Op.SNAPSHOT), pa.uint8()), count), none, none.cast(pa.int64()))
-            if shape.filter:
+            if plan.filter:
                 block = block.taken(evaluation.passing(block))
             batches.append(evaluation.images(block))
-        return pa.Table.from_batches(batches, schema=shape.schema.arrow_schema)
+        return pa.Table.from_batches(batches, schema=plan.schema.arrow_schema)
 
 
 def _moving_images(block: ChangeBlock, kept: Mask, op: npt.NDArray[np.uint8], moving: Sequence[str]) -> Mask:

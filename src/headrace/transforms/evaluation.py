@@ -31,64 +31,64 @@ _TRY: Final = "correct the row in the source, or let the expression give NULL fo
 
 @dataclass(frozen=True, slots=True)
 class PlanEvaluator:
-    """One table's shape, at work."""
+    """Evaluates one table's plan."""
 
-    shape: TransformPlan
+    plan: TransformPlan
     salts: Salts
 
     def passing(self, block: ChangeBlock) -> npt.NDArray[np.bool_]:
         """Which images the filter is true for."""
-        shape = self.shape
-        text = f"({shape.filter}\n) IS TRUE"
-        [found] = self._evaluate([text], self._columns(block.images, shape.filter_inputs), (), block, ["filter"])
+        plan = self.plan
+        text = f"({plan.filter}\n) IS TRUE"
+        [found] = self._evaluate([text], self._columns(block.images, plan.filter_inputs), (), block, ["filter"])
         return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)
 
     def images(self, block: ChangeBlock) -> pa.RecordBatch:
         """The images with the columns that the sink has."""
-        engaged = [output for output in self.shape.outputs if output.expression or isinstance(output.treatment, Hash)]
+        engaged = [output for output in self.plan.outputs if output.expression or isinstance(output.masking, Hash)]
         made = dict(zip([output.column.name for output in engaged], self._engaged(block, engaged), strict=True)) if engaged else {}
-        arrays = [made[one.column.name] if one.column.name in made else self._plain(block, one) for one in self.shape.outputs]
-        for output, array in zip(self.shape.outputs, arrays, strict=True):
+        arrays = [made[one.column.name] if one.column.name in made else self._plain(block, one) for one in self.plan.outputs]
+        for output, array in zip(self.plan.outputs, arrays, strict=True):
             if output.expression and not output.column.nullable and array.null_count:
                 raise self._failed(block, output, int(np.argmax(array.is_null().to_numpy(zero_copy_only=False))), "it is NULL", "")
-        return pa.RecordBatch.from_arrays(arrays, schema=self.shape.schema.arrow_schema)
+        return pa.RecordBatch.from_arrays(arrays, schema=self.plan.schema.arrow_schema)
 
     def _plain(self, block: ChangeBlock, output: OutputColumn) -> Any:
         array = block.images.column(output.source)
-        if isinstance(output.treatment, Mask):
-            return masked(self.shape.source.column(output.source), output.treatment, array)
+        if isinstance(output.masking, Mask):
+            return masked(self.plan.source.column(output.source), output.masking, array)
         return array
 
     def _engaged(self, block: ChangeBlock, outputs: Sequence[OutputColumn]) -> list[Any]:
         """The columns that the engine makes, all at once."""
         inputs = tuple(dict.fromkeys(name for output in outputs if output.expression for name in output.inputs))
         columns = self._columns(block.images, inputs)
-        salt = self.salts.of(self.shape.salt)
+        salt = self.salts.of(self.plan.salt)
         texts: list[str] = []
         parameters: list[str | bytes] = []
         for place, output in enumerate(outputs):
             if output.expression:
                 texts.append(output.expression)
                 continue
-            source = self.shape.source.column(output.source)
+            source = self.plan.source.column(output.source)
             name = f"hashed {place} {source.name}"
             columns = columns.append_column(name, [hash_input(source, block.images.column(source.name))])
             if salt:
                 parameters.append(salt_for(source, salt))
-            assert isinstance(output.treatment, Hash)
+            assert isinstance(output.masking, Hash)
             quoted = '"' + name.replace('"', '""') + '"'
-            texts.append(hash_expression(output.treatment, quoted, len(parameters) if salt else None))
+            texts.append(hash_expression(output.masking, quoted, len(parameters) if salt else None))
         names = [f"computed.{output.column.name}" if output.expression else f"hash.{output.source}" for output in outputs]
         found = self._evaluate(texts, columns, parameters, block, names)
         return [
-            hashed(output.treatment, array) if isinstance(output.treatment, Hash) else from_engine(output.column, array)
+            hashed(output.masking, array) if isinstance(output.masking, Hash) else from_engine(output.column, array)
             for output, array in zip(outputs, found, strict=True)
         ]
 
     def _columns(self, images: pa.RecordBatch, names: Sequence[str]) -> pa.Table:
         if not names:
             return pa.table({NO_COLUMN.name: pa.nulls(images.num_rows, pa.int8())})
-        return pa.table({name: to_engine(self.shape.source.column(name))(images.column(name)) for name in names})
+        return pa.table({name: to_engine(self.plan.source.column(name))(images.column(name)) for name in names})
 
     def _evaluate(
         self, texts: Sequence[str], columns: pa.Table, parameters: Sequence[str | bytes], block: ChangeBlock, names: Sequence[str]
@@ -112,25 +112,23 @@ class PlanEvaluator:
                 else:
                     start, count = start + half, count - half
             said = _failure(text, columns.slice(start, count)) or said
-            output = next((one for one in self.shape.outputs if f"computed.{one.column.name}" == name), None)
-            return self._failed(block, output, start, said, text if output is not None else self.shape.filter)
-        return DefiniteError("the transforms fail", place=error_location(self.shape.source.name, ", ".join(names)), hint="please report it")
+            output = next((one for one in self.plan.outputs if f"computed.{one.column.name}" == name), None)
+            return self._failed(block, output, start, said, text if output is not None else self.plan.filter)
+        return DefiniteError("the transforms fail", place=error_location(self.plan.source.name, ", ".join(names)), hint="please report it")
 
     def _failed(self, block: ChangeBlock, output: OutputColumn | None, row: int, said: str, text: str) -> DefiniteError:
-        name, shape = ("filter" if output is None else f"computed.{output.column.name}"), self.shape
-        inputs = shape.filter_inputs if output is None else output.inputs
-        shown = {one.source for one in shape.outputs if one.is_plain}
+        name, plan = ("filter" if output is None else f"computed.{output.column.name}"), self.plan
+        inputs = plan.filter_inputs if output is None else output.inputs
+        shown = {one.source for one in plan.outputs if one.is_plain}
         if not shown.issuperset(inputs):
             # The engine quotes values, and these are not to be seen.
             said = "it fails at a value that is not shown here"
         version = int(block.version[row].as_py())
         _, file, offset = unpack_version(version)
         where = f"log file {file}, offset {offset}"
-        key = _key_text(block, row) if shown.issuperset(shape.source.row_key) else ""
+        key = _key_text(block, row) if shown.issuperset(plan.source.row_key) else ""
         place = (
-            f"{error_location(shape.source.name, name)}, row {key}, {where}"
-            if key
-            else f"{error_location(shape.source.name, name)}, {where}"
+            f"{error_location(plan.source.name, name)}, row {key}, {where}" if key else f"{error_location(plan.source.name, name)}, {where}"
         )
         # All rows of a snapshot have the same position.
         event = "" if block.op[row].as_py() == Op.SNAPSHOT else row_place(version)

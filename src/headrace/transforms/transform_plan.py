@@ -34,7 +34,7 @@ class OutputColumn:
     column: Column
     source: str
     """The source column that it carries or replaces; empty for a computed column with a new name."""
-    treatment: Masking | None = None
+    masking: Masking | None = None
     expression: str = ""
     inputs: tuple[str, ...] = ()
     """The source columns that its value depends on."""
@@ -42,12 +42,12 @@ class OutputColumn:
     @property
     def is_plain(self) -> bool:
         """Whether it holds the source's values."""
-        return self.treatment is None and not self.expression
+        return self.masking is None and not self.expression
 
     @property
     def how(self) -> tuple[object, ...]:
         """Identifies how the column is made; two equal values give equal columns."""
-        return self.treatment, self.expression, self.inputs if self.expression else ()
+        return self.masking, self.expression, self.inputs if self.expression else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ def plan_transform(options: TransformOptions, schema: TableSchema) -> TransformP
     """What the choices make of a table; `DefiniteError` if they do not fit it."""
     if options.is_empty:
         return identity_plan(schema)
-    return _PlanBuilder(options, schema).shape()
+    return _PlanBuilder(options, schema).build()
 
 
 def unmatched_columns(options: TransformOptions, schema: TableSchema) -> list[tuple[str, str]]:
@@ -106,7 +106,7 @@ def unmatched_columns(options: TransformOptions, schema: TableSchema) -> list[tu
 
 
 class _PlanBuilder:
-    """The making of one shape."""
+    """Builds the plan of one table."""
 
     def __init__(self, options: TransformOptions, schema: TableSchema) -> None:
         self._options, self._schema = options, schema
@@ -114,7 +114,7 @@ class _PlanBuilder:
         self._computed = dict(options.computed)
         self._check_once()
 
-    def shape(self) -> TransformPlan:
+    def build(self) -> TransformPlan:
         options, schema = self._options, self._schema
         computed = self._computed_outputs()
         outputs: list[OutputColumn] = []
@@ -213,7 +213,7 @@ class _PlanBuilder:
     def _sink_schema(self, outputs: Sequence[OutputColumn]) -> TableSchema:
         """Return the sink's table, with the keys whose columns still keep values distinct."""
         new_names = {output.source: output.column.name for output in outputs if output.source}
-        exact = {output.source for output in outputs if output.is_plain or output.treatment in (Hash.SHA256, Hash.MD5)}
+        exact = {output.source for output in outputs if output.is_plain or output.masking in (Hash.SHA256, Hash.MD5)}
 
         def renamed(names: Iterable[str]) -> tuple[str, ...]:
             return tuple(new_names[name] for name in names)

@@ -31,7 +31,7 @@ def read_rows(
         return pa.Table.from_batches(scan_table(connection, address, shown, where, zero_dates=zero_dates), schema=shown.arrow_schema)
     # Apply the transforms batch by batch: filtered rows are not held in memory.
     made = [
-        shaper.shaped_rows(table.source, pa.Table.from_batches([batch], schema=table.source.arrow_schema))
+        shaper.transform_rows(table.source, pa.Table.from_batches([batch], schema=table.source.arrow_schema))
         for batch in scan_table(connection, address, table.source, where, zero_dates=zero_dates)
     ]
     rows = pa.concat_tables([table.schema.arrow_schema.empty_table(), *made]).unify_dictionaries()

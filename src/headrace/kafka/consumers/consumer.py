@@ -145,7 +145,7 @@ class ChangeConsumer:
                     batch.offset(row),
                     batch.messages[row].key(),
                 )
-        found |= {row: change for row, (change, told_us) in events if self._is_new(batch, change, told_us)}
+        found |= {row: change for row, (change, source_commit_us) in events if self._is_new(batch, change, source_commit_us)}
         return [found[row] for row in sorted(found)]
 
     def _blocks(self, batch: MessageBatch) -> list[ChangeBlock]:
@@ -236,14 +236,14 @@ class ChangeConsumer:
         )
         return change, -1 if event.source_ms is None else event.source_ms * 1000
 
-    def _is_new(self, batch: MessageBatch, change: RowChange, told_us: int) -> bool:
+    def _is_new(self, batch: MessageBatch, change: RowChange, source_commit_us: int) -> bool:
         if not self._reading.drop_duplicates or change.position is None:
             return True
         table = f"{change.database}.{change.table}"
         if change.snapshot_row is not None:
             _see_snapshot(batch.marks, table, change.position)
             return True
-        return _passes(batch.marks, table, change.position, told_us)
+        return _passes(batch.marks, table, change.position, source_commit_us)
 
 
 def consume(
@@ -386,7 +386,7 @@ def _without_duplicates(read: ReadBlock, marks: Marks) -> ReadBlock:
     for at in np.flatnonzero((ops != Op.BEFORE) & read.has_position):
         if ops[at] == Op.SNAPSHOT:
             _see_snapshot(marks, table, int(read.position[at]))
-        elif not _passes(marks, table, int(read.position[at]), int(read.told_us[at])):
+        elif not _passes(marks, table, int(read.position[at]), int(read.source_commit_us[at])):
             kept[at] = False
             # The row before an update goes with it.
             kept[at - 1] &= ops[at] != Op.UPDATE
@@ -402,4 +402,6 @@ def _taken(read: ReadBlock, at: Places) -> ReadBlock:
         block.schema, block.images.take(taken), block.op.take(taken), block.version.take(taken), block.commit_ts.take(taken), **optional
     )
     absent = {name: missing[at] for name, missing in read.absent.items()}
-    return ReadBlock(left, read.message[at], read.position[at], read.has_position[at], read.row_number[at], read.told_us[at], absent)
+    return ReadBlock(
+        left, read.message[at], read.position[at], read.has_position[at], read.row_number[at], read.source_commit_us[at], absent
+    )

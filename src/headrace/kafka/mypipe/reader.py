@@ -23,7 +23,6 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import DecodedColumns, Decoder
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
-from headrace.kafka.mypipe.map_columns import map_columns
 from headrace.kafka.mypipe.table_schemas import DescribedTable, read_described_columns, read_described_record
 from headrace.kafka.mypipe.values import from_field, from_map
 from headrace.kafka.mypipe.wire_format import (
@@ -83,7 +82,7 @@ class ReadBlock:
     has_position: npt.NDArray[np.bool_]
     row_number: npt.NDArray[np.int64]
     """Of rows of a snapshot; -1 for changes."""
-    told_us: npt.NDArray[np.int64]
+    source_commit_us: npt.NDArray[np.int64]
     """Commit time of each change by its message; -1 if the message has none."""
     absent: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
     """Columns that some images' messages do not contain (not even as NULL), with a mask of those images."""
@@ -251,7 +250,7 @@ def _images(
         if is_generic:
             columns: dict[str, dict[str, pa.Array]] = {}
             for name in MAPS:
-                for column, array in map_columns(decoded.field(prefix + name)).items():
+                for column, array in _map_columns(decoded.field(prefix + name)).items():
                     columns.setdefault(column, {})[name] = array
             nulls: list[frozenset[str]] | None = [_nulls_of(int(row), header, dict(headers[row]).get(header)) for row in rows]
         else:
@@ -336,7 +335,7 @@ def _block(cut: Sequence[_MutationGroup], heads: _HeaderReader) -> ReadBlock:
         pa.array(row_number, pa.uint64()) if (row_number >= 0).all() else None,
     )
     position, has_position = heads.version[message], heads.has_position[message]
-    return ReadBlock(block, message, position, has_position, row_number, heads.told_us[message], _absent(parts, schema, order))
+    return ReadBlock(block, message, position, has_position, row_number, heads.source_commit_us[message], _absent(parts, schema, order))
 
 
 def _values(part: _MutationGroup, column: Column) -> pa.Array:
@@ -423,7 +422,7 @@ class _HeaderReader:
         self.has_position = np.zeros(count, bool)
         self.row_number = np.full(count, -1, np.int64)
         self.commit_us = incoming.timestamp_us.copy()
-        self.told_us = np.full(count, -1, np.int64)
+        self.source_commit_us = np.full(count, -1, np.int64)
         for at, headers in enumerate(incoming.headers):
             for name, value in headers:
                 if name == POSITION_HEADER and value:
@@ -436,7 +435,7 @@ class _HeaderReader:
                 elif name == COMMITTED_HEADER and value:
                     if len(value) != _TIME_BYTES:
                         raise _BadHeader(at, name, f"it has {len(value)} bytes")
-                    self.commit_us[at] = self.told_us[at] = int.from_bytes(value, "big", signed=True)
+                    self.commit_us[at] = self.source_commit_us[at] = int.from_bytes(value, "big", signed=True)
 
     def key_names(self, row: int) -> tuple[str, ...]:
         """The columns of a table's key, as the message's key has them."""
@@ -446,3 +445,23 @@ class _HeaderReader:
         except ValueError:
             return ()
         return tuple(found) if isinstance(found, dict) else ()
+
+
+def _map_columns(maps: pa.MapArray) -> dict[str, pa.Array]:
+    """Return each key's values as a column; NULL where a row's map lacks the key. Of a duplicate key, the last entry counts."""
+    offsets = np.frombuffer(maps.buffers()[1], dtype=np.int32, count=len(maps) + 1 + maps.offset)[maps.offset :]
+    keys, items = maps.keys, maps.items
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first == last:
+        return {}
+    lengths = np.diff(offsets)
+    rows = np.repeat(np.arange(len(maps)), lengths)
+    coded = keys[first:last].dictionary_encode()
+    codes = coded.indices.to_numpy()
+    found = {}
+    for code, name in enumerate(coded.dictionary.to_pylist()):
+        at = np.flatnonzero(codes == code)
+        indexes = np.full(len(maps), -1, dtype=np.int64)
+        indexes[rows[at]] = at + first
+        found[name] = items.take(pa.array(indexes, mask=indexes < 0))
+    return found

@@ -273,7 +273,7 @@ class RecordTask:
         """The block as it is written, and which of its values did not change and are not there."""
         if self.shape is None:
             return block, missing
-        shape = self.shape.shape(block.schema)
+        shape = self.shape.plan(block.schema)
         passing = {output.source: output.column.name for output in shape.outputs if output.is_plain}
         needed = {*shape.filter_inputs, *(name for output in shape.outputs if not output.is_plain for name in output.inputs)}
         for name in sorted(needed & missing.keys()):
@@ -284,7 +284,7 @@ class RecordTask:
                     hint="have the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
                 )
         try:
-            shaped, rows = self.shape.shaped(block)
+            shaped, rows = self.shape.transform(block)
         except DefiniteError as error:
             place = f"{records.topic}[{records.partition}], {error.place}"
             raise DefiniteError(error.message, place=place, hint=error.hint) from error
