@@ -1,8 +1,8 @@
-"""Jars from Maven Central, each checked against a SHA-256 that is pinned here in the project.
+"""Downloads jars from Maven repositories, and verifies each against a pinned SHA-256.
 
-What lies in the cache under its final name is whole and was checked: jars are fetched beside it and renamed into place. The name holds a
-digest of the pins, so another list is another directory. The repository is `HEADRACE_MAVEN` if that is set, else the mirror in Maven's own
-settings, else the one that Spark itself would ask (its Ivy knows the address).
+A directory of the cache that has its final name is complete and verified: jars are downloaded to another directory, which is then renamed.
+The name contains a digest of the pins, so that another list of jars is another directory. The repository is `HEADRACE_MAVEN` if set, else
+the mirror in Maven's settings, else the one of Spark's Ivy.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _GONE: Final = (404, 410)
 
 @dataclass(frozen=True, slots=True)
 class Pin:
-    """One file of a Maven repository, and what it must hold."""
+    """One file of a Maven repository, with its digest."""
 
     group: str
     artifact: str
     version: str
     sha256: str
     ending: str = ".jar"
-    """What follows the version in the file's name."""
+    """The part of the file's name after the version."""
 
     @property
     def file_name(self) -> str:
@@ -54,7 +54,7 @@ class Pin:
 
     @property
     def path(self) -> str:
-        """Where it is in any Maven repository."""
+        """The path of the file in a Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.file_name}"
 
     def __str__(self) -> str:
@@ -63,7 +63,7 @@ class Pin:
 
 
 def parse_pin(line: str) -> Pin:
-    """`group:artifact:version sha256`, or `group:artifact:version:-all.tar.gz sha256` for what is not a plain jar."""
+    """Parse `group:artifact:version sha256`, or `group:artifact:version:-all.tar.gz sha256` for a file that is not a plain jar."""
     match = re.fullmatch(r"([\w.-]+):([\w.-]+):([\w.-]+)(?::([\w.-]+))? ([0-9a-f]{64})", line.strip())
     if match is None:
         raise DefiniteError(f"not a pinned jar: {line!r}", hint="write group:artifact:version sha256")
@@ -72,13 +72,13 @@ def parse_pin(line: str) -> Pin:
 
 
 def cached(name: str, pins: Sequence[Pin]) -> Path:
-    """The directory in the cache in which these jars are, if they were fetched."""
+    """Return the directory of these jars in the cache, which may not exist."""
     digest = hashlib.sha256("\n".join(sorted(map(str, pins))).encode()).hexdigest()[:12]
     return _cache_dir() / f"{name}-{digest}"
 
 
 def fetch(name: str, pins: Sequence[Pin]) -> Path:
-    """The directory with these jars; fetched, all of them, if the cache has none."""
+    """Return the directory of these jars; download them if the cache does not have them."""
     target = cached(name, pins)
     with _alone(name):
         if not target.exists():
@@ -89,7 +89,7 @@ def fetch(name: str, pins: Sequence[Pin]) -> Path:
 
 
 def download(pins: Iterable[Pin], directory: Path) -> None:
-    """Fetch and check all of the pinned files, into a new directory."""
+    """Download and verify all pinned files into a new directory."""
     directory.mkdir(parents=True)
     bases = repositories()
     with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -98,7 +98,7 @@ def download(pins: Iterable[Pin], directory: Path) -> None:
 
 
 def repositories() -> list[str]:
-    """The addresses of the Maven repositories to ask, in order."""
+    """Return the addresses of the Maven repositories to try, in order."""
     named = os.environ.get(REPOSITORY_VARIABLE)
     if named:
         return [named.rstrip("/")]
@@ -165,7 +165,7 @@ def _cache_dir() -> Path:
 
 @contextmanager
 def _alone(name: str) -> Iterator[None]:
-    """One process at a time; the kernel frees the lock when its holder dies."""
+    """Hold a lock among processes. The kernel releases it when the process dies."""
     with (_cache_dir() / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
