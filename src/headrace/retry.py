@@ -74,7 +74,7 @@ class WaitState:
         return (self._reason, now - self._since) if now - self._heard < _HEARD_S else None
 
 
-_current: ContextVar[WaitState] = ContextVar("headrace-waits", default=WaitState())  # noqa: B039  (one for whoever has none of their own)
+_current: ContextVar[WaitState] = ContextVar("headrace-waits", default=WaitState())  # noqa: B039  (shared by threads without their own state)
 
 
 _by_pipe: dict[str, WaitState] = {}

@@ -137,7 +137,7 @@ class Feed(Generic[T]):
     def position(self) -> Position:
         """The position after all returned items. A feed that starts there returns the rest, without gaps and without repetition."""
         if self._chunks:
-            raise DefiniteError("a snapshot under way has no position", hint="read on until its last row, or start it again")
+            raise DefiniteError("an unfinished snapshot has no position", hint="read on until its last row, or start it again")
         seen = self._seen | _last_versions(() if self._held is None else self._blocks_of(self._held))
         partly = {"partly": {"until": self._until, "seen": seen}} if seen and self._until is not None else {}
         return {**self._offset, "tables": [schema.to_json() for schema in self._tables.defined], **partly}

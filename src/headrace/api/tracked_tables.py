@@ -64,7 +64,7 @@ class Statement:
         return DefiniteError(
             f"rows of {self.table} came or went without changes in the log: {self.text}",
             place=str(self.position),
-            hint=f"take such statements with on_statement=, or read the table anew and go on at {self.position}",
+            hint=f"take such statements with on_statement=, or read the table again and go on at {self.position}",
         )
 
 

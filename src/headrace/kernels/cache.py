@@ -60,9 +60,9 @@ def kernel_cache_dir(package: str) -> Path:
     for other in dict.fromkeys((BASE, package)):
         for name in KERNEL_MODULES[other]:
             digest.update((_folder(other) / f"{name}.py").read_bytes())
-    beside = here / "__pycache__"
-    writable = os.access(beside if beside.exists() else here, os.W_OK)
-    root = beside if writable else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headrace" / package
+    local_cache = here / "__pycache__"
+    writable = os.access(local_cache if local_cache.exists() else here, os.W_OK)
+    root = local_cache if writable else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "headrace" / package
     return root / f"kernels-{digest.hexdigest()[:16]}"
 
 

@@ -1,6 +1,6 @@
 """Converts columns of any kind to text and back, so that they fit a String column.
 
-Invariant: `spell` followed by `read` gives the same values; `read` rejects any other text (`pa.ArrowInvalid`). The text is what the source
+Invariant: `format` then `parse` gives the same values; `parse` rejects other text (`pa.ArrowInvalid`). The text is what the source
 prints: decimals with all digits, times with the column's fractional digits, bits as that many digits, UUIDs in lower case. Floats have the
 shortest digits that give the same bits. All functions work on whole columns.
 """
@@ -29,27 +29,27 @@ _TIME: Final = r"^(?P<sign>-?)(?P<hours>\d{2,3}):(?P<minutes>[0-5]\d):(?P<second
 _ADDRESS: Final = r"^(?P<a>\d{1,3})\.(?P<b>\d{1,3})\.(?P<c>\d{1,3})\.(?P<d>\d{1,3})$"
 
 
-def spelling(column: Column) -> tuple[Recode, Recode] | None:
+def text_functions(column: Column) -> tuple[Recode, Recode] | None:
     """Return the functions that print and parse the column's values; None for kinds without a text form."""
     mine = column.arrow_type
     match column.kind:
         case Kind.DECIMAL:
-            return (lambda array: spell_decimals(array, column.precision, column.scale)), (lambda array: array.cast(mine))
+            return (lambda array: format_decimals(array, column.precision, column.scale)), (lambda array: array.cast(mine))
         case Kind.DATE:
             return _cast_text, (lambda array: array.cast(mine))
         case Kind.DATETIME | Kind.TIMESTAMP:
             digits = column.precision
-            return (lambda array: spell_instants(array, digits)), (lambda array: array.cast(pa.timestamp("us")).view(mine))
+            return (lambda array: format_timestamps(array, digits)), (lambda array: array.cast(pa.timestamp("us")).view(mine))
         case Kind.TIME:
-            return (lambda array: spell_times(array, column.precision)), read_times
+            return (lambda array: format_times(array, column.precision)), parse_times
         case Kind.YEAR:
             return (lambda array: pc.utf8_lpad(_cast_text(array), 4, "0")), (lambda array: array.cast(mine))
         case Kind.BIT:
-            return (lambda array: spell_bits(array, column.precision or 64)), read_bits
+            return (lambda array: format_bits(array, column.precision or 64)), parse_bits
         case Kind.UUID:
-            return spell_uuids, read_uuids
+            return format_uuids, parse_uuids
         case Kind.INET4:
-            return spell_addresses, read_addresses
+            return format_ipv4, parse_ipv4
         case Kind.ENUM | Kind.SET:
             return _cast_text, (lambda array: array.dictionary_encode())
         case Kind.GEOMETRY | Kind.BYTES | Kind.VECTOR | Kind.INET6:
@@ -66,7 +66,7 @@ def _cast_text(array: Any) -> Any:
     return array.cast(pa.string())
 
 
-def spell_decimals(array: Any, precision: int, scale: int) -> Any:
+def format_decimals(array: Any, precision: int, scale: int) -> Any:
     """Print decimals with all fractional digits and no exponent."""
     wide = pa.types.is_decimal256(array.type)
     whole = (pa.decimal256 if wide else pa.decimal128)(precision, 0)
@@ -79,12 +79,12 @@ def spell_decimals(array: Any, precision: int, scale: int) -> Any:
     return pc.binary_join_element_wise(pc.if_else(negative, "-", ""), text, "")
 
 
-def spell_instants(array: Any, digits: int) -> Any:
+def format_timestamps(array: Any, digits: int) -> Any:
     """Print the date and time with this many fractional digits; a TIMESTAMP in UTC."""
     return pc.utf8_slice_codeunits(array.view(pa.timestamp("us")).cast(pa.string()), 0, 20 + digits if digits else 19)
 
 
-def spell_times(array: Any, digits: int) -> Any:
+def format_times(array: Any, digits: int) -> Any:
     """Print times as the source does: at least two digits of hours, and a minus sign below zero."""
     numbers = array.view(pa.int64())
     ticks = np.abs(_filled(numbers))
@@ -101,7 +101,7 @@ def spell_times(array: Any, digits: int) -> Any:
     return _with_nulls_of(numbers, signed)
 
 
-def read_times(array: Any) -> Any:
+def parse_times(array: Any) -> Any:
     found = _matched(array, _TIME, "time")
     parts = [_number(found.field(name)) for name in (1, 2, 3)]
     fraction = _number(pc.utf8_rpad(pc.utf8_slice_codeunits(found.field(4), 1), 6, "0"))
@@ -110,7 +110,7 @@ def read_times(array: Any) -> Any:
     return _with_nulls_of(array, pa.array(np.where(negative, -ticks, ticks))).view(pa.time64("us"))
 
 
-def spell_bits(array: Any, bits: int) -> Any:
+def format_bits(array: Any, bits: int) -> Any:
     """Print bits as digits, the most significant first."""
     numbers = _filled(array).astype(">u8")
     digits = np.unpackbits(numbers.view(np.uint8).reshape(-1, 8), axis=1)
@@ -119,7 +119,7 @@ def spell_bits(array: Any, bits: int) -> Any:
     return _with_nulls_of(array, _fixed_text(digits[:, 64 - bits :] + np.uint8(ord("0"))))
 
 
-def read_bits(array: Any) -> Any:
+def parse_bits(array: Any) -> Any:
     padded = pc.utf8_lpad(array, 64, "0")
     digits = np.where(_validity(array)[:, None], _places(padded, 64) - np.uint8(ord("0")), np.uint8(0))
     if (digits > 1).any():
@@ -127,14 +127,14 @@ def read_bits(array: Any) -> Any:
     return _with_nulls_of(array, pa.array(np.packbits(digits, axis=1).view(">u8").reshape(-1).astype(np.uint64)))
 
 
-def spell_uuids(array: Any) -> Any:
+def format_uuids(array: Any) -> Any:
     values = _places(array, 16)
     text = np.full((len(values), 36), ord("-"), dtype=np.uint8)
     text[:, _HEX_PLACES] = _HEX[np.stack((values >> 4, values & 15), axis=2).reshape(-1, 32)]
     return _with_nulls_of(array, _fixed_text(text))
 
 
-def read_uuids(array: Any) -> Any:
+def parse_uuids(array: Any) -> Any:
     """Parse UUIDs in lower case. Any other form is rejected, because printing would not give it back."""
     text = _places(array.cast(pa.binary()), 36)
     nibbles = _NIBBLES[text[:, _HEX_PLACES]]
@@ -146,13 +146,13 @@ def read_uuids(array: Any) -> Any:
     return _with_nulls_of(array, fixed_bytes(packed))
 
 
-def spell_addresses(array: Any) -> Any:
+def format_ipv4(array: Any) -> Any:
     octets = _places(array, 4)
     text = pc.binary_join_element_wise(*(_OCTETS.take(pa.array(octets[:, place])) for place in range(4)), ".")
     return _with_nulls_of(array, text)
 
 
-def read_addresses(array: Any) -> Any:
+def parse_ipv4(array: Any) -> Any:
     found = _matched(array, _ADDRESS, "address")
     parts = np.stack([_number(found.field(place)) for place in range(4)], axis=1)
     if (parts > 255).any():

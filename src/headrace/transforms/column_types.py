@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
-from headrace.model.text_values import spell_addresses, spell_uuids
+from headrace.model.text_values import format_ipv4, format_uuids
 
 INTEGER_KINDS: Final = frozenset(
     {Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64},
@@ -73,9 +73,9 @@ def to_engine(column: Column) -> Callable[[Any], Any]:
         case Kind.TIME:
             return lambda array: array.view(pa.duration("us"))
         case Kind.UUID:
-            return spell_uuids
+            return format_uuids
         case Kind.INET4:
-            return spell_addresses
+            return format_ipv4
         case Kind.ENUM | Kind.SET:
             return lambda array: array.cast(pa.string())
     return lambda array: array

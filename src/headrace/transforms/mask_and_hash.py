@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
-from headrace.model.text_values import spelling
+from headrace.model.text_values import text_functions
 from headrace.transforms.column_types import INTEGER_KINDS, UTF8
 from headrace.transforms.options import Hash, Mask, MaskKind
 
@@ -104,7 +104,7 @@ def hashed(how: Hash, digits: Any) -> Any:
 def _to_text(column: Column, array: Any) -> Any:
     if column.kind in _TEXTS or column.kind is Kind.JSON:
         return array.cast(pa.string())
-    found = spelling(column)
+    found = text_functions(column)
     assert found is not None, "kinds without a text are refused"
     return found[0](array)
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.model.schema import Column, Kind, TableName, TableSchema
-from headrace.model.text_values import spelling
+from headrace.model.text_values import text_functions
 from headrace.sources.debezium.events.fields import ConnectField, RowFields, WireFormat
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.events.parsed_events import wire_type
@@ -133,7 +133,7 @@ def _shown(array: Any, column: Column) -> list[Any]:
             return list(array.to_pylist())
         case Kind.BIT:
             return [None if value is None else str(value) for value in array.to_pylist()]
-    found = spelling(column)
+    found = text_functions(column)
     assert found is not None
     return list(found[0](array).to_pylist())
 

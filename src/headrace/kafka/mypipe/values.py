@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
-from headrace.model.text_values import fixed_bytes, spelling
+from headrace.model.text_values import fixed_bytes, text_functions
 
 Recode = Callable[[Any], Any]
 INTEGERS, LONGS, STRINGS, BYTES = "integers", "longs", "strings", "bytes"
@@ -177,7 +177,7 @@ def _long(column: Column, array: pa.Array) -> pa.Array:
 def _text(column: Column, array: pa.Array) -> pa.Array:
     if column.kind is Kind.INET6:
         return _spelled_distinct(array, lambda value: socket.inet_ntop(socket.AF_INET6, value), pa.string())
-    spelled = spelling(column)
+    spelled = text_functions(column)
     assert spelled is not None, f"kind {column.kind} has no text"
     return spelled[0](array)
 
@@ -185,7 +185,7 @@ def _text(column: Column, array: pa.Array) -> pa.Array:
 def _from_text(column: Column, array: pa.Array) -> pa.Array:
     if column.kind is Kind.INET6:
         return _spelled_distinct(array, lambda value: socket.inet_pton(socket.AF_INET6, value), pa.binary(16))
-    spelled = spelling(column)
+    spelled = text_functions(column)
     assert spelled is not None, f"kind {column.kind} has no text"
     return spelled[1](array)
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.model.text_values import spell_instants
+from headrace.model.text_values import format_timestamps
 from headrace.sinks.event_positions import Places
 
 _MOST_BYTES: Final = 32 << 20
@@ -77,7 +77,7 @@ def _piece(block: ChangeBlock, ops: npt.NDArray[np.uint8], start: int, end: int)
 
 def committed(block: ChangeBlock, at: Any, between: str) -> Any:
     """When changes were committed, in UTC, to the microsecond; `between` the day and the time."""
-    spelled = spell_instants(block.commit_ts.take(at), 6)
+    spelled = format_timestamps(block.commit_ts.take(at), 6)
     return spelled if between == " " else pc.replace_substring(spelled, " ", between)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
-from headrace.model.text_values import spell_decimals, spell_instants, spell_times, spelling
+from headrace.model.text_values import format_decimals, format_times, format_timestamps, text_functions
 from headrace.sinks.kafka.debezium.json_fragments import in_base64, quoted
 from headrace.sinks.stdout.terminal_escaping import as_text, tame
 
@@ -35,13 +35,13 @@ def renderer(column: Column, *, big_as_text: bool = False) -> Render:
         case Kind.FLOAT32 | Kind.FLOAT64:
             return _floats
         case Kind.DECIMAL:
-            return lambda array: _around(spell_decimals(array, column.precision, column.scale))
+            return lambda array: _around(format_decimals(array, column.precision, column.scale))
         case Kind.DATETIME:
-            return lambda array: _around(spell_instants(array, column.precision))
+            return lambda array: _around(format_timestamps(array, column.precision))
         case Kind.TIMESTAMP:
-            return lambda array: _around(pc.replace_substring(spell_instants(array, column.precision), " ", "T"), "Z")
+            return lambda array: _around(pc.replace_substring(format_timestamps(array, column.precision), " ", "T"), "Z")
         case Kind.TIME:
-            return lambda array: _around(spell_times(array, column.precision))
+            return lambda array: _around(format_times(array, column.precision))
         case Kind.BYTES | Kind.GEOMETRY:
             return in_base64
         case Kind.ENUM | Kind.SET:
@@ -52,7 +52,7 @@ def renderer(column: Column, *, big_as_text: bool = False) -> Render:
             return lambda array: tame(quoted(array))
         case Kind.INET6:
             return lambda array: _around(_long_addresses(array))
-    spelled = spelling(column)
+    spelled = text_functions(column)
     assert spelled is not None, kind
     return lambda array: _around(spelled[0](array))
 
@@ -94,7 +94,7 @@ def _lists(array: Any) -> Any:
 
 def _long_addresses(array: Any) -> Any:
     """IPv6 in full: eight groups of four digits."""
-    spelled = spelling(Column("", Kind.UUID))
+    spelled = text_functions(Column("", Kind.UUID))
     assert spelled is not None
     bare = pc.replace_substring(spelled[0](array), "-", "")
     return pc.binary_join_element_wise(*(pc.utf8_slice_codeunits(bare, at, at + 4) for at in range(0, 32, 4)), ":")

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
-from headrace.model.text_values import read_uuids, spelling
+from headrace.model.text_values import parse_uuids, text_functions
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, cast_to, compose
@@ -50,7 +50,7 @@ def text_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Colu
         case "UUID":
             caution = "text that is not a UUID in lower case"
             return ColumnCodec(
-                pa.binary(16), read_uuids, _decoded, read="toString({})", canonical="toString({})", comparable=False, caution=caution
+                pa.binary(16), parse_uuids, _decoded, read="toString({})", canonical="toString({})", comparable=False, caution=caution
             )
         case "JSON":
             checks = (Check("is not a JSON object, which is all that the type JSON holds", _not_object),)
@@ -142,7 +142,7 @@ def vector_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Co
 
 def canonical_text_codec(column: Column, stored: StoredType) -> ColumnCodec | None:
     """For any kind with a canonical text, as String."""
-    made = spelling(column) if stored.plain.name == "String" else None
+    made = text_functions(column) if stored.plain.name == "String" else None
     if made is None:
         return None
     spell, read = made

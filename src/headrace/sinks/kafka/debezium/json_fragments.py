@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
-from headrace.model.text_values import fixed_bytes, spell_addresses, spell_instants, spell_uuids
+from headrace.model.text_values import fixed_bytes, format_ipv4, format_timestamps, format_uuids
 from headrace.sinks.kafka.debezium.json_kernels import base64, base64_size, quote, quoted_size
 
 MARIADB: Final = "mariadb"
@@ -97,9 +97,9 @@ def shown(column: Column, connector: str) -> Shown:
             items = {"items": {"type": "float", "optional": False}}
             return Shown({"type": "array", **items, "name": "io.debezium.data.FloatVector", "version": 1}, _lists)
         case Kind.UUID:
-            return Shown(_named("string", "io.debezium.data.Uuid"), lambda array: quoted(spell_uuids(array)))
+            return Shown(_named("string", "io.debezium.data.Uuid"), lambda array: quoted(format_uuids(array)))
         case Kind.INET4:
-            return Shown({"type": "string"}, lambda array: quoted(spell_addresses(array)))
+            return Shown({"type": "string"}, lambda array: quoted(format_ipv4(array)))
         case Kind.INET6:
             return Shown({"type": "string"}, lambda array: quoted(_long_addresses(array)))
     return Shown({"type": "string"}, quoted)
@@ -166,7 +166,7 @@ def _milliseconds(array: Any) -> Any:
 
 
 def _instants(array: Any, digits: int) -> Any:
-    clock = pc.replace_substring(spell_instants(array, digits), " ", "T", max_replacements=1)
+    clock = pc.replace_substring(format_timestamps(array, digits), " ", "T", max_replacements=1)
     return pc.binary_join_element_wise('"', clock, 'Z"', "")
 
 
@@ -254,7 +254,7 @@ def _geometry_parts(array: Any) -> tuple[Any, Any]:
 
 def _long_addresses(array: Any) -> Any:
     """IPv6 in full: eight groups of four digits."""
-    digits = spell_uuids(array)
+    digits = format_uuids(array)
     bare = pc.replace_substring(digits, "-", "")
     return pc.binary_join_element_wise(*(pc.utf8_slice_codeunits(bare, at, at + 4) for at in range(0, 32, 4)), ":")
 

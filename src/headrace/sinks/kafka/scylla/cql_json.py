@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.cql.types import CqlType
-from headrace.model.text_values import spell_uuids
+from headrace.model.text_values import format_uuids
 from headrace.sinks.kafka.debezium.json_fragments import quoted
 
 Texts = Any  # pa.StringArray, which pyarrow's stubs cannot narrow
@@ -35,7 +35,7 @@ def json_of(kind: CqlType, array: Any) -> Texts:
     if name in _TEXTS:
         return quoted(array)
     if name in _UUIDS:
-        return _in_quotes(spell_uuids(array))
+        return _in_quotes(format_uuids(array))
     if name in _FLOATS:
         return _floats(array)
     match name:

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
-from headrace.model.text_values import spell_decimals
+from headrace.model.text_values import format_decimals
 from headrace.sources.debezium.kernels.values import BAD, read_digits
 from headrace.sources.debezium.types.binary import (
     WIDE,
@@ -159,7 +159,7 @@ def _to_text(digits: Array, scale: int) -> Array:
     longest = pc.max(pc.binary_length(digits)).as_py() or 0
     if longest < WIDE and 0 <= scale < 76:
         whole = whole_numbers(digits).array
-        return spell_decimals(_scaled(whole, scale), whole.type.precision, scale)
+        return format_decimals(_scaled(whole, scale), whole.type.precision, scale)
     # Beyond what any decimal type holds: by Python's own numbers, which no column of ordinary values comes to.
     numbers = (None if value is None else int.from_bytes(value, "big", signed=True) for value in digits.to_pylist())
     texts = [None if number is None else format(Decimal(number).scaleb(-scale, _EXACT), "f") for number in numbers]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
-from headrace.model.text_values import read_addresses, read_uuids, spell_decimals, spelling
+from headrace.model.text_values import format_decimals, parse_ipv4, parse_uuids, text_functions
 from headrace.sources.debezium.events.fields import ConnectField, WireFormat
 from headrace.sources.debezium.events.parsed_events import wire_type
 from headrace.sources.debezium.types.binary import Array, Mask, ParsedColumn, bits, fixed, from_base64, from_hex, with_nulls_at
@@ -102,7 +102,7 @@ def default_text(field: ConnectField, column: Column) -> str | None:
         return f"0x{value.hex().upper()}"
     if column.kind is Kind.BIT:
         return f"b'{value:b}'"
-    spelled = spelling(column)
+    spelled = text_functions(column)
     text = str((spelled[0](made.array) if spelled is not None else made.array)[0].as_py())
     # The moment at which a row was made has no other default in an event than the beginning of time.
     return "(current_timestamp())" if column.kind in (Kind.DATETIME, Kind.TIMESTAMP) and text.startswith("1970-01-01 00:00:00") else text
@@ -187,7 +187,7 @@ def _texts(case: _Conversion) -> ParsedColumn:
     if case.semantic == DECIMAL:
         found = decimal_bytes(case.array, case.scale)
         kind = found.array.type
-        return ParsedColumn(spell_decimals(found.array, kind.precision, kind.scale), found.bad)
+        return ParsedColumn(format_decimals(found.array, kind.precision, kind.scale), found.bad)
     if case.field.type == "bytes":
         found = _decoded(case.array)
         made = each(found.array, pa.string(), lambda part: part.cast(pa.string()))
@@ -237,7 +237,7 @@ def _leaf(array: Array, field: ConnectField) -> tuple[list[Any], Mask]:
         return [None if text is None else orjson.loads(text) for text in found.array.to_pylist()], bad
     if field.type == "boolean":
         return found.array.cast(pa.bool_()).to_pylist(), bad
-    spelled = spelling(column) if column.kind not in _AS_THEY_ARE else None
+    spelled = text_functions(column) if column.kind not in _AS_THEY_ARE else None
     return (spelled[0](found.array) if spelled is not None else found.array).to_pylist(), bad
 
 
@@ -247,7 +247,7 @@ _AS_THEY_ARE: Final = INTEGERS | {Kind.FLOAT32, Kind.FLOAT64}
 def _uuids(case: _Conversion) -> ParsedColumn:
     if case.field.type == "bytes":
         return _fixed(case)
-    return each(case.array, case.column.arrow_type, lambda part: read_uuids(pc.utf8_lower(part)))
+    return each(case.array, case.column.arrow_type, lambda part: parse_uuids(pc.utf8_lower(part)))
 
 
 def _fixed(case: _Conversion) -> ParsedColumn:
@@ -260,7 +260,7 @@ def _addresses(case: _Conversion) -> ParsedColumn:
     if case.field.type == "bytes":
         return _fixed(case)
     if case.column.kind is Kind.INET4:
-        return each(case.array, case.column.arrow_type, read_addresses)
+        return each(case.array, case.column.arrow_type, parse_ipv4)
     named = case.array.dictionary_encode()
     packed = [_packed(text) for text in named.dictionary.to_pylist()]
     wrong = pa.array([value is None for value in packed], pa.bool_())

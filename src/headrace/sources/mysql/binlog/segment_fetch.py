@@ -101,7 +101,7 @@ def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int
             raise TransientError(
                 f"the source's log is not what it was when the batch was planned: {file} from {start} to {end} differs",
                 place=place,
-                hint="its log was begun anew, or another server has taken its name: start again with the same state",
+                hint="its log was reset, or another server has taken its name: start again with the same state",
             )
         yield path
 

@@ -95,7 +95,7 @@ def unreadable_text(error: NotUnicode | TextTooLarge, column: Column, place: str
     return DefiniteError(
         f"column {column.name} ({column.source_type}) holds bytes that are not text (half of a surrogate pair, or not UTF-8)",
         place=f"{place}, column {column.name}",
-        hint="correct the value in the source and replicate the table anew, or make the column binary",
+        hint="correct the value in the source and resync the table, or make the column binary",
     )
 
 

@@ -255,7 +255,7 @@ class _Walk:
     def _error(self, status: int) -> DefiniteError:
         place = self._place(int(self._state[scan.I_ERROR_AT]))
         if status == scan.NOT_EXPANDED:
-            return DefiniteError("a piece of the log holds compressed events that nobody announced", place=place)
+            return DefiniteError("a piece of the log holds compressed events that the planner did not announce", place=place)
         if status == scan.NO_MAP:
             return DefiniteError("a row event has no table map before it", place=place)
         if status == scan.TOO_MANY_MAPS:
