@@ -1,4 +1,4 @@
-"""The command line: a module for each group of verbs, each with `add`, which describes them, and a function for each."""
+"""The command line: a module per group of commands, with `add`, which declares them, and one function per command."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from headrace.service.logging.formatters import JsonFormatter, TextFormatter, ma
 from headrace.shortage import shortages_at
 
 _COMMAND_MODULES = (replicate, run, control, config, verify, tables, tail, sinks, demo, scylla, command)
-"""In the order of the help."""
+"""In the order of the subparsers."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a verb; 0 well, 1 differences found, 2 an error that is explained, 3 a comparison that could not decide."""
+    """Run a command and return its exit code: 0 success, 1 differences, 2 an explained error, 3 a comparison that could not decide."""
     if argv is None:
-        # Done already by the entry point, unless a program calls this directly.
+        # The entry point has done this already, unless a program calls `main` directly.
         hide_passwords()
     arguments = build_parser().parse_args(argv)
     text = TextFormatter("%(asctime)s %(levelname)s %(message)s")
@@ -35,10 +35,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run(arguments)
     except HeadraceError as error:
         if shutdown.is_requested() and isinstance(error, TransientError):
-            # A peer that is away does not matter to a command that was asked to end.
+            # A peer that is away does not matter to a command that is stopping.
             logging.getLogger("headrace").debug("stopped while: %s", error)
             return OK
-        # The file may have chosen what the command line did not.
+        # The pipe file may have set the log format.
         log = logging.getLogger("headrace")
         if any(isinstance(handler.formatter, JsonFormatter) for handler in log.handlers):
             log.error("%s", error)
@@ -48,19 +48,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    """Run the command; what the machine is short of is an error with a remedy."""
+    """Run the command; a lack of disk space, memory or files is an error with a remedy."""
     written = [getattr(arguments, "state", ""), getattr(arguments, "path", ""), tempfile.gettempdir()]
     with shortages_at(*(Path(directory) for directory in written if directory)):
         return int(arguments.run(arguments))
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+    """Build the parser of all commands."""
     parser = Parser(prog="headrace", description=INTRODUCTION)
     parser.add_argument("--version", action="version", version=f"headrace {__version__}")
     parser.add_argument("-v", "--verbose", action="store_true", help="say more in the log")
     parser.add_argument("--log-format", choices=("text", "json"), default="", help="lines of text, or one JSON object a line (text)")
-    # The commands are listed by what they are for, at the end.
+    # The epilog lists the commands in groups.
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for group in _COMMAND_MODULES:
         group.add(subcommands)

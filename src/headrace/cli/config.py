@@ -40,7 +40,7 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Load the file, and say what it came to."""
+    """Load the file and print its pipes."""
     from headrace.config import load
     from headrace.config.output.show import summarize
     from headrace.dashboard.auth import check_exposure, parse_listen
@@ -59,7 +59,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def show(arguments: argparse.Namespace) -> int:
-    """Print the file with references followed and secrets masked."""
+    """Print the file with references expanded and secrets masked."""
     from headrace.config.load import read_document
     from headrace.config.output.show import render_configuration
     from headrace.config.resolve import resolve
@@ -104,7 +104,7 @@ def convert(arguments: argparse.Namespace) -> int:
 
 
 def _check_servers(configuration: Configuration) -> int:
-    """Look at every server that pipes need, as `headrace check` does, and print what is not well; how many errors there are."""
+    """Check every server of the pipes, as `headrace check` does; print warnings and errors; return the number of errors."""
     from headrace.config.server_checks import check_servers
     from headrace.sources.preflight import Level
 

@@ -1,4 +1,4 @@
-"""Commands that ask a running process: `status`, `pause`, `resume`, `stop`, `skip`, `dashboard`, and `resync` and `verify` of its pipes."""
+"""Commands for a running process: `status`, `pause`, `resume`, `stop`, `skip`, `dashboard`, and `resync` and `verify` of its pipes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def _add_file(command: argparse.ArgumentParser) -> None:
 
 
 def _add_process_selection(command: argparse.ArgumentParser, *, file: bool = False) -> None:
-    """Which process is asked."""
+    """Add the flags that select a running process."""
     group = command.add_argument_group("which process")
     if file:
         group.add_argument("-f", "--file", default="", metavar="FILE", help="the file that it was started with (headrace.toml)")
@@ -73,14 +73,14 @@ def _add_process_selection(command: argparse.ArgumentParser, *, file: bool = Fal
 
 
 def add_process_options(command: argparse.ArgumentParser) -> None:
-    """For commands that can also ask a running process."""
+    """Add the flags of commands that also work on a running process."""
     group = command.add_argument_group("of a running process")
     group.add_argument("-f", "--file", default="", metavar="FILE", help="the file that it was started with (headrace.toml)")
     group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (what its state says)")
 
 
 def connect_to_process(arguments: argparse.Namespace) -> HttpControl:
-    """The process that is meant."""
+    """Connect to the selected process."""
     from headrace.service.client.discovery import find_process
     from headrace.service.client.http_control import HttpControl
 
@@ -88,7 +88,7 @@ def connect_to_process(arguments: argparse.Namespace) -> HttpControl:
 
 
 def status(arguments: argparse.Namespace) -> int:
-    """Show a process's pipes once, or until interrupted."""
+    """Print the status of a process once, or until interrupted."""
     if arguments.watch is not None:
         return _watch(arguments)
     from headrace.cli.status_view import make_console, render_status
@@ -107,7 +107,7 @@ def status(arguments: argparse.Namespace) -> int:
 
 
 def _watch(arguments: argparse.Namespace) -> int:
-    """Until interrupted; a process that is away for a while is waited for."""
+    """Print the status until interrupted, also while the process is away."""
     from rich.live import Live
     from rich.text import Text
 
@@ -123,7 +123,7 @@ def _watch(arguments: argparse.Namespace) -> int:
         except HeadraceError as error:
             return Text(escape_text(f"{error.message} ({error.place})"))
 
-    # Whether there is one at all is said at once.
+    # Fail at once if there is no process.
     connect_to_process(arguments).status()
     stopped = threading.Event()
     stop_on_signal(stopped.set)
@@ -163,7 +163,7 @@ def pause(arguments: argparse.Namespace) -> int:
 
 
 def resume(arguments: argparse.Namespace) -> int:
-    """Let pipes go on."""
+    """Resume pipes."""
     return _apply_to_pipes(arguments, lambda control, name: control.resume(name), "goes on")
 
 
@@ -173,7 +173,7 @@ def stop(arguments: argparse.Namespace) -> int:
 
 
 def _apply_to_pipes(arguments: argparse.Namespace, ask: Callable[[Control, str], None], said: str) -> int:
-    """Ask all, whatever one of them answers: one that cannot is no reason to leave the others as they are."""
+    """Apply an action to all named pipes, also if it fails for one of them."""
     remote = connect_to_process(arguments)
     if bool(arguments.pipes) == arguments.all:
         raise DefiniteError("say which pipes" if not arguments.all else "--all and names do not go together", hint="name pipes, or --all")
@@ -195,7 +195,7 @@ def _apply_to_pipes(arguments: argparse.Namespace, ask: Callable[[Control, str],
 
 
 def skip(arguments: argparse.Namespace) -> int:
-    """Show the event that a pipe halts at, ask, and leave it out."""
+    """Print the event that a pipe halted at, ask for confirmation, and skip it."""
     from headrace.cli.status_view import render_error
 
     if not arguments.pipe:
@@ -218,7 +218,7 @@ def skip(arguments: argparse.Namespace) -> int:
 
 
 def _skip_in_state(arguments: argparse.Namespace) -> int:
-    """The same for a pipe that nobody runs: its next run leaves the event out."""
+    """Skip the event of a pipe that does not run; its next run skips it."""
     from pathlib import Path
 
     from headrace.pipes.state.event_skips import halted_at, request_skip
@@ -236,7 +236,7 @@ def _skip_in_state(arguments: argparse.Namespace) -> int:
 
 
 def _halted_pipe(remote: HttpControl, name: str) -> PipeStatus:
-    """The pipe; of one with several parts, the one that halts."""
+    """Return the pipe, or the source of the pipe that halted."""
     found = remote.status().pipes
     _check_known([known for pipe in found for known in (pipe.group, pipe.name)], [name])
     parts = [pipe for pipe in found if name in (pipe.name, pipe.group)]
@@ -251,28 +251,28 @@ def _confirm(question: str) -> None:
 
 
 def dashboard(arguments: argparse.Namespace) -> int:
-    """Print the dashboard's address, with what it takes to press its buttons."""
+    """Print the dashboard's URL with its token."""
     from headrace.service.client.discovery import find_process
     from headrace.service.client.http_control import HttpControl
 
     contact = find_process(arguments.file, arguments.state, arguments.url)
     HttpControl(contact).status()
-    # Behind the #: browsers send it to nobody.
+    # Browsers do not send the fragment to a server.
     print_line(f"{contact.url}/#token={contact.token}" if contact.token else f"{contact.url}/")
     return OK
 
 
 def resync_running(arguments: argparse.Namespace) -> int:
-    """Ask a running process to read tables of a pipe again."""
+    """Request a resync of tables from a running process."""
     connect_to_process(arguments).resync(arguments.pipe, arguments.tables)
     print_line(f"resync: {arguments.pipe} reads {', '.join(arguments.tables)} again; `headrace status --tables` shows how far it is")
     return OK
 
 
 def verify_running(arguments: argparse.Namespace) -> int:
-    """Have a running process compare tables with their source; 1 if rows differ, 3 if it could not be decided."""
+    """Let a running process compare tables with their source; return 1 if rows differ, 3 if undecided."""
     remote = connect_to_process(arguments)
-    # Results of the past are there already: only what changes is new.
+    # The status has results of earlier comparisons: only a changed result is new.
     before = {(part, table.name): table.verify for part, table in _tables(remote, arguments.pipe)}
     verdicts: dict[tuple[str, str], str] = {}
     meant = {key for key in before if not arguments.tables or any(fnmatchcase(key[1], glob) for glob in arguments.tables)}
@@ -289,7 +289,7 @@ def verify_running(arguments: argparse.Namespace) -> int:
             if result.verdict != "running":
                 verdicts[key] = result.verdict
                 print_line(_verdict_line(table, result))
-        # As long as something goes on it is waited for.
+        # Wait as long as results arrive.
         if time.monotonic() > max(deadline, seen_at + arguments.wait):
             left = ", ".join(sorted(name for _, name in meant - verdicts.keys()))
             raise DefiniteError(f"no result came for {left}", place=arguments.pipe, hint="see `headrace status` and the process's log")
@@ -304,6 +304,6 @@ def _tables(remote: HttpControl, name: str) -> list[tuple[str, TableStatus]]:
 
 
 def _verdict_line(table: TableStatus, result: VerifyResult) -> str:
-    # Of a comparison that could not decide, no number of differences is known.
+    # An undecided comparison has no number of differences.
     differences = f", {result.differences:,} differences" if result.verdict != "undecided" or result.differences else ""
     return f"{table.name}: {result.verdict}, {result.rows:,} rows{differences}"

@@ -1,4 +1,4 @@
-"""Flags that several commands take, and what they mean."""
+"""Flags that several commands share."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from headrace.settings.settings_file import UserSettings
 
 OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
-"""Exit codes: well, differences found, an error that is explained, a comparison that could not decide."""
+"""Exit codes: success, differences found, an explained error, a comparison that could not decide."""
 CommandFunction = Callable[[argparse.Namespace], int]
 Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def add_command(subcommands: Subcommands, run: CommandFunction, name: str, text: str) -> argparse.ArgumentParser:
-    """A command that calls `run`; `text` says in a line what it does."""
+    """Add a command that calls `run`; `text` is its one-line help."""
     command = subcommands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
     command.set_defaults(run=run)
     return command
@@ -107,7 +107,7 @@ def add_verify_options(command: argparse.ArgumentParser) -> None:
 
 
 def add_spark(command: argparse.ArgumentParser, usual: str = "local[2]") -> None:
-    """Where tasks run; without a usual place, as a file says."""
+    """Add the Spark flags; without `usual`, the pipe file provides the default."""
     instead = usual or "what the file says, or local[2]"
     command.add_argument(
         "--master", default=usual, help=f"Spark master: local[N], spark://host:port, yarn or k8s://… ({instead}); see docs/scaling.md"
@@ -122,16 +122,16 @@ def add_spark(command: argparse.ArgumentParser, usual: str = "local[2]") -> None
 
 
 def parse_spark_settings(pairs: list[str]) -> dict[str, str]:
-    """What `--conf` gives."""
+    """Parse the values of `--conf`."""
     wrong = next((pair for pair in pairs if not pair.partition("=")[0].startswith("spark.") or "=" not in pair), None)
     if wrong is not None:
-        # Not the value: it may be a secret.
+        # The value is not printed: it may be a secret.
         raise DefiniteError(f"--conf {wrong.partition('=')[0]!r} is no setting of Spark's", hint="write --conf spark.NAME=VALUE")
     return {name: value for name, _, value in (pair.partition("=") for pair in pairs)}
 
 
 def add_target_settings(command: argparse.ArgumentParser) -> None:
-    """What may be chosen for the target tables. A flag's `dest` is the setting's name in a file, under `sink`."""
+    """Add the settings of target tables. A flag's `dest` is the name of the setting under `[sink]`."""
     group = command.add_argument_group(
         "target tables", "Kept in the state: a restart goes on with them. See docs/clickhouse.md for all settings."
     )
@@ -155,7 +155,7 @@ def add_target_settings(command: argparse.ArgumentParser) -> None:
 
 
 def settings_from_flags(arguments: argparse.Namespace) -> list[UserSettings]:
-    """The settings that flags give, later ones over earlier ones."""
+    """Return the settings given by flags; later ones take precedence."""
     from headrace.settings.settings_file import parse_set_flag, parse_setting
 
     named = ("engine", "sort_key", "partition_by", "delete_column", "missing_columns", "view")
@@ -169,7 +169,7 @@ def settings_from_flags(arguments: argparse.Namespace) -> list[UserSettings]:
 
 
 def parse_size(text: str) -> int:
-    """A number of bytes: 64M, 1G, 500000."""
+    """Parse a number of bytes: 64M, 1G, 500000."""
     units = {"K": 10, "M": 20, "G": 30}
     shift = units.get(text[-1:].upper(), 0)
     return int(text[:-1] if shift else text) << shift

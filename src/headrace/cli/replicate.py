@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("headrace")
 
 _ATTEMPTS: Final = 5
-"""Of a pipe on a machine that is too busy to start Spark's Python processes in time."""
+"""Starts of a pipe on a machine that is too busy to start Spark's Python processes in time."""
 
 
 def add(subcommands: Subcommands) -> None:
@@ -118,11 +118,11 @@ def _add_topics(command: argparse.ArgumentParser) -> None:
 
 TOPIC_FLAGS = ("topics", "topic_pattern", "start", "max_offsets", "min_partitions", "kafka_jars")
 LOG_FLAGS = ("snapshot", "start_at", "zero_dates", "flush_bytes", "flush_rows", "flush_seconds", "relay_bytes", "relay", "chunk_rows")
-"""Flags that only one kind of source heeds."""
+"""Flags that apply to one kind of source only."""
 
 
 def replicate(arguments: argparse.Namespace) -> int:
-    """Snapshot, then follow the changes."""
+    """Take a snapshot, then replicate the changes."""
     from headrace.pipes.factory import selected
     from headrace.pipes.lifecycle.keeper_link import open_keeper_link
     from headrace.pipes.lifecycle.progress_view import LogView, choose_view
@@ -132,7 +132,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     from headrace.settings.pipe_settings import PipeSettings
     from headrace.sinks.registry import prints_here
 
-    # What a pipe keeps is nobody else's business: a mirror of the source's log is among it.
+    # State and relay log contain the source's data: only the owner may read them.
     os.umask(0o077)
     if source_connector(arguments.source) is DEBEZIUM:
         hint = "leave it out: --start says where topics are begun, --max-offsets how large a batch is, and the connector what it takes over"
@@ -152,7 +152,7 @@ def replicate(arguments: argparse.Namespace) -> int:
         spark_log=arguments.spark_log,
     )
     spec = PipeSpec(arguments.source, arguments.sink, settings, chosen, TopicChoice.from_values(vars(arguments)))
-    # Lines of changes on a terminal leave no room for a line that is rewritten.
+    # A progress line that is rewritten in place would mix with printed changes.
     view = LogView() if prints_here(arguments.sink) else choose_view()
     with open_keeper_link(arguments.keeper_fd) as line:
         _run_pipe(spec, view, line)
@@ -160,7 +160,7 @@ def replicate(arguments: argparse.Namespace) -> int:
 
 
 def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
-    """Run the pipe; again, from its state, if the machine was too busy to start Spark's Python processes in time."""
+    """Run the pipe; restart it from its state if the machine was too busy to start Spark's Python processes in time."""
     from headrace.pipes.factory import open_pipe
     from headrace.runtime.interface import WorkerStartTimeout
     from headrace.spark.runtime import java_process
@@ -171,7 +171,7 @@ def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
                 ready.pipe.on_begun, line.is_in_vain = line.begun, ready.is_lost
                 stop_on_signal(ready.pipe.stop)
                 if is_requested():
-                    # The signal stopped the pipe of the last attempt.
+                    # The signal went to the pipe of the last attempt.
                     ready.pipe.stop()
                 with ignore_closed_stdout():
                     try:
@@ -189,7 +189,7 @@ def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:
 
 
 def check_applicable_flags(arguments: argparse.Namespace, names: Iterable[str], why: str, hint: str) -> None:
-    """Raise `DefiniteError` if one of these flags is given: nobody would heed it."""
+    """Raise `DefiniteError` if one of these flags is given: it would have no effect."""
     parser = argparse.ArgumentParser()
     add(parser.add_subparsers())
     usual = parser.parse_args(["replicate", "source", "sink"])

@@ -34,7 +34,7 @@ def add(subcommands: Subcommands) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Run pipes until they are done, or asked to end; 2 if one failed and none is left."""
+    """Run pipes until they are done or a signal stops them; return 2 if one failed and none is left."""
     from headrace.config.configuration import LogFormat
     from headrace.config.load import load
     from headrace.dashboard.server import serve
@@ -45,11 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
     from headrace.service.logging.pipe_context import configure_pipe_logging
     from headrace.service.supervisor import Supervisor
 
-    # Once, before several pipes would begin with it at the same time.
+    # Compile once, before several pipes start at the same time.
     ensure_compiled()
     configuration = _apply_flags(load(Path(arguments.file), arguments.pipe), arguments)
     _check_any_enabled(configuration)
-    # State, relays and sockets are nobody else's business, whoever makes them.
+    # State, relay logs and sockets are for the owner only.
     os.umask(0o077)
     process = configuration.process
     as_json = (arguments.log_format or process.log) == LogFormat.JSON
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         stack.enter_context(hold_instance_lock(process.state))
         supervisor = Supervisor(configuration)
         if process.listen:
-            # Before any pipe begins: an address that is taken is known at once.
+            # Before any pipe starts, so that an address in use is reported at once.
             token = new_token()
             server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
             stack.enter_context(publish_endpoint(process.state, server.url, token))
@@ -112,8 +112,8 @@ def _message_stream(configuration: Configuration) -> TextIO:
 
 
 def _report_failures(supervisor: Supervisor, well: bool, *, told: bool) -> int:
-    """Say what failed, unless the log has told it in a form that leaves no room for this; asked to end, a process ends well while some of
-    its pipes ran."""
+    """Print the errors of failed pipes, unless the JSON log has them; return the exit code. A process that is stopped while some pipes run
+    exits with 0."""
     failed = [part for part in supervisor.runners.values() if part.has_failed and not told]
     for part in failed:
         error = part.error

@@ -1,4 +1,4 @@
-"""Ending in order."""
+"""Exit without an error when the reader of standard output has closed it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.errors import HeadraceError
 
 @contextmanager
 def exit_on_closed_stdout() -> Iterator[None]:
-    """Whoever reads our output may have seen enough: then nothing is left to write at exit."""
+    """Exit quietly when the reader of stdout has closed it (`| head`)."""
     try:
         yield
     except BrokenPipeError:
@@ -21,7 +21,7 @@ def exit_on_closed_stdout() -> Iterator[None]:
 
 @contextmanager
 def ignore_closed_stdout() -> Iterator[None]:
-    """The same for a pipe that prints: what it ends with when its reader has left is no error."""
+    """Ignore the error of a pipe that prints if the reader of stdout has closed it."""
     try:
         yield
     except HeadraceError:

@@ -68,7 +68,7 @@ def sql(arguments: argparse.Namespace) -> int:
     table = Table(*(Column(Text(escape_text(name))) for name in names))
     for row in rows:
         table.add_row(*(Text("NULL" if value is None else escape_text(str(value))) for value in row))
-    # Piped output is not cut to a terminal's width.
+    # Piped output is not truncated to a terminal's width.
     Console(width=None if sys.stdout.isatty() else 10_000).print(table)
     return OK
 
@@ -85,7 +85,7 @@ def release(arguments: argparse.Namespace) -> int:
 
 
 def settings(arguments: argparse.Namespace) -> int:
-    """Print every setting of the target tables, with what it can be and what it means."""
+    """Print every setting with its values and meaning."""
     from headrace.settings.reference_page import PAGES, TABLES_PAGE, markdown, setting_rows
 
     if arguments.markdown:
@@ -99,7 +99,7 @@ def settings(arguments: argparse.Namespace) -> int:
 
 
 def serve(arguments: argparse.Namespace) -> int:
-    """Own an embedded ClickHouse and speak its HTTP interface."""
+    """Run an embedded ClickHouse with its HTTP interface."""
     from headrace.embedded.process import PASSWORD_VARIABLE
     from headrace.embedded.server import STOP_S
     from headrace.embedded.server import serve as run_server
@@ -108,7 +108,7 @@ def serve(arguments: argparse.Namespace) -> int:
         print_line(f"ClickHouse at http://{arguments.host}:{port}/ on {arguments.path}")
         print_line(f"  its password: headrace connection chdb:{arguments.path}")
 
-    # Taken out of the environment: the engine and its children have no use for it.
+    # Removed from the environment, so that child processes do not inherit it.
     password = os.environ.pop(PASSWORD_VARIABLE, "")
     # The server handles the signal itself, and gives running requests some time.
     stop_on_signal(lambda: None, grace_s=STOP_S)
@@ -117,7 +117,7 @@ def serve(arguments: argparse.Namespace) -> int:
 
 
 def connection(arguments: argparse.Namespace) -> int:
-    """Print how a client of one's own reaches a running embedded server."""
+    """Print the connection parameters of a running embedded server."""
     from headrace.pipes.lifecycle.sink_factory import embedded_connection
 
     found = embedded_connection(arguments.sink)

@@ -1,4 +1,4 @@
-"""A process's status for a terminal: a table of pipes, and under it what a person has to know or to do."""
+"""Renders the status of a process for a terminal: a table of pipes, with errors and remedies below it."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ _UNKNOWN: Final = "-"
 
 
 def make_console() -> Console:
-    """One that does not cut what goes into a file or another program."""
+    """Return a console that does not truncate output to a file or program."""
     console = Console()
     return console if console.is_terminal else Console(width=1000)
 
 
 def render_status(status: ServiceStatus, *, tables: bool = False, now: float | None = None) -> RenderableType:
-    """The whole."""
+    """Render the whole status."""
     at = time.time() if now is None else now
     parts: list[RenderableType] = [_head(status, at), _pipes(status, at)]
     if tables:
@@ -113,7 +113,7 @@ def _verified(table: TableStatus, now: float) -> Text:
 
 
 def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
-    """What the table has no room for."""
+    """Yield errors, waits and other notes below the table."""
     for pipe in status.pipes:
         if pipe.error is not None:
             yield from render_error(pipe.name, pipe.error, now)
@@ -138,7 +138,7 @@ def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
 
 
 def render_error(name: str, error: ErrorStatus, now: float) -> Iterator[Text]:
-    """An error, with what to do about it."""
+    """Render an error with its remedy."""
     where = f" (at {escape_text(error.place)})" if error.place else ""
     when = f", {duration(now - error.at)} ago" if error.at else ""
     yield Text.assemble(
@@ -155,7 +155,7 @@ def _right(name: str) -> Column:
 
 
 def duration(seconds: float) -> str:
-    """A span of time in at most two units."""
+    """Format a duration in at most two units."""
     if seconds < 60:
         return f"{max(0.0, seconds):.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     whole = round(seconds)
@@ -167,7 +167,7 @@ def duration(seconds: float) -> str:
 
 
 def size(count: float) -> str:
-    """A number of bytes."""
+    """Format a number of bytes."""
     for unit in ("B", "kB", "MB", "GB"):
         if count < 1000:
             return f"{count:.0f} {unit}" if unit == "B" or count >= 100 else f"{count:.1f} {unit}"

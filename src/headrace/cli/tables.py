@@ -75,7 +75,7 @@ def add(subcommands: Subcommands) -> None:
 
 
 def resync(arguments: argparse.Namespace) -> int:
-    """Ask a pipe of a running process, or the one of a state directory, to read tables again."""
+    """Request a resync from a pipe of a running process, or from the pipe of a state directory."""
     _check_resync(arguments)
     if arguments.pipe:
         return resync_running(arguments)
@@ -174,7 +174,7 @@ def retry(arguments: argparse.Namespace) -> int:
 
 
 def check(arguments: argparse.Namespace) -> int:
-    """Look at every setting and privilege that matters; 2 if replication would be wrong or impossible."""
+    """Check all relevant settings and privileges of a source; return 2 if it cannot be replicated correctly."""
     from headrace.pipes.commands.preflight import check_cluster, check_server
     from headrace.pipes.commands.preflight_view import findings_json, print_findings
     from headrace.sources.preflight import Level

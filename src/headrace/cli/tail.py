@@ -49,7 +49,7 @@ def add(subcommands: Subcommands) -> None:
 
 
 def tail(arguments: argparse.Namespace) -> int:
-    """Print what is in a topic, message by message, in ScyllaDB's log, row by row, or in a server's log, change by change."""
+    """Print the messages of a topic, the rows of ScyllaDB's CDC log, or the changes of a binary log."""
     if arguments.topic.startswith((*_SERVERS, _FILES)):
         return _tail_changes(arguments)
     if arguments.start_at:
@@ -79,7 +79,7 @@ def tail(arguments: argparse.Namespace) -> int:
 
 
 def _tail_changes(arguments: argparse.Namespace) -> int:
-    """Print what happens to a server's tables, or what log files say of it."""
+    """Print the changes of a server's binary log or of log files."""
     from headrace.pipes.commands.mysql_tail import NOW, OLDEST, DirectoryTail, ServerTail, TailOptions
     from headrace.sinks.stdout.batches import LineOptions, as_bytes
     from headrace.sinks.stdout.output import may_colour
@@ -128,7 +128,7 @@ def _tail_changes(arguments: argparse.Namespace) -> int:
 
 
 def _tail_log(arguments: argparse.Namespace) -> int:
-    """Print what is in the CDC log of a cluster's tables."""
+    """Print the CDC log of a cluster's tables."""
     from headrace.pipes.scylla.tail import Tail, tail_choices, text_line
 
     for name, value in (("--offset", arguments.offset), ("--registry", arguments.registry)):

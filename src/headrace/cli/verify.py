@@ -49,7 +49,7 @@ def add(subcommands: Subcommands) -> None:
 
 
 def verify(arguments: argparse.Namespace) -> int:
-    """Compare every table by digests and, where those differ, by value; 1 if rows differ, 3 if they may only be behind."""
+    """Compare every table by digests and, where those differ, by value; return 1 if rows differ, 3 if undecided."""
     from headrace.pipes.source_registry import DEBEZIUM, source_connector
 
     if not arguments.source and arguments.pipe:
@@ -122,7 +122,7 @@ def _print_results(arguments: argparse.Namespace, found: Iterator[TableResult]) 
 
 
 def _sample(arguments: argparse.Namespace) -> Sample | None:
-    """`1%`, `0.5%` or a number of rows. A seed that was not given is drawn."""
+    """Parse `1%`, `0.5%` or a number of rows; choose a random seed if none is given."""
     from headrace.verify.verifier import Sample
 
     text: str = arguments.sample

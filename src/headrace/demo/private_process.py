@@ -1,7 +1,7 @@
-"""A server process of our own: on a directory and ports of 127.0.0.1 that belong to nobody else, ended by its process id alone.
+"""A private server process with its own directory and ports on 127.0.0.1.
 
-It dies with the process that started it, also when that one is killed. Its directory outlives it: `kill` followed by `start` is a crash
-and a recovery. What a server is, how it is run and when it serves is for its class to say (`_prepare`, `_command`, `_answers`).
+It ends with the process that started it, also when that process is killed. Its directory remains: `kill` followed by `start` is a crash and
+a recovery. A subclass defines the server with `_prepare`, `_command` and `_answers`.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class PrivateProcess:
 
     def __init__(self, title: str, directory: Path) -> None:
         self.title = title
-        """What messages call it: the broker."""
+        """Its name in messages."""
         self.directory = directory.absolute()
         self._process: subprocess.Popen[bytes] | None = None
         self._reaper: subprocess.Popen[bytes] | None = None
         self._refusal = ""
-        """Why it did not answer when it was last asked, where that is told."""
+        """Why the last connection attempt failed, if known."""
 
     @property
     def log_file(self) -> Path:
@@ -65,7 +65,7 @@ class PrivateProcess:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # A Ctrl-C in our terminal is ours to handle; the server must not stop before us.
+                # A Ctrl-C in the terminal must not stop the server before this process.
                 start_new_session=True,
                 **self._popen_options(),
             )
@@ -79,7 +79,7 @@ class PrivateProcess:
         return self
 
     def stop(self) -> None:
-        """Shut the server down in order."""
+        """Shut the server down."""
         if self._process is not None and self._process.poll() is None:
             self._process.send_signal(self.stop_signal)
             try:
@@ -98,7 +98,7 @@ class PrivateProcess:
         self._forget()
 
     def restart(self) -> Self:
-        """Stop in order and start again, on the same ports and data."""
+        """Stop and start the server on the same ports and data."""
         self.stop()
         return self.start()
 
@@ -114,25 +114,25 @@ class PrivateProcess:
         self.stop()
 
     def _prepare(self) -> None:
-        """What the directory must hold before the process starts; also before a later start."""
+        """Prepare the directory; called before every start."""
 
     def _command(self) -> Sequence[str]:
         """The argument vector."""
         raise NotImplementedError
 
     def _popen_options(self) -> dict[str, Any]:
-        """What the process is started with besides: another user, an environment."""
+        """Return more options for `Popen`, such as a user or an environment."""
         return {}
 
     def _answers(self) -> bool:
-        """Whether it serves clients now; if not, `_refusal` may say why."""
+        """Return whether it serves clients; if not, `_refusal` may have the reason."""
         raise NotImplementedError
 
     def _complete(self) -> None:
-        """What is done once it serves."""
+        """Run once the server serves clients."""
 
     def _await(self, holds: Callable[[], bool], what: str) -> None:
-        """Until something holds of the running server; with the log's end if it ends before, or takes too long."""
+        """Wait for a condition of the running server; raise with the end of its log if it exits or takes too long."""
         assert self._process is not None
         deadline = time.monotonic() + self.start_timeout_s
         while not holds():
@@ -149,7 +149,7 @@ class PrivateProcess:
         return "\n".join(self.log_file.read_text(errors="replace").splitlines()[-lines:]) if self.log_file.exists() else "(no log)"
 
     def _forget(self) -> None:
-        """Let go of processes that ended; the reaper goes with its server."""
+        """Drop ended processes; stop the reaper."""
         if self._reaper is not None:
             self._reaper.kill()
             self._reaper.wait()
@@ -159,7 +159,7 @@ class PrivateProcess:
 
 
 def find_free_port() -> int:
-    """A TCP port of 127.0.0.1 on which nothing listens now."""
+    """Return a free TCP port of 127.0.0.1."""
     chooser = random.SystemRandom()
     for _ in range(200):
         port = chooser.randrange(*PORT_RANGE)
@@ -173,7 +173,7 @@ def find_free_port() -> int:
 
 
 def _spawn_reaper(pid: int) -> subprocess.Popen[bytes]:
-    """A process that kills `pid` when we are gone: its standard input ends when our end of the pipe closes.
+    """Start a process that kills `pid` when this process ends: its standard input then ends.
 
     The kernel's parent-death signal is not used: it fires when the starting *thread* ends, and a test may restart a server from a thread.
     """

@@ -1,7 +1,6 @@
-"""Private database servers: a process, a data directory and a port that belong to us and to nobody else.
+"""Private MySQL and MariaDB servers, each with its own process, data directory and port.
 
-A `PrivateServer` never reads the machine's own configuration, listens on 127.0.0.1 only and guards its root account with a random password;
-the rest is `PrivateProcess`'s.
+A `PrivateServer` does not read the machine's configuration, listens on 127.0.0.1 only and protects its root account with a random password.
 """
 
 from __future__ import annotations

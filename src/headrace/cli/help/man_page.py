@@ -1,4 +1,4 @@
-"""The manual page for man(1), of all commands, out of the parser and the manual's texts."""
+"""The man page of all commands, from the parser and the texts of `manual_pages`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from headrace.cli.help.parser_words import Command, Flag, Value
 
 
 def man_page(commands: Sequence[Command]) -> str:
-    """In the language of man pages."""
+    """Return the man page as roff."""
     return "\n".join(_lines(commands)) + "\n"
 
 
@@ -19,7 +19,7 @@ def _lines(commands: Sequence[Command]) -> Iterator[str]:
     program, named = commands[0], {command.name: command for command in commands[1:]}
     yield '.\\" Made by `headrace help --man`; do not edit.'
     yield f'.TH HEADRACE 1 "" "headrace {__version__}" "User Commands"'
-    # Addresses and commands are neither stretched nor broken.
+    # No justification and no hyphenation in addresses and commands.
     yield from (".ad l", ".nh")
     yield from (".SH NAME", _escape("headrace - change data capture into ClickHouse and Kafka"))
     yield from (".SH SYNOPSIS", "\\fBheadrace\\fR [\\fIOPTION\\fR]... \\fICOMMAND\\fR [\\fIARGUMENT\\fR]...")
@@ -90,13 +90,13 @@ def _positional(value: Value) -> str:
 
 
 def _sentence(text: str) -> str:
-    # An address begins as it is written.
+    # An address keeps its case.
     written = text if ":" in text.partition(" ")[0] else text[:1].upper() + text[1:]
     return _escape(written if written.endswith((".", "…", ")")) or not written else f"{written}.")
 
 
 def _escape(text: str) -> str:
-    """A text that means nothing to the formatter."""
+    """Escape a text for roff."""
     escaped = (
         text.replace("\\", "\\e")
         .replace("-", "\\-")

@@ -1,4 +1,4 @@
-"""What `--help` says beyond flags: what a command is for, examples, exit codes, variables. The same words make the man page.
+"""Adds descriptions, examples, exit codes and variables to `--help`. The man page uses the same texts.
 
 Invariant: every command has a page here, and every example parses; a test holds both.
 """
@@ -21,11 +21,11 @@ INTRODUCTION: Final = (
     "into ClickHouse and Kafka."
 )
 _MAX_USAGE_OPTIONS: Final = 8
-"""With more options than this, a usage that lists all of them is read by nobody."""
+"""With more options, the usage line does not list them."""
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
-    """Help that fits a terminal, and breaks neither addresses nor examples."""
+    """Wraps help to the terminal without breaking addresses or examples."""
 
     def __init__(self, prog: str) -> None:
         width = min(shutil.get_terminal_size().columns, _MAX_WIDTH)
@@ -40,7 +40,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what was meant, if that can be told."""
+    """Suggests similar commands and flags in errors."""
 
     def error(self, message: str) -> NoReturn:
         chosen = re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message)
@@ -68,7 +68,7 @@ def _wrap_line(line: str, width: int) -> list[str]:
 def iter_commands(
     parser: argparse.ArgumentParser, path: tuple[str, ...] = ()
 ) -> Iterator[tuple[tuple[str, ...], argparse.ArgumentParser, str]]:
-    """All commands under a parser, with what they are called and their line of help."""
+    """Yield all commands of a parser with their path and one-line help."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
             lines = {choice.dest: choice.help or "" for choice in action._choices_actions}
@@ -78,7 +78,7 @@ def iter_commands(
 
 
 def attach_pages(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Give all commands their pages."""
+    """Attach the manual pages to all commands."""
     parser.formatter_class = HelpFormatter
     parser.usage = "headrace [OPTION]... COMMAND [ARGUMENT]..."
     parser.epilog = "\n\n".join(_overview(parser))
@@ -96,7 +96,7 @@ def _shorten_usage(command: argparse.ArgumentParser) -> None:
     optional = [action for action in command._actions if action.option_strings]
     if len(optional) > _MAX_USAGE_OPTIONS:
         rest = " ".join(_positional(action) for action in command._actions if not action.option_strings)
-        # A percent sign would be taken for a format.
+        # argparse interprets percent signs.
         command.usage = f"{command.prog} [OPTION]... {rest}".rstrip().replace("%", "%%")
 
 
@@ -107,7 +107,7 @@ def _positional(action: argparse.Action) -> str:
 
 
 def sections(page: Page) -> Iterator[str]:
-    """Examples, exit codes and variables, as they stand under the flags."""
+    """Yield examples, exit codes and variables, which follow the flags."""
     if page.examples:
         yield "examples:\n" + "\n".join(f"  {command}\n      {text}" for command, text in page.examples)
     yield "exit codes:\n" + "\n".join(f"  {code:<4}{text}" for code, text in sorted({**CODES, **page.codes}.items()))

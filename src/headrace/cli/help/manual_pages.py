@@ -9,14 +9,14 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is said of a command beyond its flags."""
+    """The manual page of a command, without its flags."""
 
     text: str
     """Paragraphs; each is one line."""
     examples: tuple[tuple[str, str], ...]
     """A command line, and what it does."""
     codes: Mapping[int, str] = field(default_factory=dict)
-    """Exit codes that are not those of all commands."""
+    """Exit codes besides those of all commands."""
     variables: tuple[str, ...] = ()
     see: tuple[str, ...] = ()
 
@@ -27,7 +27,7 @@ CODES: Final[Mapping[int, str]] = {
     130: "ended by SIGINT (Ctrl-C)",
     143: "ended by SIGTERM",
 }
-"""Of all commands."""
+"""Exit codes of all commands."""
 
 VARIABLES: Final[Mapping[str, str]] = {
     "HEADRACE_SOURCE_PASSWORD": "the password of a source that is a server, if its address has none",
@@ -51,7 +51,7 @@ GROUPS: Final[Mapping[str, tuple[str, ...]]] = {
     "trying it out": ("demo", "serve", "connection"),
     "tools": ("scylla", "completion", "help"),
 }
-"""The commands, in the order in which people need them."""
+"""The commands by topic, in the order of the overview."""
 
 _FIND: Final = (
     "The process is found by the `state` of its file (./headrace.toml unless one is named), by --state, or by --url with the token in "

@@ -1,4 +1,4 @@
-"""The command line as plain words, for shells and for the man page: commands, their flags, and what may stand where."""
+"""The commands and flags of the parser as plain data, for the man page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.cli.help.manual import iter_commands
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What stands after a flag, or by itself."""
+    """The value of a flag, or a positional argument."""
 
     name: str
     choices: tuple[str, ...] = ()
@@ -29,7 +29,7 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command; the whole program is the one without a name."""
+    """One command; the program itself has an empty path."""
 
     path: tuple[str, ...]
     line: str
@@ -37,7 +37,7 @@ class Command:
     values: tuple[Value, ...]
     values_text: tuple[str, ...]
     below: tuple[tuple[str, str], ...]
-    """Commands of its own, with their lines of help."""
+    """Its subcommands with their one-line help."""
     parser: argparse.ArgumentParser
 
     @property
@@ -46,7 +46,7 @@ class Command:
 
 
 def list_commands(parser: argparse.ArgumentParser) -> list[Command]:
-    """All commands, the program first."""
+    """Return all commands, the program first."""
     return [_command((), parser, parser.description or ""), *(_command(*found) for found in iter_commands(parser))]
 
 
@@ -75,5 +75,5 @@ def _value(action: argparse.Action) -> Value:
 
 
 def _text(action: argparse.Action) -> str:
-    """The help of a flag with its default put in."""
+    """Return the help of a flag with its default."""
     return (action.help or "") % {**vars(action), "prog": "headrace"}
