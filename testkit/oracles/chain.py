@@ -85,4 +85,4 @@ class _Mirror(IndexedLog):
             fault = error
         finally:
             appender.close()
-        return max(appender.mirror.safe_end, FIRST), fault
+        return max(appender.log_file.safe_end, FIRST), fault
