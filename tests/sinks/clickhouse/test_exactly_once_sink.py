@@ -180,14 +180,14 @@ def test_tables_remember_as_many_blocks_as_a_batch_has(made: Made, monkeypatch: 
 
     for partition_by in ("", "id % 2"):
         sink = made(TargetEngine.HISTORY, partition_by=partition_by)
-        assert window(sink) == dedup_window.LEAST_BLOCKS == 10_000
+        assert window(sink) == dedup_window.MIN_BLOCKS == 10_000
         # A table that somebody made to remember less is told to remember more.
         run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 0")
         sink.prepare([SCHEMA])
         assert window(sink) == 10_000
         # And one that turns out to remember less than a batch has.
         run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 8")
-        monkeypatch.setattr(dedup_window, "LEAST_BLOCKS", 8)
+        monkeypatch.setattr(dedup_window, "MIN_BLOCKS", 8)
         for _ in range(2):
             writer = sink.writer()
             for number in range(20):

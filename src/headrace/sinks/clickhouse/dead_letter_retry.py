@@ -141,11 +141,11 @@ def _table_and_definition(letter: DeadLetter) -> tuple[str, str]:
 def _write(sink: ClickHouseSink, schema: TableSchema, letters: list[DeadLetter]) -> list[RetryOutcome]:
     refused: dict[Place, tuple[str, str]] = {}
 
-    def on_refused(_: TargetTable, block: ChangeBlock, found: RejectedRows) -> None:
+    def on_rejected(_: TargetTable, block: ChangeBlock, found: RejectedRows) -> None:
         for row, column, reason in zip(found.rows.tolist(), found.columns, found.reasons, strict=True):
             refused[_place(block, row)] = (column, reason)
 
-    writer = sink.writer(on_refused)
+    writer = sink.writer(on_rejected)
     try:
         target_table = retrying(lambda: sink.target_table(schema))
         if target_table.family in _IN_ORDER:

@@ -116,9 +116,9 @@ class ClickHouseSink(Sink):
     def target_of(self, name: TableName) -> str:
         return ".".join(target_name(name, self.target, self.options))
 
-    def writer(self, on_refused: OnRejected | None = None) -> ClickHouseWriter:
-        """`on_refused` handles rejected rows instead of the tables' options."""
-        return ClickHouseWriter(self._scope, self.pipe, again=self.repeats, tables=self.expected, label=self.label, on_refused=on_refused)
+    def writer(self, on_rejected: OnRejected | None = None) -> ClickHouseWriter:
+        """`on_rejected` handles rejected rows instead of the tables' options."""
+        return ClickHouseWriter(self._scope, self.pipe, again=self.repeats, tables=self.expected, label=self.label, on_rejected=on_rejected)
 
     def reader(self) -> ClickHouseReader:
         return ClickHouseReader(self._scope)

@@ -23,7 +23,7 @@ from headrace.sinks.clickhouse.dead_letters.rejected_rows import key_text
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 _MOST_KEYS: Final = 2000
 """Per query."""
 
@@ -47,15 +47,15 @@ class UnchangedValueFiller:
         masks = {name: mask for name, mask in masks.items() if mask.any()}
         keys = [block.images.column(name) for name in schema.row_key]
         (codes,) = _codes([keys])
-        origins = {name: _earlier(codes, mask, np.asarray(block.op)) for name, mask in masks.items()}
+        origins = {name: _origin_in_block(codes, mask, np.asarray(block.op)) for name, mask in masks.items()}
         wanted = np.flatnonzero(np.logical_or.reduce([origin < 0 for origin in origins.values()]))
-        stored = self._stored(block, wanted, tuple(masks)) if len(wanted) else None
+        stored = self._read_stored(block, wanted, tuple(masks)) if len(wanted) else None
         images = block.images
         for name, origin in origins.items():
-            images = _with(images, name, self._taken(block, name, origin, wanted, stored, place))
+            images = _with(images, name, self._fill_column(block, name, origin, wanted, stored, place))
         return replace(block, images=images)
 
-    def _stored(self, block: ChangeBlock, wanted: Places, names: tuple[str, ...]) -> _Stored:
+    def _read_stored(self, block: ChangeBlock, wanted: Indices, names: tuple[str, ...]) -> _Stored:
         """Read the table's images of the wanted rows, and find the image that has each row's value."""
         schema, reader = block.schema, ClickHouseReader(self.scope)
         keys = pa.table([block.images.column(name).take(wanted) for name in schema.row_key], names=list(schema.row_key))
@@ -69,7 +69,7 @@ class UnchangedValueFiller:
         asked, there = _codes([[keys.column(name) for name in schema.row_key], [images.column(name) for name in schema.row_key]])
         return _Stored(images, _newest_before(asked, np.asarray(block.version)[wanted], there, versions, live))
 
-    def _taken(self, block: ChangeBlock, name: str, origin: Places, wanted: Places, stored: _Stored | None, place: str) -> Any:
+    def _fill_column(self, block: ChangeBlock, name: str, origin: Indices, wanted: Indices, stored: _Stored | None, place: str) -> Any:
         """Return the column's values, each from the block or from the table."""
         values = block.images.column(name)
         if stored is None:
@@ -95,11 +95,11 @@ class UnchangedValueFiller:
 @dataclass(frozen=True, slots=True)
 class _Stored:
     images: pa.Table
-    places: Places
+    places: Indices
     """For each wanted row: the index of the image that has its values; -1 if none has."""
 
 
-def _codes(sides: Iterable[list[Any]]) -> list[Places]:
+def _codes(sides: Iterable[list[Any]]) -> list[Indices]:
     """Return numbers that are equal where keys are equal, comparable across all sides. A key is a list of columns."""
     parts = [[_plain(column) for column in side] for side in sides]
     lengths = [len(side[0]) for side in parts]
@@ -117,7 +117,7 @@ def _plain(column: Any) -> Any:
     return chunked.cast(chunked.type.value_type) if pa.types.is_dictionary(chunked.type) else chunked
 
 
-def _earlier(codes: Places, mask: npt.NDArray[np.bool_], op: npt.NDArray[np.uint8]) -> Places:
+def _origin_in_block(codes: Indices, mask: npt.NDArray[np.bool_], op: npt.NDArray[np.uint8]) -> Indices:
     """For each image, return the index of the block's image that has its value: itself, or the last earlier one of the same row; -1 if
     none."""
     rows = np.arange(len(codes))
@@ -134,8 +134,8 @@ def _earlier(codes: Places, mask: npt.NDArray[np.bool_], op: npt.NDArray[np.uint
 
 
 def _newest_before(
-    asked: Places, versions: npt.NDArray[np.uint64], there: Places, stored: npt.NDArray[np.uint64], live: npt.NDArray[np.bool_]
-) -> Places:
+    asked: Indices, versions: npt.NDArray[np.uint64], there: Indices, stored: npt.NDArray[np.uint64], live: npt.NDArray[np.bool_]
+) -> Indices:
     """For each wanted row, return the stored image that has its value (see the module's invariant); -1 if there is none."""
     count = len(there)
     codes, both = np.concatenate([there, asked]), np.concatenate([stored, versions])

@@ -18,7 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, format_timestamp, parse_timestamp_us
-from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, key_text, place_text
+from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, key_text, position_text
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow
 from headrace.sinks.clickhouse.server.quoting import quote_text
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
@@ -126,7 +126,7 @@ def store_dead_letters(
                 "reason": reason,
                 "operation": operation,
                 "version": version,
-                "position": place_text(version),
+                "position": position_text(version),
                 "commit_time": format_timestamp(int(block.commit_ts[row].as_py())),
                 "row": json.dumps(row_to_json(block.images, block.schema, row), ensure_ascii=False),
                 "place": order,

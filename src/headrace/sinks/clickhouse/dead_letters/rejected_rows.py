@@ -18,7 +18,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.version import row_place, unpack_version
 from headrace.sinks.clickhouse.server.scalar_values import render_value
 
-MOST_REFUSED: Final = 1000
+MAX_REJECTED: Final = 1000
 """Of one block, by the server. More than that is not a problem of single rows."""
 _TOO_MANY_PARTITIONS, _OUT_OF_MEMORY = 252, 241
 # Errors of parsing and conversion, NULLs, ranges, constraints, and exceptions of views and defaults.
@@ -61,7 +61,7 @@ def row_text(block: ChangeBlock, row: int) -> str:
     return f", row {key_text(block, row)}" if block.schema.row_key else ""
 
 
-def place_text(version: int) -> str:
+def position_text(version: int) -> str:
     """Return the log position of an image for messages."""
     _, file, offset = unpack_version(version)
     return f"log file {file}, offset {offset}"

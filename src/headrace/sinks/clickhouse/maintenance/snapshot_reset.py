@@ -31,16 +31,16 @@ def discard_partial_snapshot(scope: TargetScope, target_table: TargetTable, sinc
         check_no_running_insert(scope, target_table)
     match target_table.family:
         case EngineFamily.COLLAPSING | EngineFamily.VERSIONED:
-            _run(scope, target_table, f"TRUNCATE TABLE {_holder(scope, target_table)}")
+            _run(scope, target_table, f"TRUNCATE TABLE {_local_table_sql(scope, target_table)}")
         case EngineFamily.HISTORY:
-            condition = _attempt(target_table, since)
+            condition = _partial_snapshot_condition(target_table, since)
             with translate_errors(scope.target, f"looking at table {target_table.full_name}"):
                 found = connect(scope.target).client.query(f"SELECT 1 FROM {target_table.qualified} WHERE {condition} LIMIT 1").result_rows
             if found:
-                _run(scope, target_table, f"ALTER TABLE {_holder(scope, target_table)} DELETE WHERE {condition}")
+                _run(scope, target_table, f"ALTER TABLE {_local_table_sql(scope, target_table)} DELETE WHERE {condition}")
 
 
-def _attempt(target_table: TargetTable, since: int) -> str:
+def _partial_snapshot_condition(target_table: TargetTable, since: int) -> str:
     """Return the condition of a history's rows that an interrupted snapshot wrote."""
     version, operation = target_table.metadata_column(MetadataRole.VERSION), target_table.metadata_column(MetadataRole.OPERATION)
     if version is None:
@@ -53,7 +53,7 @@ def _attempt(target_table: TargetTable, since: int) -> str:
     return condition if operation is None else f"{condition} AND {quote_name(operation.name)} = 'snapshot'"
 
 
-def _holder(scope: TargetScope, target_table: TargetTable) -> str:
+def _local_table_sql(scope: TargetScope, target_table: TargetTable) -> str:
     database, table = target_table.local_table or (target_table.database, target_table.table)
     cluster = f" ON CLUSTER {quote_text(scope.options.cluster)}" if scope.options.cluster else ""
     return f"{quote_name(database)}.{quote_name(table)}{cluster}"

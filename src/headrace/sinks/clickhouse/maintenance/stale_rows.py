@@ -35,7 +35,7 @@ def delete_stale_sql(target_table: TargetTable, before: int) -> str:
         case EngineFamily.REPLACING if not target_table.has_key:
             return _delete(target_table, older)
         case EngineFamily.HISTORY if not target_table.has_key:
-            return _retract(target_table, before)
+            return _retract_history_rows(target_table, before)
     if not live_condition(target_table):
         return ""
     columns = [quote_name(column.name) for column in target_table.columns]
@@ -55,16 +55,16 @@ def allow_cleanup_sql(target_table: TargetTable) -> str:
     allowed = dict(target_table.storage.settings).get("allow_experimental_replacing_merge_with_cleanup") in ("1", "true")
     if allowed or not can_purge_tombstones(target_table):
         return ""
-    return f"ALTER TABLE {_held(target_table)} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1"
+    return f"ALTER TABLE {_local_table_sql(target_table)} MODIFY SETTING allow_experimental_replacing_merge_with_cleanup = 1"
 
 
-def _held(target_table: TargetTable) -> str:
+def _local_table_sql(target_table: TargetTable) -> str:
     held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
     return f"{held} ON CLUSTER {quote_name(target_table.storage.cluster)}" if target_table.storage.cluster else held
 
 
 def _delete(target_table: TargetTable, condition: str) -> str:
-    return f"DELETE FROM {_held(target_table)} WHERE {condition}"
+    return f"DELETE FROM {_local_table_sql(target_table)} WHERE {condition}"
 
 
 def _deletion(target_table: TargetTable, before: int) -> tuple[list[str], list[str]]:
@@ -80,7 +80,7 @@ def _deletion(target_table: TargetTable, before: int) -> tuple[list[str], list[s
     return [quote_name(mark.name) for mark in metadata_columns], [values[mark.role] for mark in metadata_columns]
 
 
-def _retract(target_table: TargetTable, before: int) -> str:
+def _retract_history_rows(target_table: TargetTable, before: int) -> str:
     """In a history without keys: append a deletion for each older row, minus those that were appended before."""
     version = target_table.metadata_column(MetadataRole.VERSION)
     assert version is not None

@@ -76,7 +76,7 @@ def prepare_tables(scope: TargetScope, schemas: Sequence[TableSchema]) -> None:
     for target_table in target_tables:
         if (target_table.database, target_table.table) not in found:
             create_table(connection, target, target_table)
-        _make_readable(connection, scope, target_table)
+        _create_view_and_policy(connection, scope, target_table)
         _warn_of_types(connection, target_table)
 
 
@@ -120,17 +120,19 @@ def _define(column: ExistingColumn) -> str:
     return f"{quote_name(column.name)} {column.type}{default}"
 
 
-def _make_readable(connection: Connection, scope: TargetScope, target_table: TargetTable) -> None:
+def _create_view_and_policy(connection: Connection, scope: TargetScope, target_table: TargetTable) -> None:
     """Create the view and the row policy, if the options ask for them; a table without a key always gets its view."""
     chosen = scope.options.of(target_table.source)
     policy = row_policy_sql(target_table) if chosen.row_policy else ""
-    refused = bool(policy) and not (_may_hide(connection, target_table) and _create_policy(connection, scope.target, target_table, policy))
+    refused = bool(policy) and not (
+        _applies_policies_after_final(connection, target_table) and _create_policy(connection, scope.target, target_table, policy)
+    )
     if chosen.view or refused or not target_table.has_key:
         with translate_errors(scope.target, f"creating view {target_table.view}"):
             connection.client.command(create_view_sql(target_table), settings=connection.supported(CREATE_SETTINGS))
 
 
-def _may_hide(connection: Connection, target_table: TargetTable) -> bool:
+def _applies_policies_after_final(connection: Connection, target_table: TargetTable) -> bool:
     """Whether the server applies row policies after FINAL. Applied before, a policy hides tombstones from FINAL, which then shows
     deleted rows."""
     setting = connection.client.server_settings.get("apply_row_policy_after_final")

@@ -57,7 +57,7 @@ class TombstoneCleanup:
         return purged
 
     @property
-    def _held(self) -> tuple[str, str]:
+    def _local_table(self) -> tuple[str, str]:
         return self.target_table.local_table or (self.target_table.database, self.target_table.table)
 
     def _allow(self) -> None:
@@ -71,7 +71,7 @@ class TombstoneCleanup:
     def _partitions(self) -> list[tuple[str, int]]:
         """Return the partitions with tombstones, and how many each has."""
         deleted = quote_name(deletion_column(self.target_table))
-        name = ".".join(map(quote_name, self._held))
+        name = ".".join(map(quote_name, self._local_table))
         connection = connect(self.scope.target)
         with translate_errors(self.scope.target, f"looking for deletions in {name}"):
             return [
@@ -82,7 +82,7 @@ class TombstoneCleanup:
             ]
 
     def _merge(self, partition: str, pause: Pause, may_go_on: Callable[[], bool]) -> bool:
-        name = ".".join(map(quote_name, self._held))
+        name = ".".join(map(quote_name, self._local_table))
         statement = f"OPTIMIZE TABLE {name} PARTITION ID {quote_text(partition)} FINAL CLEANUP"
 
         def optimize() -> None:
@@ -95,7 +95,7 @@ class TombstoneCleanup:
                     return False
                 parts = self._parts(partition)
                 merging = executor.submit(optimize)
-                while not merging.done() and not self._has_taken(parts):
+                while not merging.done() and not self._is_merging(parts):
                     time.sleep(_LOOK_EVERY_S)
             merging.result()
         return True
@@ -105,7 +105,7 @@ class TombstoneCleanup:
             "SELECT name FROM system.parts WHERE active AND " + self._here() + f" AND partition_id = {quote_text(partition)} ORDER BY name"
         )
 
-    def _has_taken(self, parts: list[str]) -> bool:
+    def _is_merging(self, parts: list[str]) -> bool:
         """Whether a merge of all these parts is running."""
         listed = ", ".join(map(quote_text, parts))
         return bool(
@@ -113,7 +113,7 @@ class TombstoneCleanup:
         )
 
     def _here(self) -> str:
-        database, table = self._held
+        database, table = self._local_table
         return f"database = {quote_text(database)} AND table = {quote_text(table)}"
 
     def _column(self, sql: str) -> list[str]:

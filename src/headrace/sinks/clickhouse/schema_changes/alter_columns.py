@@ -34,7 +34,7 @@ from headrace.sinks.clickhouse.tables.views import create_view_sql, current_rows
 from headrace.sinks.clickhouse.types.type_mapping import ROW, merge_enum_types
 from headrace.sinks.schema_changes import DdlPlan, Step
 
-_ASIDE = "_headrace_{}"
+_TEMPORARY = "_headrace_{}"
 REBUILT = "{}__rebuilt"
 
 
@@ -48,9 +48,9 @@ class AlteredTable:
     """The table that stores the rows."""
     over: ExistingTable | None
     """The Distributed table above it, if there is one."""
-    usual: TargetTable
+    plan_before: TargetTable
     """The table that Headrace would have created before the alteration."""
-    wanted: TargetTable
+    plan_after: TargetTable
     """The table that Headrace would create after the alteration."""
     options: TableOptions
     uuid: str = ""
@@ -63,32 +63,32 @@ class AlteredTable:
         return f"{self.target_table.full_name}"
 
 
-def plan_column_changes(alteration: Alteration, subject: AlteredTable, version: int) -> DdlPlan:
+def plan_column_changes(alteration: Alteration, altered: AlteredTable, version: int) -> DdlPlan:
     """Plan the alteration of a target. `version` is that of the statement's log position, below every later version."""
-    alteration = _respelled(alteration, subject)
-    attempt = _InPlace(alteration, subject)
+    alteration = _with_unknown_conversions(alteration, altered)
+    attempt = _InPlace(alteration, altered)
     attempt.run()
     if not attempt.obstacle:
-        attempt.obstacle = _unfit(subject, attempt.columns)
-    if subject.target_table.cancels_by_content_hash and attempt.reshapes:
+        attempt.obstacle = _find_mismatch(altered, attempt.columns)
+    if altered.target_table.cancels_by_content_hash and attempt.changes_columns:
         attempt.obstacle = attempt.obstacle or "its images cancel each other by a hash of the whole row"
     if not attempt.obstacle:
-        steps = attempt.steps + (_view_steps(subject) if attempt.reshapes else [])
-        return DdlPlan(tuple(steps), "; ".join(attempt.untold))
-    return _rebuilt(alteration, subject, attempt, version)
+        steps = attempt.steps + (_view_steps(altered) if attempt.changes_columns else [])
+        return DdlPlan(tuple(steps), "; ".join(attempt.reread_reasons))
+    return _plan_rebuild(alteration, altered, attempt, version)
 
 
-def _respelled(alteration: Alteration, subject: AlteredTable) -> Alteration:
+def _with_unknown_conversions(alteration: Alteration, altered: AlteredTable) -> Alteration:
     """Return the alteration, with an unknown effect for columns whose stored form ClickHouse would convert differently than Headrace."""
-    stored = {column.source.name: column for column in subject.target_table.columns}
-    usual = {column.source.name: column.type for column in subject.usual.columns}
+    stored = {column.source.name: column for column in altered.target_table.columns}
+    plan_before = {column.source.name: column.type for column in altered.plan_before.columns}
 
     def told(altered_column: AlteredColumn) -> AlteredColumn:
         there = stored.get(altered_column.origin or "")
         if there is None or isinstance(altered_column.effect, UnknownValues):
             return altered_column
-        follows = subject.target_table.created_by_headrace or usual.get(there.source.name, there.type) == there.type
-        kind = subject.wanted.stored_column(altered_column.column.name).type if follows else there.type
+        follows = altered.target_table.created_by_headrace or plan_before.get(there.source.name, there.type) == there.type
+        kind = altered.plan_after.stored_column(altered_column.column.name).type if follows else there.type
         if converts_alike(there.source, there.type, altered_column.column, kind):
             return altered_column
         return replace(altered_column, effect=UnknownValues("ClickHouse would not convert it as Headrace stores it"))
@@ -101,9 +101,9 @@ def has_view(target_table: TargetTable, options: TableOptions) -> bool:
     return options.view or not target_table.has_key
 
 
-def alter_sql(subject: AlteredTable, command: str) -> tuple[str, ...]:
+def alter_sql(altered: AlteredTable, command: str) -> tuple[str, ...]:
     """Return an ALTER for the local table and for the Distributed table."""
-    target_table, cluster = subject.target_table, subject.usual.storage.cluster
+    target_table, cluster = altered.target_table, altered.plan_before.storage.cluster
     on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
     local_tables = [".".join(map(quote_name, target_table.local_table))] if target_table.local_table is not None else []
     return tuple(f"ALTER TABLE {name}{on} {command}" for name in (*local_tables, target_table.qualified))
@@ -112,32 +112,32 @@ def alter_sql(subject: AlteredTable, command: str) -> tuple[str, ...]:
 class _InPlace:
     """Plans the steps that alter a table in place, and tracks its columns meanwhile."""
 
-    def __init__(self, alteration: Alteration, subject: AlteredTable) -> None:
-        self.alteration, self.subject = alteration, subject
-        self.columns = list(subject.found.columns)
+    def __init__(self, alteration: Alteration, altered: AlteredTable) -> None:
+        self.alteration, self.altered = alteration, altered
+        self.columns = list(altered.found.columns)
         self.steps: list[Step] = []
-        self.untold: list[str] = []
+        self.reread_reasons: list[str] = []
         self.obstacle = ""
-        self.reshapes = False
+        self.changes_columns = False
         """Whether the steps change columns, not only comments."""
-        self._stored = {column.source.name: column for column in subject.target_table.columns}
-        self._usual = {column.source.name: column for column in subject.usual.columns}
-        self._wanted = {column.source.name: column for column in subject.wanted.columns}
+        self._stored = {column.source.name: column for column in altered.target_table.columns}
+        self._plan_before = {column.source.name: column for column in altered.plan_before.columns}
+        self._plan_after = {column.source.name: column for column in altered.plan_after.columns}
 
     def run(self) -> None:
         dropped = [self._stored[name] for name in self.alteration.dropped if name in self._stored and name not in self.alteration.left]
-        self._release(dropped)
+        self._drop_from_row_hash(dropped)
         for stored in dropped:
             self._drop(stored.name)
         self._rename()
         self._define()
-        self._leave()
-        self._arrange()
-        self.reshapes = bool(self.steps)
+        self._default_retained_columns()
+        self._reorder()
+        self.changes_columns = bool(self.steps)
         self._comment()
 
-    def _take(self, command: str) -> None:
-        self.steps.append(Step(alter_sql(self.subject, command)))
+    def _append_alter(self, command: str) -> None:
+        self.steps.append(Step(alter_sql(self.altered, command)))
 
     def _find(self, name: str) -> ExistingColumn | None:
         return next((column for column in self.columns if column.name == name), None)
@@ -150,21 +150,21 @@ class _InPlace:
             self.obstacle = self.obstacle or f"column {name} is part of its key"
         return fixed
 
-    def _release(self, dropped: list[StoredColumn]) -> None:
+    def _drop_from_row_hash(self, dropped: list[StoredColumn]) -> None:
         """Remove dropped columns from the row hash of a table without a key."""
         row = self._find(ROW)
         gone = {stored.name for stored in dropped}
         if row is None or row.default_kind != "MATERIALIZED" or not gone:
             return
-        kept = [quote_name(column.name) for column in self.subject.target_table.columns if column.name not in gone]
+        kept = [quote_name(column.name) for column in self.altered.target_table.columns if column.name not in gone]
         if not kept:
             self.obstacle = "none of its columns is left"
             return
-        self._take(f"MODIFY COLUMN {ROW} {row.type} MATERIALIZED cityHash64(tuple({', '.join(kept)}))")
+        self._append_alter(f"MODIFY COLUMN {ROW} {row.type} MATERIALIZED cityHash64(tuple({', '.join(kept)}))")
 
     def _drop(self, name: str) -> None:
         if self._find(name) is not None and not self._is_fixed(name):
-            self._take(f"DROP COLUMN IF EXISTS {quote_name(name)}")
+            self._append_alter(f"DROP COLUMN IF EXISTS {quote_name(name)}")
             self.columns = [column for column in self.columns if column.name != name]
 
     def _rename(self) -> None:
@@ -176,7 +176,7 @@ class _InPlace:
                 and altered_column.origin in self._stored
                 and altered_column.column.name != altered_column.origin
             ):
-                old, new = self._stored[altered_column.origin].name, self._wanted[altered_column.column.name].name
+                old, new = self._stored[altered_column.origin].name, self._plan_after[altered_column.column.name].name
                 if old != new and not self._is_fixed(old):
                     waiting[old] = new
         self._clear_names(set(waiting.values()) - set(waiting))
@@ -185,20 +185,20 @@ class _InPlace:
             free = next((old for old, new in waiting.items() if new not in taken), None)
             if free is None:
                 old, new = waiting.popitem()
-                self._rename_one(old, _ASIDE.format(old))
-                waiting[_ASIDE.format(old)] = new
+                self._rename_one(old, _TEMPORARY.format(old))
+                waiting[_TEMPORARY.format(old)] = new
             else:
                 self._rename_one(free, waiting.pop(free))
 
     def _rename_one(self, old: str, new: str) -> None:
-        self._take(f"RENAME COLUMN IF EXISTS {quote_name(old)} TO {quote_name(new)}")
+        self._append_alter(f"RENAME COLUMN IF EXISTS {quote_name(old)} TO {quote_name(new)}")
         self.columns = [replace(column, name=new) if column.name == old else column for column in self.columns]
 
     def _clear_names(self, names: set[str]) -> None:
         """Free names of new columns: a column that the source never had is left over from an ignored change."""
         for name in sorted(names):
             if self._find(name) is not None:
-                if self.subject.target_table.created_by_headrace:
+                if self.altered.target_table.created_by_headrace:
                     self._drop(name)
                 else:
                     self.obstacle = f"it has a column {name} of its own"
@@ -206,7 +206,7 @@ class _InPlace:
     def _define(self) -> None:
         before = None
         for altered_column in self.alteration.altered_columns:
-            wanted = self._wanted[altered_column.column.name]
+            wanted = self._plan_after[altered_column.column.name]
             if altered_column.origin is None:
                 self._add(altered_column, wanted, before)
             elif altered_column.origin in self._stored and altered_column.origin not in self.alteration.left:
@@ -217,15 +217,15 @@ class _InPlace:
     def _add(self, altered_column: AlteredColumn, wanted: StoredColumn, before: str | None) -> None:
         clause, told = self._default(altered_column, wanted)
         there = self._find(wanted.name)
-        if there is not None and not self.subject.target_table.created_by_headrace:
+        if there is not None and not self.altered.target_table.created_by_headrace:
             # The table's owner added the column in advance. It is used as it is, and read again unless it has the same default.
             if f"DEFAULT {there.default_expression}" != clause:
-                self.untold.append(f"column {wanted.name} was there already")
+                self.reread_reasons.append(f"column {wanted.name} was there already")
             return
         if there is not None:
             self._drop(wanted.name)
         if not told:
-            self.untold.append(self._why(altered_column))
+            self.reread_reasons.append(self._why(altered_column))
         self._insert(wanted, clause, before)
 
     def _insert(self, wanted: StoredColumn, clause: str, before: str | None) -> None:
@@ -233,7 +233,7 @@ class _InPlace:
         comment = f" COMMENT {quote_text(wanted.comment)}" if wanted.comment else ""
         codec = f" CODEC({wanted.codec})" if wanted.codec else ""
         default = f" {clause}" if clause else ""
-        self._take(f"ADD COLUMN IF NOT EXISTS {quote_name(wanted.name)} {wanted.type}{default}{comment}{codec} {place}")
+        self._append_alter(f"ADD COLUMN IF NOT EXISTS {quote_name(wanted.name)} {wanted.type}{default}{comment}{codec} {place}")
         at = 0 if before is None else next(i for i, column in enumerate(self.columns) if column.name == before) + 1
         self.columns.insert(at, ExistingColumn(wanted.name, wanted.type, "DEFAULT" if clause else ""))
 
@@ -259,10 +259,10 @@ class _InPlace:
         assert altered_column.origin is not None
         if there is None:
             return
-        kind = wanted.type if self._is_usual(altered_column.origin) else there.type
+        kind = wanted.type if self._has_default_type(altered_column.origin) else there.type
         match altered_column.effect:
             case UnknownValues():
-                self.untold.append(self._why(altered_column))
+                self.reread_reasons.append(self._why(altered_column))
                 if kind != there.type and not self._is_fixed(there.name):
                     self._recreate_column(replace(wanted, type=kind))
             case Truncated() as cut:
@@ -271,10 +271,10 @@ class _InPlace:
             case _:
                 self._retype(there, kind)
 
-    def _is_usual(self, name: str) -> bool:
+    def _has_default_type(self, name: str) -> bool:
         """Whether the column has the type that Headrace would choose, not one that the table's owner chose."""
-        usual = self._usual.get(name)
-        return self.subject.target_table.created_by_headrace or usual is None or usual.type == self._stored[name].type
+        plan_before = self._plan_before.get(name)
+        return self.altered.target_table.created_by_headrace or plan_before is None or plan_before.type == self._stored[name].type
 
     def _recreate_column(self, wanted: StoredColumn) -> None:
         at = next(i for i, column in enumerate(self.columns) if column.name == wanted.name)
@@ -287,9 +287,9 @@ class _InPlace:
         self._insert(wanted, "", before)
 
     def _shorten(self, there: ExistingColumn, cut: Truncated) -> None:
-        if self.subject.target_table.family is EngineFamily.HISTORY:
+        if self.altered.target_table.family is EngineFamily.HISTORY:
             # A history keeps old values; new values follow.
-            self.untold.append(f"column {there.name}: the source cut text, and a history keeps what was")
+            self.reread_reasons.append(f"column {there.name}: the source cut text, and a history keeps what was")
             return
         if self._is_fixed(there.name):
             return
@@ -299,12 +299,12 @@ class _InPlace:
         name = quote_name(there.name)
         command = f"UPDATE {name} = {shortened(name, cut)} WHERE {name} != {shortened(name, cut)}"
         # A Distributed table has no rows to update.
-        self.steps.append(Step(alter_sql(self.subject, command)[:1]))
+        self.steps.append(Step(alter_sql(self.altered, command)[:1]))
 
     def _retype(self, there: ExistingColumn, kind: str) -> None:
         if there.type == kind or self._is_fixed(there.name):
             return
-        if self.subject.target_table.family is EngineFamily.HISTORY and not holds_all(there.type, kind):
+        if self.altered.target_table.family is EngineFamily.HISTORY and not holds_all(there.type, kind):
             # A history keeps old values: the column keeps its type, which also holds the new values.
             return
         # Members keep their numbers, whatever their index in the source.
@@ -316,10 +316,10 @@ class _InPlace:
         if is_nullable(there.type) and not is_nullable(kind):
             # Only replaced images still have NULLs; a default that older rows show must stay.
             default = f" DEFAULT {there.default_expression or f'defaultValueOfTypeName({quote_text(kind)})'}"
-        self._take(f"MODIFY COLUMN {quote_name(there.name)} {kind}{default}")
-        self._note(there.name, type=kind, default_kind="DEFAULT" if default else there.default_kind)
+        self._append_alter(f"MODIFY COLUMN {quote_name(there.name)} {kind}{default}")
+        self._update_column(there.name, type=kind, default_kind="DEFAULT" if default else there.default_kind)
 
-    def _leave(self) -> None:
+    def _default_retained_columns(self) -> None:
         """Give columns that the source dropped and the target keeps a default."""
         for name in self.alteration.dropped:
             stored = self._stored.get(name)
@@ -328,15 +328,15 @@ class _InPlace:
                 return
             if there is not None and not there.default_kind and not is_nullable(there.type):
                 default = f"defaultValueOfTypeName({quote_text(there.type)})"
-                self._take(f"MODIFY COLUMN {quote_name(there.name)} {there.type} DEFAULT {default}")
-                self._note(there.name, default_kind="DEFAULT", default_expression=default)
+                self._append_alter(f"MODIFY COLUMN {quote_name(there.name)} {there.type} DEFAULT {default}")
+                self._update_column(there.name, default_kind="DEFAULT", default_expression=default)
 
-    def _note(self, name: str, **changes: Any) -> None:
+    def _update_column(self, name: str, **changes: Any) -> None:
         self.columns = [replace(column, **changes) if column.name == name else column for column in self.columns]
 
-    def _arrange(self) -> None:
+    def _reorder(self) -> None:
         """Reorder columns like the source, moving as few as possible, if the source moved any."""
-        order = [self._wanted[altered_column.column.name].name for altered_column in self.alteration.altered_columns]
+        order = [self._plan_after[altered_column.column.name].name for altered_column in self.alteration.altered_columns]
         order = [name for name in order if self._find(name) is not None]
         places = {column.name: i for i, column in enumerate(self.columns)}
         staying = _longest_rising([places[name] for name in order])
@@ -347,7 +347,7 @@ class _InPlace:
             column = self._find(name)
             if column is not None and places[name] not in staying:
                 place = "FIRST" if before is None else f"AFTER {quote_name(before)}"
-                self._take(f"MODIFY COLUMN {quote_name(name)} {column.type} {place}")
+                self._append_alter(f"MODIFY COLUMN {quote_name(name)} {column.type} {place}")
             before = name
 
     def _moves_columns(self) -> bool:
@@ -358,82 +358,84 @@ class _InPlace:
 
     def _comment(self) -> None:
         for altered_column in self.alteration.altered_columns:
-            name = self._wanted[altered_column.column.name].name
+            name = self._plan_after[altered_column.column.name].name
             if altered_column.origin is None or self._find(name) is None:
                 continue
             if self.alteration.before.column(altered_column.origin).comment != altered_column.column.comment:
-                self._take(f"COMMENT COLUMN IF EXISTS {quote_name(name)} {quote_text(altered_column.column.comment)}")
+                self._append_alter(f"COMMENT COLUMN IF EXISTS {quote_name(name)} {quote_text(altered_column.column.comment)}")
         if self.alteration.before.comment != self.alteration.after.comment:
-            self._take(f"MODIFY COMMENT {quote_text(self.alteration.after.comment)}")
+            self._append_alter(f"MODIFY COMMENT {quote_text(self.alteration.after.comment)}")
 
 
-def _unfit(subject: AlteredTable, columns: Iterable[ExistingColumn]) -> str:
+def _find_mismatch(altered: AlteredTable, columns: Iterable[ExistingColumn]) -> str:
     """Return why the table with these columns could not store the new schema; empty if it can."""
-    held = replace(subject.found, columns=tuple(columns))
+    held = replace(altered.found, columns=tuple(columns))
     try:
-        if subject.over is None:
-            plan_existing_table(subject.wanted, held, subject.options)
+        if altered.over is None:
+            plan_existing_table(altered.plan_after, held, altered.options)
         else:
-            plan_existing_table(subject.wanted, replace(subject.over, columns=tuple(columns)), subject.options, held)
+            plan_existing_table(altered.plan_after, replace(altered.over, columns=tuple(columns)), altered.options, held)
     except DefiniteError as error:
         return error.message
     return ""
 
 
-def _view_steps(subject: AlteredTable) -> list[Step]:
-    after = has_view(subject.wanted, subject.options) or (subject.viewed and subject.target_table.has_key)
-    cluster = subject.usual.storage.cluster
+def _view_steps(altered: AlteredTable) -> list[Step]:
+    after = has_view(altered.plan_after, altered.options) or (altered.viewed and altered.target_table.has_key)
+    cluster = altered.plan_before.storage.cluster
     on = f" ON CLUSTER {quote_name(cluster)}" if cluster else ""
-    statements = [f"DROP VIEW IF EXISTS {subject.target_table.view}{on}"] if subject.viewed or after else []
-    return [Step((*statements, *([create_view_sql(subject.wanted)] if after else [])))] if statements else []
+    statements = [f"DROP VIEW IF EXISTS {altered.target_table.view}{on}"] if altered.viewed or after else []
+    return [Step((*statements, *([create_view_sql(altered.plan_after)] if after else [])))] if statements else []
 
 
-def _rebuilt(alteration: Alteration, subject: AlteredTable, attempt: _InPlace, version: int) -> DdlPlan:
+def _plan_rebuild(alteration: Alteration, altered: AlteredTable, attempt: _InPlace, version: int) -> DdlPlan:
     """Plan a rebuild: create the table under another name, fill it from the old one, and exchange both."""
-    target_table, wanted = subject.target_table, subject.wanted
+    target_table, wanted = altered.target_table, altered.plan_after
     if alteration.left:
         raise DefiniteError(
-            f"an alteration of {target_table.source} cannot be ignored, for the table {subject.name} as it is cannot go on:"
+            f"an alteration of {target_table.source} cannot be ignored, for the table {altered.name} as it is cannot go on:"
             f" {attempt.obstacle}",
             place=f"table {target_table.source}, column {', '.join(sorted(alteration.left))}",
             hint=f"start again with --schema-changes all=apply, or leave the table out with --exclude {target_table.source}",
         )
     if not target_table.created_by_headrace:
         raise DefiniteError(
-            f"the table {subject.name} was not made by Headrace and cannot follow an alteration of {target_table.source}:"
+            f"the table {altered.name} was not made by Headrace and cannot follow an alteration of {target_table.source}:"
             f" {attempt.obstacle}",
             place=f"table {target_table.source}",
             hint=f"alter it in ClickHouse so that it holds the table as it is now, then: headrace resync {target_table.source}",
         )
-    untold = attempt.untold + [why for why in map(_untold, alteration.altered_columns) if why and why not in attempt.untold]
-    metadata_columns = [_marked(mark, target_table, version) for mark in wanted.metadata_columns]
-    if not subject.uuid or target_table.local_table is not None or wanted.storage.cluster or None in metadata_columns:
-        untold.append("its table cannot be rebuilt where it is")
-    values = [_value(alteration, altered_column, subject) for altered_column in alteration.altered_columns]
+    reread_reasons = attempt.reread_reasons + [
+        why for why in map(_reread_reason, alteration.altered_columns) if why and why not in attempt.reread_reasons
+    ]
+    metadata_columns = [_metadata_value(mark, target_table, version) for mark in wanted.metadata_columns]
+    if not altered.uuid or target_table.local_table is not None or wanted.storage.cluster or None in metadata_columns:
+        reread_reasons.append("its table cannot be rebuilt where it is")
+    values = [_value(alteration, altered_column, altered) for altered_column in alteration.altered_columns]
     if None in values:
-        untold.append("a default cannot be said in the target's type")
-    if untold:
-        return DdlPlan((), "; ".join(dict.fromkeys(untold)))
-    aside = replace(wanted, table=REBUILT.format(wanted.table))
+        reread_reasons.append("a default cannot be said in the target's type")
+    if reread_reasons:
+        return DdlPlan((), "; ".join(dict.fromkeys(reread_reasons)))
+    rebuilt = replace(wanted, table=REBUILT.format(wanted.table))
     names = [quote_name(stored.name) for stored in wanted.columns] + [quote_name(mark.name) for mark in wanted.metadata_columns]
     source = target_table.qualified if target_table.family is EngineFamily.HISTORY else current_rows_from(target_table)
-    fill = f"INSERT INTO {aside.qualified} ({', '.join(names)}) SELECT {', '.join(map(str, [*values, *metadata_columns]))} FROM {source}"
+    fill = f"INSERT INTO {rebuilt.qualified} ({', '.join(names)}) SELECT {', '.join(map(str, [*values, *metadata_columns]))} FROM {source}"
     statements = (
-        f"DROP TABLE IF EXISTS {aside.qualified} SYNC",
-        create_sql(aside),
+        f"DROP TABLE IF EXISTS {rebuilt.qualified} SYNC",
+        create_sql(rebuilt),
         # One thread, because rows without a key are numbered.
         fill if wanted.has_key else f"{fill} SETTINGS max_threads = 1, max_insert_threads = 1",
-        f"EXCHANGE TABLES {target_table.qualified} AND {aside.qualified}",
+        f"EXCHANGE TABLES {target_table.qualified} AND {rebuilt.qualified}",
     )
-    swapped = Step(statements, (target_table.database, target_table.table, subject.uuid))
-    return DdlPlan((swapped, Step((f"DROP TABLE IF EXISTS {aside.qualified} SYNC",)), *_view_steps(subject)))
+    swapped = Step(statements, (target_table.database, target_table.table, altered.uuid))
+    return DdlPlan((swapped, Step((f"DROP TABLE IF EXISTS {rebuilt.qualified} SYNC",)), *_view_steps(altered)))
 
 
-def _untold(altered_column: AlteredColumn) -> str:
+def _reread_reason(altered_column: AlteredColumn) -> str:
     return f"column {altered_column.column.name}: {altered_column.effect.why}" if isinstance(altered_column.effect, UnknownValues) else ""
 
 
-def _marked(mark: MetadataColumn, target_table: TargetTable, version: int) -> str | None:
+def _metadata_value(mark: MetadataColumn, target_table: TargetTable, version: int) -> str | None:
     """Return the value of a metadata column in the rows of a rebuilt table."""
     if target_table.family is EngineFamily.HISTORY:
         old = target_table.metadata_column(mark.role)
@@ -447,14 +449,14 @@ def _marked(mark: MetadataColumn, target_table: TargetTable, version: int) -> st
     return known.get(mark.role)
 
 
-def _value(alteration: Alteration, altered_column: AlteredColumn, subject: AlteredTable) -> str | None:
+def _value(alteration: Alteration, altered_column: AlteredColumn, altered: AlteredTable) -> str | None:
     """Return the SQL value of a column in a rebuilt table."""
-    wanted = subject.wanted.stored_column(altered_column.column.name)
+    wanted = altered.plan_after.stored_column(altered_column.column.name)
     if altered_column.origin is None:
         value = altered_column.effect.value if isinstance(altered_column.effect, BackfillValue) else None
         text = constant(alteration.after, altered_column.column, wanted.type, value)
         return None if text is None else text or f"defaultValueOfTypeName({quote_text(wanted.type)})"
-    stored = subject.target_table.stored_column(altered_column.origin)
+    stored = altered.target_table.stored_column(altered_column.origin)
     name = quote_name(stored.name)
     text = shortened(name, altered_column.effect) if isinstance(altered_column.effect, Truncated) else name
     if stored.type == wanted.type:

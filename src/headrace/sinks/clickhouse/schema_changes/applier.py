@@ -76,18 +76,20 @@ class ClickHouseSchemaApplier:
 
     def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
         """Plan an alteration of a target; the plan is empty if there is no target."""
-        usual, wanted = (plan_table(schema, self._scope.target, self._scope.options) for schema in (alteration.before, alteration.after))
-        place, view = (usual.database, usual.table), (usual.database, usual.table + VIEW_SUFFIX)
-        options = self._scope.options.of(usual.source)
+        plan_before, wanted = (
+            plan_table(schema, self._scope.target, self._scope.options) for schema in (alteration.before, alteration.after)
+        )
+        place, view = (plan_before.database, plan_before.table), (plan_before.database, plan_before.table + VIEW_SUFFIX)
+        options = self._scope.options.of(plan_before.source)
         tables, local_tables = self._tables.find([place, view])
         if place not in tables:
             return DdlPlan()
         found, local_table = tables[place], local_tables.get(place)
-        target_table = plan_existing_table(usual, found, options, local_table)
+        target_table = plan_existing_table(plan_before, found, options, local_table)
         uuid, viewed = self._tables.identities([place])[place], _is_view(tables.get(view))
         over = None if local_table is None else found
         return plan_column_changes(
-            alteration, AlteredTable(target_table, local_table or found, over, usual, wanted, options, uuid, viewed), version
+            alteration, AlteredTable(target_table, local_table or found, over, plan_before, wanted, options, uuid, viewed), version
         )
 
     def plan_removal(self, schema: TableSchema) -> DdlPlan:

@@ -62,8 +62,8 @@ class _ExistingTablePlanner(InspectedTable):
     def target_table(self) -> TargetTable:
         columns = self._columns()
         metadata_columns = find_metadata_columns(self)
-        self._check_others(columns, metadata_columns)
-        moving = self._moving(columns, metadata_columns)
+        self._check_other_columns(columns, metadata_columns)
+        moving = self._key_dependencies(columns, metadata_columns)
         found = TargetTable(
             self.plan.schema,
             self.plan.database,
@@ -80,7 +80,7 @@ class _ExistingTablePlanner(InspectedTable):
             any(column.in_partition_key and not column.in_sort_key for column in self.table.columns),
             is_created_by_headrace(self.table),
         )
-        return replace(found, matches_plan=self._is_planned(found))
+        return replace(found, matches_plan=self._matches_plan(found))
 
     def missing(self) -> ColumnAdditions:
         """Return the source columns and metadata columns that the table lacks."""
@@ -91,36 +91,36 @@ class _ExistingTablePlanner(InspectedTable):
         return ColumnAdditions(tuple(columns))
 
     def _columns(self) -> tuple[StoredColumn, ...]:
-        return tuple(self._stored(column) for column in self.plan.columns)
+        return tuple(self._stored_column(column) for column in self.plan.columns)
 
-    def _stored(self, column: StoredColumn) -> StoredColumn:
+    def _stored_column(self, column: StoredColumn) -> StoredColumn:
         found = self.column(column.name)
         if found is None:
-            raise self.refused(
+            raise self.mismatch(
                 f"it has no column {column.name}",
                 f"ALTER TABLE {self.local_table_sql()} ADD COLUMN {quote_name(column.name)} {column.type}; or choose missing_columns = add,"
                 " map the source's column to another one by `rename`, or leave it out with --exclude-columns",
             )
         if found.default_kind not in ("", "DEFAULT"):
-            raise self.refused(
+            raise self.mismatch(
                 f"its column {found.name} is computed ({found.default_kind}), not stored", "make it an ordinary column, or leave it out"
             )
         why = type_mismatch(column.source, found.type) if found.type != column.type else ""
         if why:
-            raise self.refused(f"its column {column.name} is {found.type}, not {column.type}: {why}", f"change it to {column.type}")
+            raise self.mismatch(f"its column {column.name} is {found.type}, not {column.type}: {why}", f"change it to {column.type}")
         return replace(column, type=found.type)
 
-    def _check_others(self, columns: tuple[StoredColumn, ...], metadata_columns: tuple[MetadataColumn, ...]) -> None:
+    def _check_other_columns(self, columns: tuple[StoredColumn, ...], metadata_columns: tuple[MetadataColumn, ...]) -> None:
         """Columns that Headrace does not write need a default or must be Nullable."""
         ours = {column.name for column in columns} | {mark.name for mark in metadata_columns}
         for column in self.table.columns:
             if column.name not in ours and not column.default_kind and not _may_be_null(column.type):
-                raise self.refused(
+                raise self.mismatch(
                     f"it has a column {column.name} {column.type} that the source has not, without a default and without NULLs",
                     f"give it a DEFAULT, make it Nullable, or map a source's column to it by `rename`; or {START_OVER}",
                 )
 
-    def _moving(self, columns: tuple[StoredColumn, ...], metadata_columns: tuple[MetadataColumn, ...]) -> tuple[str, ...]:
+    def _key_dependencies(self, columns: tuple[StoredColumn, ...], metadata_columns: tuple[MetadataColumn, ...]) -> tuple[str, ...]:
         """Return the source columns on which the table's keys depend; check that all images of a row get one key."""
         row_key, table = self.plan.schema.row_key, self.table
         sort_key = split_key(table.sort_key)
@@ -133,7 +133,7 @@ class _ExistingTablePlanner(InspectedTable):
             lacking = next((column.name for column in columns if column.source.name in row_key and column.name not in plain), None)
             if lacking is not None:
                 shown = ", ".join(sort_key)
-                raise self.refused(
+                raise self.mismatch(
                     f"its sort key is ({shown}), which does not hold the key's column {lacking}: different rows would be merged",
                     f"make the table with a sort key that holds {', '.join(map(quote_name, self.plan.key))}, in any order, alone or with"
                     " other columns",
@@ -144,7 +144,7 @@ class _ExistingTablePlanner(InspectedTable):
         for column in keyed:
             nondeterministic = nondeterministic_function(column.default_expression) if column.name not in stored else None
             if nondeterministic and self.family is not EngineFamily.HISTORY:
-                raise self.refused(
+                raise self.mismatch(
                     f"its key depends on column {column.name} = {column.default_expression}, which is not decided by the row",
                     "make the table with a key of columns of the row",
                 )
@@ -159,7 +159,7 @@ class _ExistingTablePlanner(InspectedTable):
             None,
         )
         if wrong is not None:
-            raise self.refused(
+            raise self.mismatch(
                 f"its sort or partition key holds {wrong}, which differs between images of one row: they would never be merged",
                 f"make the table without {wrong} in its keys",
             )
@@ -190,7 +190,7 @@ class _ExistingTablePlanner(InspectedTable):
     def _final_hides_deleted(self) -> bool:
         return self.family is EngineFamily.REPLACING and self.argument(1) is not None
 
-    def _is_planned(self, found: TargetTable) -> bool:
+    def _matches_plan(self, found: TargetTable) -> bool:
         """Whether the table equals the one that Headrace would create, except for columns with defaults."""
         plan, ours = self.plan, {column.name for column in self.table.columns if column.default_kind}
         ours |= {column.name for column in found.columns} | {mark.name for mark in found.metadata_columns}
@@ -198,13 +198,13 @@ class _ExistingTablePlanner(InspectedTable):
             (found.family, found.columns, found.metadata_columns, found.local_table)
             == (plan.family, plan.columns, plan.metadata_columns, plan.local_table)
             and found.storage.arguments == plan.storage.arguments
-            and _bare(found.storage.sort_key) == _bare(plan.storage.sort_key)
-            and _bare(split_key(found.storage.partition_by)) == _bare(split_key(plan.storage.partition_by))
+            and _normalized(found.storage.sort_key) == _normalized(plan.storage.sort_key)
+            and _normalized(split_key(found.storage.partition_by)) == _normalized(split_key(plan.storage.partition_by))
             and all(column.name in ours for column in self.table.columns)
         )
 
 
-def _bare(key: tuple[str, ...]) -> list[str]:
+def _normalized(key: tuple[str, ...]) -> list[str]:
     """Drop backticks and spaces, which the server may render differently."""
     return [one.replace("`", "").replace(" ", "") for one in key]
 

@@ -17,89 +17,89 @@ from headrace.sinks.clickhouse.tables.target_table import EngineFamily, Metadata
 from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW
 
 
-def find_metadata_columns(it: InspectedTable) -> tuple[MetadataColumn, ...]:
-    match it.family:
+def find_metadata_columns(inspected: InspectedTable) -> tuple[MetadataColumn, ...]:
+    match inspected.family:
         case EngineFamily.REPLACING:
-            metadata_columns = _replacing_metadata(it)
+            metadata_columns = _replacing_metadata(inspected)
         case EngineFamily.COLLAPSING:
-            _check_collapsing(it)
+            _check_collapsing(inspected)
             metadata_columns = (
-                _mark(it, it.argument(0), MetadataRole.SIGN),
-                *_optional(it, it.options.version_column, MetadataRole.VERSION),
+                _require_metadata(inspected, inspected.argument(0), MetadataRole.SIGN),
+                *_optional_metadata(inspected, inspected.options.version_column, MetadataRole.VERSION),
             )
         case EngineFamily.VERSIONED:
-            metadata_columns = _versioned_metadata(it)
+            metadata_columns = _versioned_metadata(inspected)
         case EngineFamily.HISTORY:
-            metadata_columns = _history_metadata(it)
+            metadata_columns = _history_metadata(inspected)
         case EngineFamily.COALESCING:
-            _check_coalescing(it)
-            metadata_columns = _optional(it, it.options.version_column, MetadataRole.VERSION)
-    if it.options.deletes == Deletes.IGNORE and it.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED):
-        raise it.refused(
-            f"its engine {it.engine.full_name} adds up what was put and taken away: deletions cannot be left out",
+            _check_coalescing(inspected)
+            metadata_columns = _optional_metadata(inspected, inspected.options.version_column, MetadataRole.VERSION)
+    if inspected.options.deletes == Deletes.IGNORE and inspected.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED):
+        raise inspected.mismatch(
+            f"its engine {inspected.engine.full_name} adds up what was put and taken away: deletions cannot be left out",
             "choose deletes = apply for it",
         )
     used = {mark.name for mark in metadata_columns}
-    if it.family is not EngineFamily.HISTORY:
+    if inspected.family is not EngineFamily.HISTORY:
         extra = (
-            *_optional(it, it.options.sign_column, MetadataRole.SIGN),
-            *_optional(it, it.options.operation_column, MetadataRole.OPERATION),
-            *_optional(it, it.options.time_column, MetadataRole.COMMIT_TIME),
+            *_optional_metadata(inspected, inspected.options.sign_column, MetadataRole.SIGN),
+            *_optional_metadata(inspected, inspected.options.operation_column, MetadataRole.OPERATION),
+            *_optional_metadata(inspected, inspected.options.time_column, MetadataRole.COMMIT_TIME),
         )
         metadata_columns = (*metadata_columns, *(mark for mark in extra if mark.name not in used))
     return metadata_columns
 
 
-def _replacing_metadata(it: InspectedTable) -> tuple[MetadataColumn, ...]:
-    version = it.argument(0)
+def _replacing_metadata(inspected: InspectedTable) -> tuple[MetadataColumn, ...]:
+    version = inspected.argument(0)
     if version is None:
-        raise it.refused(
+        raise inspected.mismatch(
             "its engine is ReplacingMergeTree without a version column: which of two rows stays would depend on the order of writing",
             "make it ReplacingMergeTree(version, is_deleted)",
         )
-    metadata_columns = (*_find_delete_column(it), _mark(it, version, MetadataRole.VERSION))
-    if it.plan.has_key:
+    metadata_columns = (*_find_delete_column(inspected), _require_metadata(inspected, version, MetadataRole.VERSION))
+    if inspected.plan.has_key:
         return metadata_columns
-    if it.table.column(OCCURRENCE) is None or it.table.column(ROW) is None:
-        raise it.refused(
+    if inspected.table.column(OCCURRENCE) is None or inspected.table.column(ROW) is None:
+        raise inspected.mismatch(
             "nothing tells the source's rows apart, and the table would merge those that are equal in its sort key",
             "let Headrace make the table, or use a VersionedCollapsingMergeTree; or give the source's table a primary key",
         )
-    return (*metadata_columns, _mark(it, OCCURRENCE, MetadataRole.OCCURRENCE))
+    return (*metadata_columns, _require_metadata(inspected, OCCURRENCE, MetadataRole.OCCURRENCE))
 
 
-def _find_delete_column(it: InspectedTable) -> tuple[MetadataColumn, ...]:
+def _find_delete_column(inspected: InspectedTable) -> tuple[MetadataColumn, ...]:
     """Return the column that marks deletions: the engine's argument, else the option `delete_column`, else the sign column."""
-    by_engine = it.argument(1)
+    by_engine = inspected.argument(1)
     if by_engine is not None:
-        column = it.own(by_engine)
-        sign = _sign_behind(it, column)
-        return (_mark(it, sign, MetadataRole.SIGN) if sign else _delete_column(it, column),)
-    for name in filter(None, (it.options.delete_column, it.options.sign_column)):
-        found = it.table.column(name)
-        if found is not None and not it.is_source(name):
-            return (_delete_column(it, found),)
-        if name == it.options.delete_column:
-            raise it.refused(
+        column = inspected.require_column(by_engine)
+        sign = _sign_behind(inspected, column)
+        return (_require_metadata(inspected, sign, MetadataRole.SIGN) if sign else _delete_column(inspected, column),)
+    for name in filter(None, (inspected.options.delete_column, inspected.options.sign_column)):
+        found = inspected.table.column(name)
+        if found is not None and not inspected.is_source_column(name):
+            return (_delete_column(inspected, found),)
+        if name == inspected.options.delete_column:
+            raise inspected.mismatch(
                 f"it has no column {name}, in which deletions were to be marked",
-                f"choose another delete_column, or missing_columns = add, or: ALTER TABLE {it.local_table_sql()} ADD COLUMN"
+                f"choose another delete_column, or missing_columns = add, or: ALTER TABLE {inspected.local_table_sql()} ADD COLUMN"
                 f" {quote_name(name)} UInt8",
             )
-    if it.options.deletes == Deletes.IGNORE:
+    if inspected.options.deletes == Deletes.IGNORE:
         return ()
-    raise it.refused(
-        f"nothing in it can say that a row was deleted: its engine is ReplacingMergeTree({it.argument(0)}) without is_deleted,"
-        f" and it has no column {it.options.sign_column}",
+    raise inspected.mismatch(
+        f"nothing in it can say that a row was deleted: its engine is ReplacingMergeTree({inspected.argument(0)}) without is_deleted,"
+        f" and it has no column {inspected.options.sign_column}",
         "choose the column that marks deletions (delete_column), have one added (missing_columns = add), or leave deletions out"
         " (deletes = ignore)",
     )
 
 
-def _delete_column(it: InspectedTable, column: ExistingColumn) -> MetadataColumn:
-    return _mark(it, column.name, MetadataRole.SIGN if column.type == "Int8" else MetadataRole.DELETED)
+def _delete_column(inspected: InspectedTable, column: ExistingColumn) -> MetadataColumn:
+    return _require_metadata(inspected, column.name, MetadataRole.SIGN if column.type == "Int8" else MetadataRole.DELETED)
 
 
-def _sign_behind(it: InspectedTable, column: ExistingColumn) -> str:
+def _sign_behind(inspected: InspectedTable, column: ExistingColumn) -> str:
     """Return the sign column from which the engine's delete column is computed, as in tables that Headrace creates; else empty."""
     if column.default_kind != "MATERIALIZED":
         return ""
@@ -107,91 +107,96 @@ def _sign_behind(it: InspectedTable, column: ExistingColumn) -> str:
     said = "".join(token.value for token in words[1:])
     if words and is_name(words[0]) and said in ("=-1", "<0"):
         return content_of(words[0])
-    raise it.refused(f"its column {column.name} is {column.default_expression}, not {quote_name(it.options.sign_column)} = -1", START_OVER)
+    raise inspected.mismatch(
+        f"its column {column.name} is {column.default_expression}, not {quote_name(inspected.options.sign_column)} = -1", START_OVER
+    )
 
 
-def _versioned_metadata(it: InspectedTable) -> tuple[MetadataColumn, ...]:
-    sign, version = it.argument(0), it.argument(1)
-    metadata_columns: tuple[MetadataColumn, ...] = (_mark(it, sign, MetadataRole.SIGN),)
-    column = it.own(version) if version is not None and not it.is_source(version) else None
+def _versioned_metadata(inspected: InspectedTable) -> tuple[MetadataColumn, ...]:
+    sign, version = inspected.argument(0), inspected.argument(1)
+    metadata_columns: tuple[MetadataColumn, ...] = (_require_metadata(inspected, sign, MetadataRole.SIGN),)
+    column = inspected.require_column(version) if version is not None and not inspected.is_source_column(version) else None
     if column is not None:
         if column.default_kind in ("MATERIALIZED", "DEFAULT"):
-            _check_content(it, column)
+            _check_content(inspected, column)
         else:
-            metadata_columns = (*metadata_columns, _mark(it, column.name, MetadataRole.CONTENT))
-    optional = _optional(it, it.options.version_column, MetadataRole.VERSION)
+            metadata_columns = (*metadata_columns, _require_metadata(inspected, column.name, MetadataRole.CONTENT))
+    optional = _optional_metadata(inspected, inspected.options.version_column, MetadataRole.VERSION)
     return (*metadata_columns, *(mark for mark in optional if mark.name != version))
 
 
-def _check_content(it: InspectedTable, column: ExistingColumn) -> None:
+def _check_content(inspected: InspectedTable, column: ExistingColumn) -> None:
     """Check that a computed version column hashes the whole row."""
     names = set(referenced_names(column.default_expression))
-    lacking = [one.name for one in it.plan.columns if one.name not in names]
+    lacking = [one.name for one in inspected.plan.columns if one.name not in names]
     nondeterministic = nondeterministic_function(column.default_expression)
     if "hash" not in column.default_expression.lower() or lacking or nondeterministic:
-        raise it.refused(
+        raise inspected.mismatch(
             f"its version column {column.name} is {column.default_expression}, which is no hash of the whole row"
             f"{f' (without {lacking[0]})' if lacking else ''}: what is taken away must carry the version of what was put",
             f"make it {column.name} UInt64 MATERIALIZED cityHash64(tuple(...)) over all columns, or an ordinary UInt64",
         )
 
 
-def _history_metadata(it: InspectedTable) -> tuple[MetadataColumn, ...]:
-    version = _mark(it, it.options.version_column, MetadataRole.VERSION)
-    operation = _optional(it, it.options.operation_column, MetadataRole.OPERATION)
+def _history_metadata(inspected: InspectedTable) -> tuple[MetadataColumn, ...]:
+    version = _require_metadata(inspected, inspected.options.version_column, MetadataRole.VERSION)
+    operation = _optional_metadata(inspected, inspected.options.operation_column, MetadataRole.OPERATION)
     if not operation:
-        names = filter(None, (it.options.delete_column, it.options.sign_column))
-        found = next((column for column in map(it.table.column, names) if column is not None), None)
-        operation = (_delete_column(it, found),) if found is not None and not it.is_source(found.name) else ()
+        names = filter(None, (inspected.options.delete_column, inspected.options.sign_column))
+        found = next((column for column in map(inspected.table.column, names) if column is not None), None)
+        operation = (_delete_column(inspected, found),) if found is not None and not inspected.is_source_column(found.name) else ()
     if not operation:
-        raise it.refused(
-            f"its engine is {it.engine.full_name}, which keeps every change, and it has no column {it.options.operation_column}"
-            " that says what happened",
-            f"ALTER TABLE {it.local_table_sql()} ADD COLUMN {quote_name(it.options.operation_column)} LowCardinality(String), choose"
-            " another operation_column, or missing_columns = add",
+        raise inspected.mismatch(
+            f"its engine is {inspected.engine.full_name}, which keeps every change, and it has no column"
+            f" {inspected.options.operation_column} that says what happened",
+            f"ALTER TABLE {inspected.local_table_sql()} ADD COLUMN {quote_name(inspected.options.operation_column)}"
+            " LowCardinality(String), choose another operation_column, or missing_columns = add",
         )
-    return (*operation, version, *_optional(it, it.options.time_column, MetadataRole.COMMIT_TIME))
+    return (*operation, version, *_optional_metadata(inspected, inspected.options.time_column, MetadataRole.COMMIT_TIME))
 
 
-def _check_collapsing(it: InspectedTable) -> None:
-    if not it.plan.has_key:
-        raise it.refused(
-            f"its engine is {it.engine.full_name}, which keeps one row of each key, and nothing tells the source's rows apart",
+def _check_collapsing(inspected: InspectedTable) -> None:
+    if not inspected.plan.has_key:
+        raise inspected.mismatch(
+            f"its engine is {inspected.engine.full_name}, which keeps one row of each key, and nothing tells the source's rows apart",
             "use a VersionedCollapsingMergeTree, or let Headrace make the table; or give the source's table a primary key",
         )
 
 
-def _check_coalescing(it: InspectedTable) -> None:
+def _check_coalescing(inspected: InspectedTable) -> None:
     """CoalescingMergeTree keeps the last non-NULL value: usable only without nullable columns and without deletions."""
-    nullable = next((c for c in it.plan.schema.columns if c.nullable and c.name not in it.plan.schema.row_key), None)
-    listed = {name for argument in it.engine.arguments for name in referenced_names(argument.sql)}
-    left = next((c.name for c in it.plan.columns if listed and c.name not in listed and c.source.name not in it.plan.schema.row_key), "")
+    nullable = next((c for c in inspected.plan.schema.columns if c.nullable and c.name not in inspected.plan.schema.row_key), None)
+    listed = {name for argument in inspected.engine.arguments for name in referenced_names(argument.sql)}
+    left = next(
+        (c.name for c in inspected.plan.columns if listed and c.name not in listed and c.source.name not in inspected.plan.schema.row_key),
+        "",
+    )
     why = ""
-    if not it.plan.has_key:
+    if not inspected.plan.has_key:
         why = "nothing tells the source's rows apart"
-    elif it.options.deletes != Deletes.IGNORE:
+    elif inspected.options.deletes != Deletes.IGNORE:
         why = "it cannot take away a row"
     elif nullable is not None:
         why = f"a NULL in {nullable.name} would not cover the value before it"
     elif left:
         why = f"of its column {left} it keeps any value, not the last"
     if why:
-        raise it.refused(
-            f"its engine is {it.engine.full_name}, and {why}",
+        raise inspected.mismatch(
+            f"its engine is {inspected.engine.full_name}, and {why}",
             "a CoalescingMergeTree fits where no column may be NULL and deletions are left out (deletes = ignore); else " + MAKE_OTHER,
         )
 
 
-def missing_metadata_columns(it: InspectedTable) -> list[ExistingColumn]:
-    chosen = it.options
+def missing_metadata_columns(inspected: InspectedTable) -> list[ExistingColumn]:
+    chosen = inspected.options
     wanted: list[ExistingColumn] = []
-    if it.family is EngineFamily.REPLACING and it.argument(1) is None and chosen.deletes == Deletes.APPLY:
+    if inspected.family is EngineFamily.REPLACING and inspected.argument(1) is None and chosen.deletes == Deletes.APPLY:
         if chosen.delete_column:
             wanted.append(ExistingColumn(chosen.delete_column, "UInt8"))
-        elif it.table.column(chosen.sign_column) is None:
+        elif inspected.table.column(chosen.sign_column) is None:
             # Existing rows count as present.
             wanted.append(ExistingColumn(chosen.sign_column, "Int8", "DEFAULT", "1"))
-    if it.family is EngineFamily.HISTORY:
+    if inspected.family is EngineFamily.HISTORY:
         wanted += [
             ExistingColumn(chosen.operation_column, "LowCardinality(String)", "DEFAULT", "'snapshot'"),
             ExistingColumn(chosen.version_column, "UInt64"),
@@ -200,27 +205,27 @@ def missing_metadata_columns(it: InspectedTable) -> list[ExistingColumn]:
     return wanted
 
 
-def _mark(it: InspectedTable, name: str | None, role: MetadataRole) -> MetadataColumn:
+def _require_metadata(inspected: InspectedTable, name: str | None, role: MetadataRole) -> MetadataColumn:
     if name is None:
-        raise it.refused(f"its engine {it.engine.full_name} does not name its columns", MAKE_OTHER)
-    if it.is_source(name):
-        raise it.refused(
+        raise inspected.mismatch(f"its engine {inspected.engine.full_name} does not name its columns", MAKE_OTHER)
+    if inspected.is_source_column(name):
+        raise inspected.mismatch(
             f"its column {name}, which its engine needs, is a column of the source as well",
             "keep the source's column under another name (`rename`)",
         )
-    column = it.own(name)
+    column = inspected.require_column(name)
     if column.default_kind not in ("", "DEFAULT"):
-        raise it.refused(f"its column {name} is computed ({column.default_kind}), not stored", START_OVER)
+        raise inspected.mismatch(f"its column {name} is computed ({column.default_kind}), not stored", START_OVER)
     if not can_hold(role, column.type):
-        raise it.refused(
+        raise inspected.mismatch(
             f"its column {name} is {column.type} and cannot hold what Headrace writes there ({role})",
             f"make it {accepted_types(role)}",
         )
     return MetadataColumn(name, role, column.type)
 
 
-def _optional(it: InspectedTable, name: str, role: MetadataRole) -> tuple[MetadataColumn, ...]:
-    column = it.column(name)
-    if column is None or it.is_source(name) or column.default_kind not in ("", "DEFAULT") or not can_hold(role, column.type):
+def _optional_metadata(inspected: InspectedTable, name: str, role: MetadataRole) -> tuple[MetadataColumn, ...]:
+    column = inspected.column(name)
+    if column is None or inspected.is_source_column(name) or column.default_kind not in ("", "DEFAULT") or not can_hold(role, column.type):
         return ()
     return (MetadataColumn(name, role, column.type),)

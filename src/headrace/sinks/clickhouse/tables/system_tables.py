@@ -82,12 +82,12 @@ def find_with_local_tables(
         return found, {}
     held = {place: (over.database or place[0], over.table) for place, over in beneath.items()}
     local_tables = find_tables(connection, held.values())
-    wide = _clusters_of_many(connection)
+    wide = _multi_server_clusters(connection)
     found.update({place: replace(found[place], has_remote_shards=over.cluster in wide) for place, over in beneath.items()})
     return found, {place: local_tables[where] for place, where in held.items() if where in local_tables}
 
 
-def _clusters_of_many(connection: Connection) -> frozenset[str]:
+def _multi_server_clusters(connection: Connection) -> frozenset[str]:
     """Return the clusters that have other servers than this one."""
     rows = connection.client.query("SELECT DISTINCT cluster FROM system.clusters WHERE NOT is_local").result_rows
     return frozenset(str(row[0]) for row in rows)

@@ -81,35 +81,35 @@ class InspectedTable:
     def _parsed(self, table: ExistingTable) -> TableEngine:
         if not table.engine:
             kind = table.kind or "unknown"
-            raise self.refused(f"its engine is {kind}, which {_UNFIT.get(kind, 'Headrace does not know')}", MAKE_OTHER)
+            raise self.mismatch(f"its engine is {kind}, which {_UNFIT.get(kind, 'Headrace does not know')}", MAKE_OTHER)
         try:
             return parse_engine(table.engine)
         except EngineParseError as error:
-            raise self.refused(f"its engine is unknown: {table.engine}", MAKE_OTHER) from error
+            raise self.mismatch(f"its engine is unknown: {table.engine}", MAKE_OTHER) from error
 
     def _distribution(self, engine: TableEngine, local_table: ExistingTable | None) -> tuple[str, ExistingTable]:
         try:
             over = parse_distribution(engine)
         except EngineParseError as error:
-            raise self.refused(f"it distributes rows in a way that is not understood: {error}", MAKE_OTHER) from error
+            raise self.mismatch(f"it distributes rows in a way that is not understood: {error}", MAKE_OTHER) from error
         if local_table is None:
-            raise self.refused(
+            raise self.mismatch(
                 f"it distributes rows over {over.database}.{over.table}, which is not on this server",
                 "give the address of a server that holds the table as well",
             )
         if local_table.kind == "Distributed":
-            raise self.refused(
+            raise self.mismatch(
                 f"it distributes rows over {over.database}.{over.table}, which distributes them again", "choose the inner table as target"
             )
         if self.found.has_remote_shards and over.cluster != self.plan.storage.cluster:
-            raise self.refused(
+            raise self.mismatch(
                 f"it distributes rows over the servers of cluster {over.cluster}, and Headrace was not told to work on that cluster: what"
                 " it does to the table itself would reach one server only",
                 f'choose cluster = "{over.cluster}", or make the table that holds the rows the target',
             )
         nondeterministic = nondeterministic_function(over.shard_by)
         if nondeterministic:
-            raise self.refused(
+            raise self.mismatch(
                 f"its shard key {over.shard_by} is not decided by the row: {nondeterministic}() gives another each time, so a deletion"
                 " would not find its row",
                 "make the table anew with a shard key of columns, such as cityHash64 of the key",
@@ -127,9 +127,9 @@ class InspectedTable:
         family = _FAMILIES.get(self.engine.name)
         if family is None:
             reason = _UNFIT.get(self.engine.name, "Headrace does not know")
-            raise self.refused(f"its engine is {self.engine.full_name}, which {reason}", _HINTS.get(self.engine.name, MAKE_OTHER))
+            raise self.mismatch(f"its engine is {self.engine.full_name}, which {reason}", _HINTS.get(self.engine.name, MAKE_OTHER))
         if any(argument.name is None and not argument.sql.startswith("(") for argument in self.engine.arguments):
-            raise self.refused(f"its engine {self.engine.full_name} has arguments in the old way, before ORDER BY was written", MAKE_OTHER)
+            raise self.mismatch(f"its engine {self.engine.full_name} has arguments in the old way, before ORDER BY was written", MAKE_OTHER)
         return family
 
     def argument(self, place: int) -> str | None:
@@ -142,28 +142,28 @@ class InspectedTable:
             outer = self.found.column(name)
             if outer is None or outer.type != held.type:
                 there = "no column" if outer is None else f"column {outer.type}"
-                raise self.refused(
+                raise self.mismatch(
                     f"it has {there} {name}, the table that holds the rows has {held.type} {name}", "make both tables of equal columns"
                 )
         return held
 
-    def own(self, name: str) -> ExistingColumn:
+    def require_column(self, name: str) -> ExistingColumn:
         column = self.column(name)
         if column is None:
-            raise self.refused(
+            raise self.mismatch(
                 f"it has no column {name}",
                 f"add it, choose another name for it, or choose missing_columns = add ({START_OVER})",
             )
         return column
 
-    def is_source(self, name: str) -> bool:
+    def is_source_column(self, name: str) -> bool:
         return any(column.name == name for column in self.plan.columns)
 
     @cached_property
     def _name(self) -> str:
         return f"{self.plan.full_name}"
 
-    def refused(self, difference: str, hint: str) -> DefiniteError:
+    def mismatch(self, difference: str, hint: str) -> DefiniteError:
         return DefiniteError(
             f"the table {self._name} is there, but is not what Headrace needs: {difference}", place=f"table {self.plan.source}", hint=hint
         )

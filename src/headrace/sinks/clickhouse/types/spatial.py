@@ -23,7 +23,7 @@ from headrace.sinks.clickhouse.types.codec import ColumnCodec, cast_to
 from headrace.sinks.clickhouse.types.text import bytes_codec
 from headrace.sinks.clickhouse.types.type_names import StoredType
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 _HEADER_BYTES, _POINT_BYTES = 5, 16
 _REFERENCE_BYTES = 4
 _NO_REFERENCE: Final = bytes(_REFERENCE_BYTES)
@@ -44,10 +44,10 @@ class _Walk:
     """The parse position of each row in its bytes."""
 
     data: npt.NDArray[np.uint8]
-    at: Places
-    end: Places
+    at: Indices
+    end: Indices
 
-    def number(self, rows: Places) -> Places:
+    def number(self, rows: Indices) -> Indices:
         """Read the next 32-bit number of each of the rows."""
         self.need(rows, 4)
         places = self.at[rows]
@@ -55,7 +55,7 @@ class _Walk:
         self.at[rows] += 4
         return np.asarray(found, dtype=np.int64)
 
-    def header(self, rows: Places, code: int) -> None:
+    def header(self, rows: Indices, code: int) -> None:
         """Skip the byte order and the shape code, which must be `code`."""
         self.need(rows, _HEADER_BYTES)
         if (self.data[self.at[rows]] != 1).any():
@@ -64,7 +64,7 @@ class _Walk:
         if (self.number(rows) != code).any():
             raise pa.ArrowInvalid("a shape of another kind")
 
-    def points(self, rows: Places, counts: Places) -> Places:
+    def points(self, rows: Indices, counts: Indices) -> Indices:
         """Return where the next points of each row start, and skip them."""
         starts = self.at[rows].copy()
         self.at[rows] += counts * _POINT_BYTES
@@ -72,11 +72,11 @@ class _Walk:
             raise pa.ArrowInvalid("a shape that ends too early")
         return starts
 
-    def need(self, rows: Places, size: int) -> None:
+    def need(self, rows: Indices, size: int) -> None:
         if (self.at[rows] + size > self.end[rows]).any():
             raise pa.ArrowInvalid("a shape that ends too early")
 
-    def coordinates(self, starts: Places, counts: Places) -> Any:
+    def coordinates(self, starts: Indices, counts: Indices) -> Any:
         """Return the points of consecutive runs."""
         total = int(counts.sum())
         places = np.repeat(starts - (np.cumsum(counts) - counts) * _POINT_BYTES, counts) + np.arange(total) * _POINT_BYTES
@@ -88,16 +88,16 @@ class _Walk:
 class _Runs:
     """Runs of points in order: their owner, start and number of points."""
 
-    owners: Places
-    starts: Places
-    counts: Places
+    owners: Indices
+    starts: Indices
+    counts: Indices
 
-    def grouped(self, owners: int) -> Places:
+    def grouped(self, owners: int) -> Indices:
         """Return the offsets of each owner's runs."""
         return _offsets(np.bincount(self.owners, minlength=owners))
 
 
-Parts = Callable[[_Walk, Places], _Runs]
+Parts = Callable[[_Walk, Indices], _Runs]
 
 
 def geometry_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
@@ -129,7 +129,7 @@ def _without_reference(array: Any) -> Any:
     return pc.binary_replace_slice(array, 0, _REFERENCE_BYTES, _NO_REFERENCE)
 
 
-def _walk(array: Any) -> tuple[_Walk, Places]:
+def _walk(array: Any) -> tuple[_Walk, Indices]:
     """Return the parse positions of a column, after the spatial reference, and the rows that are not NULL."""
     offsets = np.frombuffer(array.buffers()[1], dtype=np.int32, count=array.offset + len(array) + 1)[array.offset :].astype(np.int64)
     buffer = array.buffers()[2]
@@ -138,7 +138,7 @@ def _walk(array: Any) -> tuple[_Walk, Places]:
     return walk, np.flatnonzero(array.is_valid().to_numpy(zero_copy_only=False))
 
 
-def _ended(walk: _Walk, rows: Places) -> None:
+def _ended(walk: _Walk, rows: Indices) -> None:
     if (walk.at[rows] != walk.end[rows]).any():
         raise pa.ArrowInvalid("a shape with bytes after its end")
 
@@ -195,7 +195,7 @@ def _to_multipolygon(array: Any) -> Any:
     walk, rows = _walk(array)
     walk.header(rows, 6)
     polygons = _counted(walk, rows)
-    found: list[tuple[Places, Places, _Runs]] = []
+    found: list[tuple[Indices, Indices, _Runs]] = []
     for place in range(int(polygons.max(initial=0))):
         having = rows[polygons > place]
         walk.header(having, 3)
@@ -213,24 +213,24 @@ def _to_multipolygon(array: Any) -> Any:
     return _lists([firsts, rings, _offsets(counts)], walk.coordinates(starts, counts), _list_of(_LINES))
 
 
-def _line(walk: _Walk, rows: Places) -> _Runs:
+def _line(walk: _Walk, rows: Indices) -> _Runs:
     """Parse a count of points, and the points."""
     counts = _counted(walk, rows)
     return _Runs(rows, walk.points(rows, counts), counts)
 
 
-def _headed_line(walk: _Walk, rows: Places) -> _Runs:
+def _headed_line(walk: _Walk, rows: Indices) -> _Runs:
     walk.header(rows, 2)
     return _line(walk, rows)
 
 
-def _one_point(walk: _Walk, rows: Places) -> _Runs:
+def _one_point(walk: _Walk, rows: Indices) -> _Runs:
     walk.header(rows, 1)
     ones = np.ones(len(rows), dtype=np.int64)
     return _Runs(rows, walk.points(rows, ones), ones)
 
 
-def _repeated(walk: _Walk, rows: Places, part: Parts) -> _Runs:
+def _repeated(walk: _Walk, rows: Indices, part: Parts) -> _Runs:
     """Parse a count of parts, and the parts; ordered by row, then by index."""
     counts = _counted(walk, rows)
     found = [part(walk, rows[counts > place]) for place in range(int(counts.max(initial=0)))]
@@ -242,7 +242,7 @@ def _repeated(walk: _Walk, rows: Places, part: Parts) -> _Runs:
     return _Runs(owners[order], starts[order], sizes[order])
 
 
-def _counted(walk: _Walk, rows: Places) -> Places:
+def _counted(walk: _Walk, rows: Indices) -> Indices:
     counts = walk.number(rows)
     if (counts == 0).any():
         raise pa.ArrowInvalid("a shape without points")
@@ -252,21 +252,21 @@ def _counted(walk: _Walk, rows: Places) -> Places:
     return counts
 
 
-def _per_counts(rows: Places, counts: Places, length: int) -> Places:
+def _per_counts(rows: Indices, counts: Indices, length: int) -> Indices:
     each = np.zeros(length, dtype=np.int64)
     each[rows] = counts
     return each
 
 
-def _per_row(rows: Places, counts: Places, length: int) -> Places:
+def _per_row(rows: Indices, counts: Indices, length: int) -> Indices:
     return _offsets(_per_counts(rows, counts, length))
 
 
-def _offsets(counts: Places) -> Places:
+def _offsets(counts: Indices) -> Indices:
     return np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
 
 
-def _lists(levels: list[Places], values: Any, wanted: Any) -> Any:
+def _lists(levels: list[Indices], values: Any, wanted: Any) -> Any:
     """Return nested lists of points from the offsets of each level, outermost first."""
     types = [wanted]
     while len(types) < len(levels):

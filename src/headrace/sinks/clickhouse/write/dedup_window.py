@@ -19,7 +19,7 @@ from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 
-LEAST_BLOCKS: Final = 10_000
+MIN_BLOCKS: Final = 10_000
 """Minimum window: a batch of the default size has a hundredth of these blocks."""
 _ALONE, _REPLICATED = "non_replicated_deduplication_window", "replicated_deduplication_window"
 _DEFAULTS: Final = {_ALONE: "system.merge_tree_settings", _REPLICATED: "system.replicated_merge_tree_settings"}
@@ -38,7 +38,7 @@ def ensure_dedup_windows(scope: TargetScope, target_tables: Iterable[TargetTable
     """Raise the window of each table to the minimum. Repeatable."""
     wanted = tuple(target_tables)
     for target_table, memory in zip(wanted, _read_windows(scope, wanted), strict=True):
-        _ensure(scope, target_table, memory, LEAST_BLOCKS)
+        _ensure(scope, target_table, memory, MIN_BLOCKS)
 
 
 class DedupWindow:
@@ -48,7 +48,7 @@ class DedupWindow:
         self._scope, self._target_table = scope, target_table
         self._most_partitions = connection.max_partitions
         self._blocks = self._parts = 0
-        self._room = LEAST_BLOCKS
+        self._room = MIN_BLOCKS
 
     def add(self, rows: int) -> None:
         """Count a block before it is written."""

@@ -27,12 +27,12 @@ from headrace.sinks.clickhouse.dead_letters.dead_letters import store_dead_lette
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import (
     HALVED_WHEN_BUSY,
     HALVED_WHEN_REFUSED,
-    MOST_REFUSED,
+    MAX_REJECTED,
     RejectedRows,
     RowRejected,
     event_of,
     halves,
-    place_text,
+    position_text,
     row_text,
 )
 from headrace.sinks.clickhouse.server.client import INSERT_SETTINGS, TOKEN_SETTINGS, Connection, connect
@@ -86,19 +86,19 @@ class ClickHouseWriter:
         again: bool = False,
         tables: tuple[TableSchema, ...] = (),
         label: str = "",
-        on_refused: OnRejected | None = None,
+        on_rejected: OnRejected | None = None,
     ) -> None:
         """`pipe` is part of the deduplication tokens, `label` is its display name. `again`: an earlier run may have stored blocks of
-        this batch. `tables`: tables to resolve in one query. `on_refused` handles rejected rows instead of the tables' options."""
+        this batch. `tables`: tables to resolve in one query. `on_rejected` handles rejected rows instead of the tables' options."""
         self._scope, self._target, self._pipe, self._again, self._label = scope, scope.target, pipe, again, label
-        self._tables, self._on_refused = tables, on_refused
+        self._tables, self._on_rejected = tables, on_rejected
         self._attempt = secrets.token_hex(8)
         self._connection: Connection | None = None
         self._settings: dict[str, str] = {}
         self._token_settings: dict[str, str] = {}
         self._routes: dict[TableSchema, _Route] = {}
         self._named: dict[TableSchema, _Dedup] = {}
-        self._refused_here = 0
+        self._rejected_count = 0
         self._closed = False
 
     def write(self, block: ChangeBlock) -> None:
@@ -112,7 +112,7 @@ class ClickHouseWriter:
         written = drop_deletions(route.target_table, block) if route.target_table.ignores_deletes else block
         if not written.rows:
             return
-        self._refused_here = 0
+        self._rejected_count = 0
         if route.named is None:
             self._write_splittable(written)
             return
@@ -137,11 +137,11 @@ class ClickHouseWriter:
         try:
             self._send(self._connected(), route, block, settings)
         except RowRejected:
-            refuse = self._rejection_handler(route.target_table)
-            if refuse is None:
+            reject = self._rejection_handler(route.target_table)
+            if reject is None:
                 raise
             refused = route.encoder.find_rejected_rows(block)
-            refuse(route.target_table, block, refused)
+            reject(route.target_table, block, refused)
             rest = block.taken(np.delete(np.arange(block.rows), refused.rows))
             if rest.rows:
                 self._send(self._connected(), route, rest, settings)
@@ -153,20 +153,20 @@ class ClickHouseWriter:
         try:
             self._send(connection, route, block, self._settings)
         except RowRejected:
-            refuse = self._rejection_handler(route.target_table)
-            if refuse is None:
+            reject = self._rejection_handler(route.target_table)
+            if reject is None:
                 raise
-            self._write_without_rejected(route, block, refuse)
+            self._write_without_rejected(route, block, reject)
         except (RejectedByServer, ServerBusy) as error:
             self._write_in_halves(route, block, error)
 
-    def _write_without_rejected(self, route: _Route, block: ChangeBlock, refuse: OnRejected) -> None:
+    def _write_without_rejected(self, route: _Route, block: ChangeBlock, reject: OnRejected) -> None:
         """Handle the rows that the encoder rejects, then write the others."""
         refused = route.encoder.find_rejected_rows(block)
         deletions = [storable_deletion(route.target_table, route.encoder, block, refused, place) for place in range(len(refused.rows))]
         others = [place for place, deletion in enumerate(deletions) if deletion is None]
         if others:
-            refuse(route.target_table, block, refused.only(others))
+            reject(route.target_table, block, refused.only(others))
         rest = block.taken(np.delete(np.arange(block.rows), refused.rows))
         for piece in (rest, *deletions):
             if piece is not None and piece.rows:
@@ -182,18 +182,18 @@ class ClickHouseWriter:
             return
         if isinstance(error, ServerBusy):
             raise error
-        refuse = self._rejection_handler(route.target_table)
-        self._refused_here += 1
-        if refuse is None or self._refused_here > MOST_REFUSED:
-            many = f"; it is one of more than {MOST_REFUSED} of its block" if refuse is not None else ""
-            place = f"table {block.schema.name}{row_text(block, 0)}, {place_text(block.version[0].as_py())}"
+        reject = self._rejection_handler(route.target_table)
+        self._rejected_count += 1
+        if reject is None or self._rejected_count > MAX_REJECTED:
+            many = f"; it is one of more than {MAX_REJECTED} of its block" if reject is not None else ""
+            place = f"table {block.schema.name}{row_text(block, 0)}, {position_text(block.version[0].as_py())}"
             event = event_of(block, 0)
             raise DefiniteError(f"the row is refused{many}: {error.message}", place=place, hint=error.hint, event=event) from error
-        refuse(route.target_table, block, RejectedRows.of({0: ("", error.message)}))
+        reject(route.target_table, block, RejectedRows.of({0: ("", error.message)}))
 
     def _rejection_handler(self, target_table: TargetTable) -> OnRejected | None:
-        if self._on_refused is not None:
-            return self._on_refused
+        if self._on_rejected is not None:
+            return self._on_rejected
         chosen = self._scope.options.of(target_table.source).on_refused_row
         return self._store_dead_letters if chosen is OnRefusedRow.DEAD_LETTER else None
 
