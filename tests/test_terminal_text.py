@@ -130,15 +130,15 @@ def test_findings_and_status(capsys: pytest.CaptureFixture[str]) -> None:
 
 _RAW_PRINTS = {
     # Escaped, or printed as it is on purpose: for programs, for a file, or in the format that a query names.
-    "cli/__init__.py": {"f'headrace: {masked(str(error))}'"},
+    "cli/__init__.py": {"f'headrace: {mask_secrets(str(error))}'"},
     "cli/config.py": {
-        "shown(document, resolve(document, arguments.pipe), defaults=arguments.defaults)",
+        "render_configuration(document, resolve(document, arguments.pipe), defaults=arguments.defaults)",
         "schema_text()",
         "text",
-        "summary(configuration)",
+        "summarize(configuration)",
     },
     "cli/control.py": {"json.dumps(found.to_json(), indent=2)", "f'headrace: {failure}'"},
-    "cli/help/command.py": {"SHELLS[arguments.shell](words(build_parser()))", "man_page(known)", "found.parser.format_help()"},
+    "cli/help/command.py": {"script(build_parser(), arguments.shell)", "man_page(known)", "found.parser.format_help()"},
     "cli/run.py": {"f'headrace: pipe {escape_text(part.name)} failed: {text}'"},
     "cli/scylla.py": {"log_schema_command.log_schema(arguments.source, arguments.tables, cassandra=arguments.cassandra)"},
     "cli/sinks.py": {

@@ -78,7 +78,7 @@ class ToldPipe(Pipe):
             self._view.waiting(current_wait().current())
 
     @property
-    def _books(self) -> ProgressStore:
+    def _progress_store(self) -> ProgressStore:
         raise NotImplementedError
 
     @property

@@ -62,7 +62,7 @@ def test_every_row_is_read_after_it_was_written(ahead_s: int) -> None:
         while cluster.true_s < begin_s + until_s:
             planned_s = cluster.true_s
             end = planner.plan(position)
-            windows += [(cluster.true_s, after, until) for *_, after, until, _ in planner.splits(position, end)[0]["windows"]]
+            windows += [(cluster.true_s, one.after, one.until) for one in planner.splits(position, end)[0].windows]
             # Time goes on also while batches follow each other without a pause.
             if cluster.true_s < planned_s + 5:
                 cluster.wait(5)
