@@ -209,7 +209,7 @@ def _read(sides: Endpoints, schema: TableSchema) -> dict[str, int]:
     own = threading.local()
 
     def compare(region: Region) -> Comparison:
-        if not hasattr(own, "looker"):
+        if not hasattr(own, "rows_reader"):
             own.rows_reader = RegionReader(sides)
         found: Comparison = own.rows_reader.read(table, region).comparison
         return found

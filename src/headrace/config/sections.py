@@ -67,7 +67,6 @@ from headrace.settings.settings_file import (
 from headrace.settings.toml_lines import Keys
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.producer_address import CLASS as PRODUCER_SCHEME
-from headrace.sinks.producer_address import is_producer
 from headrace.sinks.producer_sink import parse_producer
 from headrace.sinks.registry import find_sink_connector, prints_here
 from headrace.sinks.stdout.connector import STDOUT_ADDRESS
@@ -172,7 +171,7 @@ def read_sink(document: Document, name: str, raw: Mapping[str, Any], problems: P
     if CLASS in raw:
         return _read_producer(document, name, raw, problems)
     url = _url(document, path, raw, SINK_FORMS)
-    if is_producer(url):
+    if _section_of_sink(url) == PRODUCER:
         return _read_producer(document, name, raw, problems, url)
     own = {**setting_fields(SinkKeys), **(setting_fields(StdoutKeys) if prints_here(url) else {})}
     section = _section_of_sink(url)

@@ -4,7 +4,7 @@ After a purge nothing hides an older image of the deleted row, so no older image
 - batches: a merge starts between two of them, and a crash replays a whole batch, together with its deletions;
 - snapshot rows have the version of the position at which they were read: nothing is purged while a snapshot runs;
 - dead letters: tables with waiting rows are not purged (`TombstoneStore.purge`);
-- an insert without an answer may still run on the server: after an outage of the sink, the purger current_wait `QUIET_S` first.
+- an insert without an answer may still run on the server: after an outage of the sink, the purger waits `QUIET_S` first.
 """
 
 from __future__ import annotations
@@ -66,6 +66,8 @@ class TombstonePurger:
         try:
             last = store.last_purges()
             for schema, hours in wanted:
+                # A schema change during a long purge replaces the sink's description of its tables.
+                store = self.targets.sink.tombstone_store() or store
                 target = store.target(schema)
                 if target is None:
                     continue
