@@ -37,16 +37,17 @@ def run(arguments: argparse.Namespace) -> int:
     """Run pipes until they are done or a signal stops them; return 2 if one failed and none is left."""
     from headrace.config.configuration import LogFormat
     from headrace.config.load import load
-    from headrace.dashboard.server import serve
     from headrace.kernels.compile import ensure_compiled
     from headrace.service.client.control_file import new_token, publish_endpoint
     from headrace.service.instance_lock import hold_instance_lock
     from headrace.service.logging.formatters import JsonFormatter
     from headrace.service.logging.pipe_context import configure_pipe_logging
+
+    # Compile once, before several pipes start at the same time, and before an import loads a part of the kernels.
+    ensure_compiled()
+    from headrace.dashboard.server import serve
     from headrace.service.supervisor import Supervisor
 
-    # Compile once, before several pipes start at the same time.
-    ensure_compiled()
     configuration = _apply_flags(load(Path(arguments.file), arguments.pipe), arguments)
     _check_any_enabled(configuration)
     # State, relay logs and sockets are for the owner only.

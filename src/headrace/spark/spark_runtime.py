@@ -5,18 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
 from headrace.runtime.interface import BatchStream, OnBatch, OnSplitDone
 from headrace.runtime.tasks import Report, SplitGroup, Task, TaskFunction
 from headrace.sources.base import Source, Split
-from headrace.spark.kafka.record_stream import RecordStream, Subscription
 from headrace.spark.runtime.executors import always_fetches_segments, count_task_slots, is_local_session
 from headrace.spark.runtime.micro_batch import ChangeStream, SplitStream, run_groups
 from headrace.spark.session.session import java_pid
 from headrace.spark.session.session_provider import DedicatedSessionProvider, SessionProvider
+
+if TYPE_CHECKING:
+    from headrace.spark.kafka.record_stream import Subscription
 
 _PLAN_WAIT_S: Final = 5.0
 """An idle stream plans seldom: a change ends the wait at once, and so does stopping the stream."""
@@ -89,4 +91,7 @@ class SparkRuntimeSession:
 
     def stream_records(self, subscription: Subscription, checkpoint: Path, run: OnBatch) -> BatchStream:
         """Start a stream of Kafka topics, whose batches Spark's Kafka source plans."""
+        # Only pipes from topics load the Kafka client.
+        from headrace.spark.kafka.record_stream import RecordStream
+
         return RecordStream(self._session, subscription, checkpoint, run)
