@@ -196,6 +196,8 @@ def test_tab_on_a_terminal(folder: Path, shell: str) -> None:
             _read_until(ours, "headrace pause ")
             os.write(ours, b"orders\t")
             _read_until(ours, "orders-eu ")
+            os.write(ours, b"cr\t")
+            _read_until(ours, "crm ")
             os.write(ours, b"\x15headrace config \t\t")
             _read_until(ours, "schema")
         finally:

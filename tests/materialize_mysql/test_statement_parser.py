@@ -179,6 +179,7 @@ def test_overrides_of_tables() -> None:
         ("CREATE DATABASE shop\nENGINE = MaterializeMySQL('h', 'd', 'u', 'secret", "line 2, column 42", "has no end"),
         (PLAIN + "\nSETTINGS a", "line 2, column 11", "= is expected, but there is the end"),
         (PLAIN + " SETTINGS a = b", "", "a number or a text is expected for a, but there is b"),
+        *((PLAIN + f" SETTINGS a = {text}", "", "a number or a text is expected for a") for text in ("10k", "0x10", "1_000", "1.2.3")),
         (PLAIN + " SETTINGS a = 1, a = 2", "", "a is set twice"),
         (PLAIN + " nonsense", "", "SETTINGS, TABLE OVERRIDE or the end is expected, but there is nonsense"),
         (PLAIN + " COMMENT 'x'", "", "a comment on the database is not kept"),

@@ -173,3 +173,6 @@ def parse_size(text: str) -> int:
     units = {"K": 10, "M": 20, "G": 30}
     shift = units.get(text[-1:].upper(), 0)
     return int(text[:-1] if shift else text) << shift
+
+
+parse_size.__name__ = "size"  # argparse shows it in its errors

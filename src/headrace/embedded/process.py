@@ -199,7 +199,7 @@ class EmbeddedServer:
             hint = "the kernel kills processes when memory runs out (dmesg shows it): give the machine or its control group more"
             return TransientError("the embedded server was killed while it started", place=place, hint=hint)
         if code < 0:
-            name = signal.Signals(-code).name
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
             return TransientError(f"the embedded server was ended by {name} while it started:\n{tail}".rstrip(":\n"), place=place)
         return DefiniteError(f"the embedded server ended with exit code {code} while it started:\n{tail}".rstrip(":\n"), place=place)
 

@@ -6,6 +6,7 @@ to the server. No text form of an object here shows the password.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
@@ -15,6 +16,7 @@ from headrace.materialize_mysql.token_cursor import Cursor, read_tokens, syntax_
 
 ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
 HIDDEN: Final = "[HIDDEN]"
+_NUMBER: Final = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _DEFAULT_PORT: Final = 3306
 _COLUMN_ENDS: Final = (("CODEC",), ("TTL",), ("COMMENT",))
 _DECLARED: Final = ("DEFAULT", "MATERIALIZED", "ALIAS", "EPHEMERAL")
@@ -227,6 +229,8 @@ def _settings(cursor: Cursor) -> tuple[tuple[str, str], ...]:
         cursor.expect_sign("=")
         sign = "-" if cursor.accept_sign("-") else ""
         if cursor.token.kind not in (TokenKind.NUMBER, TokenKind.STRING) and cursor.token.upper not in ("TRUE", "FALSE"):
+            cursor.fail(f"a number or a text is expected for {name}")
+        if cursor.token.kind is TokenKind.NUMBER and not _NUMBER.fullmatch(cursor.token.value):
             cursor.fail(f"a number or a text is expected for {name}")
         value = cursor.take()
         found[name] = sign + ({"TRUE": "1", "FALSE": "0"}.get(value.upper) or content_of(value))

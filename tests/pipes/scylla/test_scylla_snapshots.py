@@ -45,6 +45,7 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
 from headrace.sources.scylla.snapshot.options import ScyllaOptions, StoredForm
+from headrace.sources.scylla.snapshot.reader import ChunkResult
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 from headrace.verify.row_compare import Difference, compare
 from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
@@ -165,20 +166,18 @@ def test_a_copy_beside_the_log_that_is_interrupted_goes_on(pair: Pair, monkeypat
     cql, ks = pair.session, pair.keyspace
     fill(cql, ks, 30, 10)
     changes = DifficultOnes(cql, ks, 30, 10)
-    written: list[LogBlock | RowBlock] = []
     pipe = pair.pipe()
-    write = CellWriter.write
+    finish = SnapshotProgress.finish
 
-    def stopping(writer: CellWriter, block: LogBlock | RowBlock) -> None:
-        write(writer, block)
-        written.append(block)
-        if sum(isinstance(one, RowBlock) for one in written) == 3:
-            pipe.stop()
+    def stopping(progress: SnapshotProgress, table: TableName, chunk: ChunkResult) -> None:
+        finish(progress, table, chunk)
+        pipe.stop()
 
     with changes.going_on():
         time.sleep(0.5)
         with monkeypatch.context() as patch:
-            patch.setattr(CellWriter, "write", stopping)
+            # Other token ranges are read and written at that moment.
+            patch.setattr(SnapshotProgress, "finish", stopping)
             pipe.run()
         copy = SnapshotProgress(StateDirectory(pair.state)).tables[TableName(ks, "t")]
         assert not copy.is_complete

@@ -52,10 +52,10 @@ _METAVARS: Final[dict[str, Any]] = {
 def script(parser: argparse.ArgumentParser, shell: str) -> str:
     """Return the completion script for a shell."""
     _annotate(parser)
-    # shtab registers a zsh script after `eval` only; after `source`, it would call the function outside of a completion.
-    return shtab.complete(parser, shell, preamble=_PREAMBLE[shell]).replace(
-        "$zsh_eval_context[-1] == eval", "$zsh_eval_context[-1] == (eval|file)"
-    )
+    made = shtab.complete(parser, shell, preamble=_PREAMBLE[shell])
+    # For zsh, shtab completes only the first value of a positional with nargs="*". It registers the script after `eval` only; after
+    # `source`, it would call the function outside of a completion.
+    return made.replace('"(*)::', '"*:').replace("$zsh_eval_context[-1] == eval", "$zsh_eval_context[-1] == (eval|file)")
 
 
 def _annotate(parser: argparse.ArgumentParser) -> None:
