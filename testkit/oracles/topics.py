@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import fastavro
-from confluent_kafka import Consumer, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from testkit.servers.broker import PrivateBroker
 
@@ -36,11 +37,23 @@ def read_topic(broker: PrivateBroker, topic: str) -> list[Kept]:
     consumer = Consumer({**broker.client_settings(), "group.id": "witness", "enable.auto.commit": False, "enable.partition.eof": False})
     try:
         places = [TopicPartition(topic, number, 0) for number in consumer.list_topics(topic, timeout=_WAIT_S).topics[topic].partitions]
-        ends = {place.partition: consumer.get_watermark_offsets(place, timeout=_WAIT_S)[1] for place in places}
+        ends = {place.partition: _end(consumer, place) for place in places}
         consumer.assign(places)
         return sorted(_read(consumer, ends), key=lambda kept: (kept.partition, kept.offset))
     finally:
         consumer.close()
+
+
+def _end(consumer: Consumer, place: TopicPartition) -> int:
+    """The end of a partition. A topic that was created a moment ago may not have its leader yet."""
+    deadline = time.monotonic() + _WAIT_S
+    while True:
+        try:
+            return int(consumer.get_watermark_offsets(place, timeout=_WAIT_S)[1])
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError.NOT_LEADER_FOR_PARTITION or time.monotonic() > deadline:
+                raise
+            time.sleep(0.1)
 
 
 def _read(consumer: Consumer, ends: dict[int, int]) -> list[Kept]:

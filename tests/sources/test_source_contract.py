@@ -54,7 +54,7 @@ class Case:
     reader: Reader[Any, Any]
     write: Callable[[int, int], None]
     """Makes changes: the first number, and how many."""
-    identities: Callable[[Iterable[Any]], list[object]]
+    identities: Callable[[Iterable[Any]], list[Any]]
     """The identity of each change in blocks: its version, or its place in the log."""
 
 
@@ -72,7 +72,7 @@ def mysql_cases(server: PrivateServer, database: str, account: Account, director
             for number in range(first, first + count):
                 book.run(f"INSERT INTO t VALUES ({number}, REPEAT('x', {number % 190}))")
 
-        def identities(blocks: Iterable[Any]) -> list[object]:
+        def identities(blocks: Iterable[Any]) -> list[Any]:
             return [image.version for image in images_of(list(blocks))]
 
         server_source = MySQLSource(address, start, directory / "relay", 1 << 30, limits, mariadb)
@@ -117,7 +117,7 @@ def scylla_case(cql: CqlSession, keyspace: str, tmp_path: Path) -> Case:
             columns, marks = ", ".join(f'"{name}"' for name in values), ", ".join(["%s"] * len(values))
             cql.execute(f"INSERT INTO {log} ({columns}) VALUES ({marks})", list(values.values()))
 
-    def identities(blocks: Iterable[Any]) -> list[object]:
+    def identities(blocks: Iterable[Any]) -> list[Any]:
         rows = [row for block in blocks for row in block.rows.select([STREAM, TIME, SEQUENCE]).to_pylist()]
         return [(row[STREAM], row[TIME], row[SEQUENCE]) for row in rows]
 
@@ -126,11 +126,14 @@ def scylla_case(cql: CqlSession, keyspace: str, tmp_path: Path) -> Case:
     return Case(source, LogReader(cql.address, {table.name: KnownLog(table, 0)}, options), write, identities)
 
 
-def read(case: Case, splits: Iterable[Split]) -> list[object]:
-    """The identities in splits, each through JSON, by a reader that was pickled: as a task of another process has them."""
+def read(case: Case, splits: Iterable[Split]) -> list[Any]:
+    """The identities in splits, sorted: streams of a log are read in parallel.
+
+    Each split goes through JSON, and the reader is pickled, as for a task of another process.
+    """
     reader = pickle.loads(pickle.dumps(case.reader))
     decoded = [decode_split(encode_split(split), reader.split_types) for split in splits if isinstance(split, reader.split_types)]
-    return case.identities(block for split in decoded for block in reader.read(split))
+    return sorted(case.identities(block for split in decoded for block in reader.read(split)))
 
 
 def opened(case: Case) -> Planner:
