@@ -73,12 +73,28 @@ def test_rows_that_a_read_has_delivered_are_not_delivered_by_the_next_one() -> N
     record.known(AGES, 0)
     times = [10_000 * S, 10_000 * S]
     place, _ = batch_ids(rows_at(times))
-    record.remember(0, {place.hex(): 10_030})
+    read = [StreamPosition(1, 10_000 * S, 9000 * S), StreamPosition(1, 8000 * S, 7000 * S), StreamPosition(1, 8000 * S)]
+    record.remember(0, {place.hex(): 10_030}, read, read)
     assert unseen(record.known(AGES, 0), 0, times, [10_030, 10_030]) == [False, True]
     assert unseen(record.known(AGES, 0), 1, times, [10_400, 10_400]) == [True, True]
     assert ReadTimeRecord.from_json(record.to_json()) == record
     record.forget(DAY, (10_031 + DAY) * S)
     assert unseen(record.known(AGES, 0), 0, times, [10_030, 10_030]) == [True, True]
+
+
+@pytest.mark.parametrize("jumped", [0, 1, 2])
+def test_reads_that_jump_along_with_another_have_seen_its_rows(jumped: int) -> None:
+    """Rows with old timestamps are read a second after they were written: the first read delivers them, later reads jump to its end."""
+    record, now, times = ReadTimeRecord(), 200_000, [1000 * S]
+    before = [StreamPosition(1, 500 * S)] * 3
+    after = [StreamPosition(1, 2000 * S, 500 * S), *[StreamPosition(1, 2000 * S)] * jumped, *[StreamPosition(1, 500 * S)] * (2 - jumped)]
+    record.moved(AGES, before, after, now * S)
+    looks = record.known(AGES, -1)
+    doubtful = looks.doubtful(0, rows_at(times), np.array(times, np.int64), pa.array([now - 1], pa.int64()))
+    assert list(doubtful.values()) == [now - 1]
+    record.remember(0, doubtful, before, after)
+    found = [unseen(record.known(AGES, -1), look, times, [now - 1]) for look in range(3)]
+    assert found == [[False]] * (1 + jumped) + [[True]] * (2 - jumped), "the other reads have not seen them yet"
 
 
 def test_a_table_that_is_copied_again_has_everything_up_to_then() -> None:
@@ -134,7 +150,8 @@ def test_no_row_is_lost_and_none_comes_twice_whatever_the_pipe_does(seed: int) -
             times, written = [at for _, at in here], [w // S + draw.choice((-1, 0, 1)) for w, _ in here]
             taken = [True] * len(here) if not look else unseen_rows(looks, look - 1, here, written)
             delivered += [one for one, is_taken in zip(here, taken, strict=True) if is_taken]
-            record.remember(look, looks.doubtful(look, batch_of(here), np.array(times, np.int64), pa.array(written, pa.int64())))
+            doubtful = looks.doubtful(look, batch_of(here), np.array(times, np.int64), pa.array(written, pa.int64()))
+            record.remember(look, doubtful, reached, places)
         reached = places
     assert len(delivered) == len(set(delivered)), "none comes twice"
     looks = record.known(ages, -1)

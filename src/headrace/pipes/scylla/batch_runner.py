@@ -74,7 +74,7 @@ class LogBatchRunner:
         self.late.read(self.reached, end)
         reports = self._read(over)
         self.skips.record_skipped(found for report in reports if report.kind == "done" for found in json.loads(report.detail)["skipped"])
-        self.late.done(reports)
+        self.late.done(self.reached, end, reports)
         self.reached = end
         write_feedback(self.context.directory.path / "pace.json", self.reached, _rows(reports))
         self._tell(reports)

@@ -21,7 +21,7 @@ from headrace.retry import retrying
 from headrace.runtime.tasks import Report
 from headrace.sinks.cdc_log_sink import LateBatch, LateRowStore
 from headrace.sources.scylla.generations import StreamCatalog
-from headrace.sources.scylla.position import AUDIT, LogPosition, parse_label
+from headrace.sources.scylla.position import AUDIT, LogPosition, StreamPosition, parse_label
 from headrace.sources.scylla.read_times import ReadTimes, places_of, read_ages
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.window_reader import LateRows
@@ -66,9 +66,7 @@ class LateRowWatch:
         now, changed = self.catalog.now(), False
         for name, note in self.notes.tables.items():
             ages = read_ages(self.choices, note.start.ttl)
-            begin = note.start.place
-            old, new = (places_of(position, name, len(ages), begin) for position in (before, after))
-            if note.looks.moved(ages, old, new, now):
+            if note.looks.moved(ages, *self._places(name, before, after), now):
                 note.looks.forget(note.start.ttl, now)
                 changed = True
             audit = after.rereads.get((name, AUDIT))
@@ -79,8 +77,8 @@ class LateRowWatch:
         if changed:
             self.notes.save()
 
-    def done(self, reports: Iterable[Report]) -> None:
-        """Save the reports of a batch's tasks, before the batch counts."""
+    def done(self, before: LogPosition, after: LogPosition, reports: Iterable[Report]) -> None:
+        """Save the reports of the tasks of a batch between two positions, before the batch counts."""
         changed = audited = False
         for report in reports:
             if report.kind == "done":
@@ -89,7 +87,7 @@ class LateRowWatch:
                     name, look = parse_label(label)
                     if places:
                         note = self.notes.tables[name]
-                        note.looks.remember(look, places)
+                        note.looks.remember(look, places, *self._places(name, before, after))
                         note.looks.forget(note.start.ttl, self.catalog.now())
                         changed = True
                 for label, found in said["late"].items():
@@ -100,6 +98,10 @@ class LateRowWatch:
         if changed:
             self.notes.save()
             self._tell()
+
+    def _places(self, name: TableName, before: LogPosition, after: LogPosition) -> tuple[list[StreamPosition], list[StreamPosition]]:
+        start = self.notes.tables[name].start
+        return places_of(name, len(read_ages(self.choices, start.ttl)), start.place, before, after)
 
     def renew(self, name: TableName) -> None:
         """Reset a table that is about to be read again: all that was written up to now will be in the sink."""

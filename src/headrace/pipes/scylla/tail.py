@@ -91,14 +91,16 @@ class Tail:
             reached = planner.initial()
             while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(asked)):
                 end = planner.plan(reached)
-                self._note_looks(logs, looks, starts, LogPosition.from_json(reached), LogPosition.from_json(end), catalog.now())
+                before, after = LogPosition.from_json(reached), LogPosition.from_json(end)
+                self._note_looks(logs, looks, starts, before, after, catalog.now())
                 said: dict[str, Any] = {"rows": {}, "doubtful": {}}
                 for split in planner.splits(reached, end) if end != reached else ():
                     yield from self._read(session, split, logs, said)
                 for label, places in said["doubtful"].items():
                     name, look = parse_label(label)
-                    looks[name].remember(look, places)
-                write_feedback(Path(scratch) / "pace.json", LogPosition.from_json(end), said["rows"])
+                    reads = len(read_ages(self.choices, starts[name].ttl))
+                    looks[name].remember(look, places, *places_of(name, reads, starts[name].place, before, after))
+                write_feedback(Path(scratch) / "pace.json", after, said["rows"])
                 reached = end
 
     def _note_looks(
@@ -113,8 +115,7 @@ class Tail:
         """Record when logs are read, so that no row is shown twice."""
         for name, start in starts.items():
             ages = read_ages(self.choices, start.ttl)
-            old, new = (places_of(position, name, len(ages), start.place) for position in (before, after))
-            looks[name].moved(ages, old, new, now)
+            looks[name].moved(ages, *places_of(name, len(ages), start.place, before, after), now)
             looks[name].forget(start.ttl, now)
             logs[name] = replace(logs[name], looks=looks[name].known(ages, start.place.time))
 

@@ -119,9 +119,16 @@ class ReadTimeRecord:
                     del noted[::2]
         return changed
 
-    def remember(self, look: int, places: Mapping[str, int]) -> None:
-        """Remember positions of rows that a read has seen (see `ReadTimes.doubtful`)."""
-        self.seen[look] |= {bytes.fromhex(place): written for place, written in places.items()}
+    def remember(self, look: int, places: Mapping[str, int], before: Sequence[StreamPosition], after: Sequence[StreamPosition]) -> None:
+        """Remember positions of rows that a read has seen (see `ReadTimes.doubtful`) in a batch between these positions.
+
+        Reads that jumped to the end of this one in the same batch have seen the same rows.
+        """
+        seen = {bytes.fromhex(place): written for place, written in places.items()}
+        for one in range(look, len(self.seen)):
+            if one != look and (after[one].since >= 0 or after[one].time == before[one].time):
+                break
+            self.seen[one] |= seen
 
     def forget(self, ttl: int, now: int) -> None:
         """Drop entries of expired rows, and the oldest positions if there are too many."""
@@ -160,6 +167,12 @@ def read_ages(options: ScyllaOptions, ttl: int) -> tuple[int, ...]:
     return tuple(options.confidence_us + age for age in (0, *options.reread_ages_us(ttl)))
 
 
-def places_of(position: LogPosition, name: TableName, looks: int, begin: StreamPosition) -> list[StreamPosition]:
-    """How far each read of a table's log has come."""
-    return [position.places.get(name, begin), *(position.rereads.get((name, look), begin) for look in range(1, looks))]
+def places_of(
+    name: TableName, reads: int, begin: StreamPosition, before: LogPosition, after: LogPosition
+) -> tuple[list[StreamPosition], list[StreamPosition]]:
+    """Return how far each read of a table's log is before and after a batch."""
+    old, new = (
+        [position.places.get(name, begin), *(position.rereads.get((name, look), begin) for look in range(1, reads))]
+        for position in (before, after)
+    )
+    return old, new
