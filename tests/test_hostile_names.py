@@ -29,7 +29,7 @@ from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.service.logging.formatters import TextFormatter
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.terminal_text import escape_text

@@ -22,7 +22,7 @@ from headrace.pipes.state.pipe_state import SnapshotLog, StateDirectory
 from headrace.pipes.state.resync_requests import pending_requests, request_resync
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sources.mysql.limits import BatchLimits
-from headrace.sources.mysql.snapshot.lock_free import read_chunk_at
+from headrace.sources.mysql.snapshot.lock_free_snapshot import read_chunk_at
 from headrace.sources.mysql.split_reader import BinlogPlanner
 from testkit.oracles.binlogs import Logbook, Place
 from testkit.oracles.planned import PlannedLog
@@ -251,7 +251,7 @@ class SteeredPipe(DrivenPipe):
             yield from read_chunk_at(*arguments)
 
         with (
-            mock.patch("headrace.sources.mysql.snapshot.lock_free.read_chunk_at", read_at),
+            mock.patch("headrace.sources.mysql.snapshot.lock_free_snapshot.read_chunk_at", read_at),
             mock.patch("headrace.sources.mysql.split_reader.read_chunk_at", read_at),
         ):
             self.parts.snapshots.run(SequentialSession(self._between), 1, self._pause)

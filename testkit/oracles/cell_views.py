@@ -10,7 +10,7 @@ from headrace.cql.session import CqlSession
 from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from testkit.generators.cql_blocks import as_clickhouse, read_view
 from testkit.generators.cql_values import ordered
 

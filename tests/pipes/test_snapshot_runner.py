@@ -11,7 +11,7 @@ import pytest
 from headrace.model.schema import TableName
 from headrace.pipes.mysql.snapshot_runner import Interrupted, SnapshotRunner
 from headrace.retry import WaitState, use_wait_state
-from headrace.sources.mysql.snapshot.lock_free import Chunk
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
 
 
 def runner(task: Any = None, **context: Any) -> SnapshotRunner:

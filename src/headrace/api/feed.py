@@ -34,7 +34,7 @@ from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.table_read_plan import plan_tables, skip_tables
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url
-from headrace.sources.mysql.snapshot.lock_free import Chunk, plan_chunks, read_chunk
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, plan_chunks, read_chunk
 from headrace.sources.mysql.split_reader import MySQLReader
 from headrace.sources.mysql.splits import SegmentSplit
 from headrace.sources.splits import StatementSplit

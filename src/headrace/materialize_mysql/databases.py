@@ -22,7 +22,7 @@ from headrace.materialize_mysql.pipe_plan import PipePlan, plan_pipe
 from headrace.materialize_mysql.statement_parser import HIDDEN, CreateMaterializedDatabase, DropDatabase, parse_statement
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.pipe_registry import PipeEntry, all_pipes, find_pipe, register
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE as SINK_PASSWORD
 from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink

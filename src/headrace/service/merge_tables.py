@@ -17,7 +17,7 @@ from headrace.service.embedded_servers import EmbeddedServers
 from headrace.service.pipe_runner import PipeRunner
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 
 log = logging.getLogger("headrace")

@@ -31,7 +31,7 @@ from headrace.service.status import PipeStage, SchemaChangeStatus
 from headrace.sinks.clickhouse.bookkeeping.ledger import LEDGER
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS, WAITING
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.registry import has_table_store
 from headrace.sources.mysql.binlog.commit_times import log_place

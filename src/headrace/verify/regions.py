@@ -16,11 +16,11 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from headrace.model.schema import Kind, TableSchema
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.snapshot.chunk_planner import ChunkBounds, compare_key, plan_bounds
-from headrace.sources.mysql.snapshot.lock_free import estimate_rows
+from headrace.sources.mysql.snapshot.lock_free_snapshot import estimate_rows
 from headrace.sources.mysql.snapshot.row_digests import in_buckets, sampled
 from headrace.verify.table_spec import TableComparison
 

@@ -18,7 +18,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.retry import retrying
 from headrace.sinks.base import Writer
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, key_text
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sources.mysql.server.connection import connect, query
 from headrace.sources.mysql.server.position import BinlogPosition

@@ -41,7 +41,7 @@ from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
 from headrace.sources.mysql.segments import segment_reader
-from headrace.sources.mysql.snapshot import lock_free
+from headrace.sources.mysql.snapshot import lock_free_snapshot
 from headrace.sources.mysql.snapshot.table_scan import scan_table
 from testkit.generators.workload import TABLES, Workload, run_transaction
 from testkit.oracles.binlogs import Logbook, open_logbook
@@ -121,7 +121,7 @@ def runs(book: Logbook, broker: PrivateBroker, tmp_path: Path, monkeypatch: pyte
     # Small blocks, so that a small workload has many.
     monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     monkeypatch.setattr(segment_reader, "_WINDOW_EVENTS", 16)
-    monkeypatch.setattr(lock_free, "scan_table", functools.partial(scan_table, block_rows=120))
+    monkeypatch.setattr(lock_free_snapshot, "scan_table", functools.partial(scan_table, block_rows=120))
     return Runs(book, broker, tmp_path / "state")
 
 

@@ -43,8 +43,8 @@ from headrace.sources.base import Split
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
-from headrace.sources.mysql.snapshot.locking import ConsistentSnapshot, Rendezvous, SnapshotPoint
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ReadSpan, estimate_rows, plan_chunks, snapshot_place
+from headrace.sources.mysql.snapshot.locked_snapshot import ConsistentSnapshot, Rendezvous, SnapshotPoint
 from headrace.sources.mysql.splits import ChunkSplit, ConsistentSplit
 
 Pause = Callable[[], AbstractContextManager[object]]

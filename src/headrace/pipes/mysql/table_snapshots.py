@@ -14,7 +14,7 @@ from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import SnapshotLog, TableSnapshot
 from headrace.pipes.state.resync_requests import pending_requests
-from headrace.sources.mysql.snapshot.lock_free import Chunk
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
 
 
 @dataclass(frozen=True, slots=True)

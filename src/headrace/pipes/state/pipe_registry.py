@@ -22,7 +22,7 @@ from headrace.settings.settings_file import UserSettings, load_stored
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
 from headrace.sinks.clickhouse.bookkeeping.progress_store import PIPES
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from headrace.sinks.clickhouse.dead_letters.dead_letters import (
     waiting_dead_letters,
 )
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.clickhouse.types.row_json import rows_from_json

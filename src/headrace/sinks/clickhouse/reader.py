@@ -20,7 +20,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.server.response_rows import arrow_table, json_rows
 from headrace.sinks.clickhouse.server.scalar_values import literal
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables

@@ -14,7 +14,7 @@ from headrace.model.digest import Digest, is_hashed
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.server.client import connect
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope, resolve_tables
 from headrace.sinks.clickhouse.tables.target_table import StoredColumn, TargetTable
 from headrace.sinks.clickhouse.tables.views import current_rows_from

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from headrace.model.schema import Column, Kind
 from headrace.model.text_values import format_decimals, format_times, format_timestamps, text_functions
 from headrace.sinks.kafka.debezium.json_fragments import in_base64, quoted
-from headrace.sinks.stdout.terminal_escaping import as_text, tame
+from headrace.sinks.stdout.terminal_escapes import as_text, tame
 
 NULL: Final = "null"
 _BIG: Final = frozenset({Kind.INT64, Kind.UINT64, Kind.BIT})

@@ -130,7 +130,7 @@ class LogLineWriter:
         # Only such a source loads its kernels.
         from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
         from headrace.sinks.stdout.json_values import join
-        from headrace.sinks.stdout.terminal_escaping import tame
+        from headrace.sinks.stdout.terminal_escapes import tame
 
         made = log_documents(block).in_order() if isinstance(block, LogBlock) else row_documents(block)
         if len(made.value):

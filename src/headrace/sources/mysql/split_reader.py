@@ -33,8 +33,8 @@ from headrace.sources.mysql.segments.skipped_events import SkippedEvents
 from headrace.sources.mysql.segments.table_read_plan import TableCatalog, TableReadPlan
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.snapshot.lock_free import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
-from headrace.sources.mysql.snapshot.locking import open_reader
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
+from headrace.sources.mysql.snapshot.locked_snapshot import open_reader
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.mysql.splits import ChunkSplit, ConsistentSplit, MySQLSplit, OrderedShare, PlannedSplit, SegmentSplit
 from headrace.sources.splits import MarkSplit, StatementSplit

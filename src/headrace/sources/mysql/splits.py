@@ -8,8 +8,8 @@ from typing import ClassVar
 from headrace.model.schema import TableName
 from headrace.sources.base import Json, Offset
 from headrace.sources.mysql.segments.segment_reader import Segment
-from headrace.sources.mysql.snapshot.lock_free import Chunk
-from headrace.sources.mysql.snapshot.locking import Rendezvous
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
+from headrace.sources.mysql.snapshot.locked_snapshot import Rendezvous
 from headrace.sources.splits import MarkSplit, StatementSplit
 
 

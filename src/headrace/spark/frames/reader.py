@@ -14,7 +14,7 @@ from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.table_read_plan import TableReadPlan
 from headrace.sources.mysql.server.connection import connect
-from headrace.sources.mysql.snapshot.lock_free import plan_chunks, read_chunk
+from headrace.sources.mysql.snapshot.lock_free_snapshot import plan_chunks, read_chunk
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.mysql.split_reader import MySQLReader
 from headrace.spark.frames.change_rows import pair_images, truncation

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from headrace.model.schema import TableSchema
 from headrace.sources.base import Json, Offset
-from headrace.sources.mysql.snapshot.lock_free import Chunk
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
 from headrace.sources.mysql.splits import SegmentSplit
 
 

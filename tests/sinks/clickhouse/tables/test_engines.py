@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from headrace.clickhouse_lexer import content_of, tokenize
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.engine_parser import (
     DistributedEngine,
     EngineParseError,

@@ -21,7 +21,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.server.client import INSERT_SETTINGS, connect, disconnect
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.write.block_encoder import BlockEncoder
 from headrace.verify.row_compare import compare

@@ -24,7 +24,7 @@ from headrace.sinks.clickhouse.server.options import (
     ClickHouseOptions,
     JsonAs,
 )
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.types.literals import constant_sql

@@ -12,7 +12,7 @@ from headrace.model.change_block import Op
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.snapshot.lock_free import Chunk, read_chunk
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, read_chunk
 from testkit.oracles.binlogs import Logbook, images_of, open_logbook, rows_of
 
 COLUMNS = """

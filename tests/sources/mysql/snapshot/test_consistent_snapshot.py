@@ -24,9 +24,9 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, parse_mysql_url, query
-from headrace.sources.mysql.snapshot import locking
-from headrace.sources.mysql.snapshot.lock_free import Chunk, read_chunk_at
-from headrace.sources.mysql.snapshot.locking import ConsistentSnapshot, Rendezvous, exact_table_snapshot, open_reader
+from headrace.sources.mysql.snapshot import locked_snapshot
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, read_chunk_at
+from headrace.sources.mysql.snapshot.locked_snapshot import ConsistentSnapshot, Rendezvous, exact_table_snapshot, open_reader
 from testkit.servers.accounts import Account
 from testkit.servers.servers import mysqlbinlog
 
@@ -178,13 +178,13 @@ def test_a_reader_that_comes_and_does_nothing_does_not_keep_the_tables_locked(se
 @pytest.mark.parametrize("pause_s", [0, 1], ids=["reader looks before", "reader looks after"])
 def test_a_driver_that_dies_stops_its_readers(server: PrivateServer, bank: str, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
     """Killed while the tables are locked and one reader has begun: that one must not read, and the tables are free."""
-    say = locking._set_signal
+    say = locked_snapshot._set_signal
 
     def say_slowly(connection: Any, address: MySQLAddress, word: str) -> None:
         say(connection, address, word)
         time.sleep(pause_s if ":done:" in word else 0)
 
-    monkeypatch.setattr(locking, "_set_signal", say_slowly)
+    monkeypatch.setattr(locked_snapshot, "_set_signal", say_slowly)
     address, meeting = parse_mysql_url(server.url(bank)), Rendezvous(2, lock_s=20)
     failures: list[BaseException] = []
 

@@ -13,7 +13,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.sources.mysql.server.connection import connect, parse_mysql_url, query
-from headrace.sources.mysql.snapshot.lock_free import plan_chunks
+from headrace.sources.mysql.snapshot.lock_free_snapshot import plan_chunks
 
 ROWS, CHUNK = 10_000, 500
 MANY_ROWS, MANY_CHUNK = 300_000, 10_000

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.schema_changes import LedgerEntry
 
 LEDGER = OwnTable(

@@ -15,7 +15,7 @@ from typing import Any
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.server.response_rows import json_rows
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import TargetTable

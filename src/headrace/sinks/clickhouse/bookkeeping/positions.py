@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, format_timestamp, parse_timestamp_us
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 
 _MOMENT = "DateTime64(6, 'UTC')"
 POSITIONS = OwnTable(

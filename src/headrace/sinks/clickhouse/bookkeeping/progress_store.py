@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables
 from headrace.sinks.clickhouse.bookkeeping.positions import prepare_positions, read_progress, write_progress
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 
 PIPES = OwnTable(
     "pipes",

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables, format_timestamp, parse_timestamp_us
 from headrace.sinks.clickhouse.bookkeeping.positions import POSITIONS
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.target_claims import Claim
 
 TARGETS: Final = OwnTable(

@@ -21,7 +21,7 @@ from headrace.sinks.clickhouse.cells.key_order import Array, order_keys
 from headrace.sinks.clickhouse.cells.storage import ORDER, Storage, sort_name
 from headrace.sinks.clickhouse.cells.typed_arrays import typed_array
 from headrace.sinks.clickhouse.cells.types import FieldNaming, is_exact, is_plain, value_sql, value_type
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 
 
 @dataclass(frozen=True, slots=True)

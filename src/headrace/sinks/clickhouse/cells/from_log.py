@@ -23,7 +23,7 @@ from headrace.cql.tables import ColumnRole
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import BlockColumns, CellBatch, damaged_value, key_arrays
 from headrace.sinks.clickhouse.cells.key_order import Array, order_keys, range_keys
-from headrace.sinks.clickhouse.cells.packing import (
+from headrace.sinks.clickhouse.cells.packed_columns import (
     CellTimes,
     Marks,
     Numbers,

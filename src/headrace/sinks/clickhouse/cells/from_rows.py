@@ -24,7 +24,7 @@ from headrace.cql.tables import ColumnRole
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import BlockColumns, CellBatch, damaged_value, key_arrays
 from headrace.sinks.clickhouse.cells.key_order import Array
-from headrace.sinks.clickhouse.cells.packing import (
+from headrace.sinks.clickhouse.cells.packed_columns import (
     CellTimes,
     Numbers,
     check_elements,

@@ -16,7 +16,7 @@ from headrace.sinks.clickhouse.cells.types import is_plain, value_sql
 from headrace.sinks.clickhouse.server.bounded_client import unlimited_body
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 _SETTINGS: Final = {"output_format_arrow_string_as_string": "0", "max_query_size": str(16 << 20), "enable_time_time64_type": "1"}

@@ -26,7 +26,7 @@ from headrace.cql.log import key_type
 from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType
 from headrace.sinks.clickhouse.cells.types import FieldNaming, is_exact, is_plain, nullable_type, value_type
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 
 MARKER, ROW_DELETED, ORDER = "row:marker", "row:deleted", "row:order"
 PART_DELETED, RANGES = "part:deleted", "part:ranges"

@@ -18,7 +18,7 @@ from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, PARTITIONS_SUF
 from headrace.sinks.clickhouse.cells.view import view_sql
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_names import target_name
 

@@ -23,7 +23,7 @@ from headrace.cql.log_positions import BatchPosition
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.cell_kernels import HEAD, LONG_HEAD
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow

@@ -36,7 +36,7 @@ from headrace.sinks.clickhouse.cells.types import (
     value_type,
     with_user_field_names,
 )
-from headrace.sinks.clickhouse.server.quoting import quote_name as q
+from headrace.sinks.clickhouse.server.identifiers import quote_name as q
 
 _NOW: Final = "now:"
 _COVERED, _PART_COVERED = "row:covered", "part:covered"

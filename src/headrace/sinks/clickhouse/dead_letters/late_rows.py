@@ -11,7 +11,7 @@ from typing import Any, Final
 from headrace.sinks.cdc_log_sink import LateBatch
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
 from headrace.sinks.clickhouse.dead_letters.dead_letters import DONE, ERRORS, SUPERSEDED
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 
 LATE: Final = "late"
 _NAMES: Final = tuple(name for name, _ in ERRORS.columns)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.clickhouse.server.client import Connection, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.system_tables import ExistingTable
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope

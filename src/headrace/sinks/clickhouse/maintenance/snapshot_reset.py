@@ -10,7 +10,7 @@ from __future__ import annotations
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.client import connect, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sinks.clickhouse.write.dedup_check import check_no_running_insert

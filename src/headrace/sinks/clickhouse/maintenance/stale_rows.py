@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 from headrace.sinks.clickhouse.tables.views import current_rows_sql, live_condition
 

@@ -20,7 +20,7 @@ from headrace.sinks.clickhouse.maintenance.replicas import check_replicas
 from headrace.sinks.clickhouse.maintenance.stale_rows import DELETE_STALE_SETTINGS, delete_stale_sql
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import create_statements, extend_dedup_window_sql, plan_table, plan_tables
 from headrace.sinks.clickhouse.tables.existing_table import (

@@ -18,7 +18,7 @@ from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTable, OwnTables
 from headrace.sinks.clickhouse.maintenance.stale_rows import allow_cleanup_sql, can_purge_tombstones
 from headrace.sinks.clickhouse.server.client import connect, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 

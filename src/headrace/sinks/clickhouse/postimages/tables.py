@@ -15,7 +15,7 @@ from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.types import is_exact, nullable_type, value_type
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_names import target_name
 

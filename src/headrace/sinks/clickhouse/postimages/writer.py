@@ -28,7 +28,7 @@ from headrace.sinks.clickhouse.cells.types import WIDTHS, FieldNaming, is_bytes,
 from headrace.sinks.clickhouse.postimages.tables import ORDER, SIGN, VERSION, qualified
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow

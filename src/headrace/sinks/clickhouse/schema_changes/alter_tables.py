@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.server.quoting import check_name_lengths, quote_name
+from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quote_name
 from headrace.sinks.clickhouse.tables.create_table import create_sql
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.schema_changes import DdlPlan, Step, TargetNameTaken

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from headrace.model.alter_effects import Truncated
 from headrace.model.schema import Column, Kind, TableSchema
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.scalar_values import literal
 from headrace.sinks.clickhouse.types.literals import constant_sql
 from headrace.sinks.clickhouse.types.numeric import INTEGER_TYPES

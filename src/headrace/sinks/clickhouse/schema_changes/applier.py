@@ -18,7 +18,7 @@ from headrace.sinks.clickhouse.schema_changes.alter_columns import AlteredTable,
 from headrace.sinks.clickhouse.schema_changes.alter_tables import Place, TargetState, plan_archive, plan_drop, plan_renames, plan_truncate
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, connect, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.create_table import create_statements, place_of, plan_table
 from headrace.sinks.clickhouse.tables.existing_table import is_created_by_headrace, plan_existing_table
 from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, find_with_local_tables

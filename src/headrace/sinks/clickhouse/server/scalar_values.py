@@ -15,7 +15,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from headrace.model.schema import Column, Kind
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.server_limits import DAY_US
 
 _FIRST_PYTHON_DAY, _LAST_PYTHON_DAY = -719_162, 2_932_896

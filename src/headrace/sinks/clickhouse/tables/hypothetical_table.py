@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.tables.create_table import VERSION_COLUMN_COMMENT, engine_sql
 from headrace.sinks.clickhouse.tables.engine_parser import referenced_names
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable

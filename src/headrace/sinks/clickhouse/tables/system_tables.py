@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from headrace.sinks.clickhouse.server.client import Connection
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.tables.engine_parser import DistributedEngine, EngineParseError, parse_distribution, parse_engine
 
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.options import TableOptions
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.tables.engine_parser import (
     EngineParseError,
     TableEngine,

@@ -11,7 +11,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.tables.engine_parser import EngineParseError, nondeterministic_function, referenced_names, single_column
 from headrace.sinks.clickhouse.tables.target_table import StoredColumn
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from headrace.model.schema import Column, TableName, TableSchema
-from headrace.sinks.clickhouse.server.quoting import quote_name
+from headrace.sinks.clickhouse.server.identifiers import quote_name
 
 VIEW_SUFFIX = "_current"
 

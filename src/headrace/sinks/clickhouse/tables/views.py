@@ -6,7 +6,7 @@ merged so far. Pure: target tables in, SQL out.
 
 from __future__ import annotations
 
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.metadata_columns import DELETE_OPERATIONS
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 

@@ -13,7 +13,7 @@ from uuid import UUID
 import pyarrow as pa
 
 from headrace.model.schema import Column, Kind
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.scalar_values import time_text
 from headrace.sinks.clickhouse.server.server_limits import ANY_SERVER
 from headrace.sinks.clickhouse.types.codec_registry import codec_for

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from headrace.model.schema import Column, Kind
 from headrace.model.text_values import parse_uuids, text_functions
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, cast_to, compose
 from headrace.sinks.clickhouse.types.json_documents import normalize_source_documents, normalize_stored_documents

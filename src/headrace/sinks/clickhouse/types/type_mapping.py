@@ -28,7 +28,7 @@ from headrace.sinks.clickhouse.server.options import (
     UnsignedAs,
     YearAs,
 )
-from headrace.sinks.clickhouse.server.quoting import quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.types.codec_registry import type_mismatch
 from headrace.sinks.clickhouse.types.numeric import INTEGER_TYPES, decimal_arrow
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredType, parse_stored_type, parse_type

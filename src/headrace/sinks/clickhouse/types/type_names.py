@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass, replace
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.server.quoting import quote_text, unescape
+from headrace.sinks.clickhouse.server.identifiers import quote_text, unescape
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<text>'(?:[^'\\]|\\.|'')*')|(?P<word>[A-Za-z_][A-Za-z0-9_.]*)|(?P<number>-?\d+)|(?P<mark>[(),=]))", re.DOTALL

@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import Kind
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, RowRejected, event_of, position_text, row_text
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.server.scalar_values import render_value
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.tables.metadata_columns import metadata_field, metadata_values

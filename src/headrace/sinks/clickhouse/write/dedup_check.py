@@ -27,7 +27,7 @@ from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.server.response_rows import arrow_table
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable

@@ -15,7 +15,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.server.client import Connection, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
-from headrace.sinks.clickhouse.server.quoting import quote_name, quote_text
+from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import TargetTable
 

@@ -32,7 +32,7 @@ from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.chunk_planner import plan_ranges
-from headrace.sources.mysql.snapshot.locking import exact_table_snapshot
+from headrace.sources.mysql.snapshot.locked_snapshot import exact_table_snapshot
 from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
 from headrace.sources.mysql.snapshot.table_scan import scan_table
 
