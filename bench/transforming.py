@@ -27,7 +27,7 @@ from headrace.settings.settings_file import parse_settings
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.segments.segment_reader import read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from headrace.transforms.block_transform import BlockTransformer
 from headrace.transforms.salts import Salts
 from testkit.pipelines.embedded_access import target_of
@@ -124,7 +124,7 @@ def _passage(target: Target, engine: EmbeddedServer, database: str, text: str) -
     needs = sink.requirements(shown)
     shaper = BlockTransformer(transforms, Salts(), {name: need.key_columns for name, need in needs.items()})
     keys = {name: shape.moving(needs[name].key_columns) for name, shape in shapes.items()}
-    catalog = TableCatalog(plan_tables(schemas, keys), lambda name: name in schemas)
+    catalog = ReadCatalog(plan_tables(schemas, keys), lambda name: name in schemas)
     watch, read, written = Stopwatch(), 0, 0
     writer: Any = sink.writer()
     for segment in segments(target):

@@ -16,7 +16,7 @@ from bench.target import Target
 from headrace.errors import DefiniteError
 from headrace.kernels.compile import compile_kernels
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 
 
 class HeadraceDecode:
@@ -39,7 +39,7 @@ class HeadraceDecode:
     def read(self, target: Target) -> Window:
         schemas = {schema.name: schema for schema in capture_tables(target)}
         keys = {name: schema.primary_key for name, schema in schemas.items()}
-        catalog = TableCatalog(plan_tables(schemas, keys), lambda name: name.database == target.database)
+        catalog = ReadCatalog(plan_tables(schemas, keys), lambda name: name.database == target.database)
         compile_kernels()
         watch = Stopwatch()
         changes = sum(block.changes for segment in segments(target) for block in read_segment(segment, catalog))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableSchema
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from testkit.oracles.binlogs import Logbook, Row
 
 TABLES = (
@@ -112,7 +112,7 @@ class Chapter:
 
     def blocks(self, schema: TableSchema, keys: tuple[str, ...]) -> Iterator[ChangeBlock]:
         """What Headrace reads of a table in it."""
-        catalog = TableCatalog(plan_tables({schema.name: schema}, {schema.name: keys}), lambda name: name == schema.name)
+        catalog = ReadCatalog(plan_tables({schema.name: schema}, {schema.name: keys}), lambda name: name == schema.name)
         return read_segment(self.segment, catalog)
 
 

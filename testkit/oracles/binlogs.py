@@ -30,7 +30,7 @@ from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from headrace.sources.mysql.segments.transaction_labels import OpenTransaction
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.snapshot.table_scan import scan_table
@@ -106,10 +106,10 @@ class Logbook:
             check_arrays(schema, batch)
         return rows_of(schema, batches)
 
-    def catalog(self, *tables: str, options: ReadOptions | None = None, keys: tuple[str, ...] | None = None) -> TableCatalog:
+    def catalog(self, *tables: str, options: ReadOptions | None = None, keys: tuple[str, ...] | None = None) -> ReadCatalog:
         schemas = {TableName(self.database, table): self.schema(table) for table in tables}
         key_columns = {name: schema.primary_key if keys is None else keys for name, schema in schemas.items()}
-        return TableCatalog(plan_tables(schemas, key_columns), lambda name: name in schemas, options or ReadOptions())
+        return ReadCatalog(plan_tables(schemas, key_columns), lambda name: name in schemas, options or ReadOptions())
 
     def read(self, start: Place, *tables: str, options: ReadOptions | None = None) -> list[ChangeBlock]:
         """What Headrace makes of the log since `start`."""
@@ -132,7 +132,7 @@ class Logbook:
 
     def read_by(self, start: Place, schema: TableSchema, options: ReadOptions | None = None) -> list[ChangeBlock]:
         """What Headrace makes of one table's log since `start` by the given schema."""
-        catalog = TableCatalog(
+        catalog = ReadCatalog(
             plan_tables({schema.name: schema}, {schema.name: schema.primary_key}),
             lambda name: name == schema.name,
             options or ReadOptions(),

@@ -17,7 +17,7 @@ from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, LoggedStat
 from headrace.sources.mysql.binlog.relay import Appender, IndexedLog, IndexedLogFile
 from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog
 from headrace.sources.mysql.server.position import BinlogPosition
 
 FIRST = 4
@@ -58,7 +58,7 @@ class Chain:
         start, stop = BinlogPosition(self._file, FIRST), BinlogPosition(self._file, end)
         return Published(end, fault, planner, tuple(planner.segments(start, stop)), tuple(planner.statements(start, stop)))
 
-    def read(self, log: bytes, catalog: TableCatalog, *, checksum: bool) -> list[ChangeBlock]:
+    def read(self, log: bytes, catalog: ReadCatalog, *, checksum: bool) -> list[ChangeBlock]:
         """Every block of a whole file, or the error that reading it ends in."""
         published = self.publish(log, checksum=checksum)
         blocks = [block for segment in published.segments for block in read_segment(segment, catalog)]

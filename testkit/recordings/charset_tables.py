@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from headrace.sources.mysql.charsets.charset_tables import ALGORITHMIC, MALFORMED, TABLES, UNASSIGNED, Page, pack_tables
+from headrace.sources.mysql.charsets.charset_tables import ALGORITHMIC, MALFORMED, TABLES, UNASSIGNED, CodePage, pack_tables
 from testkit.servers.servers import FLAVOURS, build
 
 Characters = dict[bytes, int]
@@ -106,7 +106,7 @@ def agreed(charset: str, answers: list[Characters]) -> Characters:
     return {code: answers[0][code] for code in common}
 
 
-def pages_of(characters: Characters) -> Iterator[Page]:
+def pages_of(characters: Characters) -> Iterator[CodePage]:
     """Code points by last byte, for every prefix; the four-byte characters of gb18030 by their number."""
     four = {linear_number(code): point for code, point in characters.items() if len(code) == 4}
     if four:
@@ -117,10 +117,10 @@ def pages_of(characters: Characters) -> Iterator[Page]:
             prefixes.setdefault(code[:-1], {})[code[-1]] = point
     for prefix, row in sorted(prefixes.items()):
         low, high = min(row), max(row)
-        yield Page(prefix, low, tuple(row.get(last, MALFORMED) for last in range(low, high + 1)))
+        yield CodePage(prefix, low, tuple(row.get(last, MALFORMED) for last in range(low, high + 1)))
 
 
-def four_byte_page(four: dict[int, int]) -> Page:
+def four_byte_page(four: dict[int, int]) -> CodePage:
     """The part below U+10000; beyond it numbers and code points run in parallel, which is checked here."""
     beyond = 189_000
     plain = max(number for number, point in four.items() if number < beyond and point != UNASSIGNED)
@@ -128,7 +128,7 @@ def four_byte_page(four: dict[int, int]) -> Page:
         expected = number - beyond + 0x10000 if beyond <= number < beyond + 0x100000 else UNASSIGNED
         if number > plain and point != expected:
             raise SystemExit(f"four-byte character {number} is U+{point:04X}, not U+{expected:04X}")
-    return Page(b"\0\0\0", 0, tuple(four[number] for number in range(plain + 1)))
+    return CodePage(b"\0\0\0", 0, tuple(four[number] for number in range(plain + 1)))
 
 
 def linear_number(code: bytes) -> int:

@@ -14,7 +14,7 @@ from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Orig
 from headrace.sinks.kafka.messages.messages import Messages
 from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from testkit.oracles.chain import Chain
 from testkit.recordings.debezium_recordings import KafkaRecord, load_log
 
@@ -27,7 +27,7 @@ def blocks_since_snapshot(flavour: str, scratch: Path) -> list[ChangeBlock]:
     log = load_log(flavour)
     schemas = {schema.name: schema for schema in log.schemas}
     keys: dict[TableName, tuple[str, ...]] = {schema.name: () for schema in log.schemas}
-    catalog = TableCatalog(plan_tables(schemas, keys), lambda name: name in schemas, ReadOptions(every_before=True, transactions=True))
+    catalog = ReadCatalog(plan_tables(schemas, keys), lambda name: name in schemas, ReadOptions(every_before=True, transactions=True))
     blocks = Chain(scratch, log.file, mariadb=flavour == "mariadb").read(log.data, catalog, checksum=log.checksum)
     return [part for block in blocks for part in _since(block, log.start)]
 

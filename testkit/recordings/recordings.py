@@ -14,7 +14,7 @@ from typing import Any
 
 from headrace.model.schema import TableName, TableSchema
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from testkit.oracles.binlogs import Image
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
@@ -44,10 +44,10 @@ class Recording:
     def flavour(self) -> str:
         return self.name.partition("-")[0]
 
-    def catalog(self, *, every_before: bool = True) -> TableCatalog:
+    def catalog(self, *, every_before: bool = True) -> ReadCatalog:
         schemas: dict[TableName, TableSchema] = {schema.name: schema for schema in self.schemas}
         keys = {schema.name: schema.primary_key for schema in self.schemas}
-        return TableCatalog(plan_tables(schemas, keys), lambda name: name in schemas, ReadOptions(every_before=every_before))
+        return ReadCatalog(plan_tables(schemas, keys), lambda name: name in schemas, ReadOptions(every_before=every_before))
 
 
 def told(image: Image) -> KeptImage:

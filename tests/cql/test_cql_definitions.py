@@ -9,7 +9,7 @@ import pytest
 from headrace.cli import main
 from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table, create_table, create_type, types_used
-from headrace.cql.language.lexer import TokenKind, statements, tokens
+from headrace.cql.language.lexer import CqlTokenKind, statements, tokens
 from headrace.cql.log import log_table
 from headrace.cql.options import CdcOptions
 from headrace.cql.tables import ColumnRole
@@ -120,20 +120,20 @@ def test_tokens_are_told_apart() -> None:
     text = "a \"B\"\"\" 'it''s' $$it's$$ 1 2.5 1e3 0xAF 12h30m P1Y2MT3S P2W 550e8400-e29b-41d4-a716-446655440000 ? p1 {1:a}"
     found = [(token.kind, token.text) for token in tokens(text)]
     assert found[:14] == [
-        (TokenKind.NAME, "a"),
-        (TokenKind.QUOTED, 'B"'),
-        (TokenKind.STRING, "it's"),
-        (TokenKind.STRING, "it's"),
-        (TokenKind.INTEGER, "1"),
-        (TokenKind.FLOAT, "2.5"),
-        (TokenKind.FLOAT, "1e3"),
-        (TokenKind.BLOB, "0xAF"),
-        (TokenKind.DURATION, "12h30m"),
-        (TokenKind.DURATION, "P1Y2MT3S"),
-        (TokenKind.DURATION, "P2W"),
-        (TokenKind.UUID, "550e8400-e29b-41d4-a716-446655440000"),
-        (TokenKind.BIND, "?"),
-        (TokenKind.NAME, "p1"),
+        (CqlTokenKind.NAME, "a"),
+        (CqlTokenKind.QUOTED, 'B"'),
+        (CqlTokenKind.STRING, "it's"),
+        (CqlTokenKind.STRING, "it's"),
+        (CqlTokenKind.INTEGER, "1"),
+        (CqlTokenKind.FLOAT, "2.5"),
+        (CqlTokenKind.FLOAT, "1e3"),
+        (CqlTokenKind.BLOB, "0xAF"),
+        (CqlTokenKind.DURATION, "12h30m"),
+        (CqlTokenKind.DURATION, "P1Y2MT3S"),
+        (CqlTokenKind.DURATION, "P2W"),
+        (CqlTokenKind.UUID, "550e8400-e29b-41d4-a716-446655440000"),
+        (CqlTokenKind.BIND, "?"),
+        (CqlTokenKind.NAME, "p1"),
     ]
     assert [token.text for token in tokens("{1:a}")] == ["{", "1", ":", "a", "}", ""]
 

@@ -301,7 +301,7 @@ def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch
 
 
 def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler.Handler, "timeout", 0.3)
+    monkeypatch.setattr(handler.DashboardHandler, "timeout", 0.3)
     monkeypatch.setattr(serving, "MAX_CONNECTIONS", 4)
     monkeypatch.setattr(event_stream, "MAX_LISTENERS", 2)
     slow = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(4)]
@@ -353,7 +353,7 @@ def test_when_all_connections_are_at_work_the_process_still_says_that_it_lives(s
 
 
 def test_a_client_that_sends_a_byte_now_and_then_is_let_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler.Handler, "timeout", 0.6)
+    monkeypatch.setattr(handler.DashboardHandler, "timeout", 0.6)
     with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
         begun = time.monotonic()
         with suppress(OSError):

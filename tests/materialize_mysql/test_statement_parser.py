@@ -15,7 +15,7 @@ from headrace.materialize_mysql.pipe_plan import plan_pipe
 from headrace.materialize_mysql.statement_parser import (
     ColumnOverride,
     CreateMaterializedDatabase,
-    DropDatabase,
+    DropMaterializedDatabase,
     OtherDatabaseStatement,
     ShowCreate,
     ShowPipes,
@@ -205,8 +205,8 @@ def test_what_is_not_understood_is_named_and_the_password_is_not(text: str, plac
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("DROP DATABASE shop", DropDatabase("shop", False)),
-        ("drop database if exists `my shop` SYNC;", DropDatabase("my shop", True)),
+        ("DROP DATABASE shop", DropMaterializedDatabase("shop", False)),
+        ("drop database if exists `my shop` SYNC;", DropMaterializedDatabase("my shop", True)),
         ("SHOW CREATE DATABASE shop", ShowCreate("shop")),
         ("RENAME DATABASE shop TO b", OtherDatabaseStatement("RENAME", "shop")),
         ("DETACH DATABASE shop", OtherDatabaseStatement("DETACH", "shop")),

@@ -9,7 +9,8 @@ from unittest import mock
 import pytest
 
 from headrace.model.schema import TableName
-from headrace.pipes.mysql.snapshot_runner import Interrupted, SnapshotRunner
+from headrace.pipes.lifecycle.context import SnapshotInterrupted
+from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
 from headrace.retry import WaitState, use_wait_state
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
 
@@ -31,7 +32,7 @@ def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> 
             clock.return_value = now
             stop()
         clock.return_value = 231.0
-        with pytest.raises(Interrupted):
+        with pytest.raises(SnapshotInterrupted):
             stop()
 
 
@@ -40,7 +41,7 @@ def test_a_copy_whose_server_is_away_ends_at_once() -> None:
     with use_wait_state(pipe):
         stop()
         pipe.note("the source does not answer")
-        with pytest.raises(Interrupted):
+        with pytest.raises(SnapshotInterrupted):
             stop()
 
 

@@ -67,7 +67,7 @@ def changes(
 ) -> Feed[ChangeBlock]:
     """Return the changes of a server's tables as blocks, from `start` on (see docs/api.md)."""
     options = ReadOptions(every_before=before, zero_dates=_zero_dates(zero_dates), transactions=transactions, queries=queries)
-    request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, snapshot, relay_bytes, on_statement)
+    request = FeedRequest(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, snapshot, relay_bytes, on_statement)
     return _matching(block_feed(request), tables)
 
 
@@ -86,16 +86,16 @@ def transactions(
 ) -> Feed[Transaction]:
     """Return the same changes, one transaction at a time. Each transaction is held in memory whole."""
     options = ReadOptions(every_before=before, zero_dates=_zero_dates(zero_dates), transactions=True, queries=queries)
-    request = Request(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, False, relay_bytes, on_statement)
+    request = FeedRequest(parse_mysql_url(url), _selection(url, tables, exclude), options, start, stop, False, relay_bytes, on_statement)
     return _matching(Feed(request, group_by_transaction, lambda transaction: transaction.blocks), tables)
 
 
-def block_feed(request: Request) -> Feed[ChangeBlock]:
+def block_feed(request: FeedRequest) -> Feed[ChangeBlock]:
     return Feed(request, _as_they_are, lambda block: (block,))
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class FeedRequest:
     """The parameters of a feed."""
 
     address: MySQLAddress
@@ -112,7 +112,7 @@ class Feed(Generic[T]):
     """An iterator over a server's changes, and a context manager. An error, or `close`, ends it and frees its resources."""
 
     def __init__(
-        self, request: Request, shape: Callable[[Iterable[ChangeBlock]], Iterable[T]], blocks_of: Callable[[T], Sequence[ChangeBlock]]
+        self, request: FeedRequest, shape: Callable[[Iterable[ChangeBlock]], Iterable[T]], blocks_of: Callable[[T], Sequence[ChangeBlock]]
     ) -> None:
         self._request, self._shape, self._blocks_of = request, shape, blocks_of
         self._turn = threading.RLock()
@@ -308,4 +308,4 @@ def _patterns(patterns: Sequence[str] | str) -> tuple[str, ...]:
     return (patterns,) if isinstance(patterns, str) else tuple(patterns)
 
 
-__all__ = ["RELAY_BYTES", "Feed", "Position", "Request", "Statement", "block_feed", "changes", "transactions"]
+__all__ = ["RELAY_BYTES", "Feed", "FeedRequest", "Position", "Statement", "block_feed", "changes", "transactions"]

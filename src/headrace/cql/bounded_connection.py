@@ -47,7 +47,7 @@ class BoundedCqlConnection(Cluster.connection_class):  # type: ignore[misc]
 
     def _connect_socket(self) -> None:
         # Nothing has been received yet.
-        self._io_buffer = _BoundedBuffer(self)
+        self._io_buffer = _BoundedReceiveBuffer(self)
         super()._connect_socket()
 
     def handle_read(self, *args: Any, **options: Any) -> None:
@@ -81,7 +81,7 @@ class BoundedCqlConnection(Cluster.connection_class):  # type: ignore[misc]
         return super().send_msg(msg, request_id, cb, *args, **options)
 
 
-class _BoundedBuffer(_ConnectionIOBuffer):  # type: ignore[misc]
+class _BoundedReceiveBuffer(_ConnectionIOBuffer):  # type: ignore[misc]
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
         self._io_buffer = _BoundedBytes()

@@ -61,7 +61,7 @@ class _BoundedHead(io.BufferedReader):
         return line
 
 
-class Handler(BaseHTTPRequestHandler):
+class DashboardHandler(BaseHTTPRequestHandler):
     """Reads requests, checks access, and sends responses."""
 
     protocol_version = "HTTP/1.1"

@@ -22,7 +22,7 @@ from typing import Any, Final, Self
 
 from headrace.dashboard.auth import Address, RequestAuth, check_exposure, parse_listen
 from headrace.dashboard.event_stream import EventStream
-from headrace.dashboard.handler import Handler
+from headrace.dashboard.handler import DashboardHandler
 from headrace.dashboard.site import Site
 from headrace.dashboard.static_files import Asset, load_assets
 from headrace.errors import DefiniteError
@@ -61,7 +61,7 @@ class Server:
 
     def __init__(self, address: Address, site: Site) -> None:
         self._site = site
-        self._listener = _listen(address, type("_SiteHandler", (Handler,), {"site": site}))
+        self._listener = _listen(address, type("_SiteHandler", (DashboardHandler,), {"site": site}))
         self.address = Address(address.host, int(self._listener.server_address[1]))
         self._thread = threading.Thread(
             target=self._listener.serve_forever, kwargs={"poll_interval": _POLL_S}, name="headrace-http", daemon=True
@@ -97,7 +97,7 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
     block_on_close = False
     request_queue_size = 128
 
-    def __init__(self, address: Address, handler: type[Handler]) -> None:
+    def __init__(self, address: Address, handler: type[DashboardHandler]) -> None:
         self._open: dict[socket.socket, threading.Thread | None] = {}
         self._waiting: dict[socket.socket, None] = {}
         self._reserved: set[socket.socket] = set()
@@ -177,7 +177,7 @@ class Listener(socketserver.ThreadingMixIn, socketserver.TCPServer):
                     thread.join(max(0.0, deadline - time.monotonic()) if not hurry else 1.0)
 
 
-def _listen(address: Address, handler: type[Handler]) -> Listener:
+def _listen(address: Address, handler: type[DashboardHandler]) -> Listener:
     try:
         return Listener(address, handler)
     except OSError as error:

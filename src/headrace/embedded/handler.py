@@ -23,7 +23,7 @@ from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, READONLY, REQ
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind, leading_word, parse_insert, parse_statement
 from headrace.embedded.http.compressed_blocks import FrameReader, FrameWriter
 from headrace.embedded.http.content_encoding import bounded, choose_coding, decode
-from headrace.embedded.http.http_connection import PIECE, Readable, Request, Response
+from headrace.embedded.http.http_connection import PIECE, Readable, Request, ResponseWriter
 from headrace.embedded.http.multipart import ExternalTable, read_form
 from headrace.embedded.http.request_options import RequestOptions, authenticate, read_fields, read_options
 from headrace.embedded.session import Sessions
@@ -39,7 +39,7 @@ _QUERY_PATHS: Final = frozenset({"/", "/query", ""})
 _REALM: Final = 'Basic realm="ClickHouse server HTTP API"'
 
 
-class Handler:
+class EmbeddedHandler:
     """Handles requests; shared by all connections."""
 
     def __init__(self, engine: Engine, account: Account, origin_check: OriginCheck, scratch: Path) -> None:
@@ -58,7 +58,7 @@ class Handler:
     def close(self) -> None:
         self._sessions.close()
 
-    def answer(self, request: Request, response: Response) -> None:
+    def answer(self, request: Request, response: ResponseWriter) -> None:
         response.common = self._common
         if request.path in LIVENESS_PATHS:
             response.send(200, _TEXT, b"Ok.\n")
@@ -208,7 +208,7 @@ class Handler:
 class _Exchange:
     """One request and its response."""
 
-    def __init__(self, request: Request, response: Response) -> None:
+    def __init__(self, request: Request, response: ResponseWriter) -> None:
         self.request = request
         self.response = response
         self.options: RequestOptions = read_options({}, {})

@@ -32,8 +32,8 @@ from headrace.embedded.engine.directory_lock import DirectoryLock, in_use, make_
 from headrace.embedded.engine.engine import Engine, wait_for_directory
 from headrace.embedded.engine.engine_config import render_config
 from headrace.embedded.engine.errors import QueryFailure
-from headrace.embedded.handler import LIVENESS_PATHS, Handler
-from headrace.embedded.http.http_connection import BadRequest, Request, Response, TimedSocket, read_request
+from headrace.embedded.handler import LIVENESS_PATHS, EmbeddedHandler
+from headrace.embedded.http.http_connection import BadRequest, Request, ResponseWriter, TimedSocket, read_request
 from headrace.errors import DefiniteError
 from headrace.shortage import SERVER_FILES, check_file_limit
 
@@ -102,7 +102,7 @@ def serve(
         users.write_text(render_users())
         engine = Engine(root, config, users, scratch)
         stack.callback(engine.close)
-        handler = Handler(engine, account, OriginCheck(host, allowed_hosts), scratch)
+        handler = EmbeddedHandler(engine, account, OriginCheck(host, allowed_hosts), scratch)
         stack.callback(handler.close)
         server = _Server(listener, handler)
         bound = int(listener.getsockname()[1])
@@ -161,10 +161,10 @@ def _make_scratch(root: Path) -> Path:
 
 
 class _Server:
-    def __init__(self, listener: socket.socket, handler: Handler) -> None:
+    def __init__(self, listener: socket.socket, handler: EmbeddedHandler) -> None:
         self._listener = listener
         self._handler = handler
-        self._connections: set[_Connection] = set()
+        self._connections: set[_ClientConnection] = set()
         self._lock = threading.Lock()
 
     def run(self, stop: _Stop) -> None:
@@ -195,11 +195,11 @@ class _Server:
                 log.warning("%d requests are at work; a connection is closed", _MOST_CONNECTIONS)
                 sock.close()
                 return
-            connection = _Connection(sock, self._handler, self._forget, reserved=full and not waiting)
+            connection = _ClientConnection(sock, self._handler, self._forget, reserved=full and not waiting)
             self._connections.add(connection)
         connection.thread.start()
 
-    def _forget(self, connection: _Connection) -> None:
+    def _forget(self, connection: _ClientConnection) -> None:
         with self._lock:
             self._connections.discard(connection)
 
@@ -216,10 +216,12 @@ class _Server:
                 connection.thread.join(max(0.0, deadline - time.monotonic()) if not hurry else _HURRY_SECONDS)
 
 
-class _Connection:
+class _ClientConnection:
     """One client's connection and its thread."""
 
-    def __init__(self, sock: socket.socket, handler: Handler, forget: Callable[[_Connection], None], *, reserved: bool) -> None:
+    def __init__(
+        self, sock: socket.socket, handler: EmbeddedHandler, forget: Callable[[_ClientConnection], None], *, reserved: bool
+    ) -> None:
         """`reserved`: beyond the limit; only health checks are answered."""
         self.waiting_since: float | None = time.monotonic()
         self._reserved = reserved
@@ -229,7 +231,7 @@ class _Connection:
         self._lock = threading.Lock()
         self._busy = False
         self._stopping = False
-        self._response: Response | None = None
+        self._response: ResponseWriter | None = None
         self.thread = threading.Thread(target=self._serve, name="client", daemon=True)
 
     def stop(self, hurry: bool) -> None:
@@ -270,14 +272,14 @@ class _Connection:
                 self._busy = False
 
     def _exchange(self, stream: _Stream) -> bool:
-        response = Response(self._sock, "", keep_alive=False)
+        response = ResponseWriter(self._sock, "", keep_alive=False)
         try:
             stream.raw.deadline = time.monotonic() + (_RESERVED_SECONDS if self._reserved else _HEAD_SECONDS)
             request = read_request(stream, self._sock)
             stream.raw.deadline, self.waiting_since = None, None
             self._sock.settimeout(_RESERVED_SECONDS if self._reserved else _IO_SECONDS)
             with self._lock:
-                response = self._response = Response(self._sock, request.method, keep_alive=request.keep_alive and not self._stopping)
+                response = self._response = ResponseWriter(self._sock, request.method, keep_alive=request.keep_alive and not self._stopping)
             return self._answer(request, response)
         except BadRequest as error:
             if not response.started:
@@ -295,7 +297,7 @@ class _Connection:
             while taken < _LINGER_BYTES and (piece := self._sock.recv(1 << 16)):
                 taken += len(piece)
 
-    def _answer(self, request: Request, response: Response) -> bool:
+    def _answer(self, request: Request, response: ResponseWriter) -> bool:
         if self._reserved and request.path not in LIVENESS_PATHS:
             response.keep_alive = False
             response.send(503, {"Content-Type": "text/plain; charset=UTF-8", "Retry-After": "5"}, b"Too many requests are at work.\n")

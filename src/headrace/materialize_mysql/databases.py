@@ -19,7 +19,7 @@ from headrace.errors import DefiniteError, HeadraceError
 from headrace.materialize_mysql import keeper
 from headrace.materialize_mysql.background_pipe import PYTHON, BackgroundPipe
 from headrace.materialize_mysql.pipe_plan import PipePlan, plan_pipe
-from headrace.materialize_mysql.statement_parser import HIDDEN, CreateMaterializedDatabase, DropDatabase, parse_statement
+from headrace.materialize_mysql.statement_parser import HIDDEN, CreateMaterializedDatabase, DropMaterializedDatabase, parse_statement
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.state.pipe_registry import PipeEntry, all_pipes, find_pipe, register
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
@@ -68,7 +68,7 @@ class Databases:
             raise
         return f"{statement.name} is replicated from {plan.source}; its log is {pipe.log}"
 
-    def drop(self, statement: DropDatabase) -> bool:
+    def drop(self, statement: DropMaterializedDatabase) -> bool:
         """Stop the pipe and drop the database; False if the database is not a pipe."""
         entry = self.find(statement.name)
         if entry is None or not entry.statement:

@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 
 from headrace.clickhouse_lexer import Token, TokenKind, content_of
 from headrace.errors import DefiniteError
-from headrace.materialize_mysql.token_cursor import Cursor, read_tokens, syntax_error
+from headrace.materialize_mysql.token_cursor import StatementCursor, read_tokens, syntax_error
 
 ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
 HIDDEN: Final = "[HIDDEN]"
@@ -66,7 +66,7 @@ class CreateMaterializedDatabase:
 
 
 @dataclass(frozen=True, slots=True)
-class DropDatabase:
+class DropMaterializedDatabase:
     name: str
     if_exists: bool
 
@@ -89,13 +89,13 @@ class OtherDatabaseStatement:
     name: str
 
 
-Statement: TypeAlias = CreateMaterializedDatabase | DropDatabase | ShowCreate | ShowPipes | OtherDatabaseStatement
+Statement: TypeAlias = CreateMaterializedDatabase | DropMaterializedDatabase | ShowCreate | ShowPipes | OtherDatabaseStatement
 
 
 def parse_statement(text: str) -> Statement | None:
     """Parse a statement about databases; None if the server must handle it."""
     try:
-        cursor = Cursor(text)
+        cursor = StatementCursor(text)
     except DefiniteError:
         if _mentions_engine(text):
             raise
@@ -108,7 +108,7 @@ def parse_statement(text: str) -> Statement | None:
         cursor.fail("CREATE DATABASE is expected", hint="drop the database first; nothing else makes one of this engine")
     if cursor.accept("DROP", "DATABASE"):
         if_exists = cursor.accept("IF", "EXISTS")
-        return DropDatabase(cursor.name("a database"), if_exists)
+        return DropMaterializedDatabase(cursor.name("a database"), if_exists)
     if cursor.accept("SHOW", "CREATE", "DATABASE"):
         return ShowCreate(cursor.name("a database"))
     if cursor.accept("SHOW", "PIPES"):
@@ -163,7 +163,7 @@ def _names_engine(text: str) -> bool:
     return False
 
 
-def _create(cursor: Cursor) -> CreateMaterializedDatabase:
+def _create(cursor: StatementCursor) -> CreateMaterializedDatabase:
     before = cursor.token
     if_not_exists = cursor.accept("IF", "NOT", "EXISTS")
     name_token = cursor.token
@@ -193,7 +193,7 @@ def _create(cursor: Cursor) -> CreateMaterializedDatabase:
     )
 
 
-def _engine_arguments(cursor: Cursor) -> tuple[str, int, str, str, str, Token[str]]:
+def _engine_arguments(cursor: StatementCursor) -> tuple[str, int, str, str, str, Token[str]]:
     cursor.expect_sign("(")
     if cursor.token.kind is not TokenKind.STRING:
         cursor.fail("'host:port' is expected, in single quotes", hint="named collections are not supported; write the four arguments")
@@ -210,7 +210,7 @@ def _engine_arguments(cursor: Cursor) -> tuple[str, int, str, str, str, Token[st
     return host, port, database, user, password, secret
 
 
-def _host_port(cursor: Cursor, text: str, token: Token[str]) -> tuple[str, int]:
+def _host_port(cursor: StatementCursor, text: str, token: Token[str]) -> tuple[str, int]:
     host, found, port = text.rpartition(":")
     if not found or host.endswith(":") or (host.startswith("[") and "]" not in host):
         host, port = text, str(_DEFAULT_PORT)
@@ -220,7 +220,7 @@ def _host_port(cursor: Cursor, text: str, token: Token[str]) -> tuple[str, int]:
     return host, int(port)
 
 
-def _settings(cursor: Cursor) -> tuple[tuple[str, str], ...]:
+def _settings(cursor: StatementCursor) -> tuple[tuple[str, str], ...]:
     found: dict[str, str] = {}
     while True:
         name = cursor.name("the name of a setting")
@@ -238,7 +238,7 @@ def _settings(cursor: Cursor) -> tuple[tuple[str, str], ...]:
             return tuple(found.items())
 
 
-def _overrides(cursor: Cursor) -> tuple[TableOverride, ...]:
+def _overrides(cursor: StatementCursor) -> tuple[TableOverride, ...]:
     found: list[TableOverride] = []
     while cursor.accept("TABLE", "OVERRIDE"):
         override = _override(cursor)
@@ -250,7 +250,7 @@ def _overrides(cursor: Cursor) -> tuple[TableOverride, ...]:
     return tuple(found)
 
 
-def _override(cursor: Cursor) -> TableOverride:
+def _override(cursor: StatementCursor) -> TableOverride:
     table = cursor.name("a table")
     columns: tuple[ColumnOverride, ...] = ()
     indexes: tuple[tuple[str, str], ...] = ()
@@ -271,14 +271,14 @@ def _override(cursor: Cursor) -> TableOverride:
     return TableOverride(table, columns, indexes, tuple(clauses.items()))
 
 
-def _clause_text(cursor: Cursor) -> str:
+def _clause_text(cursor: StatementCursor) -> str:
     parts = [cursor.expression(*_CLAUSES)]
     while cursor.accept_sign(","):
         parts.append(cursor.expression(*_CLAUSES))
     return ", ".join(parts)
 
 
-def _columns(cursor: Cursor) -> tuple[tuple[ColumnOverride, ...], tuple[tuple[str, str], ...]]:
+def _columns(cursor: StatementCursor) -> tuple[tuple[ColumnOverride, ...], tuple[tuple[str, str], ...]]:
     columns: list[ColumnOverride] = []
     indexes: list[tuple[str, str]] = []
     cursor.expect_sign("(")
@@ -301,7 +301,7 @@ def _columns(cursor: Cursor) -> tuple[tuple[ColumnOverride, ...], tuple[tuple[st
     return tuple(columns), tuple(indexes)
 
 
-def _column(cursor: Cursor) -> ColumnOverride:
+def _column(cursor: StatementCursor) -> ColumnOverride:
     name = cursor.name("a column")
     kind = declared = codec = ttl = ""
     if cursor.token.kind is TokenKind.WORD and not any(cursor.peek(*end) for end in _TYPE_ENDS):

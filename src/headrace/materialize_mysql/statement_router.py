@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from headrace.errors import DefiniteError
 from headrace.materialize_mysql.statement_parser import (
     CreateMaterializedDatabase,
-    DropDatabase,
+    DropMaterializedDatabase,
     OtherDatabaseStatement,
     ShowCreate,
     ShowPipes,
@@ -30,7 +30,7 @@ def run_statement(sink: str, query: str) -> QueryResult | None:
     match statement:
         case CreateMaterializedDatabase():
             return ["result"], [[databases.create(statement)]]
-        case DropDatabase():
+        case DropMaterializedDatabase():
             return (["result"], [[f"{statement.name} is dropped, and its pipe is gone"]]) if databases.drop(statement) else None
         case ShowCreate(name):
             shown = databases.show(name)

@@ -27,7 +27,7 @@ def syntax_error(text: str, offset: int, what: str, hint: str = "") -> DefiniteE
     return DefiniteError(f"the statement cannot be read: {what}", place=f"line {line}, column {column}", hint=hint)
 
 
-class Cursor:
+class StatementCursor:
     """Walks over the tokens of a statement."""
 
     def __init__(self, text: str) -> None:

@@ -27,7 +27,7 @@ from headrace.sinks.kafka.messages.options import (
     TextAs,
     Timestamps,
     Tombstones,
-    UnsignedAs,
+    UnsignedBigintAs,
 )
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.oracles.topics import Kept, avro_record, read_topic
@@ -299,7 +299,7 @@ def test_tables_that_share_a_compacted_topic_would_replace_each_other_s_rows(bro
     ("choices", "named"),
     [
         ({"format": MessageFormat.DEBEZIUM, "registry": "http://registry:8081"}, "registry"),
-        ({"format": MessageFormat.DEBEZIUM, "bigint_unsigned": UnsignedAs.LONG}, "bigint_unsigned"),
+        ({"format": MessageFormat.DEBEZIUM, "bigint_unsigned": UnsignedBigintAs.LONG}, "bigint_unsigned"),
         ({"format": MessageFormat.SPECIFIC, "text": TextAs.STRING}, "text"),
         ({"schemas": True}, "schemas"),
         ({"delivery_timeout_s": 0}, "delivery_timeout_s"),

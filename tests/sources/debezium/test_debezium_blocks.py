@@ -27,7 +27,7 @@ from headrace.sources.debezium.events.topic_tables import TableNaming, TopicMap
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from testkit.oracles.chain import Chain
 from testkit.recordings.debezium_recordings import as_batches, load_log, load_records, load_truth, recording_names
 from testkit.recordings.debezium_replay import Replay
@@ -215,7 +215,7 @@ def test_versions_are_those_of_the_log_that_headrace_reads_itself(flavour: str, 
     """So a table may go on from Debezium's topic to the server itself, or back."""
     log = load_log(flavour)
     schemas = {schema.name: schema for schema in log.schemas}
-    catalog = TableCatalog(plan_tables(schemas, dict.fromkeys(schemas, ())), schemas.__contains__, ReadOptions(every_before=True))
+    catalog = ReadCatalog(plan_tables(schemas, dict.fromkeys(schemas, ())), schemas.__contains__, ReadOptions(every_before=True))
     direct = Chain(tmp_path, log.file, mariadb=flavour == "mariadb").read(log.data, catalog, checksum=log.checksum)
     reader = DebeziumReader(tables={name: KnownTable(schema, ()) for name, schema in schemas.items()})
     topics = {f"plain.{name}" for name in schemas}

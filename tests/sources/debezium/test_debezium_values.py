@@ -29,7 +29,7 @@ from headrace.sources.mysql.ddl.ast import ColumnText
 from headrace.sources.mysql.ddl.column_definition import Setting, define_column
 from headrace.sources.mysql.ddl.column_grammar import parse_type
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.ddl.token_cursor import Cursor
+from headrace.sources.mysql.ddl.token_cursor import DdlCursor
 from testkit.recordings.debezium_recordings import as_batches, load_records, load_schemas, load_truth
 
 MYSQL_TABLES = ("numbers", "texts", "times", "spans", "pairs")
@@ -46,7 +46,7 @@ def _known(connector: str) -> dict[TableName, TableSchema]:
     dialect = Dialect.of("10.11.6-MariaDB")
     found = {}
     for table, truth in load_truth(connector).items():
-        types = [(name, parse_type(Cursor(kind, "shop", dialect, 0))) for name, kind in truth.columns]
+        types = [(name, parse_type(DdlCursor(kind, "shop", dialect, 0))) for name, kind in truth.columns]
         columns = tuple(
             define_column(ColumnText(name, kind, nullable=name not in truth.key), Setting(dialect, "utf8mb4")) for name, kind in types
         )

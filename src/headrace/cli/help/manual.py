@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NoReturn
 
-from headrace.cli.help.manual_pages import CODES, GROUPS, PAGES, VARIABLES, Page
+from headrace.cli.help.manual_pages import CODES, GROUPS, PAGES, VARIABLES, ManualPage
 
 _MAX_WIDTH: Final = 100
 INTRODUCTION: Final = (
@@ -106,7 +106,7 @@ def _positional(action: argparse.Action) -> str:
     return forms.get(action.nargs, name)
 
 
-def sections(page: Page) -> Iterator[str]:
+def sections(page: ManualPage) -> Iterator[str]:
     """Yield examples, exit codes and variables, which follow the flags."""
     if page.examples:
         yield "examples:\n" + "\n".join(f"  {command}\n      {text}" for command, text in page.examples)

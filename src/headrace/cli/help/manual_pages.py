@@ -8,7 +8,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ManualPage:
     """The manual page of a command, without its flags."""
 
     text: str
@@ -58,8 +58,8 @@ _FIND: Final = (
     "HEADRACE_TOKEN. No secret of the file is needed."
 )
 
-PAGES: Final[Mapping[str, Page]] = {
-    "run": Page(
+PAGES: Final[Mapping[str, ManualPage]] = {
+    "run": ManualPage(
         "All pipes of the file run in this process, each by itself: one that fails is reported and leaves the others running; "
         "passing errors "
         "are tried again. The dashboard, the figures for Prometheus and the control API are served on 127.0.0.1:8088.\n\n"
@@ -75,28 +75,28 @@ PAGES: Final[Mapping[str, Page]] = {
         {2: "an error, explained; or every pipe is done and one has failed"},
         see=("docs/pipes.md", "docs/configuration.md", "docs/operations.md"),
     ),
-    "config": Page("", (("headrace config check", "is ./headrace.toml right?"),), see=("docs/configuration.md",)),
-    "config check": Page(
+    "config": ManualPage("", (("headrace config check", "is ./headrace.toml right?"),), see=("docs/configuration.md",)),
+    "config check": ManualPage(
         "Everything that is wrong is told at once, each with its line, what is allowed there and the nearest known word. No "
         "server is asked, but by --connect.",
         (("headrace config check", "./headrace.toml"), ("headrace config check shop.toml", "another one")),
     ),
-    "config show": Page(
+    "config show": ManualPage(
         "References are followed, and secrets masked.",
         (("headrace config show --defaults", "with all settings that the file leaves as they are"),),
     ),
-    "config schema": Page(
+    "config schema": ManualPage(
         "For editors that complete and check TOML by a schema.",
         (("headrace config schema > headrace.schema.json", "beside the file; name it there: #:schema ./headrace.schema.json"),),
     ),
-    "convert": Page(
+    "convert": ManualPage(
         "Files of mypipe (application.conf) and of Debezium and Altinity's sink connector (properties, YAML, JSON) are read, and "
         "what they say "
         "is printed as headrace.toml. A key that has no meaning here is named, not dropped.",
         (("headrace convert application.conf > headrace.toml", "begin with what is there"),),
         see=("docs/pipes.md",),
     ),
-    "status": Page(
+    "status": ManualPage(
         "A line for each pipe, and under the table what a person has to know: errors with their remedies, what is waited for, "
         "rows that were "
         f"refused, tables that differ.\n\n{_FIND}",
@@ -110,24 +110,24 @@ PAGES: Final[Mapping[str, Page]] = {
         _PROCESS,
         ("headrace dashboard", "docs/operations.md"),
     ),
-    "pause": Page(
+    "pause": ManualPage(
         f"The pause is kept in the state: a restart of the process leaves the pipe paused. Its place in the log is kept as "
         f"well.\n\n{_FIND}",
         (("headrace pause shop", "this pipe, all of its sources"), ("headrace pause shop/east", "one of its sources")),
         variables=_PROCESS,
     ),
-    "resume": Page(
+    "resume": ManualPage(
         f"A pipe that failed is started again, with the error that it had gone or not; one that waits for its next try need not "
         f"wait.\n\n{_FIND}",
         (("headrace resume shop crm", "two pipes"), ("headrace resume --all", "every one")),
         variables=_PROCESS,
     ),
-    "stop": Page(
+    "stop": ManualPage(
         f"Unlike a pause this is not kept: the next start of the process runs the pipe again.\n\n{_FIND}",
         (("headrace stop shop", "until the next start"),),
         variables=_PROCESS,
     ),
-    "skip": Page(
+    "skip": ManualPage(
         "For an event that cannot be replicated and that cannot be corrected at the source. The event is shown and you are asked; "
         "it is recorded "
         f"with its place, and nothing else is left out.\n\n{_FIND}",
@@ -137,13 +137,13 @@ PAGES: Final[Mapping[str, Page]] = {
         ),
         variables=_PROCESS,
     ),
-    "dashboard": Page(
+    "dashboard": ManualPage(
         f"The link holds the token, behind the #, where browsers keep it to themselves: whoever has it may pause, resume and "
         f"query.\n\n{_FIND}",
         (("headrace dashboard", "print it"), ("xdg-open $(headrace dashboard)", "open it")),
         variables=_PROCESS,
     ),
-    "replicate": Page(
+    "replicate": ManualPage(
         "The rows that are there come over first, without a lock, while the log is followed; then every change does, and every "
         "schema change. "
         "Progress is kept in --state: the same command goes on where the last one stopped. For several pipes, and for a dashboard, use "
@@ -158,7 +158,7 @@ PAGES: Final[Mapping[str, Page]] = {
         variables=(*_PASSWORDS, "HEADRACE_SERVE_PASSWORD", "HEADRACE_KAFKA_JARS", "HEADRACE_MAVEN", "HEADRACE_CACHE"),
         see=("docs/mysql.md", "docs/clickhouse.md", "docs/kafka.md", "docs/scylla.md"),
     ),
-    "resync": Page(
+    "resync": ManualPage(
         "The table's rows are read anew beside the stream, which goes on; rows that the source has no more go at the end. Without "
         "--pipe it is "
         "about the pipe of a state directory (`headrace replicate`); if none runs there now, the next one does it. With --new-log, the "
@@ -171,7 +171,7 @@ PAGES: Final[Mapping[str, Page]] = {
         ),
         variables=_PROCESS,
     ),
-    "release": Page(
+    "release": ManualPage(
         "A target table or topic has one owner: the pipe that wrote to it first. Another pipe ends with an error that names the owner and "
         "the id of its state. If the owner is no longer used, this gives up all its claims in the sink; no row is changed. A pipe that ran "
         "within the last 30 seconds, as far as the sink knows, must be stopped first.",
@@ -182,13 +182,13 @@ PAGES: Final[Mapping[str, Page]] = {
         variables=_PASSWORDS,
         see=("docs/operations.md",),
     ),
-    "check": Page(
+    "check": ManualPage(
         "Every setting and privilege that matters is looked at, and for each that is wrong it is said what to do.",
         (("headrace check mysql://repl@db1/shop", "a server"), ("headrace check scylla://s1/app --json", "a cluster, for a program")),
         {2: "an error; or the source cannot be replicated as it is"},
         ("HEADRACE_SOURCE_PASSWORD",),
     ),
-    "verify": Page(
+    "verify": ManualPage(
         "Tables are compared by digests and, where those differ, row by row, while both sides change: what is only late is not a "
         "difference. "
         "Without SOURCE and SINK, a running process compares the tables of --pipe.",
@@ -201,19 +201,19 @@ PAGES: Final[Mapping[str, Page]] = {
         {1: "rows differ", 3: "it could not be decided: the sink is behind"},
         (*_PASSWORDS[:2], "HEADRACE_TOKEN"),
     ),
-    "ddl": Page(
+    "ddl": ManualPage(
         "Nothing is done, neither to the source nor to the sink.",
         (("headrace ddl 'ALTER TABLE shop.orders ADD COLUMN note TEXT' --source mysql://repl@db1/shop", "before it is run on the source"),),
         variables=_PASSWORDS[:2],
     ),
-    "retry": Page(
+    "retry": ManualPage(
         "A row that a target table refuses is kept in headrace.errors, with its reason, if the pipe is set so; nothing is ever dropped.",
         (("headrace retry clickhouse://default@ch1/shop --list", "which wait"), ("headrace retry chdb:copy", "try them again")),
         {1: "some still wait"},
         ("HEADRACE_SINK_PASSWORD",),
         ("docs/clickhouse.md",),
     ),
-    "tail": Page(
+    "tail": ManualPage(
         "What is there is printed, decoded, until interrupted; nothing is written anywhere, and no offset is committed.",
         (
             ("headrace tail mysql://reader@db1/shop", "what happens to a database's tables from now on, in colours"),
@@ -226,7 +226,7 @@ PAGES: Final[Mapping[str, Page]] = {
         ),
         variables=("HEADRACE_SOURCE_PASSWORD", "HEADRACE_KAFKA_PASSWORD", "HEADRACE_REGISTRY_PASSWORD"),
     ),
-    "sql": Page(
+    "sql": ManualPage(
         "In the SQL of ClickHouse. A query that names a FORMAT is printed in that one.",
         (
             ("headrace sql chdb:copy 'SELECT count() FROM shop.orders FINAL'", "an embedded ClickHouse, also while a pipe fills it"),
@@ -234,13 +234,13 @@ PAGES: Final[Mapping[str, Page]] = {
         ),
         variables=("HEADRACE_SINK_PASSWORD",),
     ),
-    "settings": Page("What they mean, what they may be, and what they are if nobody says.", (("headrace settings", "print them"),)),
-    "serve": Page(
+    "settings": ManualPage("What they mean, what they may be, and what they are if nobody says.", (("headrace settings", "print them"),)),
+    "serve": ManualPage(
         "It speaks ClickHouse's HTTP interface on loopback, until interrupted. Pipes with the sink chdb:PATH start one by themselves.",
         (("headrace serve copy --port 8123", "then, in another terminal: headrace sql chdb:copy 'SELECT 1'"),),
         variables=("HEADRACE_SERVE_PASSWORD",),
     ),
-    "connection": Page(
+    "connection": ManualPage(
         "For a client of your own. The password is the one of HEADRACE_SERVE_PASSWORD when the server started, else a random one that is "
         "stored in the directory, readable by its owner alone.",
         (
@@ -248,20 +248,20 @@ PAGES: Final[Mapping[str, Page]] = {
             ("headrace connection chdb:copy password", "the password alone, for a script"),
         ),
     ),
-    "demo": Page(
+    "demo": ManualPage(
         "Everything is private and temporary: a MariaDB with a shop whose customers order, an embedded ClickHouse, a pipe between "
         "them; at the "
         "end both are compared.",
         (("headrace demo", "half a minute"), ("headrace demo --live", "until Ctrl-C, to look around")),
         {1: "the copy differs"},
     ),
-    "scylla": Page("", (("headrace scylla log-schema schema.cql", "what is logged of tables"),), see=("docs/scylla.md",)),
-    "scylla log-schema": Page(
+    "scylla": ManualPage("", (("headrace scylla log-schema schema.cql", "what is logged of tables"),), see=("docs/scylla.md",)),
+    "scylla log-schema": ManualPage(
         "What `WITH cdc` would make, of tables in a file or in a cluster.",
         (("headrace scylla log-schema schema.cql --table app.users", "of one table"),),
         variables=("HEADRACE_SOURCE_PASSWORD",),
     ),
-    "completion": Page(
+    "completion": ManualPage(
         "Commands, flags, their values, files, and the names of pipes, which are read out of headrace.toml.",
         (
             ("headrace completion bash > ~/.local/share/bash-completion/completions/headrace", "for new shells"),
@@ -269,7 +269,7 @@ PAGES: Final[Mapping[str, Page]] = {
             ("headrace completion fish > ~/.config/fish/completions/headrace.fish", "for new shells"),
         ),
     ),
-    "help": Page(
+    "help": ManualPage(
         "With --man: the manual page of all commands, for man(1).",
         (("headrace help verify", "as headrace verify --help"), ("headrace help --man > headrace.1", "then: man ./headrace.1")),
     ),

@@ -53,13 +53,13 @@ class Hocon:
 
 def parse_hocon(text: str, file: str, environment: Mapping[str, str] | None = None) -> Hocon:
     """A text in HOCON."""
-    parser = _Parser(text, file)
+    parser = _HoconParser(text, file)
     root = parser.root()
     resolver = _Resolver(root, file, os.environ if environment is None else environment)
     return Hocon(resolver.whole(), parser.lines)
 
 
-class _Parser:
+class _HoconParser:
     def __init__(self, text: str, file: str) -> None:
         self._text, self._file = text, file
         self._at, self._line = 0, 1

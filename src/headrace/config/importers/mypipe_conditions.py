@@ -16,13 +16,13 @@ def globs_of(text: str, place: str) -> tuple[str, ...]:
     """The tables that a condition lets through; none if it is empty."""
     if not text.strip():
         return ()
-    found = _Parser(text, place).whole()
+    found = _ConditionParser(text, place).whole()
     if not found:
         raise DefiniteError("the condition lets no table through", place=place, hint="correct it, or leave it out")
     return tuple(f"{choice.get('db', '*')}.{choice.get('table', '*')}" for choice in found)
 
 
-class _Parser:
+class _ConditionParser:
     def __init__(self, text: str, place: str) -> None:
         self._place, self._text = place, text
         self._tokens = self._split()

@@ -28,7 +28,7 @@ BATCH_ROWS, BATCH_BYTES = 65_536, 64 << 20
 _GRACE_S: Final = 30.0
 """How much longer than the driver's own limit we wait for it."""
 
-Request = tuple[str, Sequence[Any]]
+PageRequest = tuple[str, Sequence[Any]]
 """A query with question marks, and its parameters."""
 
 
@@ -65,7 +65,7 @@ def read_rows(
 
 def read_many(
     session: CqlSession,
-    requests: Iterable[Request],
+    requests: Iterable[PageRequest],
     *,
     concurrency: int = CONCURRENCY,
     fetch_size: int = FETCH_SIZE,
@@ -87,7 +87,7 @@ def read_many(
 
 def read_pages(
     session: CqlSession,
-    requests: Iterable[Request],
+    requests: Iterable[PageRequest],
     *,
     concurrency: int = CONCURRENCY,
     fetch_size: int = FETCH_SIZE,
@@ -108,7 +108,7 @@ class _PageReader:
         self._answers: queue.SimpleQueue[tuple[_PendingRequest, WholeResult | BaseException]] = queue.SimpleQueue()
         self._wait_s = session.address.read_timeout_s + session.address.connect_timeout_s + _GRACE_S
 
-    def pages(self, requests: Iterator[tuple[int, Request]], concurrency: int) -> Iterator[ResultPage]:
+    def pages(self, requests: Iterator[tuple[int, PageRequest]], concurrency: int) -> Iterator[ResultPage]:
         running = 0
         while True:
             while running < concurrency and (wanted := next(requests, None)) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from headrace.cql.language.lexer import CqlCursor, TokenKind, shortened, statements
+from headrace.cql.language.lexer import CqlCursor, CqlTokenKind, shortened, statements
 from headrace.cql.options import CdcOptions
 from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
 from headrace.cql.types import CqlType, parse_type
@@ -47,7 +47,7 @@ class CqlCatalog:
         cursor = CqlCursor(statement)
         if cursor.skip_word("use"):
             return replace(self, keyspace=cursor.name())
-        verb = cursor.peek.text if cursor.peek.kind is TokenKind.NAME else ""
+        verb = cursor.peek.text if cursor.peek.kind is CqlTokenKind.NAME else ""
         if verb not in {"create", "alter", "drop"}:
             raise _unknown(statement)
         cursor.take()
@@ -119,9 +119,9 @@ def _type_text(cursor: CqlCursor) -> str:
     words, depth = [], 0
     while True:
         token = cursor.take()
-        if token.kind is TokenKind.QUOTED:
+        if token.kind is CqlTokenKind.QUOTED:
             words.append('"' + token.text.replace('"', '""') + '"')
-        elif token.kind in (TokenKind.NAME, TokenKind.INTEGER) or (token.kind is TokenKind.SIGN and token.text in "<>,."):
+        elif token.kind in (CqlTokenKind.NAME, CqlTokenKind.INTEGER) or (token.kind is CqlTokenKind.SIGN and token.text in "<>,."):
             words.append(token.text)
         else:
             raise cursor.unexpected("a type")
@@ -352,7 +352,7 @@ def _skip_value(cursor: CqlCursor) -> None:
         token = cursor.peek
         if depth == 0 and (cursor.is_word("and") or cursor.is_sign(";") or cursor.is_sign(",") or cursor.is_sign(")")):
             return
-        depth += (token.kind is TokenKind.SIGN and token.text in "({[") - (token.kind is TokenKind.SIGN and token.text in ")}]")
+        depth += (token.kind is CqlTokenKind.SIGN and token.text in "({[") - (token.kind is CqlTokenKind.SIGN and token.text in ")}]")
         cursor.take()
 
 

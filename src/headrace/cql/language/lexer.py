@@ -15,7 +15,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 
 
-class TokenKind(StrEnum):
+class CqlTokenKind(StrEnum):
     """What a token is."""
 
     NAME = "name"
@@ -33,7 +33,7 @@ class TokenKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CqlToken:
-    kind: TokenKind
+    kind: CqlTokenKind
     text: str
     """Names: as stored. Strings: their content. Others: as written."""
     start: int
@@ -63,15 +63,15 @@ _TOKEN: Final = re.compile(
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
 _PLAIN: Final = {
-    "uuid": TokenKind.UUID,
-    "blob": TokenKind.BLOB,
-    "duration": TokenKind.DURATION,
-    "iso": TokenKind.DURATION,
-    "float": TokenKind.FLOAT,
-    "integer": TokenKind.INTEGER,
-    "dollar": TokenKind.STRING,
-    "bind": TokenKind.BIND,
-    "sign": TokenKind.SIGN,
+    "uuid": CqlTokenKind.UUID,
+    "blob": CqlTokenKind.BLOB,
+    "duration": CqlTokenKind.DURATION,
+    "iso": CqlTokenKind.DURATION,
+    "float": CqlTokenKind.FLOAT,
+    "integer": CqlTokenKind.INTEGER,
+    "dollar": CqlTokenKind.STRING,
+    "bind": CqlTokenKind.BIND,
+    "sign": CqlTokenKind.SIGN,
 }
 
 
@@ -86,7 +86,7 @@ def tokens(text: str) -> list[CqlToken]:
         if match.lastgroup != "space":
             found.append(_token(match))
         at = match.end()
-    found.append(CqlToken(TokenKind.END, "", len(text), len(text)))
+    found.append(CqlToken(CqlTokenKind.END, "", len(text), len(text)))
     return found
 
 
@@ -94,11 +94,11 @@ def _token(match: re.Match[str]) -> CqlToken:
     group = match.lastgroup or ""
     said = match[group]
     if group == "name":
-        kind, said = TokenKind.NAME, said.lower()
+        kind, said = CqlTokenKind.NAME, said.lower()
     elif group == "quoted":
-        kind, said = TokenKind.QUOTED, said.replace('""', '"')
+        kind, said = CqlTokenKind.QUOTED, said.replace('""', '"')
     elif group == "string":
-        kind, said = TokenKind.STRING, said.replace("''", "'")
+        kind, said = CqlTokenKind.STRING, said.replace("''", "'")
     else:
         kind = _PLAIN[group]
     return CqlToken(kind, said, match.start(), match.end())
@@ -139,10 +139,10 @@ class CqlCursor:
 
     def is_word(self, *words: str) -> bool:
         """Whether the next tokens are these words, in this order."""
-        return all(self.ahead(i).kind is TokenKind.NAME and self.ahead(i).text == word for i, word in enumerate(words))
+        return all(self.ahead(i).kind is CqlTokenKind.NAME and self.ahead(i).text == word for i, word in enumerate(words))
 
     def is_sign(self, sign: str) -> bool:
-        return self.peek.kind is TokenKind.SIGN and self.peek.text == sign
+        return self.peek.kind is CqlTokenKind.SIGN and self.peek.text == sign
 
     def skip_word(self, *words: str) -> bool:
         """Take the words if they come next, all of them."""
@@ -170,7 +170,7 @@ class CqlCursor:
 
     def name(self) -> str:
         """A name, quoted or not."""
-        if self.peek.kind not in (TokenKind.NAME, TokenKind.QUOTED):
+        if self.peek.kind not in (CqlTokenKind.NAME, CqlTokenKind.QUOTED):
             raise self.unexpected("a name")
         return self.take().text
 
@@ -185,7 +185,7 @@ class CqlCursor:
 
     @property
     def at_end(self) -> bool:
-        return self.peek.kind is TokenKind.END
+        return self.peek.kind is CqlTokenKind.END
 
     def end(self) -> None:
         """Nothing but a semicolon may come."""
@@ -207,14 +207,14 @@ def statements(text: str) -> list[str]:
     in_batch = False
     last = 0
     for token, after in _pairs(tokens(text)):
-        if token.kind is TokenKind.END:
+        if token.kind is CqlTokenKind.END:
             break
         if begin is None:
-            begin, in_batch = token.start, token.text == "begin" and token.kind is TokenKind.NAME
-        if token.text == "apply" and after.text == "batch" and token.kind is TokenKind.NAME:
+            begin, in_batch = token.start, token.text == "begin" and token.kind is CqlTokenKind.NAME
+        if token.text == "apply" and after.text == "batch" and token.kind is CqlTokenKind.NAME:
             in_batch = False
         last = token.end
-        if token.kind is TokenKind.SIGN and token.text == ";" and not in_batch:
+        if token.kind is CqlTokenKind.SIGN and token.text == ";" and not in_batch:
             found.append(text[begin : token.start])
             begin = None
     if begin is not None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from cassandra.query import UNSET_VALUE
 
-from headrace.cql.language.lexer import CqlCursor, TokenKind
+from headrace.cql.language.lexer import CqlCursor, CqlTokenKind
 from headrace.errors import DefiniteError
 
 
@@ -15,15 +15,15 @@ from headrace.errors import DefiniteError
 class Constant:
     """A single word, number or string; `null`, `true` and fields' names are of kind NAME."""
 
-    kind: TokenKind
+    kind: CqlTokenKind
     text: str
 
     @property
     def is_null(self) -> bool:
-        return self.kind is TokenKind.NAME and self.text == "null"
+        return self.kind is CqlTokenKind.NAME and self.text == "null"
 
     def __str__(self) -> str:
-        return f"'{self.text}'" if self.kind is TokenKind.STRING else self.text
+        return f"'{self.text}'" if self.kind is CqlTokenKind.STRING else self.text
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Parentheses:
 
 
 Term = Constant | Marker | Brackets | Braces | Parentheses
-NULL = Constant(TokenKind.NAME, "null")
+NULL = Constant(CqlTokenKind.NAME, "null")
 
 
 @dataclass(slots=True)
@@ -111,7 +111,15 @@ class Parameters:
 
 
 _CONSTANTS = frozenset(
-    {TokenKind.STRING, TokenKind.INTEGER, TokenKind.FLOAT, TokenKind.BLOB, TokenKind.UUID, TokenKind.DURATION, TokenKind.QUOTED}
+    {
+        CqlTokenKind.STRING,
+        CqlTokenKind.INTEGER,
+        CqlTokenKind.FLOAT,
+        CqlTokenKind.BLOB,
+        CqlTokenKind.UUID,
+        CqlTokenKind.DURATION,
+        CqlTokenKind.QUOTED,
+    }
 )
 
 
@@ -126,19 +134,22 @@ def read_term(cursor: CqlCursor, markers: Markers) -> Term:
         return _braces(cursor, markers)
     if cursor.skip_sign("-"):
         negative = cursor.take()
-        if negative.kind not in (TokenKind.INTEGER, TokenKind.FLOAT, TokenKind.DURATION) and negative.text not in {"nan", "infinity"}:
+        if negative.kind not in (CqlTokenKind.INTEGER, CqlTokenKind.FLOAT, CqlTokenKind.DURATION) and negative.text not in {
+            "nan",
+            "infinity",
+        }:
             raise cursor.unexpected("a number")
         return Constant(negative.kind, "-" + negative.text)
-    if token.kind is TokenKind.BIND or cursor.is_sign(":"):
+    if token.kind is CqlTokenKind.BIND or cursor.is_sign(":"):
         cursor.take()
-        name = cursor.name() if token.kind is TokenKind.SIGN else ""
+        name = cursor.name() if token.kind is CqlTokenKind.SIGN else ""
         markers.count += 1
         return Marker(markers.count - 1, name)
-    if token.kind is TokenKind.NAME and cursor.ahead(1).text == "(" and cursor.ahead(1).kind is TokenKind.SIGN:
+    if token.kind is CqlTokenKind.NAME and cursor.ahead(1).text == "(" and cursor.ahead(1).kind is CqlTokenKind.SIGN:
         raise DefiniteError(
             f"what {token.text}() gives is known to the server alone", place=f"statement {cursor.text}", hint="write the value itself"
         )
-    if token.kind in _CONSTANTS or token.kind is TokenKind.NAME:
+    if token.kind in _CONSTANTS or token.kind is CqlTokenKind.NAME:
         cursor.take()
         return Constant(token.kind, token.text)
     raise cursor.unexpected("a value")

@@ -20,7 +20,7 @@ from uuid import UUID
 from cassandra.util import Date, Duration, Time
 
 from headrace.cql.decode.value_order import has_fixed_size, order_key
-from headrace.cql.language.lexer import TokenKind, shortened
+from headrace.cql.language.lexer import CqlTokenKind, shortened
 from headrace.cql.language.terms import Braces, Brackets, Constant, Marker, Parameters, Parentheses, SerializedValue, Term
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
@@ -82,7 +82,7 @@ def user_fields(kind: CqlType, term: Braces, parameters: Parameters) -> list[byt
         raise _mismatch_error(kind, str(term))
     given: dict[str, Term] = {}
     for key, value in zip(term.keys, term.values or (), strict=True):
-        if not isinstance(key, Constant) or key.kind not in (TokenKind.NAME, TokenKind.QUOTED) or key.text not in kind.fields:
+        if not isinstance(key, Constant) or key.kind not in (CqlTokenKind.NAME, CqlTokenKind.QUOTED) or key.text not in kind.fields:
             raise DefiniteError(f"{kind} has no field {getattr(key, 'text', key)}", hint="check the field's name")
         given[key.text] = value
     return [serialize(of, given[name], parameters) if name in given else None for name, of in zip(kind.fields, kind.args, strict=True)]
@@ -186,20 +186,20 @@ def _hex(text: str) -> bytes:
     return bytes.fromhex(text[2:])
 
 
-_READERS: Final[Mapping[tuple[str, TokenKind], Callable[[str], object]]] = {
-    **{(name, TokenKind.INTEGER): int for name in (*_WIDTHS, "varint", "timestamp", "time")},
-    ("date", TokenKind.INTEGER): _raw_date,
-    **{("decimal", kind): Decimal for kind in (TokenKind.INTEGER, TokenKind.FLOAT)},
-    **{(name, kind): float for name in ("float", "double") for kind in (TokenKind.INTEGER, TokenKind.FLOAT)},
-    **{(name, TokenKind.NAME): _number_name for name in ("float", "double")},
-    ("boolean", TokenKind.NAME): _boolean,
-    **{(name, TokenKind.STRING): str for name in ("text", "ascii", "inet")},
-    ("blob", TokenKind.BLOB): _hex,
-    **{(name, TokenKind.UUID): UUID for name in ("uuid", "timeuuid")},
-    ("timestamp", TokenKind.STRING): _parse_timestamp,
-    ("date", TokenKind.STRING): date.fromisoformat,
-    ("time", TokenKind.STRING): _time_of_day,
-    ("duration", TokenKind.DURATION): _duration,
+_READERS: Final[Mapping[tuple[str, CqlTokenKind], Callable[[str], object]]] = {
+    **{(name, CqlTokenKind.INTEGER): int for name in (*_WIDTHS, "varint", "timestamp", "time")},
+    ("date", CqlTokenKind.INTEGER): _raw_date,
+    **{("decimal", kind): Decimal for kind in (CqlTokenKind.INTEGER, CqlTokenKind.FLOAT)},
+    **{(name, kind): float for name in ("float", "double") for kind in (CqlTokenKind.INTEGER, CqlTokenKind.FLOAT)},
+    **{(name, CqlTokenKind.NAME): _number_name for name in ("float", "double")},
+    ("boolean", CqlTokenKind.NAME): _boolean,
+    **{(name, CqlTokenKind.STRING): str for name in ("text", "ascii", "inet")},
+    ("blob", CqlTokenKind.BLOB): _hex,
+    **{(name, CqlTokenKind.UUID): UUID for name in ("uuid", "timeuuid")},
+    ("timestamp", CqlTokenKind.STRING): _parse_timestamp,
+    ("date", CqlTokenKind.STRING): date.fromisoformat,
+    ("time", CqlTokenKind.STRING): _time_of_day,
+    ("duration", CqlTokenKind.DURATION): _duration,
 }
 
 

@@ -53,11 +53,11 @@ def decode(body: Readable, coding: str) -> Readable:
 
 def bounded(body: Readable, decoder: Callable[[Readable], Readable]) -> Readable:
     """Return `body` through a decoder whose output must stay in proportion to its input."""
-    counted = _Counted(body)
+    counted = _CountedBody(body)
     return _Bounded(decoder(counted), counted)
 
 
-class _Counted:
+class _CountedBody:
     """Counts the bytes read from a body."""
 
     def __init__(self, body: Readable) -> None:
@@ -71,7 +71,7 @@ class _Counted:
 
 
 class _Bounded:
-    def __init__(self, decoder: Readable, source: _Counted) -> None:
+    def __init__(self, decoder: Readable, source: _CountedBody) -> None:
         self._decoder = decoder
         self._source = source
         self._total = 0

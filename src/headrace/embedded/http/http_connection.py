@@ -201,7 +201,7 @@ def _read_line(stream: LineReader, limit: int, too_long: int = 414) -> bytes:
 
 
 @dataclass(slots=True)
-class Response:
+class ResponseWriter:
     """Writes one response; headers are sent with the first bytes of the body, or at the end."""
 
     sock: socket.socket

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from headrace.api.feed import Feed, Request
+from headrace.api.feed import Feed, FeedRequest
 from headrace.api.tracked_tables import Statement, news_of
 from headrace.api.transaction_groups import Transaction, group_by_transaction
 from headrace.errors import DefiniteError
@@ -73,7 +73,7 @@ class ServerTail:
         """`show` gets the lines of statements after all earlier lines were taken; it must return quickly."""
         self._show = show
         stop = END if options_given.once else None
-        request = Request(address, options_given.selection, options_given.options, options_given.start, stop, on_statement=self._tell)
+        request = FeedRequest(address, options_given.selection, options_given.options, options_given.start, stop, on_statement=self._tell)
         self._encoder = LineEncoder(options_given.lines)
         self._feed: Feed[Transaction] = Feed(request, group_by_transaction, lambda transaction: transaction.blocks)
         self._encoder.log = str(self._feed.position["file"]).rpartition(".")[0]

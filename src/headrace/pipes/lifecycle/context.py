@@ -16,6 +16,10 @@ from headrace.settings.pipe_settings import PipeSettings
 Targets_co = TypeVar("Targets_co", covariant=True)
 
 
+class SnapshotInterrupted(Exception):
+    """The pipe was stopped during a snapshot."""
+
+
 @dataclass(frozen=True, slots=True)
 class PipeContext(Generic[Targets_co]):
     """Settings, state and sink of one pipe. `targets` is `SinkTables` for change blocks and `LogTarget` for ScyllaDB's log rows."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.pipes.lifecycle.base import SchemaFollowingPipe
-from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.context import PipeContext, SnapshotInterrupted
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.schema_change_intents import IntentExecutor
@@ -23,7 +23,7 @@ from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.lifecycle.tombstone_purger import TombstonePurger
 from headrace.pipes.mysql.resync_runner import ResyncRunner
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
-from headrace.pipes.mysql.snapshot_runner import Interrupted, SnapshotRunner
+from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
 from headrace.pipes.mysql.startup import PipeStartup, StartedPipe
 from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.mysql.table_snapshots import TableSnapshots
@@ -114,7 +114,7 @@ class MySQLPipe(SchemaFollowingPipe):
         try:
             with runners.stream.reporter.heartbeats():
                 runners.snapshots.run(session, session.task_slots)
-        except Interrupted:
+        except SnapshotInterrupted:
             self._view.note("stopped during the snapshot; run again to go on")
         runners.stream.reporter.snapshot_rows(runners.stream.reached, runners.snapshots.snapshots.log.rows - rows)
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
-from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.context import PipeContext, SnapshotInterrupted
 from headrace.pipes.lifecycle.sink_tables import SinkTables
-from headrace.pipes.mysql.snapshot_runner import Interrupted, Pause, SnapshotRunner
+from headrace.pipes.mysql.snapshot_runner import Pause, SnapshotRunner
 from headrace.pipes.mysql.startup import capture_tables
 from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import TableState
@@ -84,7 +84,7 @@ class ResyncRunner:
             self._plan_request(request, pause)
             # Use one task at a time and leave the other slots to the stream.
             self.snapshots.run(session, 1, pause)
-        except Interrupted:
+        except SnapshotInterrupted:
             log.info("stopped while reading tables again; run again to go on")
         except HeadraceError as error:
             self._failure = error

@@ -28,7 +28,7 @@ from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName, TableSchema
-from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.context import PipeContext, SnapshotInterrupted
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.mysql.failover import clear_snapshot_gtids, store_snapshot_gtids
 from headrace.pipes.mysql.table_snapshots import TableSnapshots
@@ -61,10 +61,6 @@ _LEAST_JOBS = 8
 
 _CONSISTENT_SNAPSHOT_LOCK = threading.Lock()
 """Readers of a consistent snapshot hold Spark slots until all have arrived: two such snapshots at once could block each other."""
-
-
-class Interrupted(Exception):
-    """The user stopped the pipe during a snapshot."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,7 +286,7 @@ class SnapshotRunner:
             if unnoted and time.monotonic() - noted_at > _NOTE_EVERY_S:
                 note_exact()
             if self.context.is_stopping():
-                raise Interrupted
+                raise SnapshotInterrupted
 
         merging = [chunk for chunk in pending if chunk.name not in exact]
         together = self.context.settings.snapshot is SnapshotMode.CONSISTENT
@@ -303,7 +299,7 @@ class SnapshotRunner:
                 also = [chunk for chunk in self.snapshots.pending() if chunk.name not in exact] if together else []
                 try:
                     self._run(session, also + again, parallelism, on_done)
-                except (HeadraceError, Interrupted):
+                except (HeadraceError, SnapshotInterrupted):
                     note_exact()
                     raise
                 note_exact()
@@ -374,7 +370,7 @@ class SnapshotRunner:
             if self.context.is_stopping():
                 asked.append(time.monotonic())
                 if current_wait().current() is not None or asked[-1] - asked[0] > STOP_TIMEOUT_S:
-                    raise Interrupted
+                    raise SnapshotInterrupted
 
         return stop_if_waiting
 
@@ -396,7 +392,7 @@ class SnapshotRunner:
     def _exclusive_consistent_snapshot(self) -> Iterator[None]:
         while not _CONSISTENT_SNAPSHOT_LOCK.acquire(timeout=0.2):
             if self.context.is_stopping():
-                raise Interrupted
+                raise SnapshotInterrupted
         try:
             yield
         finally:

@@ -18,7 +18,7 @@ from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.base import Pipe
-from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.context import PipeContext, SnapshotInterrupted
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.lifecycle.target_ownership import TargetOwnership
@@ -29,7 +29,7 @@ from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes, TableNote
 from headrace.pipes.scylla.schema_follower import ScyllaSchemaFollower
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.scylla.snapshot_progress import SnapshotProgress
-from headrace.pipes.scylla.snapshot_runner import Interrupted, ScyllaSnapshotRunner
+from headrace.pipes.scylla.snapshot_runner import ScyllaSnapshotRunner
 from headrace.pipes.scylla.start_position import StartPosition, parse_start
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_in, store_settings
@@ -277,7 +277,7 @@ class ScyllaPipe(Pipe):
             try:
                 with batches.reporter.heartbeats():
                     batches.snapshots.run(spark, spark.task_slots, lambda: batches.follower.follow(again=True))
-            except Interrupted:
+            except SnapshotInterrupted:
                 self._view.note("stopped during the first copy; run again to go on")
 
     def _stream(self, spark: RuntimeSession, directory: StateDirectory, batches: LogBatchRunner, ended: Callable[[], bool]) -> None:

@@ -21,7 +21,7 @@ from headrace.cql.session import shared_session
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.model.schema import TableName
-from headrace.pipes.lifecycle.context import PipeContext
+from headrace.pipes.lifecycle.context import PipeContext, SnapshotInterrupted
 from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.scylla.snapshot_progress import SnapshotProgress, TableProgress
@@ -43,10 +43,6 @@ _LEAST_CHUNKS: Final = 4
 
 
 _LOOK_AGAIN_S: Final = 1.0
-
-
-class Interrupted(Exception):
-    """The pipe is stopping."""
 
 
 @dataclass(slots=True)
@@ -108,7 +104,7 @@ class ScyllaSnapshotRunner:
     def _run(self, session: RuntimeSession, parallelism: int) -> None:
         try:
             self.run(session, parallelism)
-        except Interrupted:
+        except SnapshotInterrupted:
             self.context.view.note("stopped during the first copy; run again to go on")
         except HeadraceError as error:
             self._failure = error
@@ -140,7 +136,7 @@ class ScyllaSnapshotRunner:
                 self.progress.complete(name, last)
                 self.context.view.snapshot_rows(str(name), 0, finished=True)
             if self.context.is_stopping():
-                raise Interrupted
+                raise SnapshotInterrupted
         self.context.view.snapshot_ends(self.progress.rows - before, time.monotonic() - started)
 
     def _altered(self, tables: Mapping[TableName, CqlTable]) -> bool:
@@ -173,7 +169,7 @@ class ScyllaSnapshotRunner:
 
         def on_idle() -> None:
             if self.context.is_stopping():
-                raise Interrupted
+                raise SnapshotInterrupted
 
         session.run_splits(self._task(reader), splits, parallelism, on_done, on_idle)
 

@@ -19,11 +19,11 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.append_only import AppendOnlySink
 from headrace.sinks.base import TableRequirements
 from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
-from headrace.sinks.kafka.messages.messages import Encoder
-from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat, TextAs, Truncates, UnsignedAs
+from headrace.sinks.kafka.messages.messages import MessageEncoder
+from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat, TextAs, Truncates, UnsignedBigintAs
 from headrace.sinks.kafka.messages.topics import ensure_topics
 from headrace.sinks.kafka.messages.writer import KafkaWriter
-from headrace.sinks.kafka.mypipe.encoder import Forms, MypipeEncoder, check_ids
+from headrace.sinks.kafka.mypipe.encoder import MypipeEncoder, MypipeLayouts, check_ids
 from headrace.sinks.kafka.mypipe.generic import GenericForms
 from headrace.sinks.kafka.mypipe.schema_registration import open_book
 from headrace.sinks.kafka.mypipe.specific import SpecificForms
@@ -112,16 +112,16 @@ class KafkaSink(AppendOnlySink):
         finally:
             writer.close()
 
-    def encoder(self) -> Encoder[ChangeBlock]:
+    def encoder(self) -> MessageEncoder[ChangeBlock]:
         """Return the encoder of the chosen format."""
         forms = self._forms()
         if forms is None:
             return DebeziumEncoder(self.choices, self.origin)
         return MypipeEncoder(self.choices, forms)
 
-    def _forms(self) -> Forms | None:
+    def _forms(self) -> MypipeLayouts | None:
         """Return the Avro schemas of the format; None: it has no schemas to register."""
-        mapping = ValueMapping(self.choices.text is TextAs.BYTES, self.choices.bigint_unsigned is UnsignedAs.LONG)
+        mapping = ValueMapping(self.choices.text is TextAs.BYTES, self.choices.bigint_unsigned is UnsignedBigintAs.LONG)
         match self.choices.format:
             case MessageFormat.GENERIC:
                 return GenericForms(open_book(self.choices, must_be_shared=False), mapping)

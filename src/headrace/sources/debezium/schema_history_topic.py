@@ -21,7 +21,7 @@ from headrace.sources.mysql.ddl.column_definition import Setting, define_column
 from headrace.sources.mysql.ddl.column_grammar import parse_type
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.lexer import NotUnderstood
-from headrace.sources.mysql.ddl.token_cursor import Cursor
+from headrace.sources.mysql.ddl.token_cursor import DdlCursor
 
 _DIALECTS: Final = {"mysql": Dialect(mariadb=False, version=80_400), "mariadb": Dialect(mariadb=True, version=101_100)}
 _PART: Final = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
@@ -169,7 +169,7 @@ def _type(table: TableName, name: str, told: Mapping[str, Any], dialect: Dialect
     word = str(told.get("typeExpression") or told["typeName"])
     spelled = _spelled(word, told)
     try:
-        cursor = Cursor(spelled, table.database, dialect, 0)
+        cursor = DdlCursor(spelled, table.database, dialect, 0)
         found = parse_type(cursor)
     except NotUnderstood as error:
         raise DefiniteError(

@@ -30,7 +30,7 @@ from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_access import SegmentAccess
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
 from headrace.sources.mysql.segments.skipped_events import SkippedEvents
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, TableReadPlan
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, TableReadPlan
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
@@ -189,8 +189,8 @@ class MySQLReader:
             yield from read_segment(segment, catalog)
         return {**split.until, "skipped": skipped.to_report()} if skipped is not None and skipped.found else split.until
 
-    def _catalog(self, chosen: Callable[[TableName], bool], skipped: SkippedEvents | None) -> TableCatalog:
-        return TableCatalog(self.tables, lambda name: chosen(name) and self._wants(name), self.options, skipped)
+    def _catalog(self, chosen: Callable[[TableName], bool], skipped: SkippedEvents | None) -> ReadCatalog:
+        return ReadCatalog(self.tables, lambda name: chosen(name) and self._wants(name), self.options, skipped)
 
     def _read_ordered(self, batch: OrderedShare, ordered: Set[TableName], skipped: SkippedEvents | None) -> Iterator[ChangeBlock]:
         """Read the whole batch for this task's share of the ordered tables. A table's blocks are the same whichever task reads them."""

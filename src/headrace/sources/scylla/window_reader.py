@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from headrace.cql.address import CqlAddress
 from headrace.cql.blocks import LogBlock, RowBlock, fixed_bytes
-from headrace.cql.decode.pages import Request, as_batch, read_many, read_pages
+from headrace.cql.decode.pages import PageRequest, as_batch, read_many, read_pages
 from headrace.cql.log import OPERATION, STREAM, TIME, log_table
 from headrace.cql.log_positions import BatchPosition
 from headrace.cql.raw_pages import RawPage
@@ -217,11 +217,11 @@ class WindowReader:
     def _location(self) -> str:
         return f"log of {self.log.table.name}, {moment(self.window.after)} to {moment(self.window.until)}"
 
-    def _request(self, streams: Sequence[bytes], first: UUID, last: UUID) -> Request:
+    def _request(self, streams: Sequence[bytes], first: UUID, last: UUID) -> PageRequest:
         one = len(streams) == 1
         return log_query(self.log.table, one=one), (streams[0] if one else list(streams), first, last)
 
-    def _whole(self, requests: Sequence[Request]) -> Iterator[pa.RecordBatch]:
+    def _whole(self, requests: Sequence[PageRequest]) -> Iterator[pa.RecordBatch]:
         """The rows of whole batches. Answers of one page, which most are, go together."""
         short: list[RawPage] = []
         short_rows = short_bytes = 0

@@ -8,7 +8,7 @@ from contextlib import closing
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from headrace.api.feed import Request, block_feed
+from headrace.api.feed import FeedRequest, block_feed
 from headrace.model.table_selection import Selection
 from headrace.sources.mysql.preflight.required import check_server, check_tables
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
@@ -52,7 +52,7 @@ def read_frame(request: TableRequest, frame: StructType, split: FrameSplit) -> I
         for block in read_chunk(request.address, split.table, split.chunk, 0, _options(request)):
             yield pair_images(block)
         return
-    wanted = Request(request.address, Selection((request.pattern,)), _options(request), request.start, split.stop)
+    wanted = FeedRequest(request.address, Selection((request.pattern,)), _options(request), request.start, split.stop)
     with block_feed(wanted) as feed:
         for block in feed:
             request.check_frame(block.schema, frame, str(request.address))

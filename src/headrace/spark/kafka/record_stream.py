@@ -34,7 +34,7 @@ from headrace.sources.base import Offset
 from headrace.sources.debezium.events.records import DecodedRecords, Records
 from headrace.sources.debezium.offset_range_reader import UNREACHABLE, OffsetRange
 from headrace.spark.kafka.record_reports import IGNORED, RecordTaskReport
-from headrace.spark.runtime.micro_batch import BatchStream, run_task, translate_spark_error
+from headrace.spark.runtime.micro_batch import SparkBatchStream, run_task, translate_spark_error
 from headrace.transforms.block_transform import BlockTransformer, kept_masks
 
 
@@ -119,7 +119,7 @@ def _check_going_on(before: Offset, now: Offset) -> None:
                 )
 
 
-class RecordStream(BatchStream):
+class RecordStream(SparkBatchStream):
     """A running stream of topics."""
 
     def __init__(

@@ -73,7 +73,7 @@ class _StopRequested(Exception):
     """Raised at the start of a batch when the stream is stopping: the batch has not begun, so it is not lost."""
 
 
-class BatchStream:
+class SparkBatchStream:
     """A running Spark streaming query. `run` processes each batch, and raises if the batch must not count."""
 
     def __init__(self, session: SparkSession, frame: DataFrame, checkpoint: Path, run: Callable[[DataFrame, int], None]) -> None:
@@ -177,7 +177,7 @@ class BatchStream:
                 raise
 
 
-class SplitStream(BatchStream):
+class SplitStream(SparkBatchStream):
     """A stream of a source that plans its own batches: Spark carries splits, and tasks read their rows.
 
     `run` gets the function that runs a task over a batch, and the number of the batch. It may run several tasks.

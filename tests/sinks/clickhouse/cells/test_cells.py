@@ -24,7 +24,7 @@ from headrace.cql.tables import CqlTable
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.cells.storage import Storage
+from headrace.sinks.clickhouse.cells.storage import CellStorage
 from headrace.sinks.clickhouse.cells.view import view_sql
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -448,7 +448,7 @@ def test_what_a_view_shows_does_not_depend_on_the_settings_of_who_asks(sink: Cel
 def test_a_view_may_be_longer_than_servers_take_by_themselves(sink: CellSink) -> None:
     names = [f"c{place}_{'x' * 1500}" for place in range(24)]
     table = table_of(f"CREATE TABLE t (pk int PRIMARY KEY, {', '.join(f'{name} int' for name in names)})")
-    assert len(view_sql(Storage(table), "c", "p")) > 262_144
+    assert len(view_sql(CellStorage(table), "c", "p")) > 262_144
     sink.prepare([table])
     write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, names[5]: 7}]))
     assert shown(sink, table, "pk", names[5]) == [(1, 7)]

@@ -20,7 +20,7 @@ from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.offline_source import find_schemas, open_directory, parse_directory
 from headrace.sources.mysql.rows.table_map_schema import schema_of
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import BinlogPlanner
@@ -61,11 +61,11 @@ def copied(book: Logbook, tmp_path: Path) -> tuple[Path, list[str]]:
     return directory, names
 
 
-def catalog_of(book: Logbook) -> TableCatalog:
+def catalog_of(book: Logbook) -> ReadCatalog:
     return book.catalog("t", "u", "packed")
 
 
-def read_from(planner: BinlogPlanner, at: BinlogPosition, catalog: TableCatalog, done: Callable[[BinlogPosition], bool]) -> Iterator[Image]:
+def read_from(planner: BinlogPlanner, at: BinlogPosition, catalog: ReadCatalog, done: Callable[[BinlogPosition], bool]) -> Iterator[Image]:
     """Images batch by batch, as Spark would have them read."""
     deadline = time.monotonic() + 30
     while not done(at):
@@ -170,7 +170,7 @@ def test_the_files_alone_are_enough(book: Logbook, copied: tuple[Path, list[str]
     planner = BinlogDirectory(log.path, log.start, BatchLimits(), log.mariadb).planner()
     try:
         images = list(
-            read_from(planner, log.start, TableCatalog(plan_tables(schemas, keys), lambda name: name in schemas), lambda at: at >= log.end)
+            read_from(planner, log.start, ReadCatalog(plan_tables(schemas, keys), lambda name: name in schemas), lambda at: at >= log.end)
         )
     finally:
         planner.stop()

@@ -20,7 +20,7 @@ from headrace.model.schema_change import (
     apply_all,
 )
 from headrace.sources.mysql.ddl.dialect import ANSI_QUOTES, NO_BACKSLASH_ESCAPES, Dialect
-from headrace.sources.mysql.ddl.lexer import Form, NotUnderstood, tokenize
+from headrace.sources.mysql.ddl.lexer import DdlTokenKind, NotUnderstood, tokenize
 from headrace.sources.mysql.ddl.statement_effects import StatementEffects, interpret
 from headrace.sources.mysql.events.event_types import Query
 from headrace.sources.mysql.events.query_session import Session
@@ -69,7 +69,7 @@ def test_version_comments_count_where_the_server_executes_them(text: str, mysql:
 def test_quotes() -> None:
     assert words(r"""'it''s\'' "a""b" `c``d`""") == ["it's'", 'a"b', "c`d"]
     assert words(r"'a\' 'b'", sql_mode=NO_BACKSLASH_ESCAPES) == ["a\\", "b"]
-    assert [token.form for token in tokenize("\"a\" 'b'", MYSQL, ANSI_QUOTES)] == [Form.NAME, Form.STRING, Form.END]
+    assert [token.form for token in tokenize("\"a\" 'b'", MYSQL, ANSI_QUOTES)] == [DdlTokenKind.NAME, DdlTokenKind.STRING, DdlTokenKind.END]
     assert words("db.1st db . `2nd` .5 1e3 x'4a' 0b11") == ["db", ".", "1st", "db", ".", "2nd", ".5", "1e3", "4a", "03"]
     with pytest.raises(NotUnderstood):
         tokenize("'without an end", MYSQL, 0)

@@ -21,7 +21,7 @@ from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments import segment_reader
 from headrace.sources.mysql.segments.segment_reader import Segment, read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog
 from testkit.oracles.binlogs import Image, Logbook, images_of, open_logbook, parts_of, scan_log
 
 DATABASE = "decode_segments"
@@ -33,7 +33,7 @@ class Recording:
 
     data: bytes
     segment: Segment
-    catalog: TableCatalog
+    catalog: ReadCatalog
     whole: list[Image]
 
     def copied(self, data: bytes, directory: Path) -> Segment:

@@ -14,7 +14,7 @@ from headrace.model.schema import Kind, TableName, TableSchema, ZeroDates
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_reader import read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from testkit.oracles.binlogs import Logbook, Place, images_of, open_logbook, scan_log
 from testkit.servers.servers import build
 
@@ -114,7 +114,7 @@ def test_columns_in_another_order_are_found_by_name(book: Logbook) -> None:
     book.run(*WORKLOAD)
     schema = book.schema("t")
     turned = TableSchema(schema.name, tuple(reversed(schema.columns)), schema.primary_key)
-    catalog = TableCatalog(plan_tables({schema.name: turned}, {schema.name: ("id",)}), lambda name: name == schema.name)
+    catalog = ReadCatalog(plan_tables({schema.name: turned}, {schema.name: ("id",)}), lambda name: name == schema.name)
     blocks = list(read_segment(book.segment(start), catalog))
     assert [(image.op, image.row[::-1]) for image in images_of(blocks)] == TOLD
 
@@ -220,7 +220,7 @@ def test_a_table_that_was_not_captured_is_named(book: Logbook) -> None:
     start = book.place()
     book.run("CREATE TABLE fresh (id INT PRIMARY KEY)", "INSERT INTO fresh VALUES (1)")
     with pytest.raises(DefiniteError, match=rf"{book.database}\.fresh, which was not there"):
-        list(read_segment(book.segment(start), TableCatalog(plan_tables({}, {}), lambda name: name.database == book.database)))
+        list(read_segment(book.segment(start), ReadCatalog(plan_tables({}, {}), lambda name: name.database == book.database)))
 
 
 @pytest.mark.parametrize("image", ["MINIMAL", "NOBLOB"])

@@ -12,7 +12,7 @@ from headrace.model.schema import TableName
 from headrace.sources.mysql.schema.catalog_capture import capture_catalog, read_dialect
 from headrace.sources.mysql.schema.schema_history import OutcomeKind, SchemaHistory
 from headrace.sources.mysql.segments.segment_reader import read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.oracles.binlogs import Logbook, Place, Row, images_of, open_logbook, parts_of
@@ -60,6 +60,6 @@ def _read_late(book: Logbook, history: SchemaHistory, start: Place) -> list[Row]
     for part in parts_of(whole, cuts):
         schemas = dict(history.as_of(BinlogPosition(part.file, part.start)).tables)
         keys = {name: schema.primary_key for name, schema in schemas.items()}
-        catalog = TableCatalog(plan_tables(schemas, keys), lambda name: name == TableName("old", "t"))
+        catalog = ReadCatalog(plan_tables(schemas, keys), lambda name: name == TableName("old", "t"))
         rows += [image.row for image in images_of(list(read_segment(part, catalog))) if image.op is Op.INSERT]
     return rows

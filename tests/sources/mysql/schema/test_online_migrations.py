@@ -14,7 +14,7 @@ from headrace.model.schema import TableName
 from headrace.model.schema_change import RenameTable
 from headrace.sources.mysql.schema.schema_history import DdlOutcome, OutcomeKind
 from headrace.sources.mysql.segments.segment_reader import read_segment
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog, plan_tables
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.oracles.binlogs import Logbook, Place, images_of, open_logbook, parts_of
 from testkit.oracles.ddl import Follower, logged
@@ -138,7 +138,7 @@ def _inserted(book: Logbook, follower: Follower, start: Place) -> list[tuple[obj
     rows: list[tuple[object, ...]] = []
     for part in parts_of(whole, cuts):
         schemas = dict(follower.history.as_of(BinlogPosition(part.file, part.start)).tables)
-        catalog = TableCatalog(
+        catalog = ReadCatalog(
             plan_tables(schemas, {name: schema.primary_key for name, schema in schemas.items()}), lambda name: name == table
         )
         rows += [image.row for image in images_of(list(read_segment(part, catalog))) if image.op is Op.INSERT]

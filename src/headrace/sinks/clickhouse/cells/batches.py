@@ -18,7 +18,7 @@ from headrace.cql.log_positions import BatchPosition
 from headrace.cql.tables import ColumnRole, CqlColumn
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.key_order import Array, order_keys
-from headrace.sinks.clickhouse.cells.storage import ORDER, Storage, sort_name
+from headrace.sinks.clickhouse.cells.storage import ORDER, CellStorage, sort_name
 from headrace.sinks.clickhouse.cells.typed_arrays import typed_array
 from headrace.sinks.clickhouse.cells.types import FieldNaming, is_exact, is_plain, value_sql, value_type
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
@@ -83,7 +83,7 @@ class BlockColumns:
         return column if self._all else self(name).binary()
 
 
-def key_arrays(storage: Storage, read: BlockColumns, *roles: ColumnRole) -> dict[str, Array]:
+def key_arrays(storage: CellStorage, read: BlockColumns, *roles: ColumnRole) -> dict[str, Array]:
     """Return the key columns and the sort columns."""
     made: dict[str, Array] = {}
     clustered = ColumnRole.CLUSTERING in roles and storage.is_clustered
@@ -137,7 +137,7 @@ def event_of(place: str) -> str:
     return place if BatchPosition.parse(place) is not None else ""
 
 
-def insert_sql(storage: Storage, table: str, batch: CellBatch, types: dict[str, str]) -> str:
+def insert_sql(storage: CellStorage, table: str, batch: CellBatch, types: dict[str, str]) -> str:
     """Return the INSERT that precedes the batch's Arrow stream; `types` are the table's column types."""
     kinds = {f"key:{column.name}": column.type for column in storage.table.columns}
     sent, chosen = [], []

@@ -35,7 +35,7 @@ from headrace.sinks.clickhouse.cells.packed_columns import (
     split,
     tombstones,
 )
-from headrace.sinks.clickhouse.cells.storage import MARKER, PART_DELETED, RANGES, ROW_DELETED, CellColumn, CellForm, Storage
+from headrace.sinks.clickhouse.cells.storage import MARKER, PART_DELETED, RANGES, ROW_DELETED, CellColumn, CellForm, CellStorage
 from headrace.sinks.clickhouse.cells.typed_arrays import map_array
 
 _WRITES: Final = (Operation.UPDATE, Operation.INSERT)
@@ -49,10 +49,10 @@ _CLOSE_S: Final = 5
 """A log row that was written this close to its own time counts as written at that time."""
 
 
-class LogEncoder:
+class LogCellEncoder:
     """Encodes the log of one table; built once per table definition."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: CellStorage) -> None:
         self._storage, self._table = storage, storage.table
 
     def encode(self, block: LogBlock) -> list[tuple[CellBatch, bool]]:

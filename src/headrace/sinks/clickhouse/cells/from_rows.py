@@ -35,7 +35,7 @@ from headrace.sinks.clickhouse.cells.packed_columns import (
     split,
     time_bytes,
 )
-from headrace.sinks.clickhouse.cells.storage import MARKER, CellColumn, CellForm, Storage
+from headrace.sinks.clickhouse.cells.storage import MARKER, CellColumn, CellForm, CellStorage
 from headrace.sinks.clickhouse.cells.typed_arrays import struct_array
 
 _MICROS = 1_000_000
@@ -45,7 +45,7 @@ Rows = npt.NDArray[np.intp]
 class RowEncoder:
     """Encodes the rows of one table; built once per table definition."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: CellStorage) -> None:
         self._storage, self._table = storage, storage.table
 
     def encode(self, block: RowBlock) -> list[tuple[CellBatch, bool]]:

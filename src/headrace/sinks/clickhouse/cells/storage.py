@@ -127,7 +127,7 @@ def sort_name(column: CqlColumn) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class CellStorage:
     """The tables of one base table."""
 
     table: CqlTable

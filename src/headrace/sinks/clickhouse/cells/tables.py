@@ -14,7 +14,7 @@ from typing import Final
 from headrace.cql.tables import ColumnRole, CqlTable
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, PARTITIONS_SUFFIX, Storage, columns_sql
+from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, PARTITIONS_SUFFIX, CellStorage, columns_sql
 from headrace.sinks.clickhouse.cells.view import view_sql
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
@@ -91,13 +91,13 @@ def clear_tables(scope: TargetScope, table: CqlTable) -> None:
     """Truncate a base table's tables."""
     locations, connection = table_locations(table, scope), connect(scope.target)
     with translate_errors(scope.target, f"emptying the tables of {table.name}"):
-        for name, _, _ in _tables(Storage(table), locations):
+        for name, _, _ in _tables(CellStorage(table), locations):
             connection.client.command(f"TRUNCATE TABLE {name}")
 
 
 def _preparation_statements(table: CqlTable, locations: TableLocations, before: CqlTable | None) -> Iterator[str]:
     """Yield the statements that create or complete the tables."""
-    storage = Storage(table)
+    storage = CellStorage(table)
     yield f"CREATE DATABASE IF NOT EXISTS {quote_name(locations.database)}"
     for name, columns, roles in _tables(storage, locations):
         key = ", ".join(map(quote_name, storage.sort_key(*roles)))
@@ -107,23 +107,23 @@ def _preparation_statements(table: CqlTable, locations: TableLocations, before: 
             f"SETTINGS allow_suspicious_indices = 1{comment}"
         )
     if before is not None and before != table:
-        yield from _alter_statements(Storage(before), storage, locations)
+        yield from _alter_statements(CellStorage(before), storage, locations)
     yield (
         f"CREATE OR REPLACE VIEW {locations.view} AS {view_sql(storage, locations.cells, locations.partitions)} "
         f"COMMENT {quote_text(_VIEW_COMMENT + str(table.name))}"
     )
     if before is not None and before != table:
-        yield from _drop_statements(Storage(before), storage, locations)
+        yield from _drop_statements(CellStorage(before), storage, locations)
         yield f"ALTER TABLE {locations.cells} MODIFY COMMENT {quote_text(_comment(table))}"
 
 
-def _tables(storage: Storage, locations: TableLocations) -> Iterator[tuple[str, list[tuple[str, str]], tuple[ColumnRole, ...]]]:
+def _tables(storage: CellStorage, locations: TableLocations) -> Iterator[tuple[str, list[tuple[str, str]], tuple[ColumnRole, ...]]]:
     yield locations.cells, storage.row_columns(), (ColumnRole.PARTITION, ColumnRole.CLUSTERING)
     if storage.is_clustered:
         yield locations.partitions, storage.partition_columns(), (ColumnRole.PARTITION,)
 
 
-def _alter_statements(old: Storage, new: Storage, locations: TableLocations) -> Iterator[str]:
+def _alter_statements(old: CellStorage, new: CellStorage, locations: TableLocations) -> Iterator[str]:
     """Yield statements for new and extended columns. A column of the same name with another type is another column: its values are lost."""
     if _key_of(old.table) != _key_of(new.table):
         raise DefiniteError(
@@ -150,7 +150,7 @@ def _key_of(table: CqlTable) -> list[tuple[str, str, bool]]:
     return [(column.name, str(column.type), column.descending) for column in (*table.partition_key, *table.clustering)]
 
 
-def _drop_statements(old: Storage, new: Storage, locations: TableLocations) -> Iterator[str]:
+def _drop_statements(old: CellStorage, new: CellStorage, locations: TableLocations) -> Iterator[str]:
     """Yield statements that drop columns, after the view that read them is replaced."""
     for (name, columns, _), (_, before, _) in zip(_tables(new, locations), _tables(old, locations), strict=True):
         kept = {column for column, _ in columns}

@@ -20,7 +20,7 @@ from headrace.sinks.clickhouse.cells.storage import (
     ROW_DELETED,
     CellColumn,
     CellForm,
-    Storage,
+    CellStorage,
     sort_name,
 )
 from headrace.sinks.clickhouse.cells.types import (
@@ -47,7 +47,7 @@ _WITH_NOW: Final = f"WITH concat('\\x01', reverse(reinterpretAsFixedString(toUIn
 """What a cell that expires now has after its timestamp."""
 
 
-def view_sql(storage: Storage, cells: str, partitions: str) -> str:
+def view_sql(storage: CellStorage, cells: str, partitions: str) -> str:
     """Return the view's SELECT; `cells` and `partitions` are the quoted tables."""
     merged = _merged_sql(storage, cells, partitions)
     shown = [_visible_rows_sql(storage, _live_rows_sql(storage, merged))]
@@ -72,7 +72,7 @@ def held_sql(cell: str) -> str:
     return f"substring({cell}, if(substring({cell}, 9, 1) = '\\0', 10, 22))"
 
 
-def _merged_sql(storage: Storage, cells: str, partitions: str) -> str:
+def _merged_sql(storage: CellStorage, cells: str, partitions: str) -> str:
     """Return the rows table, joined with the tombstones that cover each row."""
     keys = _key_names(storage, ColumnRole.PARTITION, ColumnRole.CLUSTERING)
     own = [name for name, _ in storage.row_columns() if not name.startswith(("key:", "sort:", "all:")) and name not in (ORDER, ROW_DELETED)]
@@ -110,7 +110,7 @@ def _ranges_sql(order: str, ranges: str) -> str:
     return f"arrayMax(arrayMap((k, t) -> if({inside}, t, ''), mapKeys({ranges}), mapValues({ranges})))"
 
 
-def _live_rows_sql(storage: Storage, merged: str) -> str:
+def _live_rows_sql(storage: CellStorage, merged: str) -> str:
     """Return the rows of the rows table with their live cells."""
     chosen = [q(name) for name in _key_names(storage, ColumnRole.PARTITION, ColumnRole.CLUSTERING)]
     chosen.append(f"{alive_sql(q(MARKER), q(_COVERED), MARKER)} AS {q('alive:')}")
@@ -199,14 +199,14 @@ def _field_names(cell_column: CellColumn, index: int) -> tuple[str, str]:
     return q(f"alive:{index}:{cell_column.column.name}"), q(f"held:{index}:{cell_column.column.name}")
 
 
-def _visible_rows_sql(storage: Storage, settled: str) -> str:
+def _visible_rows_sql(storage: CellStorage, settled: str) -> str:
     keys = [_key_sql(storage, column, f"{q(f'key:{column.name}')}") for column in _key_columns(storage)]
     cells = [f"{_value(cell_column)} AS {q(cell_column.column.name)}" for cell_column in _in_order(storage)]
     exists = " OR ".join([q("alive:"), *(q(f"alive:{cell_column.column.name}") for cell_column in storage.regular)])
     return f"SELECT {', '.join([*keys, *cells])} FROM ({settled}) WHERE {exists}"
 
 
-def _static_only_partitions_sql(storage: Storage, merged: str, partitions: str) -> str:
+def _static_only_partitions_sql(storage: CellStorage, merged: str, partitions: str) -> str:
     """Return partitions that only have live static cells: one row each, without clustering columns."""
     key = storage.sort_key(ColumnRole.PARTITION)
     chosen = [q(name) for name in _key_names(storage, ColumnRole.PARTITION)]
@@ -229,7 +229,7 @@ def _static_only_partitions_sql(storage: Storage, merged: str, partitions: str) 
     return f"SELECT {', '.join([*keys, *values])} FROM ({inner})"
 
 
-def _key_sql(storage: Storage, column: CqlColumn, value: str) -> str:
+def _key_sql(storage: CellStorage, column: CqlColumn, value: str) -> str:
     if value.startswith("`"):
         value = with_user_field_names(column.type, value)
         if storage.static and column.role is ColumnRole.CLUSTERING and is_nullable(column.type):
@@ -303,14 +303,14 @@ def _field_value(cell_column: CellColumn, index: int, kind: CqlType) -> str:
     return cell_value_sql(kind, held, alive) if is_plain(kind) else with_user_field_names(kind, held)
 
 
-def _key_columns(storage: Storage) -> Sequence[CqlColumn]:
+def _key_columns(storage: CellStorage) -> Sequence[CqlColumn]:
     return (*storage.table.partition_key, *storage.table.clustering)
 
 
-def _key_names(storage: Storage, *roles: ColumnRole) -> list[str]:
+def _key_names(storage: CellStorage, *roles: ColumnRole) -> list[str]:
     wanted = [column for column in _key_columns(storage) if column.role in roles]
     return list(dict.fromkeys(name for column in wanted for name in (f"key:{column.name}", sort_name(column))))
 
 
-def _in_order(storage: Storage) -> Iterable[CellColumn]:
+def _in_order(storage: CellStorage) -> Iterable[CellColumn]:
     return (*storage.static, *storage.regular)

@@ -15,9 +15,9 @@ from headrace.cql.log import log_table
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.batches import CellBatch, insert_sql
-from headrace.sinks.clickhouse.cells.from_log import LogEncoder
+from headrace.sinks.clickhouse.cells.from_log import LogCellEncoder
 from headrace.sinks.clickhouse.cells.from_rows import RowEncoder
-from headrace.sinks.clickhouse.cells.storage import Storage
+from headrace.sinks.clickhouse.cells.storage import CellStorage
 from headrace.sinks.clickhouse.cells.tables import TableLocations, table_locations
 from headrace.sinks.clickhouse.cells.types import check_timestamps, has_timestamps
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
@@ -25,13 +25,13 @@ from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
 
-class _Route:
+class _CellRoute:
     """How a table's blocks are written; built once per table definition."""
 
     def __init__(self, table: CqlTable, scope: TargetScope) -> None:
-        self.storage = Storage(table)
+        self.storage = CellStorage(table)
         self.locations: TableLocations = table_locations(table, scope)
-        self.log, self.rows = LogEncoder(self.storage), RowEncoder(self.storage)
+        self.log, self.rows = LogCellEncoder(self.storage), RowEncoder(self.storage)
         self._types = (dict(self.storage.row_columns()), dict(self.storage.partition_columns()))
         self.timestamp_columns = [(column.name, column.type) for column in table.columns if has_timestamps(column.type)]
         self.log_timestamp_columns = [(column.name, column.type) for column in log_table(table).columns if has_timestamps(column.type)]
@@ -51,7 +51,7 @@ class CellWriter:
 
     def __init__(self, scope: TargetScope) -> None:
         self._scope = scope
-        self._routes: dict[CqlTable, _Route] = {}
+        self._routes: dict[CqlTable, _CellRoute] = {}
         self._closed = False
 
     def write(self, block: LogBlock | RowBlock) -> None:
@@ -62,7 +62,7 @@ class CellWriter:
             )
         route = self._routes.get(block.table)
         if route is None:
-            route = self._routes[block.table] = _Route(block.table, self._scope)
+            route = self._routes[block.table] = _CellRoute(block.table, self._scope)
         if isinstance(block, RowBlock):
             check_timestamps(route.timestamp_columns, block.rows, connect(self._scope.target).limits, block.subject)
             batches = route.rows.encode(block)

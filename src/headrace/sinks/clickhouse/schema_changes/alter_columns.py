@@ -24,8 +24,8 @@ from headrace.sinks.clickhouse.schema_changes.alter_values import (
     is_nullable,
     shortened,
 )
-from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
+from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.tables.create_table import create_sql
 from headrace.sinks.clickhouse.tables.existing_table import plan_existing_table
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable

@@ -39,7 +39,7 @@ _ALTER_SETTINGS = {
 }
 
 
-class TableCatalog(Protocol):
+class ExistingTables(Protocol):
     """The existing tables of a sink, as far as planning needs them."""
 
     def find(self, places: Iterable[Place]) -> tuple[Mapping[Place, ExistingTable], Mapping[Place, ExistingTable]]:
@@ -49,7 +49,7 @@ class TableCatalog(Protocol):
         """Return the UUID of each existing table; empty if the database engine has none."""
 
 
-class ServerTableCatalog:
+class ServerTables:
     """The existing tables of a server."""
 
     def __init__(self, scope: TargetScope) -> None:
@@ -71,8 +71,8 @@ class ServerTableCatalog:
 class ClickHouseSchemaApplier:
     """Applies schema changes to the tables of one sink."""
 
-    def __init__(self, scope: TargetScope, tables: TableCatalog | None = None) -> None:
-        self._scope, self._tables = scope, tables or ServerTableCatalog(scope)
+    def __init__(self, scope: TargetScope, tables: ExistingTables | None = None) -> None:
+        self._scope, self._tables = scope, tables or ServerTables(scope)
 
     def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
         """Plan an alteration of a target; the plan is empty if there is no target."""

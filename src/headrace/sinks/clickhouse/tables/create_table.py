@@ -12,8 +12,8 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Deletes, TableOptions, TargetEngine
 from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quote_name, quote_text
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Deletes, TableOptions, TargetEngine
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.table_keys import (
     check_expression,

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headrace.sinks.clickhouse.server.options import Deletes, MissingColumns, TableOptions
 from headrace.sinks.clickhouse.server.identifiers import quote_name
+from headrace.sinks.clickhouse.server.options import Deletes, MissingColumns, TableOptions
 from headrace.sinks.clickhouse.tables.create_table import VERSION_COLUMN_COMMENT
 from headrace.sinks.clickhouse.tables.engine_parser import nondeterministic_function, split_key
 from headrace.sinks.clickhouse.tables.metadata_discovery import find_metadata_columns, missing_metadata_columns

@@ -7,8 +7,8 @@ type, is rejected with the types that would do.
 from __future__ import annotations
 
 from headrace.clickhouse_lexer import content_of
-from headrace.sinks.clickhouse.server.options import Deletes
 from headrace.sinks.clickhouse.server.identifiers import quote_name
+from headrace.sinks.clickhouse.server.options import Deletes
 from headrace.sinks.clickhouse.tables.engine_parser import is_name, nondeterministic_function, parse_tokens, referenced_names
 from headrace.sinks.clickhouse.tables.metadata_columns import accepted_types, can_hold
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn

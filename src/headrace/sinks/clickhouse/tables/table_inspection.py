@@ -9,8 +9,8 @@ from functools import cached_property
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.server.identifiers import quote_name
+from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.clickhouse.tables.engine_parser import (
     EngineParseError,
     TableEngine,

@@ -14,6 +14,7 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableSchema
+from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.options import (
     BitAs,
     DatetimeAs,
@@ -28,7 +29,6 @@ from headrace.sinks.clickhouse.server.options import (
     UnsignedAs,
     YearAs,
 )
-from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.types.codec_registry import type_mismatch
 from headrace.sinks.clickhouse.types.numeric import INTEGER_TYPES, decimal_arrow
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredType, parse_stored_type, parse_type

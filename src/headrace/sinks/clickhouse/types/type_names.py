@@ -76,7 +76,7 @@ class StoredType:
 
 def parse_type(text: str) -> ClickHouseType:
     """Parse a type name; raise `DefiniteError` if it is invalid."""
-    parser = _Parser(text)
+    parser = _TypeParser(text)
     found = parser.type()
     if parser.peek() is not None:
         raise parser.misspelt()
@@ -105,7 +105,7 @@ def _spell(argument: ClickHouseType | int | str | tuple[str, int]) -> str:
             return f"{quote_text(name)} = {number}"
 
 
-class _Parser:
+class _TypeParser:
     def __init__(self, text: str) -> None:
         self._text, self._at = text, 0
 

@@ -60,7 +60,7 @@ class DebeziumEncoder:
 
     def __init__(self, choices: KafkaOptions, origin: Origin | None = None, clock: Clock = time.time_ns) -> None:
         self._choices, self._origin, self._clock = choices, origin or Origin(), clock
-        self._tables: dict[TableSchema, _TableEncoder] = {}
+        self._tables: dict[TableSchema, _EnvelopeTableEncoder] = {}
 
     def encode(self, block: ChangeBlock) -> list[Messages]:
         """The block's messages; every update in it has its before image."""
@@ -74,10 +74,10 @@ class DebeziumEncoder:
         """The message that a table was emptied, by a statement that ends at a version."""
         return self._of(schema).emptied(version, self._clock())
 
-    def _of(self, schema: TableSchema) -> _TableEncoder:
+    def _of(self, schema: TableSchema) -> _EnvelopeTableEncoder:
         table = self._tables.get(schema)
         if table is None:
-            table = self._tables[schema] = _TableEncoder(self._choices, self._origin, schema)
+            table = self._tables[schema] = _EnvelopeTableEncoder(self._choices, self._origin, schema)
         return table
 
 
@@ -93,7 +93,7 @@ class _Plan:
     """Of the messages of a key change: the image with the other key; else -1."""
 
 
-class _TableEncoder:
+class _EnvelopeTableEncoder:
     """Encodes the blocks of one table under one schema."""
 
     def __init__(self, choices: KafkaOptions, origin: Origin, schema: TableSchema) -> None:

@@ -166,7 +166,7 @@ def _headers(messages: Messages) -> Iterable[Headers]:
     return ([(POSITION_HEADER, position), (COMMITTED_HEADER, time), *extra] for position, time, extra in triples)
 
 
-class _Pool:
+class _ProducerPool:
     """Producers that no writer has: making one costs a connection to each broker."""
 
     def __init__(self) -> None:
@@ -193,4 +193,4 @@ def _key(settings: dict[str, str]) -> tuple[Any, ...]:
     return os.getpid(), *sorted(settings.items())
 
 
-pool: Final = _Pool()
+pool: Final = _ProducerPool()

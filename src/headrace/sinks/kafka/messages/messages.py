@@ -32,7 +32,7 @@ class Messages:
     """Replaces the version if a position in the source's log is not a number; None: the message is not from the log."""
 
 
-class Encoder(Protocol[B_contra]):
+class MessageEncoder(Protocol[B_contra]):
     """Turns blocks of one kind into messages. Belongs to one task."""
 
     def encode(self, block: B_contra) -> list[Messages]:

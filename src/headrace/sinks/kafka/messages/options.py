@@ -59,7 +59,7 @@ class TextAs(StrEnum):
     STRING = "string"
 
 
-class UnsignedAs(StrEnum):
+class UnsignedBigintAs(StrEnum):
     """How BIGINT UNSIGNED columns are carried."""
 
     EXACT = "exact"
@@ -161,7 +161,7 @@ class KafkaOptions:
     tombstones: Tombstones = Tombstones.AUTO
     key_changes: KeyChanges = KeyChanges.SPLIT
     text: TextAs = TextAs.BYTES
-    bigint_unsigned: UnsignedAs = UnsignedAs.EXACT
+    bigint_unsigned: UnsignedBigintAs = UnsignedBigintAs.EXACT
     incompatible: Incompatible = Incompatible.HALT
     schemas: bool = False
     """Whether Debezium's events carry their schema."""

@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 
 from headrace.kafka.address import KafkaAddress
 from headrace.sinks.kafka.messages.delivery import Delivery, pool, producer_settings
-from headrace.sinks.kafka.messages.messages import Encoder, Messages
+from headrace.sinks.kafka.messages.messages import MessageEncoder, Messages
 from headrace.sinks.kafka.messages.options import KafkaOptions
 
 B = TypeVar("B")
@@ -21,7 +21,7 @@ B = TypeVar("B")
 class KafkaWriter(Generic[B]):
     """Writes the blocks of one task."""
 
-    def __init__(self, address: KafkaAddress, choices: KafkaOptions, encoder: Encoder[B]) -> None:
+    def __init__(self, address: KafkaAddress, choices: KafkaOptions, encoder: MessageEncoder[B]) -> None:
         self._settings, self._timestamps = producer_settings(address, choices), choices.timestamps
         self._encoder = encoder
         self._delivery: Delivery | None = None

@@ -25,7 +25,7 @@ from headrace.sinks.kafka.mypipe.mutations import Mutations, Places, guids_of, m
 from headrace.sinks.kafka.mypipe.null_headers import Extra
 
 
-class Form(Protocol):
+class MypipeLayout(Protocol):
     """How a table's rows stand in messages: in maps (generic) or in fields (specific)."""
 
     def schema_id(self, mutation: Mutation) -> int: ...
@@ -42,17 +42,17 @@ class Form(Protocol):
         """The headers of each message besides its position."""
 
 
-class Forms(Protocol):
+class MypipeLayouts(Protocol):
     """Makes the form of each table."""
 
-    def of(self, schema: TableSchema) -> Form:
+    def of(self, schema: TableSchema) -> MypipeLayout:
         """The table's form; its schemas are registered."""
 
     def check(self, schema: TableSchema) -> None:
         """Raise `DefiniteError` if readers of the table's messages could not read old ones by its schemas."""
 
 
-def check_ids(form: Form) -> None:
+def check_ids(form: MypipeLayout) -> None:
     """Raise `DefiniteError` if the id of one of the schemas does not fit a message."""
     for mutation in Mutation:
         head(mutation, form.schema_id(mutation))
@@ -61,9 +61,9 @@ def check_ids(form: Form) -> None:
 class MypipeEncoder:
     """Encodes blocks of any tables. Belongs to one task."""
 
-    def __init__(self, choices: KafkaOptions, forms: Forms) -> None:
+    def __init__(self, choices: KafkaOptions, forms: MypipeLayouts) -> None:
         self._choices, self._forms = choices, forms
-        self._tables: dict[TableSchema, _TableEncoder] = {}
+        self._tables: dict[TableSchema, _MypipeTableEncoder] = {}
 
     def encode(self, block: ChangeBlock) -> list[Messages]:
         """The block's messages; every update in it has its before image."""
@@ -71,14 +71,14 @@ class MypipeEncoder:
             return []
         table = self._tables.get(block.schema)
         if table is None:
-            table = self._tables[block.schema] = _TableEncoder(self._choices, block.schema, self._forms.of(block.schema))
+            table = self._tables[block.schema] = _MypipeTableEncoder(self._choices, block.schema, self._forms.of(block.schema))
         return [table.encode(block)]
 
 
-class _TableEncoder:
+class _MypipeTableEncoder:
     """Encodes the blocks of one table under one schema."""
 
-    def __init__(self, choices: KafkaOptions, schema: TableSchema, form: Form) -> None:
+    def __init__(self, choices: KafkaOptions, schema: TableSchema, form: MypipeLayout) -> None:
         self._choices, self._form = choices, form
         self._topic = choices.topic_of(schema.name)
         self._constants = {

@@ -65,11 +65,11 @@ class KafkaLogSink(LogSink):
         return self.choices.topic_of(name)
 
     def writer(self) -> KafkaWriter[LogBlock | RowBlock]:
-        return KafkaWriter(self.address, self.choices, LogEncoder(self.choices))
+        return KafkaWriter(self.address, self.choices, LogMessageEncoder(self.choices))
 
 
 @dataclass(frozen=True, slots=True)
-class LogEncoder:
+class LogMessageEncoder:
     """Blocks to messages."""
 
     choices: KafkaOptions

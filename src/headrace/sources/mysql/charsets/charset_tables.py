@@ -30,7 +30,7 @@ _FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, 
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class CodePage:
     """The code points after a prefix, for the last bytes from `first` on."""
 
     prefix: bytes
@@ -49,10 +49,10 @@ class Tables:
     starts: Mapping[str, int]
     points: npt.NDArray[np.uint16]
 
-    def pages(self, charset: str) -> Iterator[Page]:
+    def pages(self, charset: str) -> Iterator[CodePage]:
         at = self.starts[charset]
         for prefix, first, count in self.directory[charset]:
-            yield Page(bytes.fromhex(prefix), first, self.points[at : at + count].tolist())
+            yield CodePage(bytes.fromhex(prefix), first, self.points[at : at + count].tolist())
             at += count
 
 
@@ -73,7 +73,7 @@ def load_tables() -> Tables:
     return Tables(collations, directory, starts, np.cumsum(deltas, dtype=np.uint16))
 
 
-def pack_tables(servers: Sequence[str], collations: Mapping[int, str], pages: Mapping[str, Sequence[Page]]) -> bytes:
+def pack_tables(servers: Sequence[str], collations: Mapping[int, str], pages: Mapping[str, Sequence[CodePage]]) -> bytes:
     """Return the file's bytes. Points are stored as differences: neighbours in most sets are neighbours in Unicode."""
     header = {
         "servers": servers,

@@ -27,7 +27,7 @@ from headrace.sources.mysql.ddl.ast import (
 )
 from headrace.sources.mysql.ddl.column_grammar import accept_charset, parse_column, parse_default
 from headrace.sources.mysql.ddl.key_grammar import parse_key, parse_option, starts_key
-from headrace.sources.mysql.ddl.token_cursor import Cursor
+from headrace.sources.mysql.ddl.token_cursor import DdlCursor
 
 log = logging.getLogger("headrace.ddl")
 
@@ -36,7 +36,7 @@ _KEEPS_ROWS: Final = ("REORGANIZE", "COALESCE", "REBUILD", "OPTIMIZE", "ANALYZE"
 """Partition operations that do not change the table's rows."""
 
 
-def parse_clauses(cursor: Cursor) -> tuple[Clause, ...]:
+def parse_clauses(cursor: DdlCursor) -> tuple[Clause, ...]:
     """Parse all clauses of an ALTER TABLE, after the table's name."""
     clauses: list[Clause] = []
     while not cursor.at_end:
@@ -48,7 +48,7 @@ def parse_clauses(cursor: Cursor) -> tuple[Clause, ...]:
     return tuple(clauses)
 
 
-def _clause(cursor: Cursor) -> list[Clause]:
+def _clause(cursor: DdlCursor) -> list[Clause]:
     word = cursor.keyword()
     if cursor.accept("ADD"):
         return _add(cursor)
@@ -88,7 +88,7 @@ def _clause(cursor: Cursor) -> list[Clause]:
     return _options(cursor)
 
 
-def _options(cursor: Cursor) -> list[Clause]:
+def _options(cursor: DdlCursor) -> list[Clause]:
     """Parse table options, separated by spaces."""
     options = OptionsText()
     while not cursor.at_stop and cursor.keyword() not in ("PARTITION", "REMOVE"):
@@ -96,7 +96,7 @@ def _options(cursor: Cursor) -> list[Clause]:
     return [SetOptions(options)]
 
 
-def _add(cursor: Cursor) -> list[Clause]:
+def _add(cursor: DdlCursor) -> list[Clause]:
     if cursor.accept("PARTITION"):
         log.debug("leaving out a clause about partitions: %s", cursor.text)
         _skip_to_end(cursor)
@@ -131,7 +131,7 @@ def _add(cursor: Cursor) -> list[Clause]:
     return [AddColumns(tuple(columns), tuple(keys), None, if_not_exists)]
 
 
-def _place(cursor: Cursor) -> str | None:
+def _place(cursor: DdlCursor) -> str | None:
     if cursor.accept("FIRST"):
         return FIRST
     if cursor.accept("AFTER"):
@@ -139,7 +139,7 @@ def _place(cursor: Cursor) -> str | None:
     return None
 
 
-def _drop(cursor: Cursor) -> list[Clause]:
+def _drop(cursor: DdlCursor) -> list[Clause]:
     if cursor.accept("PRIMARY", "KEY"):
         if_exists = cursor.if_exists()
         return [DropKey("PRIMARY", if_exists)]
@@ -168,7 +168,7 @@ def _drop(cursor: Cursor) -> list[Clause]:
     return [DropColumnClause(name, if_exists)]
 
 
-def _alter(cursor: Cursor) -> list[Clause]:
+def _alter(cursor: DdlCursor) -> list[Clause]:
     if cursor.keyword() in ("INDEX", "KEY", "CONSTRAINT", "CHECK"):
         cursor.skip_item()
         return []
@@ -185,7 +185,7 @@ def _alter(cursor: Cursor) -> list[Clause]:
     return [AlterColumn(name, default, null_default=default is None, if_exists=if_exists)]
 
 
-def _rename(cursor: Cursor) -> list[Clause]:
+def _rename(cursor: DdlCursor) -> list[Clause]:
     if cursor.accept("COLUMN"):
         if_exists = cursor.if_exists()
         name = cursor.name()
@@ -200,7 +200,7 @@ def _rename(cursor: Cursor) -> list[Clause]:
     return [RenameTo(cursor.table())]
 
 
-def _convert(cursor: Cursor) -> list[Clause]:
+def _convert(cursor: DdlCursor) -> list[Clause]:
     if cursor.accept("PARTITION"):
         # MariaDB: a partition becomes a separate table.
         while not cursor.at_end and not cursor.accept("TABLE"):
@@ -223,7 +223,7 @@ def _convert(cursor: Cursor) -> list[Clause]:
     return [ConvertTo(charset, collation)]
 
 
-def _disturb(cursor: Cursor) -> list[Clause]:
+def _disturb(cursor: DdlCursor) -> list[Clause]:
     word = cursor.next().keyword
     what = f"{word} {cursor.keyword()}"
     other = None
@@ -235,5 +235,5 @@ def _disturb(cursor: Cursor) -> list[Clause]:
     return [DisturbRows(what, other)]
 
 
-def _skip_to_end(cursor: Cursor) -> None:
+def _skip_to_end(cursor: DdlCursor) -> None:
     cursor.skip_all()

@@ -7,8 +7,8 @@ from typing import Final
 
 from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText, TypeText
 from headrace.sources.mysql.ddl.dialect import ORACLE, REAL_AS_FLOAT
-from headrace.sources.mysql.ddl.lexer import Form
-from headrace.sources.mysql.ddl.token_cursor import Cursor
+from headrace.sources.mysql.ddl.lexer import DdlTokenKind
+from headrace.sources.mysql.ddl.token_cursor import DdlCursor
 
 _INTEGERS: Final = {
     "TINYINT": "tinyint",
@@ -68,12 +68,12 @@ _REFERENCES_COUNT: Final = {True: 100_500, False: 90_000}
 """The versions of MariaDB and of MySQL since which a column's REFERENCES creates a foreign key."""
 
 
-def parse_column(cursor: Cursor, name: str) -> ColumnText:
+def parse_column(cursor: DdlCursor, name: str) -> ColumnText:
     """Parse a column's type and attributes, after its name."""
     return _attributes(cursor, ColumnText(name, parse_type(cursor)))
 
 
-def parse_type(cursor: Cursor) -> TypeText:
+def parse_type(cursor: DdlCursor) -> TypeText:
     word = cursor.next().keyword
     if word in _INTEGERS:
         return _signed(cursor, TypeText(_INTEGERS[word], _length(cursor)))
@@ -109,7 +109,7 @@ def parse_type(cursor: Cursor) -> TypeText:
     raise cursor.surprise(f"a type before this ({word.lower()})")
 
 
-def _length(cursor: Cursor) -> int | None:
+def _length(cursor: DdlCursor) -> int | None:
     if not cursor.accept_sign("("):
         return None
     length = cursor.number()
@@ -119,7 +119,7 @@ def _length(cursor: Cursor) -> int | None:
     return length
 
 
-def _precision(cursor: Cursor) -> tuple[int | None, int | None]:
+def _precision(cursor: DdlCursor) -> tuple[int | None, int | None]:
     if not cursor.accept_sign("("):
         return None, None
     length = cursor.number()
@@ -128,7 +128,7 @@ def _precision(cursor: Cursor) -> tuple[int | None, int | None]:
     return length, scale
 
 
-def _signed(cursor: Cursor, found: TypeText) -> TypeText:
+def _signed(cursor: DdlCursor, found: TypeText) -> TypeText:
     while word := cursor.accept_any("UNSIGNED", "SIGNED", "ZEROFILL"):
         if word == "ZEROFILL":
             found = replace(found, zerofill=True, unsigned=True)
@@ -137,7 +137,7 @@ def _signed(cursor: Cursor, found: TypeText) -> TypeText:
     return found
 
 
-def _floating(cursor: Cursor, word: str) -> TypeText:
+def _floating(cursor: DdlCursor, word: str) -> TypeText:
     if word == "DOUBLE":
         cursor.accept("PRECISION")
     double = word in ("DOUBLE", "FLOAT8") or (word == "REAL" and not cursor.sql_mode & REAL_AS_FLOAT)
@@ -148,7 +148,7 @@ def _floating(cursor: Cursor, word: str) -> TypeText:
     return TypeText("double" if double else "float", length, scale)
 
 
-def _members(cursor: Cursor) -> tuple[str, ...]:
+def _members(cursor: DdlCursor) -> tuple[str, ...]:
     cursor.expect_sign("(")
     members = [_member(cursor)]
     while cursor.accept_sign(","):
@@ -157,15 +157,15 @@ def _members(cursor: Cursor) -> tuple[str, ...]:
     return tuple(members)
 
 
-def _member(cursor: Cursor) -> str:
-    if cursor.peek().form is Form.BITS:
+def _member(cursor: DdlCursor) -> str:
+    if cursor.peek().form is DdlTokenKind.BITS:
         return bytes.fromhex(cursor.next().text).decode("utf8", "replace")
     if cursor.keyword().startswith("_"):
         cursor.next()
     return cursor.string()
 
 
-def _character(cursor: Cursor, word: str) -> TypeText:
+def _character(cursor: DdlCursor, word: str) -> TypeText:
     national = word in ("NCHAR", "NVARCHAR", "NATIONAL")
     varying = word == "NVARCHAR"
     if word == "NATIONAL":
@@ -178,7 +178,7 @@ def _character(cursor: Cursor, word: str) -> TypeText:
     return TypeText("varchar" if varying else "char", _length(cursor), charset=NATIONAL_CHARSET if national else "")
 
 
-def _long(cursor: Cursor) -> TypeText:
+def _long(cursor: DdlCursor) -> TypeText:
     if cursor.accept("VARBINARY"):
         return TypeText("mediumblob")
     cursor.accept("CHAR", "VARYING") or cursor.accept("CHARACTER", "VARYING") or cursor.accept_any("VARCHAR", "VARCHARACTER")
@@ -188,13 +188,13 @@ def _long(cursor: Cursor) -> TypeText:
 # -- attributes
 
 
-def _attributes(cursor: Cursor, column: ColumnText) -> ColumnText:
+def _attributes(cursor: DdlCursor, column: ColumnText) -> ColumnText:
     while not cursor.at_stop and cursor.keyword() not in ("FIRST", "AFTER", "PARTITION", "REMOVE"):
         column = _attribute(cursor, column)
     return column
 
 
-def _attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
+def _attribute(cursor: DdlCursor, column: ColumnText) -> ColumnText:
     if cursor.accept("NOT", "NULL"):
         return replace(column, nullable=False)
     if cursor.accept("NULL"):
@@ -236,7 +236,7 @@ def _attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
     return _rarer_attribute(cursor, column)
 
 
-def _rarer_attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
+def _rarer_attribute(cursor: DdlCursor, column: ColumnText) -> ColumnText:
     if cursor.is_next("GENERATED") or cursor.is_next("AS"):
         if cursor.accept("GENERATED"):
             cursor.expect("ALWAYS")
@@ -273,14 +273,14 @@ def _rarer_attribute(cursor: Cursor, column: ColumnText) -> ColumnText:
         cursor.accept_sign("=")
         cursor.string()
         return column
-    if cursor.dialect.mariadb and cursor.peek().form in (Form.WORD, Form.NAME) and cursor.sees("=", 1):
+    if cursor.dialect.mariadb and cursor.peek().form in (DdlTokenKind.WORD, DdlTokenKind.NAME) and cursor.sees("=", 1):
         # An attribute of the table's engine.
         cursor.next(), cursor.next(), cursor.next()
         return column
     raise cursor.surprise("an attribute of a column")
 
 
-def accept_charset(cursor: Cursor) -> bool:
+def accept_charset(cursor: DdlCursor) -> bool:
     """Skip CHARACTER SET in all its forms, and an equals sign."""
     found = cursor.accept("CHARACTER", "SET") or cursor.accept("CHAR", "SET") or cursor.accept("CHARSET")
     if found:
@@ -288,11 +288,11 @@ def accept_charset(cursor: Cursor) -> bool:
     return found
 
 
-def skip_enforced(cursor: Cursor) -> None:
+def skip_enforced(cursor: DdlCursor) -> None:
     cursor.accept("ENFORCED") or cursor.accept("NOT", "ENFORCED")
 
 
-def parse_references(cursor: Cursor) -> bool:
+def parse_references(cursor: DdlCursor) -> bool:
     """Skip a REFERENCES clause; return whether its actions change rows of the referencing table."""
     cascades = False
     cursor.table()
@@ -314,7 +314,7 @@ _OPERATORS: Final = frozenset("+-*/%|&^<>=!~")
 _OPERATOR_WORDS: Final = ("DIV", "MOD", "AND", "OR", "XOR", "LIKE", "REGEXP", "RLIKE", "IS", "IN", "BETWEEN", "INTERVAL")
 
 
-def parse_default(cursor: Cursor) -> DefaultText | None:
+def parse_default(cursor: DdlCursor) -> DefaultText | None:
     """Parse a column's default; None for NULL."""
     start = cursor.peek()
     literal = _literal(cursor)
@@ -334,11 +334,11 @@ _WIDE: Final = frozenset({"_UCS2", "_UTF16", "_UTF16LE", "_UTF32"})
 """Introducers of character sets in which an ASCII character is not one byte."""
 
 
-def _literal(cursor: Cursor) -> DefaultText | None:
+def _literal(cursor: DdlCursor) -> DefaultText | None:
     """Parse a literal at the cursor, if there is one."""
-    if cursor.keyword().startswith("_") and cursor.peek(1).form in (Form.STRING, Form.BITS):
+    if cursor.keyword().startswith("_") and cursor.peek(1).form in (DdlTokenKind.STRING, DdlTokenKind.BITS):
         start = cursor.next()
-        text = cursor.string() if cursor.peek().form is Form.STRING else None
+        text = cursor.string() if cursor.peek().form is DdlTokenKind.STRING else None
         if text is not None and text.isascii() and start.keyword not in _WIDE:
             return DefaultText(text, DefaultForm.STRING)
         if text is None:
@@ -346,38 +346,38 @@ def _literal(cursor: Cursor) -> DefaultText | None:
         # The server decodes these bytes in the named character set.
         return DefaultText(cursor.text_since(start), DefaultForm.EXPRESSION)
     token = cursor.peek()
-    if token.form is Form.STRING:
+    if token.form is DdlTokenKind.STRING:
         return DefaultText(cursor.string(), DefaultForm.STRING)
-    if token.form is Form.NUMBER:
+    if token.form is DdlTokenKind.NUMBER:
         return DefaultText(cursor.next().text, DefaultForm.NUMBER)
-    if token.form is Form.BITS:
+    if token.form is DdlTokenKind.BITS:
         return DefaultText(cursor.next().text, DefaultForm.BITS)
-    if token.form is Form.SIGN and token.text in "+-" and cursor.peek(1).form is Form.NUMBER:
+    if token.form is DdlTokenKind.SIGN and token.text in "+-" and cursor.peek(1).form is DdlTokenKind.NUMBER:
         cursor.next()
         return DefaultText(("-" if token.text == "-" else "") + cursor.next().text, DefaultForm.NUMBER)
     if cursor.accept("NULL"):
         return DefaultText(_NULL, DefaultForm.NUMBER)
     if word := cursor.accept_any("TRUE", "FALSE"):
         return DefaultText("1" if word == "TRUE" else "0", DefaultForm.NUMBER)
-    if cursor.keyword() in ("DATE", "TIME", "TIMESTAMP") and cursor.peek(1).form is Form.STRING:
+    if cursor.keyword() in ("DATE", "TIME", "TIMESTAMP") and cursor.peek(1).form is DdlTokenKind.STRING:
         cursor.next()
         return DefaultText(cursor.string(), DefaultForm.STRING)
     return None
 
 
-def _goes_on(cursor: Cursor) -> bool:
+def _goes_on(cursor: DdlCursor) -> bool:
     token = cursor.peek()
-    return (token.form is Form.SIGN and token.text in _OPERATORS) or token.keyword in _OPERATOR_WORDS
+    return (token.form is DdlTokenKind.SIGN and token.text in _OPERATORS) or token.keyword in _OPERATOR_WORDS
 
 
-def _operand(cursor: Cursor) -> None:
+def _operand(cursor: DdlCursor) -> None:
     if cursor.sees("("):
         cursor.skip_parentheses()
         return
     if cursor.accept("NEXT", "VALUE", "FOR") or cursor.accept("PREVIOUS", "VALUE", "FOR"):
         cursor.table()
         return
-    if cursor.peek().form in (Form.STRING, Form.NUMBER, Form.BITS):
+    if cursor.peek().form in (DdlTokenKind.STRING, DdlTokenKind.NUMBER, DdlTokenKind.BITS):
         cursor.next()
         return
     cursor.name()

@@ -8,8 +8,8 @@ from typing import Final
 
 from headrace.sources.mysql.ddl.ast import KeyText, OptionsText
 from headrace.sources.mysql.ddl.column_grammar import accept_charset, parse_references, skip_enforced
-from headrace.sources.mysql.ddl.lexer import Form
-from headrace.sources.mysql.ddl.token_cursor import Cursor
+from headrace.sources.mysql.ddl.lexer import DdlTokenKind
+from headrace.sources.mysql.ddl.token_cursor import DdlCursor
 
 _OPTION: Final = re.compile(
     "TYPE|AUTO_INCREMENT|AVG_ROW_LENGTH|CHECKSUM|TABLE_CHECKSUM|COMPRESSION|CONNECTION|DELAY_KEY_WRITE|ENCRYPTION|ENCRYPTED"
@@ -21,17 +21,17 @@ _OPTION: Final = re.compile(
 _STARTS: Final = ("PRIMARY", "UNIQUE", "INDEX", "KEY", "FULLTEXT", "SPATIAL", "CONSTRAINT", "FOREIGN", "CHECK")
 
 
-def starts_key(cursor: Cursor) -> bool:
+def starts_key(cursor: DdlCursor) -> bool:
     """Whether an index or a constraint comes next, not a column."""
     return cursor.keyword() in _STARTS or (cursor.is_next("VECTOR") and cursor.keyword(1) in ("INDEX", "KEY"))
 
 
-def parse_key(cursor: Cursor) -> KeyText | None:
+def parse_key(cursor: DdlCursor) -> KeyText | None:
     """Parse an index, or a constraint that may create one; None for a constraint that never does."""
     constraint = ""
     if cursor.accept("CONSTRAINT"):
         cursor.if_not_exists()
-        if not (cursor.peek().form is Form.WORD and cursor.keyword() in _STARTS):
+        if not (cursor.peek().form is DdlTokenKind.WORD and cursor.keyword() in _STARTS):
             constraint = cursor.name()
     if cursor.accept("CHECK"):
         cursor.skip_parentheses()
@@ -52,7 +52,7 @@ def parse_key(cursor: Cursor) -> KeyText | None:
     return _rest(cursor, KeyText("index", "", ()), "")
 
 
-def _rest(cursor: Cursor, key: KeyText, constraint: str, *, named: bool = False) -> KeyText:
+def _rest(cursor: DdlCursor, key: KeyText, constraint: str, *, named: bool = False) -> KeyText:
     key = replace(key, if_not_exists=cursor.if_not_exists(), name=key.name or constraint)
     if not cursor.sees("(") and not _is_using(cursor):
         name = cursor.name()
@@ -63,17 +63,17 @@ def _rest(cursor: Cursor, key: KeyText, constraint: str, *, named: bool = False)
     return key
 
 
-def _is_using(cursor: Cursor) -> bool:
+def _is_using(cursor: DdlCursor) -> bool:
     return cursor.keyword() in ("USING", "TYPE") and cursor.keyword(1) in ("BTREE", "HASH", "RTREE")
 
 
-def _skip_using(cursor: Cursor) -> None:
+def _skip_using(cursor: DdlCursor) -> None:
     if _is_using(cursor):
         cursor.next()
         cursor.next()
 
 
-def parse_parts(cursor: Cursor, key: KeyText) -> KeyText:
+def parse_parts(cursor: DdlCursor, key: KeyText) -> KeyText:
     """Parse the columns of an index, in parentheses."""
     columns, prefixes = [], []
     cursor.expect_sign("(")
@@ -95,14 +95,14 @@ def parse_parts(cursor: Cursor, key: KeyText) -> KeyText:
     return replace(key, columns=tuple(columns), prefixes=tuple(prefixes))
 
 
-def _prefix(cursor: Cursor) -> int:
+def _prefix(cursor: DdlCursor) -> int:
     cursor.expect_sign("(")
     length = cursor.number()
     cursor.expect_sign(")")
     return length
 
 
-def _foreign(cursor: Cursor, constraint: str) -> KeyText:
+def _foreign(cursor: DdlCursor, constraint: str) -> KeyText:
     if_not_exists = cursor.if_not_exists()
     name = "" if cursor.sees("(") else cursor.name()
     key = parse_parts(cursor, KeyText("foreign", constraint or name, (), if_not_exists=if_not_exists))
@@ -110,7 +110,7 @@ def _foreign(cursor: Cursor, constraint: str) -> KeyText:
     return replace(key, cascades=parse_references(cursor))
 
 
-def parse_create_index(cursor: Cursor, *, or_replace: bool) -> KeyText | None:
+def parse_create_index(cursor: DdlCursor, *, or_replace: bool) -> KeyText | None:
     """Parse the index after CREATE [OR REPLACE], up to ON; None if it is no index."""
     kind = "index"
     cursor.accept_any("ONLINE", "OFFLINE")
@@ -124,7 +124,7 @@ def parse_create_index(cursor: Cursor, *, or_replace: bool) -> KeyText | None:
     return KeyText(kind, name, (), if_not_exists=if_not_exists, or_replace=or_replace)
 
 
-def parse_option(cursor: Cursor, options: OptionsText) -> OptionsText:
+def parse_option(cursor: DdlCursor, options: OptionsText) -> OptionsText:
     """Parse one option of a table or a database. Options that do not concern columns are skipped."""
     cursor.accept("DEFAULT")
     if accept_charset(cursor):
@@ -154,7 +154,7 @@ def parse_option(cursor: Cursor, options: OptionsText) -> OptionsText:
         cursor.skip_parentheses()
         return options
     cursor.accept_sign("-")
-    if cursor.peek().form in (Form.SIGN, Form.END):
+    if cursor.peek().form in (DdlTokenKind.SIGN, DdlTokenKind.END):
         raise cursor.surprise("an option's value")
     cursor.next()
     # TABLESPACE t STORAGE DISK

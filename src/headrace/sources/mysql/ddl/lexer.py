@@ -19,7 +19,7 @@ class NotUnderstood(ValueError):
     """The grammar does not cover the text: what was expected, and what was found."""
 
 
-class Form(Enum):
+class DdlTokenKind(Enum):
     WORD = auto()
     """A keyword or an unquoted name."""
     NAME = auto()
@@ -33,8 +33,8 @@ class Form(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
-    form: Form
+class DdlToken:
+    form: DdlTokenKind
     text: str
     """The name, the string's content, or the word itself."""
     keyword: str = ""
@@ -71,12 +71,12 @@ _MYSQL_ONLY: Final = range(50_700, 100_000)
 """Version comments that MariaDB ignores, because they concern MySQL's versions after the fork."""
 
 
-def tokenize(text: str, dialect: Dialect, sql_mode: int) -> list[Token]:
+def tokenize(text: str, dialect: Dialect, sql_mode: int) -> list[DdlToken]:
     """Return the tokens of a statement; the last one has the form END."""
-    return [*_tokens(text, dialect, sql_mode), Token(Form.END, "", start=len(text), end=len(text))]
+    return [*_tokens(text, dialect, sql_mode), DdlToken(DdlTokenKind.END, "", start=len(text), end=len(text))]
 
 
-def _tokens(text: str, dialect: Dialect, sql_mode: int) -> Iterator[Token]:
+def _tokens(text: str, dialect: Dialect, sql_mode: int) -> Iterator[DdlToken]:
     escapes = not sql_mode & NO_BACKSLASH_ESCAPES
     at, opened, after_dot, named_until = 0, 0, False, -1
     while at < len(text):
@@ -99,7 +99,7 @@ def _tokens(text: str, dialect: Dialect, sql_mode: int) -> Iterator[Token]:
             continue
         if kind == "close":
             at = start + 1
-            token = Token(Form.SIGN, "*", start=start, end=at)
+            token = DdlToken(DdlTokenKind.SIGN, "*", start=start, end=at)
         elif kind == "quote":
             named = match.group() == '"' and bool(sql_mode & ANSI_QUOTES)
             body = _STRING[match.group(), escapes and not named].match(text, start)
@@ -107,25 +107,25 @@ def _tokens(text: str, dialect: Dialect, sql_mode: int) -> Iterator[Token]:
                 raise NotUnderstood(f"a string without its end: {text[start : start + 40]}")
             at = body.end()
             content = _unquoted(body["body"], match.group(), escapes=escapes and not named)
-            token = Token(Form.NAME if named else Form.STRING, content, start=start, end=at)
+            token = DdlToken(DdlTokenKind.NAME if named else DdlTokenKind.STRING, content, start=start, end=at)
         elif kind == "name":
-            token = Token(Form.NAME, match["name"].replace("``", "`"), start=start, end=at)
+            token = DdlToken(DdlTokenKind.NAME, match["name"].replace("``", "`"), start=start, end=at)
         elif after_dot and kind in ("number", "bits", "word"):
             # After a dot every word is a name.
             found = re.compile(r"[\w$\u0080-\U0010ffff]+").match(text, start)
             assert found is not None
             at = found.end()
-            token = Token(Form.NAME, found.group(), start=start, end=at)
+            token = DdlToken(DdlTokenKind.NAME, found.group(), start=start, end=at)
         elif kind == "bits":
-            token = Token(Form.BITS, _hexadecimal(match.group()), start=start, end=at)
+            token = DdlToken(DdlTokenKind.BITS, _hexadecimal(match.group()), start=start, end=at)
         elif kind == "number":
-            token = Token(Form.NUMBER, match.group(), start=start, end=at)
+            token = DdlToken(DdlTokenKind.NUMBER, match.group(), start=start, end=at)
         elif kind == "word":
-            token = Token(Form.WORD, match.group(), match.group().upper(), start=start, end=at)
+            token = DdlToken(DdlTokenKind.WORD, match.group(), match.group().upper(), start=start, end=at)
         else:
-            token = Token(Form.SIGN, text[start:at], start=start, end=at)
-        named_until = at if token.form in (Form.WORD, Form.NAME) else -1
-        after_dot = token.form is Form.SIGN and token.text == "."
+            token = DdlToken(DdlTokenKind.SIGN, text[start:at], start=start, end=at)
+        named_until = at if token.form in (DdlTokenKind.WORD, DdlTokenKind.NAME) else -1
+        after_dot = token.form is DdlTokenKind.SIGN and token.text == "."
         yield token
 
 

@@ -35,7 +35,7 @@ from headrace.sources.mysql.ddl.ast import (
 from headrace.sources.mysql.ddl.column_grammar import parse_column
 from headrace.sources.mysql.ddl.dialect import Dialect
 from headrace.sources.mysql.ddl.key_grammar import parse_create_index, parse_key, parse_option, parse_parts, starts_key
-from headrace.sources.mysql.ddl.token_cursor import Cursor
+from headrace.sources.mysql.ddl.token_cursor import DdlCursor
 
 _HARMLESS: Final = re.compile(
     r"GRANT|REVOKE|FLUSH|OPTIMIZE|REPAIR|CHECK|CHECKSUM|SET|USE|KILL|RESET|PURGE|INSTALL|UNINSTALL|LOCK|UNLOCK|DO|SHOW|XA"
@@ -51,7 +51,7 @@ _OTHER_OBJECTS: Final = re.compile(
 
 def parse_statement(text: str, database: str, dialect: Dialect, sql_mode: int) -> StatementText:
     """Parse a statement. Names without a database are in `database`."""
-    cursor = Cursor(text, database, dialect, sql_mode)
+    cursor = DdlCursor(text, database, dialect, sql_mode)
     _skip_settings(cursor)
     if cursor.at_end:
         return Ignored("an empty statement")
@@ -72,7 +72,7 @@ def parse_statement(text: str, database: str, dialect: Dialect, sql_mode: int) -
     return found
 
 
-def _skip_settings(cursor: Cursor) -> None:
+def _skip_settings(cursor: DdlCursor) -> None:
     """Skip MariaDB's SET STATEMENT variable = value FOR, which may precede any statement."""
     if not cursor.accept("SET", "STATEMENT"):
         return
@@ -83,7 +83,7 @@ def _skip_settings(cursor: Cursor) -> None:
             cursor.next()
 
 
-def _analyze(cursor: Cursor) -> StatementText:
+def _analyze(cursor: DdlCursor) -> StatementText:
     cursor.accept_any("NO_WRITE_TO_BINLOG", "LOCAL")
     if cursor.accept_any("TABLE", "TABLES"):
         return Ignored("ANALYZE TABLE")
@@ -91,7 +91,7 @@ def _analyze(cursor: Cursor) -> StatementText:
     return RowStatement(cursor.keyword() or "ANALYZE")
 
 
-def _create(cursor: Cursor) -> StatementText:
+def _create(cursor: DdlCursor) -> StatementText:
     or_replace = cursor.accept("OR", "REPLACE")
     if cursor.accept("TEMPORARY"):
         if not cursor.accept("TABLE"):
@@ -119,7 +119,7 @@ def _create(cursor: Cursor) -> StatementText:
     return AlterTable(table, (AddKey(key),))
 
 
-def _create_table(cursor: Cursor, *, or_replace: bool) -> StatementText:
+def _create_table(cursor: DdlCursor, *, or_replace: bool) -> StatementText:
     if_not_exists = cursor.if_not_exists()
     made = CreateTableText(cursor.table(), if_not_exists=if_not_exists, or_replace=or_replace)
     if cursor.accept("LIKE"):
@@ -136,7 +136,7 @@ def _create_table(cursor: Cursor, *, or_replace: bool) -> StatementText:
     return _create_table_tail(cursor, made)
 
 
-def _elements(cursor: Cursor) -> tuple[tuple[ColumnText, ...], tuple[KeyText, ...], bool]:
+def _elements(cursor: DdlCursor) -> tuple[tuple[ColumnText, ...], tuple[KeyText, ...], bool]:
     """Parse the parenthesised list of CREATE TABLE."""
     columns: list[ColumnText] = []
     keys: list[KeyText] = []
@@ -162,7 +162,7 @@ def _elements(cursor: Cursor) -> tuple[tuple[ColumnText, ...], tuple[KeyText, ..
     return tuple(required), tuple(keys), versioned
 
 
-def _create_table_tail(cursor: Cursor, made: CreateTableText) -> CreateTableText:
+def _create_table_tail(cursor: DdlCursor, made: CreateTableText) -> CreateTableText:
     options = made.options
     while not cursor.at_end:
         if cursor.accept("WITH", "SYSTEM", "VERSIONING"):
@@ -177,7 +177,7 @@ def _create_table_tail(cursor: Cursor, made: CreateTableText) -> CreateTableText
     return replace(made, options=options)
 
 
-def _skip_partitioning(cursor: Cursor) -> None:
+def _skip_partitioning(cursor: DdlCursor) -> None:
     """Skip everything up to a SELECT, which may follow."""
     while not cursor.at_end and cursor.keyword() not in ("SELECT", "AS", "IGNORE", "REPLACE"):
         if cursor.sees("("):
@@ -186,14 +186,14 @@ def _skip_partitioning(cursor: Cursor) -> None:
             cursor.next()
 
 
-def _options(cursor: Cursor) -> OptionsText:
+def _options(cursor: DdlCursor) -> OptionsText:
     options = OptionsText()
     while not cursor.at_end:
         options = parse_option(cursor, options)
     return options
 
 
-def _alter(cursor: Cursor) -> StatementText:
+def _alter(cursor: DdlCursor) -> StatementText:
     ignore = False
     while (word := cursor.keyword()) in ("ONLINE", "OFFLINE", "IGNORE"):
         ignore |= word == "IGNORE"
@@ -214,19 +214,19 @@ def _alter(cursor: Cursor) -> StatementText:
     raise cursor.surprise("what is altered")
 
 
-def _is_named(cursor: Cursor) -> bool:
+def _is_named(cursor: DdlCursor) -> bool:
     """Whether a word that may begin an option is the database's name."""
     return cursor.keyword() in ("ENCRYPTION", "READ", "CHARSET") and cursor.keyword(1) in ("CHARACTER", "CHARSET", "DEFAULT", "COLLATE")
 
 
-def skip_wait(cursor: Cursor) -> None:
+def skip_wait(cursor: DdlCursor) -> None:
     if cursor.accept("WAIT"):
         cursor.number()
     else:
         cursor.accept("NOWAIT")
 
 
-def _drop(cursor: Cursor) -> StatementText:
+def _drop(cursor: DdlCursor) -> StatementText:
     if cursor.accept("TEMPORARY"):
         return Ignored("DROP TEMPORARY")
     if cursor.accept_any("TABLE", "TABLES"):
@@ -251,14 +251,14 @@ def _drop(cursor: Cursor) -> StatementText:
     raise cursor.surprise("what is dropped")
 
 
-def _tables(cursor: Cursor) -> tuple[TableName, ...]:
+def _tables(cursor: DdlCursor) -> tuple[TableName, ...]:
     tables = [cursor.table()]
     while cursor.accept_sign(","):
         tables.append(cursor.table())
     return tuple(tables)
 
 
-def _rename(cursor: Cursor) -> StatementText:
+def _rename(cursor: DdlCursor) -> StatementText:
     if cursor.keyword() == "USER":
         return Ignored("RENAME USER")
     if not cursor.accept_any("TABLE", "TABLES"):
@@ -274,7 +274,7 @@ def _rename(cursor: Cursor) -> StatementText:
             return RenameTables(tuple(pairs), if_exists)
 
 
-def _truncate(cursor: Cursor) -> StatementText:
+def _truncate(cursor: DdlCursor) -> StatementText:
     cursor.accept("TABLE")
     table = cursor.table()
     skip_wait(cursor)

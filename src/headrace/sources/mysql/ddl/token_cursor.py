@@ -6,10 +6,10 @@ from typing import Final
 
 from headrace.model.schema import TableName
 from headrace.sources.mysql.ddl.dialect import Dialect
-from headrace.sources.mysql.ddl.lexer import Form, NotUnderstood, Token, tokenize
+from headrace.sources.mysql.ddl.lexer import DdlToken, DdlTokenKind, NotUnderstood, tokenize
 
 
-class Cursor:
+class DdlCursor:
     """Walks the tokens of one statement, forwards only."""
 
     def __init__(self, text: str, database: str, dialect: Dialect, sql_mode: int) -> None:
@@ -17,13 +17,13 @@ class Cursor:
         self._tokens = tokenize(text, dialect, sql_mode)
         self._at = 0
 
-    def peek(self, ahead: int = 0) -> Token:
+    def peek(self, ahead: int = 0) -> DdlToken:
         return self._tokens[min(self._at + ahead, len(self._tokens) - 1)]
 
     def keyword(self, ahead: int = 0) -> str:
         return self.peek(ahead).keyword
 
-    def next(self) -> Token:
+    def next(self) -> DdlToken:
         token = self.peek()
         self._at += 1
         return token
@@ -53,7 +53,7 @@ class Cursor:
 
     def sees(self, sign: str, ahead: int = 0) -> bool:
         token = self.peek(ahead)
-        return token.form is Form.SIGN and token.text == sign
+        return token.form is DdlTokenKind.SIGN and token.text == sign
 
     def accept_sign(self, sign: str) -> bool:
         if self.sees(sign):
@@ -71,7 +71,7 @@ class Cursor:
         ahead = 0
         while self.sees(";", ahead):
             ahead += 1
-        return self.peek(ahead).form is Form.END
+        return self.peek(ahead).form is DdlTokenKind.END
 
     @property
     def at_stop(self) -> bool:
@@ -81,14 +81,14 @@ class Cursor:
     def name(self) -> str:
         """Parse a name of anything but a table."""
         token = self.next()
-        if token.form not in (Form.WORD, Form.NAME):
+        if token.form not in (DdlTokenKind.WORD, DdlTokenKind.NAME):
             self._at -= 1
             raise self.surprise("a name")
         return token.text
 
     def value_name(self) -> str:
         """Parse a name that may be written as a string: character sets, collations, engines."""
-        if self.peek().form is Form.STRING:
+        if self.peek().form is DdlTokenKind.STRING:
             return self.next().text
         return self.name()
 
@@ -110,16 +110,16 @@ class Cursor:
 
     def string(self) -> str:
         """Parse a string, or several adjacent ones."""
-        if self.peek().form is not Form.STRING:
+        if self.peek().form is not DdlTokenKind.STRING:
             raise self.surprise("a string")
         parts = []
-        while self.peek().form is Form.STRING:
+        while self.peek().form is DdlTokenKind.STRING:
             parts.append(self.next().text)
         return "".join(parts)
 
     def number(self) -> int:
         token = self.next()
-        if token.form is not Form.NUMBER or not token.text.isdecimal():
+        if token.form is not DdlTokenKind.NUMBER or not token.text.isdecimal():
             self._at -= 1
             raise self.surprise("a number")
         return int(token.text)
@@ -131,9 +131,9 @@ class Cursor:
         depth = 1
         while depth:
             token = self.next()
-            if token.form is Form.END:
+            if token.form is DdlTokenKind.END:
                 raise self.surprise(")")
-            if token.form is Form.SIGN:
+            if token.form is DdlTokenKind.SIGN:
                 depth += {"(": 1, ")": -1}.get(token.text, 0)
         return self.text[start : self._tokens[self._at - 1].start]
 
@@ -148,7 +148,7 @@ class Cursor:
     def skip_all(self) -> None:
         self._at = len(self._tokens) - 1
 
-    def text_since(self, start: Token) -> str:
+    def text_since(self, start: DdlToken) -> str:
         """Return the text from a token up to here."""
         return self.text[start.start : self._tokens[self._at - 1].end]
 
@@ -160,7 +160,7 @@ class Cursor:
 
     def surprise(self, expected: str) -> NotUnderstood:
         token = self.peek()
-        found = "the end" if token.form is Form.END else repr(self.text[token.start : token.start + _SHOWN])
+        found = "the end" if token.form is DdlTokenKind.END else repr(self.text[token.start : token.start + _SHOWN])
         return NotUnderstood(f"{expected} was expected, not {found}")
 
 

@@ -96,11 +96,11 @@ def _capture(connection: Connection[Any], address: MySQLAddress, names: list[Tab
         name = TableName(database, table)
         if name in columns:
             columns[name].append(_column(name, _Described(*row), mariadb))
-    parts: dict[TableName, dict[str, list[_Part]]] = {name: {} for name in names}
+    parts: dict[TableName, dict[str, list[_IndexPart]]] = {name: {} for name in names}
     for database, table, index, *part in query(connection, address, _INDEXES, databases):
         name = TableName(database, table)
         if name in parts:
-            parts[name].setdefault(index, []).append(_Part(*part))
+            parts[name].setdefault(index, []).append(_IndexPart(*part))
     return [_table(name, columns[name], parts[name], *details[name]) for name in names if columns[name]]
 
 
@@ -128,7 +128,7 @@ class _Described:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _IndexPart:
     """A row of `information_schema.statistics`; an empty column means an expression."""
 
     column: str | None
@@ -137,14 +137,14 @@ class _Part:
 
 
 def _table(
-    name: TableName, columns: list[Column], indexes: dict[str, list[_Part]], collation: str | None, comment: str | None
+    name: TableName, columns: list[Column], indexes: dict[str, list[_IndexPart]], collation: str | None, comment: str | None
 ) -> TableSchema:
     key = tuple(part.column for part in indexes.get("PRIMARY", ()) if part.column is not None)
     others = tuple(_index(index, indexes[index]) for index in sorted(indexes) if index != "PRIMARY")
     return TableSchema(name, tuple(columns), key, others, charset_of(collation or ""), comment or "")
 
 
-def _index(name: str, parts: list[_Part]) -> Index:
+def _index(name: str, parts: list[_IndexPart]) -> Index:
     columns = tuple(part.column for part in parts if part.column is not None)
     whole = len(columns) == len(parts) and all(part.prefix is None for part in parts)
     return Index(name, columns, not parts[0].non_unique, whole)

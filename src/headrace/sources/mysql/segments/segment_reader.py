@@ -25,7 +25,7 @@ from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.rows.row_decoder import RowDecoder
 from headrace.sources.mysql.segments.event_expander import EventBuffer, EventExpander, InsertedRange, SkippedRange, map_plain
 from headrace.sources.mysql.segments.skipped_events import event_place
-from headrace.sources.mysql.segments.table_read_plan import TableCatalog
+from headrace.sources.mysql.segments.table_read_plan import ReadCatalog
 from headrace.sources.mysql.segments.transaction_labels import OpenTransaction, TransactionLabels
 from headrace.sources.mysql.server.position import file_number
 
@@ -84,19 +84,19 @@ class Segment:
             yield map_plain(self.path, self.file, self.start, self.end, self.checksum, self.shift)
 
 
-def read_segment(segment: Segment, catalog: TableCatalog) -> Iterator[ChangeBlock]:
+def read_segment(segment: Segment, catalog: ReadCatalog) -> Iterator[ChangeBlock]:
     """Yield the blocks of a segment, table by table within each window."""
     if segment.start == segment.end:
         return
-    walk = _Walk(segment, catalog)
+    walk = _SegmentPass(segment, catalog)
     for piece in segment.pieces():
         yield from walk.blocks(piece)
 
 
-class _Walk:
+class _SegmentPass:
     """One pass over a segment."""
 
-    def __init__(self, segment: Segment, catalog: TableCatalog) -> None:
+    def __init__(self, segment: Segment, catalog: ReadCatalog) -> None:
         self._segment, self._catalog = segment, catalog
         self._has_skipped_starts = any(plan.skip_before is not None for plan in catalog.tables.values())
         self._version_base = pack_version(segment.epoch, file_number(segment.file), 0)

@@ -30,7 +30,7 @@ class TableReadPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class TableCatalog:
+class ReadCatalog:
     """The tables that one pass over a segment reads."""
 
     tables: Mapping[TableName, TableReadPlan]

@@ -112,7 +112,7 @@ SELECT column_name, character_set_name, collation_name FROM information_schema.c
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _KeyRange:
     """Keys from `low` to `high`, both of which exist."""
 
     low: Key
@@ -135,15 +135,15 @@ class _Splitter:
         self._expressions = ", ".join(expression for column in self._columns for expression in column.expressions)
         self._explain = "EXPLAIN" if is_mariadb(connection) else "EXPLAIN FORMAT=TRADITIONAL"
 
-    def parts(self, rows: int, chunk_rows: int) -> list[_Part]:
+    def parts(self, rows: int, chunk_rows: int) -> list[_KeyRange]:
         """Return parts of at most a fraction of a chunk each, in key order; larger ones where splitting does not help."""
         low, high = self._seek("", descending=False), self._seek("", descending=True)
         if low is None or high is None:
             return []
         limit = max(chunk_rows // _PARTS_PER_CHUNK, 1)
         splits_left = _SPARE_SPLITS + 4 * _PARTS_PER_CHUNK * rows // chunk_rows
-        done: list[_Part] = []
-        heap = [(-rows, (), _Part(low, high, rows))]
+        done: list[_KeyRange] = []
+        heap = [(-rows, (), _KeyRange(low, high, rows))]
         while heap:
             _, _, part = heapq.heappop(heap)
             halves = self._split(part) if part.estimate > limit and splits_left > 0 and part.fruitless < _FRUITLESS_SPLITS else ()
@@ -154,14 +154,14 @@ class _Splitter:
                 heapq.heappush(heap, (-half.estimate, half.path, half))  # type: ignore[misc]
         return sorted(done, key=lambda part: part.path)
 
-    def _split(self, part: _Part) -> tuple[_Part, ...]:
+    def _split(self, part: _KeyRange) -> tuple[_KeyRange, ...]:
         """Return two parts, or none if no second key is found."""
         at = next((i for i, pair in enumerate(zip(part.low, part.high, strict=True)) if pair[0] != pair[1]), None)
         if at is None:
             return ()
         column, low, high = self._columns[at], part.low[at], part.high[at]
         same = [f"{self._columns[i].name} = {self._columns[i].literal(part.high[i])}" for i in range(at)]
-        best: tuple[_Part, ...] = ()
+        best: tuple[_KeyRange, ...] = ()
         for guess in (*column.guesses(low, high), column.literal(high)):
             inside = [f"{column.name} >= {guess}", f"{column.name} > {column.literal(low)}", f"{column.name} <= {column.literal(high)}"]
             right = self._seek(" AND ".join([*same, *inside]), descending=False)
@@ -177,12 +177,12 @@ class _Splitter:
                 break
         return best
 
-    def _halves(self, part: _Part, left: Key, right: Key) -> tuple[_Part, ...]:
+    def _halves(self, part: _KeyRange, left: Key, right: Key) -> tuple[_KeyRange, ...]:
         estimates = self._estimate(part.low, left), self._estimate(right, part.high)
         fruitless = part.fruitless + 1 if min(estimates) * 64 < part.estimate else 0
         return (
-            _Part(part.low, left, estimates[0], (*part.path, 0), fruitless),
-            _Part(right, part.high, estimates[1], (*part.path, 1), fruitless),
+            _KeyRange(part.low, left, estimates[0], (*part.path, 0), fruitless),
+            _KeyRange(right, part.high, estimates[1], (*part.path, 1), fruitless),
         )
 
     def _seek(self, where: str, *, descending: bool) -> Key | None:
@@ -220,7 +220,7 @@ def compare_key(columns: Sequence[KeyColumn], key: Key, strict: str, last: str) 
     return terms[0] if len(terms) == 1 else "(" + " OR ".join(f"({term})" for term in terms) + ")"
 
 
-def _join(columns: tuple[KeyColumn, ...], parts: list[_Part], chunk_rows: int) -> ChunkBounds:
+def _join(columns: tuple[KeyColumn, ...], parts: list[_KeyRange], chunk_rows: int) -> ChunkBounds:
     """Join neighbouring parts into chunks, cut at the last key of each."""
     groups: list[tuple[Key, int]] = []
     held = 0

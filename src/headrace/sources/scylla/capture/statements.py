@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 
-from headrace.cql.language.lexer import CqlCursor, TokenKind, shortened
+from headrace.cql.language.lexer import CqlCursor, CqlTokenKind, shortened
 from headrace.cql.language.terms import NULL, Markers, Parentheses, Term, read_term
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
@@ -272,9 +272,9 @@ def _plain_assignment(cursor: CqlCursor, markers: Markers, column: str) -> Assig
     """`x`, `column + x`, `column - x` or `x + column`."""
     sign = cursor.ahead(1)
     if (
-        cursor.peek.kind in (TokenKind.NAME, TokenKind.QUOTED)
+        cursor.peek.kind in (CqlTokenKind.NAME, CqlTokenKind.QUOTED)
         and cursor.peek.text == column
-        and sign.kind is TokenKind.SIGN
+        and sign.kind is CqlTokenKind.SIGN
         and sign.text in {"+", "-"}
     ):
         cursor.take()
@@ -344,7 +344,7 @@ def _relation(cursor: CqlCursor, markers: Markers) -> Relation:
     columns = tuple(cursor.names()) if is_tuple else (cursor.name(),)
     if cursor.skip_word("in"):
         operator = "IN"
-    elif cursor.peek.kind is TokenKind.SIGN and cursor.peek.text in {"=", "<", ">", "<=", ">="}:
+    elif cursor.peek.kind is CqlTokenKind.SIGN and cursor.peek.text in {"=", "<", ">", "<=", ">="}:
         operator = cursor.take().text
     else:
         raise cursor.unexpected("=, <, >, <=, >= or IN")
