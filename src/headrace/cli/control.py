@@ -306,4 +306,5 @@ def _tables(remote: HttpControl, name: str) -> list[tuple[str, TableStatus]]:
 def _verdict_line(table: TableStatus, result: VerifyResult) -> str:
     # An undecided comparison has no number of differences.
     differences = f", {result.differences:,} differences" if result.verdict != "undecided" or result.differences else ""
-    return f"{table.name}: {result.verdict}, {result.rows:,} rows{differences}"
+    excluded = f"; the filter excludes {result.excluded:,} source rows" if result.excluded else ""
+    return f"{table.name}: {result.verdict}, {result.rows:,} rows{differences}{excluded}"

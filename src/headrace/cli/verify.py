@@ -104,7 +104,7 @@ def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
 
 def _print_results(arguments: argparse.Namespace, found: Iterator[TableResult]) -> int:
     from headrace.verify.result import Verdict
-    from headrace.verify.view import overall, result_lines, results_json, summary
+    from headrace.verify.view import excluded_text, overall, result_lines, results_json, summary
 
     results: list[TableResult] = []
     for result in found:
@@ -117,7 +117,8 @@ def _print_results(arguments: argparse.Namespace, found: Iterator[TableResult]) 
     else:
         if arguments.sample:
             print_line(f"verify: a sample of {arguments.sample}, --seed {arguments.seed}")
-        print_line(f"verify: {len(results)} tables, {sum(one.comparison.rows for one in results)} rows, {summary(results)}")
+        rows = sum(one.comparison.rows for one in results)
+        print_line(f"verify: {len(results)} tables, {rows} rows, {summary(results)}{excluded_text(results)}")
     return {Verdict.EQUAL: OK, Verdict.DIFFERENT: DIFFERENT}.get(overall(results), UNDECIDED)
 
 

@@ -52,6 +52,8 @@ class VerifyResult:
     """`equal`, `different` or `undecided`; `running` while it lasts."""
     rows: int = 0
     differences: int = 0
+    excluded: int = 0
+    """Source rows that the table's filter excludes; they are not among `rows`."""
 
 
 @dataclass(frozen=True, slots=True)

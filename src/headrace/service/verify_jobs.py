@@ -70,7 +70,8 @@ def verify_pipe(spec: PipeSpec, tables: Sequence[str]) -> Iterator[TableResult]:
 def to_verify_result(result: TableResult, at: float) -> VerifyResult:
     """Convert a table's result for the status."""
     words = {Verdict.EQUAL: "equal", Verdict.DIFFERENT: "different"}
-    return VerifyResult(at, words.get(result.verdict, "undecided"), result.comparison.rows, result.comparison.total)
+    found = result.comparison
+    return VerifyResult(at, words.get(result.verdict, "undecided"), found.rows, found.total, result.excluded or 0)
 
 
 def _verify_mysql(spec: PipeSpec, known: KnownPipe, chosen: Selection) -> Iterator[TableResult]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import pyarrow as pa
 from pymysql.connections import Connection
@@ -22,11 +22,13 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.snapshot.row_digests import in_buckets, read_buckets, read_digest
 from headrace.transforms.block_transform import BlockTransformer
+from headrace.transforms.transform_plan import TransformPlan
 from headrace.verify.regions import Region
 from headrace.verify.row_compare import Comparison, compare, different_keys
-from headrace.verify.source_rows import beginning, read_rows, source_condition
+from headrace.verify.source_rows import SourceRows, beginning, read_rows, source_condition, transform_batches
 from headrace.verify.table_spec import TableComparison
 
+T = TypeVar("T")
 MOST_KEYS: Final = 100_000
 """The maximum number of rows of a region that are read."""
 _BUCKET_ROWS: Final = 400
@@ -46,6 +48,8 @@ class Findings:
     """Keys of differing rows, at most `MOST_KEYS`; whole rows if the table has no key."""
     unread: int = 0
     """Rows in differing parts that were not read."""
+    excluded: int = 0
+    """Source rows of the region that the table's filter excludes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +118,35 @@ class RegionReader(AbstractContextManager["RegionReader"]):
     def read(self, table: TableComparison, region: Region, schema: TableSchema | None = None) -> Findings:
         """Find the rows that differ by reading the region on both sides; with a narrower schema, in its columns only."""
         shown, extra = schema or table.shown, not table.keeps_deleted
-        source = pa.concat_tables([self._source_rows(table, shown, where) for where in region.wheres]).unify_dictionaries()
+        parts = [self._source_rows(table, shown, where) for where in region.wheres]
+        source = pa.concat_tables([part.rows for part in parts]).unify_dictionaries()
         if region.prefixes:
             source = beginning(source, region.prefixed, region.prefixes)
         target = self._sink_rows(table, shown, region.condition)
         comparison = compare(shown, source, target, count_extra=extra)
         most = source.num_rows + target.num_rows if comparison.total else 0
-        return _limited(comparison, different_keys(shown, source, target, most=most, extra=extra), 0)
+        keys = different_keys(shown, source, target, most=most, extra=extra)
+        return _limited(comparison, keys, 0, sum(part.excluded for part in parts))
 
-    def _source_rows(self, table: TableComparison, shown: TableSchema, where: str) -> pa.Table:
-        def scan(connection: Connection[Any]) -> pa.Table:
+    def count_source(self, plan: TransformPlan) -> tuple[int, int]:
+        """Return how many rows of a transformed table pass its filter, and how many the filter excludes."""
+        sides, shaper = self._sides, self._sides.shaper
+        assert shaper is not None
+
+        def scan(connection: Connection[Any]) -> tuple[int, int]:
+            passing = excluded = 0
+            for part in transform_batches(connection, sides.address, plan.source, "", sides.dates_read, shaper):
+                passing += part.rows.num_rows
+                excluded += part.excluded
+            return passing, excluded
+
+        return self._ask(scan)
+
+    def _source_rows(self, table: TableComparison, shown: TableSchema, where: str) -> SourceRows:
+        def scan(connection: Connection[Any]) -> SourceRows:
             sides = self._sides
-            rows = read_rows(connection, sides.address, table, shown, where, sides.dates_read, sides.shaper)
-            return self._reader.kept(table.schema, rows)
+            found = read_rows(connection, sides.address, table, shown, where, sides.dates_read, sides.shaper)
+            return found._replace(rows=self._reader.kept(table.schema, found.rows))
 
         return self._ask(scan)
 
@@ -135,7 +155,7 @@ class RegionReader(AbstractContextManager["RegionReader"]):
 
     def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
         """Return the source's rows with these keys, and perhaps others that its collation considers equal."""
-        return pa.concat_tables([self._source_rows(table, table.shown, source_condition(table, part)) for part in _parts(keys)])
+        return pa.concat_tables([self._source_rows(table, table.shown, source_condition(table, part)).rows for part in _parts(keys)])
 
     def sink_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
         """Return the sink's rows with these keys."""
@@ -163,10 +183,10 @@ class RegionReader(AbstractContextManager["RegionReader"]):
         condition = f"({region.condition}) AND {self._digests.in_buckets(table.schema, count, buckets, _names(table.digested))}"
         return Region(wheres, condition, region.estimate)
 
-    def _ask(self, question: Callable[[Connection[Any]], Any]) -> Any:
+    def _ask(self, question: Callable[[Connection[Any]], T]) -> T:
         """Query the source; reconnect if the connection was lost."""
 
-        def attempt() -> Any:
+        def attempt() -> T:
             if self._connection is None:
                 self._connection = connect(self._sides.address)
             try:
@@ -215,5 +235,5 @@ def _joined(table: TableComparison, found: Sequence[Findings], rows: int, unread
     return _limited(Comparison(rows, differences.total, differences.differences), keys, unread)
 
 
-def _limited(comparison: Comparison, keys: pa.Table, unread: int) -> Findings:
-    return Findings(comparison, keys.slice(0, MOST_KEYS), unread + max(keys.num_rows - MOST_KEYS, 0))
+def _limited(comparison: Comparison, keys: pa.Table, unread: int, excluded: int = 0) -> Findings:
+    return Findings(comparison, keys.slice(0, MOST_KEYS), unread + max(keys.num_rows - MOST_KEYS, 0), excluded)

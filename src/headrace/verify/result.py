@@ -43,6 +43,8 @@ class TableResult:
     """Rows behind that only the sink has."""
     pipe_position: str = ""
     """The pipe's position, if rows are behind."""
+    excluded: int | None = None
+    """Source rows that the table's filter excludes; they are not among the compared rows. None: there is no filter, or no row was read."""
 
     @property
     def verdict(self) -> Verdict:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,14 @@ from headrace.transforms.block_transform import BlockTransformer
 from headrace.verify.table_spec import TableComparison
 
 
+class SourceRows(NamedTuple):
+    """Rows of the source as the sink should have them."""
+
+    rows: pa.Table
+    excluded: int = 0
+    """How many rows of the same condition the table's filter excludes."""
+
+
 def read_rows(
     connection: Connection[Any],
     address: MySQLAddress,
@@ -25,17 +33,23 @@ def read_rows(
     where: str,
     zero_dates: ZeroDates,
     shaper: BlockTransformer | None,
-) -> pa.Table:
+) -> SourceRows:
     """Return the rows of an SQL condition, with the columns of `shown`."""
     if table.source is None or shaper is None:
-        return pa.Table.from_batches(scan_table(connection, address, shown, where, zero_dates=zero_dates), schema=shown.arrow_schema)
-    # Apply the transforms batch by batch: filtered rows are not held in memory.
-    made = [
-        shaper.transform_rows(table.source, pa.Table.from_batches([batch], schema=table.source.arrow_schema))
-        for batch in scan_table(connection, address, table.source, where, zero_dates=zero_dates)
-    ]
-    rows = pa.concat_tables([table.schema.arrow_schema.empty_table(), *made]).unify_dictionaries()
-    return rows.select([column.name for column in shown.columns])
+        batches = scan_table(connection, address, shown, where, zero_dates=zero_dates)
+        return SourceRows(pa.Table.from_batches(batches, schema=shown.arrow_schema))
+    made = list(transform_batches(connection, address, table.source, where, zero_dates, shaper))
+    rows = pa.concat_tables([table.schema.arrow_schema.empty_table(), *(one.rows for one in made)]).unify_dictionaries()
+    return SourceRows(rows.select([column.name for column in shown.columns]), sum(one.excluded for one in made))
+
+
+def transform_batches(
+    connection: Connection[Any], address: MySQLAddress, source: TableSchema, where: str, zero_dates: ZeroDates, shaper: BlockTransformer
+) -> Iterator[SourceRows]:
+    """Yield transformed rows batch by batch, so that excluded rows are not held in memory."""
+    for batch in scan_table(connection, address, source, where, zero_dates=zero_dates):
+        rows = shaper.transform_rows(source, pa.Table.from_batches([batch], schema=source.arrow_schema))
+        yield SourceRows(rows, batch.num_rows - rows.num_rows)
 
 
 def source_condition(table: TableComparison, keys: pa.Table) -> str:

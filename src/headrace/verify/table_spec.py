@@ -28,6 +28,8 @@ class TableComparison:
     """The source's schema, if the table is transformed: then `schema` is the transformed one, and rows are compared by value."""
     keeps_key: bool = True
     """Whether both sides have the same key values, even under other column names."""
+    has_filter: bool = False
+    """Whether a filter of the table may exclude source rows."""
 
     @cached_property
     def shown(self) -> TableSchema:
@@ -92,5 +94,7 @@ def describe(
     # The source's functions cannot compute a replaced date.
     dates = [column.name for column in schema.columns if column.kind in DATES] if zero_dates is ZeroDates.EPOCH else []
     read = tuple(name for name in dict.fromkeys((*digests.undigested(schema), *dates)) if name not in left_out)
-    source, keeps_key = (shape.source, shape.keeps_key) if shape is not None else (None, True)
-    return TableComparison(schema, read, left_out, tuple(losses.items()), layout.ignores_deletes, source, keeps_key)
+    found = TableComparison(schema, read, left_out, tuple(losses.items()), layout.ignores_deletes)
+    if shape is None:
+        return found
+    return replace(found, source=shape.source, keeps_key=shape.keeps_key, has_filter=bool(shape.filter))

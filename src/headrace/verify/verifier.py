@@ -174,6 +174,9 @@ class _Verification:
         if behind:
             return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()), pipe_position=self._stands())
         with RegionReader(self._sides) as rows_reader:
+            if shape.filter:
+                rows, excluded = rows_reader.count_source(shape)
+                return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,), excluded=excluded)
             rows = rows_reader.source_digest(TableComparison(shape.source), ("",)).rows
         return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,))
 
@@ -245,6 +248,7 @@ class _Verification:
             missing=rechecked.missing,
             extra=rechecked.extra,
             pipe_position=self._stands() if rechecked.behind else "",
+            excluded=_excluded(regions, first) if table.has_filter else None,
         )
 
     def _recheck(
@@ -341,6 +345,12 @@ def _rows(answer: Answer) -> int:
     if answer.source is not None:
         return answer.source.rows
     return answer.findings.comparison.rows if answer.findings is not None else 0
+
+
+def _excluded(regions: Sequence[Region], first: Sequence[Answer]) -> int:
+    """The number of source rows that the filter excludes. Regions of a hashed key read the same source rows, which count once."""
+    found = {region.wheres: answer.findings.excluded for region, answer in zip(regions, first, strict=True) if answer.findings}
+    return sum(found.values())
 
 
 def _most_rows(answer: Answer) -> int:

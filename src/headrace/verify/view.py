@@ -93,6 +93,8 @@ def result_lines(result: TableResult) -> list[str]:
     if result.verdict is not Verdict.EQUAL:
         text += f" ({result.verdict})"
     lines = [text]
+    if result.excluded is not None:
+        lines.append(f"  the filter excludes {result.excluded} of {found.rows + result.excluded} source rows")
     if result.repaired:
         lines.append(f"  {result.repaired} rows were different and have been repaired")
     if result.behind:
@@ -124,6 +126,12 @@ def summary(results: Sequence[TableResult]) -> str:
     parts = [f"{sure + behind - missing - extra} different", *(f"{count} {word}" for count, word in others if count)]
     pipe_position = next((result.pipe_position for result in results if result.pipe_position), "")
     return ", ".join(parts) + (f" ({pipe_position})" if pipe_position else "")
+
+
+def excluded_text(results: Sequence[TableResult]) -> str:
+    """State how many source rows the filters exclude, after a summary; empty if no table has a filter."""
+    counts = [one.excluded for one in results if one.excluded is not None]
+    return f"; filters exclude {sum(counts)} source rows" if counts else ""
 
 
 def difference_text(difference: Difference, key: tuple[str, ...]) -> str:
@@ -170,6 +178,7 @@ def _table_json(result: TableResult) -> dict[str, Any]:
         "changing": result.changing,
         "unread": result.unread,
         "repaired": result.repaired,
+        "excluded": result.excluded or 0,
         "seconds": round(result.seconds, 3),
         "notes": list(result.notes),
         "first": [

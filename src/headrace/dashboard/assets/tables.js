@@ -176,6 +176,7 @@ export class Tables {
     if (verify?.verdict === "different") text = `${show.count(verify.differences)} differ`;
     else if (verify) text = verify.verdict === "running" ? "comparing" : verify.verdict;
     setText(node.lastElementChild, text);
-    setProp(node, "title", verify ? `${show.count(verify.rows)} rows compared at ${show.clock(verify.at, this.now)}` : "not compared since the process began");
+    const excluded = verify?.excluded ? `, ${show.count(verify.excluded)} excluded by the filter,` : "";
+    setProp(node, "title", verify ? `${show.count(verify.rows)} rows compared${excluded} at ${show.clock(verify.at, this.now)}` : "not compared since the process began");
   }
 }
