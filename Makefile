@@ -33,16 +33,23 @@ demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickH
 	$(BIN)/headrace demo
 
 .PHONY: test
-test: setup ## Run all tests, on MariaDB and on Oracle MySQL, with Kafka (fetched on the first run)
+test: test-servers ## Run the fast tests: every capability on MariaDB and on Oracle MySQL, with Kafka, Debezium, Cassandra and a browser (fetched on the first run)
+	$(BIN)/python -m pytest --fast -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
+
+.PHONY: test-all
+test-all: test-servers ## Run all tests, the slow ones too
+	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
+
+.PHONY: test-servers
+test-servers: setup
 	@scripts/install-system-packages $(PYTHON) test
 	@$(BIN)/python -m testkit.servers.mariadb_plugins
 	@$(BIN)/python -m testkit.servers.mysql_fetch
 	@$(BIN)/python -m testkit.servers.maven_fetch
-	$(BIN)/python -m pytest -n $(WORKERS) --durations=15 --durations-min=1 $(ARGS)
 
 .PHONY: test-fresh
-test-fresh: ## Run make demo and make test on a bare Debian 12 and list what the set-up did not install (root; ONLY=demo or ONLY=test; ARGS="-k decode" for a part)
-	$(PYTHON) -m testkit.machine.bare_machine $(if $(ONLY),--only $(ONLY)) --arguments='$(ARGS)'
+test-fresh: ## Run make demo and make test on a bare Debian 12 and list what the set-up did not install (root; ALL=1 for make test-all; ONLY=demo or ONLY=test; ARGS="-k decode" for a part)
+	$(PYTHON) -m testkit.machine.bare_machine $(if $(ONLY),--only $(ONLY)) $(if $(ALL),--all) --arguments='$(ARGS)'
 
 .PHONY: test-scylla
 test-scylla: setup ## Run the tests of ScyllaDB's log on a ScyllaDB that you have: HOST=host:9042 or scylla://user:password@host (its keyspaces test_* are made and dropped)

@@ -24,6 +24,7 @@ from headrace.demo.private_server import PrivateServer, Setting
 from headrace.errors import HeadraceError
 from testkit.machine.distribution import Spreading, flavour_of, longest_first
 from testkit.machine.durations import DURATIONS, write_durations
+from testkit.machine.tiers import CollectedTest, collected_test
 from testkit.pipelines.embedded_access import set_password
 from testkit.servers.accounts import Account, create_replica_account
 from testkit.servers.broker import PrivateBroker
@@ -40,11 +41,18 @@ IN_SOAK = bool(os.environ.get("HEADRACE_SOAK"))
 _CQL = {"cassandra", "fresh_cassandra"}
 UNAVAILABLE = pytest.StashKey[dict[str, str]]()
 BEGAN = pytest.StashKey[float]()
+COLLECTED = pytest.StashKey[list[CollectedTest]]()
+SLOW = pytest.StashKey[int]()
+"""How many slow tests are deselected."""
 
 _quiet = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.function_scoped_fixture]
 settings.register_profile("ci", max_examples=50, derandomize=True, deadline=None, suppress_health_check=_quiet, database=None)
 settings.register_profile("thorough", parent=settings.get_profile("ci"), max_examples=1000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--fast", action="store_true", help="deselect the tests that are marked slow, as make test does")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -53,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[UNAVAILABLE] = {}
     config.stash[BEGAN] = time.time()
+    config.stash[SLOW] = 0
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
@@ -63,8 +72,15 @@ def pytest_itemcollected(item: pytest.Item) -> None:
             item.add_marker(pytest.mark.skip(reason=f"only in make soak-suites: {mark.kwargs['because']}"))
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
+    config.stash[COLLECTED] = [collected_test(item) for item in items]
+    slow = {test.nodeid for test in config.stash[COLLECTED] if not test.is_fast} if config.getoption("--fast") else set()
+    yield
+    deselected = [item for item in items if item.nodeid in slow]
+    items[:] = [item for item in items if item.nodeid not in slow]
+    config.hook.pytest_deselected(items=deselected)
+    config.stash[SLOW] = len(deselected)
     if hasattr(config, "workerinput"):
         longest_first(items)
 
@@ -77,20 +93,33 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Spreading:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workeroutput"):
         session.config.workeroutput["unavailable"] = session.config.stash[UNAVAILABLE]
+        session.config.workeroutput["slow"] = session.config.stash[SLOW]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     """What a process of a run that is spread over several could not have is told at the end of the whole."""
-    node.config.stash[UNAVAILABLE].update(getattr(node, "workeroutput", {}).get("unavailable", {}))
+    output = getattr(node, "workeroutput", {})
+    node.config.stash[UNAVAILABLE].update(output.get("unavailable", {}))
+    node.config.stash[SLOW] = max(node.config.stash[SLOW], output.get("slow", 0))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     write_durations(terminalreporter.stats, DURATIONS)
     for part, reason in config.stash[UNAVAILABLE].items():
         terminalreporter.write_line(f"NOT TESTED with {part}: it cannot be had here: {reason}", red=True, bold=True)
+    if slow := config.stash[SLOW]:
+        terminalreporter.write_line(f"{slow} slow tests are deselected: make test-all runs them", yellow=True, bold=True)
     if kept := kept_since(config.stash[BEGAN]):
         terminalreporter.write_line(f"{kept} screenshots of the dashboard are in {SCREENSHOTS}")
+
+
+@pytest.fixture(scope="session")
+def every_test(pytestconfig: pytest.Config) -> list[CollectedTest]:
+    """The tests of all files, in whatever tier."""
+    if [Path(argument).name for argument in pytestconfig.args] != pytestconfig.getini("testpaths"):
+        pytest.skip("this needs a run over all files: make test")
+    return pytestconfig.stash[COLLECTED]
 
 
 @pytest.fixture(autouse=True)

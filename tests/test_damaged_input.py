@@ -56,13 +56,16 @@ def fuzz(suite: str, flavour: str, first: int, count: int) -> dict[str, int]:
 
 @pytest.mark.timeout(PATIENCE_S + 20)
 @pytest.mark.parametrize("flavour", FLAVOURS)
-def test_a_hundred_thousand_mutations_of_a_log(flavour: str) -> None:
-    outcomes = fuzz("logs", flavour, FIRST, 100_000 * TIMES)
-    assert sum(outcomes.values()) == 100_000 * TIMES
+@pytest.mark.parametrize(
+    "count", [20_000, pytest.param(100_000, marks=pytest.mark.slow(because="test_mutations_of_a_log has 20,000 for each server"))]
+)
+def test_mutations_of_a_log(flavour: str, count: int) -> None:
+    outcomes = fuzz("logs", flavour, FIRST, count * TIMES)
+    assert sum(outcomes.values()) == count * TIMES
     # Both halves of the chain were reached: checksums that notice, and readers that must judge for themselves.
-    assert outcomes["noticed"] > 50_000
-    assert outcomes["error"] > 3_000
-    assert outcomes["rows"] > 3_000
+    assert outcomes["noticed"] > 0.5 * count
+    assert outcomes["error"] > 0.03 * count
+    assert outcomes["rows"] > 0.03 * count
 
 
 @pytest.mark.timeout(PATIENCE_S + 20)

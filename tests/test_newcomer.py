@@ -21,7 +21,17 @@ def may_live_alone() -> bool:
     return shutil.which("unshare") is not None and subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.parametrize(("document", "services"), [("README.md", ("mysql", "kafka")), ("docs/tutorial.md", ())])
+@pytest.mark.parametrize(
+    ("document", "services"),
+    [
+        ("README.md", ("mysql", "kafka")),
+        pytest.param(
+            "docs/tutorial.md",
+            (),
+            marks=pytest.mark.slow(because="test_what_is_written_works runs the README; test_what_a_reader_does_is_understood reads both"),
+        ),
+    ],
+)
 @pytest.mark.timeout(900)
 def test_what_is_written_works(document: str, services: tuple[str, ...]) -> None:
     if not may_live_alone():

@@ -275,6 +275,7 @@ def _output(command: Sequence[str]) -> str:
 def _parse(arguments: Iterable[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make test-fresh", description="make demo and make test on a bare Debian 12")
     parser.add_argument("--only", choices=("demo", "test"), help="run one of the two commands")
+    parser.add_argument("--all", action="store_true", help="run make test-all instead of make test")
     parser.add_argument("--arguments", default="", help="ARGS of make test, for pytest")
     parser.add_argument("--keep", action="store_true", help="keep the bare root for a look; its directory is printed")
     return parser.parse_args(None if arguments is None else list(arguments))
@@ -300,7 +301,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
             # Every container runtime and installer writes this line; the tests reach servers by that name.
             (machine.root / "etc/hosts").write_text("127.0.0.1 localhost\n")
             if chosen.only != "demo":
-                command = f"make -C {CLONE} test ARGS={shlex.quote(f'-rs {chosen.arguments}')}"
+                command = f"make -C {CLONE} {'test-all' if chosen.all else 'test'} ARGS={shlex.quote(f'-rs {chosen.arguments}')}"
                 codes["test"] = machine.run(command, logs / "test.log")
             return _report(machine, before, asked, codes, logs)
     except MachineError as error:

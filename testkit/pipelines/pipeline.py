@@ -36,15 +36,18 @@ class Finished:
 class Run:
     """A `headrace` process and all its descendants."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self, arguments: Sequence[str], log: Path, environment: dict[str, str] | None = None, *, lines: Path | None = None
+    ) -> None:
+        """`lines` gets the standard output; without it, `log` gets both outputs."""
         self.token = secrets.token_hex(8)
         self.log = log
-        with log.open("ab") as output:
+        with log.open("ab") as errors, (lines or log).open("ab") as output:
             self._process = subprocess.Popen(
                 [*_COMMAND, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
-                stderr=subprocess.STDOUT,
+                stderr=errors,
                 env={**os.environ, **(environment or {}), _MARK: self.token},
                 start_new_session=True,
             )

@@ -124,6 +124,12 @@ def _row(page: Page, table: str, label: str) -> str:
     return str(page.locator("#tables-body tr", has_text=table).locator(f"[data-label='{label}']").inner_text())
 
 
+@pytest.mark.slow(
+    because=(
+        "test_one_pipe_with_charts_tables_and_schema_changes, test_doings, "
+        "test_snapshots_waits_retries_and_halts_are_told; test_a_process_is_seen_and_steered has a live process"
+    ),
+)
 @pytest.mark.timeout(900)
 def test_a_live_pipe_is_seen_from_its_snapshot_to_its_resume(browser: Browser, source: PrivateServer, tmp_path: Path) -> None:
     pages = Pages(browser)

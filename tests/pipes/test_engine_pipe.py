@@ -46,6 +46,9 @@ def told(statements: tuple[str, ...]) -> list[str]:
 
 
 # One flavour: what differs between them is in the log, and the matrix reads both.
+@pytest.mark.slow(
+    because=("test_the_target_shows_what_the_source_shows without Spark; test_one_kill[CountingEngines] has engines that count"),
+)
 @pytest.mark.parametrize("flavour", ["mysql"], indirect=True)
 @pytest.mark.timeout(900)
 def test_one_pipe_fills_tables_of_every_engine(server: PrivateServer, database: str, tmp_path: Path) -> None:

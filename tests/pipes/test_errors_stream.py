@@ -84,6 +84,11 @@ def test_a_truncation_before_the_first_look_is_not_passed_over(
     assert sink_rows(client, server, database, "emptied") == source_rows(server, database, "emptied") == [(3,)]
 
 
+@pytest.mark.slow(
+    because=(
+        "test_a_pipe_that_halted_at_a_zero_date_goes_on_with_another_choice without Spark; test_definitions_that_change halts with Spark"
+    ),
+)
 def test_dates_that_do_not_exist(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
@@ -112,6 +117,12 @@ def insert_zero_date(server: PrivateServer, database: str) -> None:
     run(server, database, "SET SESSION sql_mode = ''", "INSERT INTO days VALUES (2, '0000-00-00', '2024-01-01')")
 
 
+@pytest.mark.slow(
+    because=(
+        "test_a_damaged_event_of_log_files, test_files_that_are_purged_or_renamed, without Spark; "
+        "test_definitions_that_change halts with Spark"
+    ),
+)
 @pytest.mark.soak("mysql", because="the damage of both logs is in tests/damage")
 def test_a_log_that_is_damaged_then_purged(
     fresh_server: Callable[..., PrivateServer], sink: EmbeddedServer, client: Client, tmp_path: Path
@@ -149,6 +160,7 @@ def flip_byte(server: PrivateServer, text: bytes) -> None:
         log.write(bytes([byte ^ 1]))
 
 
+@pytest.mark.slow("mysql", because="test_changes_logged_as_statements[mariadb]; test_events_rows_and_statements[mysql]")
 def test_changes_logged_as_statements(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:

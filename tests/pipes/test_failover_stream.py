@@ -34,6 +34,7 @@ def newest_epoch(pipeline: Pipeline) -> int:
         return -1
 
 
+@pytest.mark.slow(because="tests/pipes/crash/test_exactly_once.py::test_another_server_takes_over, test_who_may_take_over, without Spark")
 @pytest.mark.timeout(900)
 def test_the_replica_takes_over(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
     primary = fresh_server()

@@ -35,6 +35,9 @@ def check_refused(done: Finished, pipeline: Pipeline) -> None:
     assert asked.code == 0, asked.output
 
 
+@pytest.mark.slow(
+    because=("test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_running_pipe_notices_a_reset, without Spark"),
+)
 @pytest.mark.soak("mysql", because="test_log_identity is on both, without Spark")
 @pytest.mark.timeout(600)
 def test_a_reset_log_with_spark(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ def copy_since(server: PrivateServer, first: str, directory: Path) -> None:
             shutil.copy(path, directory)
 
 
+@pytest.mark.slow(because="test_one_kill[DirectoryLog]")
 @pytest.mark.soak("mysql", because="test_decode_fixtures reads the files of both")
 @pytest.mark.timeout(900)
 def test_copied_files_fill_the_sink(server: PrivateServer, database: str, tmp_path: Path) -> None:

@@ -92,6 +92,7 @@ def compare(client: Client, server: PrivateServer, database: str, *tables: str) 
     assert multiset(client, database, "keyless") == Counter(source_rows(server, database, "keyless"))
 
 
+@pytest.mark.slow(because="test_whole_tables, test_statements_while_tables_are_read, test_tables_come_and_go_and_come, without Spark")
 @pytest.mark.soak("mysql", because="test_schema_changes and test_kept_tables are on both, without Spark")
 @pytest.mark.timeout(900)
 def test_a_pipe_s_tables(server: PrivateServer, database: str, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:

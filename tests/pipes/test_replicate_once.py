@@ -61,6 +61,7 @@ def databases(server: PrivateServer, database: str) -> Iterator[tuple[str, str]]
         cursor.execute(f"DROP DATABASE {second}")
 
 
+@pytest.mark.slow("mysql", because="test_stop_go_on_and_catch_up[mariadb]; test_one_kill[MySqlToEmbedded] runs such a pipe")
 @pytest.mark.timeout(900)
 def test_stop_go_on_and_catch_up(
     server: PrivateServer, databases: tuple[str, str], replica_account: Account, sink: EmbeddedServer, tmp_path: Path

@@ -263,6 +263,11 @@ def test_of_pipes_that_start_at_the_same_moment_one_wins(shops: Any, client: Cli
     assert [pipe for (pipe,) in found] == [winner]
 
 
+@pytest.mark.slow(
+    because=(
+        "test_a_second_pipe_is_refused_until_the_claim_of_the_first_is_given_up, test_of_pipes_that_start_at_the_same_moment_one_wins"
+    ),
+)
 def test_a_pipe_that_runs_keeps_its_tables(source: PrivateServer, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     with source.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE own_live")

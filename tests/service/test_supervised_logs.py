@@ -60,6 +60,12 @@ def send(broker: PrivateBroker, records: list[Any]) -> None:
     broker.produce(TOPIC, [{"key": one.key, "value": one.value, "headers": list(one.headers)} for one in records])
 
 
+@pytest.mark.slow(
+    because=(
+        "test_pipes_share_a_process_and_nothing_else pauses, fails and skips; test_one_kill[DebeziumTopics] and "
+        "test_one_kill[ScyllaToEmbedded] run such pipes"
+    ),
+)
 @pytest.mark.timeout(600)
 def test_topics_and_a_log_beside_each_other(
     fresh_broker: Any, cassandra: PrivateCassandra, cql: CqlSession, keyspace: str, tmp_path: Path

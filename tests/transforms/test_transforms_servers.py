@@ -496,6 +496,7 @@ def test_a_table_that_came_meanwhile_has_the_columns_that_its_transforms_name(
     assert client.query(f"SELECT id, email FROM `{book.database}`.later FINAL").result_rows == [(1, None)]
 
 
+@pytest.mark.slow(because="test_the_sink_shows_what_the_sources_own_select_shows without Spark; test_one_kill kills")
 @pytest.mark.soak("mysql", because="the other tests are on both, without Spark")
 @pytest.mark.timeout(900)
 def test_killed_with_spark(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:

@@ -52,6 +52,7 @@ def await_batches(run: Run, pipeline: Pipeline, count: int) -> None:
 
 
 # One server: its clock is right here. The other direction is tested on both.
+@pytest.mark.slow(because="test_lag_under_load_while_the_clock_of_this_machine_is_set, test_the_clock_of_the_source_is_set")
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 @pytest.mark.timeout(600)
 def test_the_clock_of_the_pipe_is_set(
@@ -127,6 +128,7 @@ def source(flavour: str, clock: Clock, sink: EmbeddedServer, tmp_path: Path) -> 
         server.remove()
 
 
+@pytest.mark.slow("mysql", because="test_the_clock_of_the_source_is_set[mariadb]")
 @pytest.mark.timeout(600)
 def test_the_clock_of_the_source_is_set(source: ClockedSource, clock: Clock) -> None:
     """In the middle of a log file, and before a rotation, whose file is created earlier than the one before it."""

@@ -25,6 +25,7 @@ pytestmark = pytest.mark.scaled
 MOMENTS = ("any", "snapshot", "snapshot", "snapshot", "any", "planned", "written", "streaming", "written", "any")
 
 
+@pytest.mark.slow(because="test_one_kill kills such a pipe once, test_killed_at_every_block without Spark")
 @pytest.mark.soak("mysql", because="test_exactly_once kills on both, without Spark")
 @pytest.mark.timeout(900)
 def test_kill_at_any_moment(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def catch_up(run: Run, pipeline: Pipeline, server: PrivateServer) -> None:
     run.until(lambda: (pipeline.committed_position() or (0, 0)) >= end, 90)
 
 
+@pytest.mark.slow(because="test_quick_changes_and_reconnections, test_a_server_that_is_away_is_waited_for")
 @pytest.mark.soak("mysql", because="test_checksum_changes reconnects to both, the hour of make soak breaks every wire of both")
 @pytest.mark.timeout(900)
 def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:

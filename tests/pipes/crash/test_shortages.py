@@ -109,6 +109,7 @@ def test_the_state_has_no_room(shop: str, mariadb_server: PrivateServer, tmp_pat
     check_exact(pipeline, tmp_path / "sink", mariadb_server)
 
 
+@pytest.mark.slow(because="test_the_state_has_no_room; test_a_server_that_is_away_is_waited_for waits for such a sink")
 @pytest.mark.timeout(900)
 def test_an_embedded_sink_has_no_room(
     shop: str, mariadb_server: PrivateServer, tmp_path: Path, small_disk: Callable[[str, int], Path]
@@ -193,6 +194,9 @@ if "python_streaming_source_runner" in " ".join(sys.orig_argv):
 """A `sitecustomize`, which Python imports at its start: Spark gives a Python process ten seconds to connect."""
 
 
+@pytest.mark.slow(
+    because=("test_too_little_address_space, test_it_is_killed_once, test_it_is_slow, test_a_control_group_has_too_little_memory"),
+)
 @pytest.mark.timeout(900)
 def test_spark_cannot_start(shop: str, mariadb_server: PrivateServer, tmp_path: Path) -> None:
     """Too little memory, a process that is killed, one that is slow: an error or another try, and then exactly the source's rows."""

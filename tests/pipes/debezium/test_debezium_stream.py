@@ -73,6 +73,7 @@ def _sent(record: KafkaRecord) -> dict[str, Any]:
     return {"key": record.key, "value": record.value, "headers": list(record.headers)}
 
 
+@pytest.mark.slow(because="test_one_kill[DebeziumTopics]; test_what_the_server_showed_is_in_the_sink without Spark")
 def test_debezium_topics_become_tables(fresh_broker: Callable[..., PrivateBroker], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
     """Tables are made and altered, keys change, topics come, a record is no record, the broker goes and comes back, the pipe is killed."""
     story = Story(fresh_broker(), clickhouse, tmp_path)

@@ -35,6 +35,12 @@ def plain(name: str, value: Any) -> Any:
     return READ[name](value) if name in READ and value is not None else value
 
 
+@pytest.mark.slow(
+    because=(
+        "test_one_kill[MariaDbToAvro]; test_a_broker_that_is_away_is_waited_for_and_a_wrong_password_is_not; "
+        "test_killed_at_any_block without Spark"
+    ),
+)
 @pytest.mark.soak("mysql", because="test_kafka_pipe kills on both, without Spark")
 @pytest.mark.timeout(900)
 def test_killed_with_the_broker(

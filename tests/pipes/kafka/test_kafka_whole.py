@@ -49,6 +49,7 @@ class Readers:
         assert done.code == 0, done.output
 
 
+@pytest.mark.slow(because="test_one_kill[DebeziumTopics] kills such a pipe once")
 @pytest.mark.timeout(900)
 def test_debezium_to_kafka_to_clickhouse(mysql_server: PrivateServer, fresh_broker: Callable[..., PrivateBroker], tmp_path: Path) -> None:
     database = "whole_debezium"

@@ -124,6 +124,7 @@ ROWS = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i
 
 
 # One server in the normal run: the driven pipe reads both.
+@pytest.mark.slow(because="test_dropped_before_a_chunk without Spark")
 @pytest.mark.parametrize(
     ("flavour", "created"), list(product(FLAVOURS, ("same", "other"))) if SOAK else [("mysql", "other")], indirect=["flavour"]
 )

@@ -77,6 +77,7 @@ def test_tables_come_and_go_and_come(
         assert_same(client, book, ["t"])
 
 
+@pytest.mark.slow(because="test_tables_come_and_go_and_come without Spark")
 @pytest.mark.soak("mysql", because="the other tests are on both")
 def test_a_live_pipe_waits_for_the_first_table(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path

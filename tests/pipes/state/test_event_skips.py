@@ -172,6 +172,7 @@ def test_a_damaged_event_of_log_files(
     assert struct.unpack_from("<I", log, offset + 9)[0] == len(events[place]) + 4
 
 
+@pytest.mark.slow(because="test_one_record_that_is_none_is_skipped without Spark")
 @pytest.mark.timeout(900)
 def test_a_record_in_kafka_through_spark(broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path) -> None:
     """A topic with a poison record among good ones, by the commands that a user gives."""

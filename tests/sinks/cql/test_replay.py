@@ -81,6 +81,7 @@ def test_rows_of_a_snapshot_and_the_log_meet(replaying: Replaying) -> None:
         replaying.compare(history.table, list_times=False)
 
 
+@pytest.mark.slow(because="test_replayed_histories_are_the_same, test_rows_of_a_snapshot_and_the_log_meet, test_one_kill[ScyllaToCql]")
 def test_replicate_through_the_log_of_a_cluster(
     cql: CqlSession, keyspace: str, cassandra: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

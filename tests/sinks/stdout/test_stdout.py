@@ -23,7 +23,7 @@ from testkit.generators.workload import TABLES, Workload, run_transaction
 from testkit.oracles.binlogs import open_logbook
 from testkit.oracles.both_ends import source_rows
 from testkit.pipelines.local_pipeline import without_spark
-from testkit.pipelines.pipeline import PATIENCE_S
+from testkit.pipelines.pipeline import PATIENCE_S, Pipeline, Run
 
 Line = dict[str, Any]
 
@@ -136,3 +136,41 @@ def test_through_spark_into_a_reader_that_leaves(mariadb_server: PrivateServer, 
             ("delete", {"id": 2, "v": "sec\nond", "d": "-0.0000000001"}),
         ]
         cursor.execute("DROP DATABASE printed")
+
+
+@pytest.mark.timeout(600)
+def test_one_kill_of_a_printing_pipe(mariadb_server: PrivateServer, tmp_path: Path) -> None:
+    """Every process is killed while a batch is printed: the next run prints what is missing, and perhaps lines of before again."""
+    with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute("CREATE DATABASE printed_killed")
+        workload = Workload(mariadb_server, "printed_killed", 9, pause_s=0.05)
+        workload.prepare()
+        pipeline = Pipeline(mariadb_server.url("printed_killed"), "stdout:", tmp_path / "state")
+        command = ["replicate", pipeline.source, pipeline.sink, "--state", str(pipeline.state)]
+        with workload, Run(command, tmp_path / "log", lines=tmp_path / "killed").killed() as run:
+            run.until(lambda: pipeline.last_committed_batch() >= 0)
+            run.until(pipeline.batch_is_open, poll_s=0.002)
+        done = Run([*command, "--once"], tmp_path / "log", lines=tmp_path / "rest").wait()
+        assert done.code == 0, done.output
+        # The last line of the killed run may be half a line.
+        printed = (tmp_path / "killed").read_text().split("\n")[:-1] + (tmp_path / "rest").read_text().splitlines()
+        lines = [json.loads(line) for line in printed]
+        for table in TABLES:
+            assert newest_rows(lines, table) == source_rows(mariadb_server, "printed_killed", table), table
+        cursor.execute("DROP DATABASE printed_killed")
+
+
+def newest_rows(lines: Iterable[Line], table: str) -> list[tuple[Any, ...]]:
+    """The rows at the end, by someone who takes the highest version of each key."""
+    newest: dict[str, tuple[int, Line | None]] = {}
+    for line in lines:
+        if line["table"] != table or line["op"] == "schema":
+            continue
+        if line["before"] is not None:
+            former = json.dumps({name: line["before"][name] for name in line["key"]})
+            if line["version"] >= newest.get(former, (0, None))[0]:
+                newest[former] = line["version"], None
+        if line["after"] is not None and line["version"] >= newest.get(key := json.dumps(line["key"]), (0, None))[0]:
+            newest[key] = line["version"], line["after"]
+    rows = [row for _, row in newest.values() if row is not None]
+    return sorted((tuple(plain(name, value) for name, value in row.items()) for row in rows), key=repr)

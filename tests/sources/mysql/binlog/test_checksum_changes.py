@@ -140,6 +140,7 @@ def test_log_files_of_several_algorithms(book: Logbook, tmp_path: Path) -> None:
     assert replayed(found) == expected
 
 
+@pytest.mark.slow(because="test_a_live_relay_follows_every_change, test_quick_changes_and_reconnections")
 @pytest.mark.timeout(600)
 def test_a_pipe_follows_changes_while_it_runs_and_while_it_is_stopped(book: Logbook, tmp_path: Path) -> None:
     account = create_replica_account(book.server)

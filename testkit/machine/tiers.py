@@ -1,0 +1,55 @@
+"""The tiers of the tests: `make test` runs the fast tier (`pytest --fast`), `make test-all` runs the slow tests too.
+
+A test is slow by its marker, `slow(*flavours, because)`: on these flavours, or on all. `because` names the tests of the fast tier that
+prove the same; `tests/testkit/test_tiers.py` checks the names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pytest
+
+from testkit.machine.distribution import flavour_of
+
+_NAME = re.compile(r"(?:[\w/]+\.py::)?(?:\w+::)?\btest_\w+(?:\[[^\]]+\])?(?!\w*\.py)")
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedTest:
+    """A test before any selection, and the reasons of the `slow` markers that apply to it."""
+
+    nodeid: str
+    reasons: tuple[str, ...]
+
+    @property
+    def is_fast(self) -> bool:
+        return not self.reasons
+
+
+def collected_test(item: pytest.Item) -> CollectedTest:
+    """Return the tier of a test. A `slow` marker without a reason is an error."""
+    flavour, reasons = flavour_of(item.nodeid), []
+    for mark in item.iter_markers("slow"):
+        if not mark.kwargs.get("because"):
+            raise pytest.UsageError(f"{item.nodeid}: the marker slow needs because=..., the tests that remain in make test")
+        if not mark.args or flavour in mark.args:
+            reasons.append(str(mark.kwargs["because"]))
+    return CollectedTest(item.nodeid, tuple(reasons))
+
+
+def proofs(reason: str) -> list[str]:
+    """Return the tests that a reason names: `test_name`, `test_name[case]` or `tests/path.py::test_name`."""
+    return _NAME.findall(reason)
+
+
+def remaining(proof: str, tests: Iterable[CollectedTest]) -> list[str]:
+    """Return the fast tests that a proof means."""
+    return [test.nodeid for test in tests if test.is_fast and _means(proof, test.nodeid)]
+
+
+def _means(proof: str, nodeid: str) -> bool:
+    tested = nodeid if "[" in proof else nodeid.partition("[")[0]
+    return tested == proof or tested.endswith(f"::{proof}")

@@ -1,0 +1,71 @@
+"""The markers `slow`: each names tests that prove the same in `make test`, and these exist and are not slow themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from testkit.machine.tiers import CollectedTest, collected_test, proofs, remaining
+
+COLLECTED = [
+    CollectedTest("tests/a.py::test_one[mariadb]", ()),
+    CollectedTest("tests/a.py::test_one[mysql]", ("test_two",)),
+    CollectedTest("tests/b.py::TestPage::test_two[1-[x]]", ()),
+    CollectedTest("tests/b.py::test_three", ("test_one",)),
+]
+
+
+def test_slow_tests_name_fast_ones(every_test: list[CollectedTest]) -> None:
+    wrong = []
+    for reason in sorted({reason for test in every_test for reason in test.reasons}):
+        named = proofs(reason)
+        wrong += [f"{reason!r} names no test"] if not named else []
+        wrong += [f"{reason!r}: {proof} is not a test of make test" for proof in named if not remaining(proof, every_test)]
+    assert wrong == []
+
+
+def test_the_fast_tier_has_both_servers_and_most_tests(every_test: list[CollectedTest]) -> None:
+    fast = [test.nodeid for test in every_test if test.is_fast]
+    assert len(fast) > 0.8 * len(every_test)
+    for flavour in ("[mariadb", "[mysql"):
+        assert sum(flavour in nodeid for nodeid in fast) > 300
+
+
+def test_reasons_are_read() -> None:
+    assert proofs("test_one[mysql] and tests/b.py::test_two kill; test_three.py does not") == ["test_one[mysql]", "tests/b.py::test_two"]
+    assert proofs("the others") == []
+
+
+@pytest.mark.parametrize(
+    ("proof", "found"),
+    [
+        ("test_one", ["tests/a.py::test_one[mariadb]"]),
+        ("test_one[mysql]", []),
+        ("test_one[mariadb]", ["tests/a.py::test_one[mariadb]"]),
+        ("tests/a.py::test_one", ["tests/a.py::test_one[mariadb]"]),
+        ("tests/b.py::test_one", []),
+        ("test_two", ["tests/b.py::TestPage::test_two[1-[x]]"]),
+        ("TestPage::test_two", ["tests/b.py::TestPage::test_two[1-[x]]"]),
+        ("test_three", []),
+        ("test_four", []),
+    ],
+)
+def test_a_proof_is_a_fast_test(proof: str, found: list[str]) -> None:
+    assert remaining(proof, COLLECTED) == found
+
+
+class Item:
+    def __init__(self, nodeid: str, *marks: pytest.MarkDecorator) -> None:
+        self.nodeid, self._marks = nodeid, marks
+
+    def iter_markers(self, name: str) -> list[pytest.Mark]:
+        assert name == "slow"
+        return [mark.mark for mark in self._marks]
+
+
+def test_a_marker_counts_on_its_flavours() -> None:
+    mark = pytest.mark.slow("mysql", because="test_one")
+    assert collected_test(Item("a::b[mysql-1]", mark)).reasons == ("test_one",)  # type: ignore[arg-type]
+    assert collected_test(Item("a::b[mariadb-1]", mark)).is_fast  # type: ignore[arg-type]
+    assert collected_test(Item("a::b")).is_fast  # type: ignore[arg-type]
+    with pytest.raises(pytest.UsageError, match=r"a::b: the marker slow needs because"):
+        collected_test(Item("a::b", pytest.mark.slow))  # type: ignore[arg-type]
