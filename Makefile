@@ -23,7 +23,7 @@ KILLS ?= 500
 
 .PHONY: help
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: setup
 setup: $(SYSTEM) $(PACKAGES) $(COMPILED) $(ARCHIVE) ## Set up the environment: system packages, .venv, compiled kernels, Java's class archive
@@ -31,6 +31,10 @@ setup: $(SYSTEM) $(PACKAGES) $(COMPILED) $(ARCHIVE) ## Set up the environment: s
 .PHONY: demo
 demo: setup ## Replicate a live shop from a private MariaDB into embedded ClickHouse and verify it (about a minute)
 	$(BIN)/headrace demo
+
+.PHONY: settings-page
+settings-page: setup ## Write the settings into the reference pages and the JSON schema
+	$(BIN)/python scripts/write-settings-page
 
 .PHONY: test
 test: test-servers ## Run the fast tests: every capability on MariaDB and on Oracle MySQL, with Kafka, Debezium, Cassandra and a browser (fetched on the first run)

@@ -24,7 +24,8 @@ from headrace.pipes.debezium.pipe import DebeziumPipe
 from headrace.pipes.debezium.topic_settings import TopicSettings, topic_pattern
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink
 from headrace.pipes.mysql.pipe import MySQLPipe
-from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import UserSettings
 
 BATCH_RECORDS = 200_000

@@ -56,7 +56,7 @@ class LocalTopicPipe:
             Selection(("*.*",), exclude),
             state,
             schema_changes=policy or SchemaPolicy(),
-            retry_timeout_s=5.0,
+            patience=5.0,
             projection=Projection(exclude=exclude_columns),
             choices=settings or {},
         )

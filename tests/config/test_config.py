@@ -16,7 +16,7 @@ from headrace.config.target_overlaps import globs_overlap
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, ZeroDates
 from headrace.service.logging.formatters import mask_secrets
-from headrace.settings.pipe_settings import SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.server.options import TargetEngine
 from headrace.sinks.kafka.messages.options import MessageFormat
@@ -79,7 +79,7 @@ def test_a_whole_file_becomes_pipes(tmp_path: Path) -> None:
     assert part.settings.selection.include == ("shop.orders",)
     assert (part.chosen.kafka.format, part.chosen.kafka.topic) == (MessageFormat.DEBEZIUM, "${db}.${table}.test")
     (part,) = events.specs
-    assert (part.source, part.topics.globs, part.topics.start) == ("kafka://k1:9092,k2:9092", ("shop.inventory.*",), "latest")
+    assert (part.source, part.topics.topics, part.topics.start) == ("kafka://k1:9092,k2:9092", ("shop.inventory.*",), "latest")
     assert part.chosen.debezium.topics == (("shop.inventory.o", "inventory.orders"),)
     (part,) = notes.specs
     assert part.source == "scylla://reader:s%C3%A9same@s1,s2:9043/app"

@@ -301,7 +301,7 @@ def test_altinitys_connector_behind_kafka(tmp_path: Path, monkeypatch: pytest.Mo
     (pipe,) = configuration.pipes
     (part,) = pipe.specs
     assert (part.source, part.sink) == ("kafka://k1:9092,k2:9092", "clickhouses://root:s3@clickhouse:8443/test")
-    assert part.topics.globs == ("SERVER5432.test.users", "SERVER5432.sbtest.sbtest1")
+    assert part.topics.topics == ("SERVER5432.test.users", "SERVER5432.sbtest.sbtest1")
     assert (part.chosen.debezium.format, part.chosen.debezium.registry) == ("avro", "http://registry:8081")
     assert part.chosen.sink.of(TableName("test", "users")).target == "people"
     assert part.settings.schema_changes.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE

@@ -18,7 +18,7 @@ from headrace.config.output.reference_page import configuration_page
 from testkit.pipelines.config_files import WHOLE, base, several
 
 DOCS = Path(__file__).parents[2] / "docs"
-STALE = "settings have changed: run scripts/write-settings-page"
+STALE = "settings have changed: run make settings-page"
 
 
 def test_the_page_and_the_schema_are_true() -> None:

@@ -20,7 +20,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.progress_view import ProgressView, TableWrites
-from headrace.pipes.spec import BuiltPipe, PipeSpec, TopicChoice
+from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.pipes.state.event_skips import EventSkips, skipped_events
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import WaitState, current_wait, use_wait_state
@@ -34,6 +34,7 @@ from headrace.service.samples import SampleHistory
 from headrace.service.status import MetricSample, PipeStage, PipeStatus
 from headrace.service.status_collector import StatusCollector
 from headrace.service.supervisor import Supervisor, _shared_spark
+from headrace.settings.pipe_keys import TopicKeys
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import ProgressStore
 from headrace.spark.runtime.worker_logs import log_marked_line
@@ -418,7 +419,7 @@ def test_pipes_of_one_process_have_one_connector_for_kafka_beside_jars_of_ones_o
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "spark-sql-kafka-0-10_2.13.jar").touch()
         settings = PipeSettings(Selection(("*.*",)), tmp_path / name, name=name)
-        spec = PipeSpec("kafka://h:1/t", "chdb:x", settings, topics=TopicChoice(jars=str(tmp_path / folder)))
+        spec = PipeSpec("kafka://h:1/t", "chdb:x", settings, topics=TopicKeys(kafka_jars=str(tmp_path / folder)))
         return ConfiguredPipe(name, (spec,))
 
     process = ProcessSettings(tmp_path, spark={"spark.jars": "mine.jar", "spark.cores.max": "4"})

@@ -193,7 +193,7 @@ def test_what_may_change_is_a_setting() -> None:
 def test_the_pages_of_settings_are_true(page: str) -> None:
     text = DOCS.with_name(f"{page}.md").read_text()
     there = text[text.index(BEGIN) : text.index(END) + len(END) + 1]
-    assert there == markdown(page), "settings have changed: run scripts/write-settings-page"
+    assert there == markdown(page), "settings have changed: run make settings-page"
 
 
 def test_sections_about_kafka() -> None:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeAlias
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from headrace.argument_secrets import KAFKA, SINK, SOURCE
 from headrace.errors import DefiniteError
-from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
 from headrace.model.schema import ZeroDates
-from headrace.sinks.clickhouse.server.url import PASSWORD_VARIABLE as SINK_PASSWORD
-from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
+from headrace.settings.dataclass_fields import TEXT_LIST, Field, Size, merge_fields, setting_fields
+from headrace.sinks.clickhouse.server.options import TableOptions
 
 if TYPE_CHECKING:
     from headrace.settings.settings_file import UserSettings
@@ -19,6 +20,8 @@ OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
 """Exit codes: success, differences found, an explained error, a comparison that could not decide."""
 CommandFunction = Callable[[argparse.Namespace], int]
 Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+_PLACEHOLDERS: Final = {Size: "N", int: "N", float: "S", TEXT_LIST: "GLOB"}
+"""The placeholder of a flag's value, by the type of the setting."""
 
 
 def add_command(subcommands: Subcommands, run: CommandFunction, name: str, text: str) -> argparse.ArgumentParser:
@@ -30,18 +33,18 @@ def add_command(subcommands: Subcommands, run: CommandFunction, name: str, text:
 
 def add_source(command: argparse.ArgumentParser, *, kafka: bool = False, scylla: bool = False, optional: bool = False) -> None:
     settings = "tls, ca, cert, key, socket, connect-timeout, read-timeout"
-    text = f"mysql://user:password@host:port/db?SETTING=VALUE (password also from {SOURCE_PASSWORD}; settings: {settings})"
+    text = f"mysql://user:password@host:port/db?SETTING=VALUE (password also from {SOURCE}; settings: {settings})"
     if kafka:
-        text += f", binlog:DIR for log files, or kafka://user:password@host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
+        text += f", binlog:DIR for log files, or kafka://user:password@host:port?PROPERTY=VALUE (password also from {KAFKA})"
     if scylla:
         text += ", or scylla://user:password@host,host:port/keyspace?SETTING=VALUE (settings: dc, consistency, tls, ca, cert, key)"
     _add_address(command, "source", text, optional)
 
 
 def add_sink(command: argparse.ArgumentParser, *, kafka: bool = False, optional: bool = False) -> None:
-    text = f"clickhouse://user:password@host:port/db (password also from {SINK_PASSWORD}), or chdb:PATH for an embedded one"
+    text = f"clickhouse://user:password@host:port/db (password also from {SINK}), or chdb:PATH for an embedded one"
     if kafka:
-        text += f", or kafka://user:password@host:port,host:port?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
+        text += f", or kafka://user:password@host:port,host:port?PROPERTY=VALUE (password also from {KAFKA})"
         text += ", or (from scylla://) cql://user:password@host,host:port/keyspace"
         text += ", stdout: to print changes (stdout:?format=json|text&colour=auto|always|never), or class:MODULE:CLASS, a producer of yours"
     _add_address(command, "sink", text, optional)
@@ -67,21 +70,40 @@ def add_tables(command: argparse.ArgumentParser) -> None:
     )
 
 
-def add_columns(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--columns",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="of these tables only these columns, as db.table.column; may be repeated",
-    )
-    command.add_argument(
-        "--exclude-columns",
-        action="append",
-        default=[],
-        metavar="GLOB",
-        help="columns to leave out, such as 'shop.users.pass*'; may be repeated",
-    )
+def add_setting_flags(command: argparse._ActionsContainer, *classes: type) -> None:
+    """Add a flag for each setting that these classes declare."""
+    for one in merge_fields(*classes).values():
+        more: dict[str, Any] = {"default": one.default, "metavar": one.flag or _PLACEHOLDERS.get(one.kind)}
+        if one.kind is bool:
+            more = {"action": "store_true"}
+        elif one.kind == TEXT_LIST:
+            more |= {"action": "append", "default": []}
+        elif isinstance(one.kind, type) and issubclass(one.kind, StrEnum):
+            more |= {"choices": [value.value for value in one.kind], "default": one.default.value}
+        elif one.kind is not str:
+            more["type"] = parse_size if one.kind is Size else one.kind
+        command.add_argument(flag_name(one.name), help=_help_text(one), **more)
+
+
+def flag_name(setting: str) -> str:
+    return f"--{setting.replace('_', '-')}"
+
+
+def _help_text(one: Field, allowed: Iterable[str] = ()) -> str:
+    """Return the description of a setting in the style of `--help`, with its default in parentheses."""
+    text = one.text.replace("`", "").removesuffix(".")
+    text = text[:1].lower() + text[1:] if text[1:2].islower() or text[1:2] == " " else text
+    values = f": {', '.join(allowed)}" if allowed else ""
+    repeated = "; may be repeated" if one.kind == TEXT_LIST else ""
+    default = "" if one.default in ("", (), False) and one.kind is not int else f" ({_format_default(one)})"
+    return f"{text}{values}{repeated}{default}".replace("%", "%%")
+
+
+def _format_default(one: Field) -> str:
+    if one.kind is Size:
+        shift = next(shift for shift in (30, 20, 10, 0) if one.default % (1 << shift) == 0)
+        return f"{one.default >> shift}{'KMG'[shift // 10 - 1] if shift else ''}"
+    return str(one.default)
 
 
 def add_verify_options(command: argparse.ArgumentParser) -> None:
@@ -131,7 +153,7 @@ def parse_spark_settings(pairs: list[str]) -> dict[str, str]:
 
 
 def add_target_settings(command: argparse.ArgumentParser) -> None:
-    """Add the settings of target tables. A flag's `dest` is the name of the setting under `[sink]`."""
+    """Add the settings of target tables."""
     group = command.add_argument_group(
         "target tables", "Kept in the state: a restart goes on with them. See docs/clickhouse.md for all settings."
     )
@@ -139,11 +161,10 @@ def add_target_settings(command: argparse.ArgumentParser) -> None:
         "--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"], [kafka], [debezium]'
     )
     group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, as in the file; may be repeated")
-    group.add_argument("--engine", metavar="ENGINE", help="replacing, collapsing, versioned or history (replacing)")
-    group.add_argument("--sort-key", metavar="KEY", help="primary, materialize, or expressions (primary)")
-    group.add_argument("--partition-by", metavar="EXPR", help="primary, or an expression (no partitions)")
-    group.add_argument("--delete-column", metavar="NAME", help="mark deletions in this column instead of _sign")
-    group.add_argument("--missing-columns", metavar="WHAT", help="add or error, when a table that is there lacks a column (error)")
+    for one in _sink_flags():
+        allowed = [value.value for value in one.kind] if isinstance(one.kind, type) and issubclass(one.kind, StrEnum) else ()
+        more: dict[str, Any] = {"action": "store_const", "const": "true"} if one.kind is bool else {"metavar": one.flag}
+        group.add_argument(flag_name(one.name), help=_help_text(one, allowed), **more)
     group.add_argument(
         "--schema-changes",
         action="append",
@@ -151,18 +172,20 @@ def add_target_settings(command: argparse.ArgumentParser) -> None:
         metavar="KIND=POLICY",
         help="apply, ignore, halt, keep or resync for a kind of schema change, such as drop_table=keep or all=halt (apply)",
     )
-    group.add_argument("--view", action="store_const", const="true", help="make a view t_current of each table's current rows")
+
+
+def _sink_flags() -> list[Field]:
+    return [one for one in setting_fields(TableOptions).values() if one.flag]
 
 
 def settings_from_flags(arguments: argparse.Namespace) -> list[UserSettings]:
     """Return the settings given by flags; later ones take precedence."""
     from headrace.settings.settings_file import parse_set_flag, parse_setting
 
-    named = ("engine", "sort_key", "partition_by", "delete_column", "missing_columns", "view")
-    given = [(name, getattr(arguments, name)) for name in named if getattr(arguments, name) is not None]
+    given = [(one.name, getattr(arguments, one.name)) for one in _sink_flags() if getattr(arguments, one.name) is not None]
     policies = [(kind.strip(), word.strip()) for kind, _, word in (pair.partition("=") for pair in arguments.schema_changes)]
     return [
-        *(parse_setting((name,), value, f"--{name.replace('_', '-')}") for name, value in given),
+        *(parse_setting((name,), value, flag_name(name)) for name, value in given),
         *(parse_setting(("schema_changes", kind), word, "--schema-changes") for kind, word in policies),
         *map(parse_set_flag, arguments.set),
     ]

@@ -16,8 +16,8 @@ from headrace.cli.flags import (
     OK,
     UNDECIDED,
     Subcommands,
-    add_columns,
     add_command,
+    add_setting_flags,
     add_sink,
     add_source,
     add_tables,
@@ -28,6 +28,7 @@ from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.model.table_selection import Selection
+from headrace.settings.pipe_keys import ColumnKeys
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.terminal_text import print_line
 
@@ -43,7 +44,7 @@ def add(subcommands: Subcommands) -> None:
     add_source(command, optional=True)
     add_sink(command, optional=True)
     add_tables(command)
-    add_columns(command)
+    add_setting_flags(command, ColumnKeys)
     add_verify_options(command)
     add_process_options(command)
 

@@ -9,16 +9,16 @@ from typing import Final
 
 from headrace.config.configuration import ProcessSettings
 from headrace.config.file_keys import (
+    PIPE_FIELDS,
     PRODUCER_FIELDS,
     SOURCE_KEYS,
     SOURCE_OPTIONS,
-    PipeKeys,
     SinkKeys,
     SourceKind,
     StdoutKeys,
-    merge_fields,
 )
-from headrace.settings.dataclass_fields import Field, setting_fields
+from headrace.settings.dataclass_fields import Field, merge_fields, setting_fields
+from headrace.settings.pipe_keys import FIXED
 from headrace.settings.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SINK
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
 from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
@@ -80,7 +80,7 @@ def list_sections() -> tuple[Section, ...]:
         *(_source(kind) for kind in SOURCE_KEYS),
         *(_sink(section) for section in _SINKS),
         Section("sinks.NAME", "a class of your own", PRODUCER_FIELDS, frozenset()),
-        Section("pipes.NAME", "", setting_fields(PipeKeys), frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
+        Section("pipes.NAME", "", PIPE_FIELDS, frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
         Section('pipes.NAME.tables."GLOB"', "ClickHouse", setting_fields(TableOptions), CHANGEABLE),
         Section('pipes.NAME.tables."GLOB"', "every sink", setting_fields(TransformOptions), frozenset()),
     )
@@ -88,7 +88,7 @@ def list_sections() -> tuple[Section, ...]:
 
 def _source(kind: SourceKind) -> Section:
     own, choices = merge_fields(*SOURCE_KEYS[kind]), SOURCE_OPTIONS.get(kind, ("", {}))[1]
-    fixed = {"columns", "exclude_columns", "zero_dates"} | DEBEZIUM_FIXED | SCYLLA_FIXED
+    fixed = FIXED | DEBEZIUM_FIXED | SCYLLA_FIXED
     return Section("sources.NAME", _KINDS[kind][0], {**own, **choices}, frozenset({**own, **choices}) - fixed, _KINDS[kind][1])
 
 

@@ -10,13 +10,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from headrace.config.check import check_spec
 from headrace.config.configuration import Configuration, ConfiguredPipe, ProcessSettings
 from headrace.config.document.document import PIPES, SINKS, SOURCES, Document
 from headrace.config.document.problems import Problems
-from headrace.config.file_keys import BinlogKeys, ColumnKeys, RelayKeys, SnapshotKeys, SourceKind, StartKeys, merge_fields
 from headrace.config.key_hints import rephrase_for_file
 from headrace.config.sections import (
     PipeSection,
@@ -34,16 +33,15 @@ from headrace.config.target_overlaps import check_target_overlaps
 from headrace.config.target_prefixes import apply_prefix
 from headrace.errors import DefiniteError
 from headrace.pipes.factory import selected
-from headrace.pipes.spec import PipeSpec, TopicChoice
-from headrace.settings.dataclass_fields import closest_match
+from headrace.pipes.spec import PipeSpec
+from headrace.settings.dataclass_fields import closest_match, select_values
+from headrace.settings.pipe_keys import TopicKeys
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import KAFKA, SINK, PlainSettings, UserSettings
 
 log = logging.getLogger("headrace")
 T = TypeVar("T")
 R = TypeVar("R")
-_DEFAULTS: Final = {name: one.default for name, one in merge_fields(ColumnKeys, StartKeys, SnapshotKeys, BinlogKeys, RelayKeys).items()}
-"""The values for sources that lack a key."""
 
 
 def resolve(document: Document, only: Sequence[str] = ()) -> Configuration:
@@ -109,7 +107,7 @@ class _PipeResolver:
     ) -> PipeSpec:
         path = (PIPES, pipe.name)
         name = f"{pipe.name}/{source.name}" if several else pipe.name
-        values = {**_DEFAULTS, **source.values}
+        values = source.values
         chosen = (
             UserSettings(pipe.schema_changes).over(UserSettings(tables)).over(UserSettings(source.chosen)).over(UserSettings(sink.chosen))
         )
@@ -130,8 +128,7 @@ class _PipeResolver:
                 # Merged sources write to the same topics on purpose.
                 shared_target=pipe.values["shared_target"] or (pipe.values["merge"] and sink.section == KAFKA),
             )
-            topics = TopicChoice.from_values(source.values) if source.kind is SourceKind.TOPICS else TopicChoice()
-            spec = PipeSpec(source.url, sink.url, settings, chosen, topics)
+            spec = PipeSpec(source.url, sink.url, settings, chosen, TopicKeys(**select_values(source.values, TopicKeys)))
             check_spec(spec)
         except DefiniteError as error:
             where = f"{self._document.place(path)}, from [sources.{source.name}] to [sinks.{sink.name}]"

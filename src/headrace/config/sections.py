@@ -38,20 +38,19 @@ from headrace.config.document.problems import Problems
 from headrace.config.document.substitution import is_secret_name, references_in
 from headrace.config.file_keys import (
     CLASS,
+    PIPE_FIELDS,
     PRODUCER_FIELDS,
     SOURCE_KEYS,
     SOURCE_OPTIONS,
     TOPIC_TABLES,
-    PipeKeys,
     SinkKeys,
     SourceKind,
     StdoutKeys,
-    merge_fields,
 )
 from headrace.config.key_catalog import sink_option_fields, sink_title, source_title
 from headrace.config.key_hints import hint_for
 from headrace.errors import DefiniteError
-from headrace.settings.dataclass_fields import setting_fields
+from headrace.settings.dataclass_fields import merge_fields, setting_fields
 from headrace.settings.settings_file import (
     KAFKA,
     PRODUCER,
@@ -219,10 +218,9 @@ def _read_producer(document: Document, name: str, raw: Mapping[str, Any], proble
 def read_pipe(document: Document, name: str, raw: Mapping[str, Any], problems: Problems) -> PipeSection:
     """`[pipes.NAME]`."""
     path = (PIPES, name)
-    own = setting_fields(PipeKeys)
-    known = _filter_known(document, path, {**own, TABLES: None, SCHEMA_CHANGES: None}, raw, problems, "[pipes.NAME]")
+    known = _filter_known(document, path, {**PIPE_FIELDS, TABLES: None, SCHEMA_CHANGES: None}, raw, problems, "[pipes.NAME]")
     settled = _resolve_references(document, path, known, problems)
-    values = parse_keys(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
+    values = parse_keys(document, path, PIPE_FIELDS, {key: value for key, value in settled.items() if key in PIPE_FIELDS}, problems)
     policies: PlainSettings = {}
     for kind, word in require_table(document, (*path, SCHEMA_CHANGES), settled.get(SCHEMA_CHANGES, {})).items():
         with problems.collect():

@@ -115,11 +115,11 @@ def _source_globs(spec: PipeSpec) -> Iterable[str]:
     include, choices = spec.settings.selection.include, spec.chosen.debezium
     if source_connector(spec.source) is not DEBEZIUM or include != ("*.*",):
         return include
-    if spec.topics.pattern or choices.topic_patterns or choices.naming is not TableNaming.TOPIC:
+    if spec.topics.topic_pattern or choices.topic_patterns or choices.naming is not TableNaming.TOPIC:
         return (f"{choices.database or '*'}.*",)
     named = [name for name in parse_kafka_url(spec.source).topic.split(",") if name]
     mapped = dict(choices.topics)
-    parts = [glob.rsplit(".", 2) for glob in (*spec.topics.globs, *named) if glob not in mapped]
+    parts = [glob.rsplit(".", 2) for glob in (*spec.topics.topics, *named) if glob not in mapped]
     return {
         *mapped.values(),
         *(f"{choices.database or part[1]}.{part[2]}" if len(part) == 3 else f"{choices.database or '*'}.*" for part in parts),

@@ -2,39 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from headrace.settings.pipe_keys import TopicKeys
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import UserSettings
 
 if TYPE_CHECKING:
     from headrace.pipes.lifecycle.base import Pipe
-
-
-@dataclass(frozen=True, slots=True)
-class TopicChoice:
-    """Of a source in Kafka: which topics, from where, and how fast."""
-
-    globs: tuple[str, ...] = ()
-    pattern: str = ""
-    start: str = "earliest"
-    max_offsets: int = 500_000
-    min_partitions: int = 0
-    jars: str = ""
-
-    @classmethod
-    def from_values(cls, values: Mapping[str, Any]) -> TopicChoice:
-        """Build the choice from keys of a pipe file, or from flags of the same names."""
-        return cls(
-            tuple(values["topics"]),
-            values["topic_pattern"],
-            values["start"],
-            values["max_offsets"],
-            values["min_partitions"],
-            values["kafka_jars"],
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +22,7 @@ class PipeSpec:
     sink: str = field(repr=False)
     settings: PipeSettings
     chosen: UserSettings = field(default_factory=UserSettings)
-    topics: TopicChoice = field(default_factory=TopicChoice)
+    topics: TopicKeys = field(default_factory=TopicKeys)
 
     @property
     def name(self) -> str:

@@ -85,8 +85,8 @@ class PipeRunner:
         enabled: bool = True,
         retry_s: float = 5.0,
     ) -> None:
-        retry_timeout_s = min(spec.settings.retry_timeout_s, _TASK_RETRY_TIMEOUT_S) if runtime.is_shared else spec.settings.retry_timeout_s
-        self.spec = replace(spec, settings=replace(spec.settings, retry_timeout_s=retry_timeout_s))
+        patience = min(spec.settings.retry_timeout_s, _TASK_RETRY_TIMEOUT_S) if runtime.is_shared else spec.settings.patience
+        self.spec = replace(spec, settings=replace(spec.settings, patience=patience))
         self.shown, self.view, self.history = shown, StatusCollector(), SampleHistory()
         self._runtime, self._build, self._retry_s = runtime, build, retry_s
         self._changed = threading.Condition()

@@ -125,7 +125,7 @@ class TopicEndProbe:
         if raw is None:
             return
         address, reached = parse_kafka_url(spec.source), KafkaPosition.from_json(raw)
-        now = query_topics(address, topic_pattern(spec.topics.globs, spec.topics.pattern, address.topic))
+        now = query_topics(address, topic_pattern(spec.topics.topics, spec.topics.topic_pattern, address.topic))
         ends = {(topic, number): end for topic, inner in now.high.offsets.items() for number, end in inner.items()}
         first = {(topic, number): low for topic, inner in now.low.offsets.items() for number, low in inner.items()}
         read = {key: reached.offsets.get(key[0], {}).get(key[1], first.get(key, 0)) for key in ends}

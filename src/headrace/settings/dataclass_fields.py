@@ -10,9 +10,10 @@ import ast
 import difflib
 import functools
 import inspect
+import itertools
 import math
 import re
-import textwrap
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, fields
 from enum import StrEnum
@@ -43,19 +44,30 @@ class Field:
     kind: Any
     """Its resolved type."""
     default: Any
-    text: str
-    """Its description: the string literal below the field."""
+    flag: str
+    """The placeholder of the value in `--help`, if the field names one (`metadata={"flag": "DIR"}`)."""
+    owner: type
+    """The class with the field."""
+
+    @property
+    def text(self) -> str:
+        """Its description: the string literal below the field, or the docstring of its type."""
+        return _field_descriptions(self.owner.__module__).get((self.owner.__name__, self.name), "") or _type_description(self.kind)
 
 
 @functools.cache
 def setting_fields(settings: type) -> dict[str, Field]:
     """Return the fields of a settings class, in order."""
-    kinds, texts = get_type_hints(settings), _field_descriptions(settings)
-    found = {}
+    kinds, found = get_type_hints(settings), {}
     for one in fields(settings):
         default = one.default if one.default is not MISSING else one.default_factory() if one.default_factory is not MISSING else None
-        found[one.name] = Field(one.name, kinds[one.name], default, texts.get(one.name, ""))
+        found[one.name] = Field(one.name, kinds[one.name], default, one.metadata.get("flag", ""), settings)
     return found
+
+
+def merge_fields(*classes: type) -> dict[str, Field]:
+    """Return the fields of all classes."""
+    return {name: one for each in classes for name, one in setting_fields(each).items()}
 
 
 def parse_value(kind: Any, raw: Any) -> Any:
@@ -95,6 +107,16 @@ def parse_value(kind: Any, raw: Any) -> Any:
     else:
         raise TypeError(f"no way to read a setting of type {kind}")
     raise InvalidValue(describe_type(kind))
+
+
+def select_values(values: Mapping[str, Any], *classes: type) -> dict[str, Any]:
+    """Return the values of the fields of these classes, with defaults for missing ones. Flags give enums as texts and tuples as lists."""
+    found = {}
+    for name, one in merge_fields(*classes).items():
+        value = values.get(name, one.default)
+        is_enum = isinstance(one.kind, type) and issubclass(one.kind, StrEnum)
+        found[name] = one.kind(value) if is_enum else tuple(value) if one.kind == TEXT_LIST else value
+    return found
 
 
 def to_plain(kind: Any, value: Any) -> Any:
@@ -149,15 +171,16 @@ def _as_text(value: Any) -> str:
     return str(int(value)) if isinstance(value, bool) else str(value)
 
 
-def _field_descriptions(settings: type) -> dict[str, str]:
-    """Return the description of each field: the string literal below it, or the docstring of its type."""
-    body = ast.parse(textwrap.dedent(inspect.getsource(settings))).body[0]
-    assert isinstance(body, ast.ClassDef)
-    found: dict[str, str] = {}
-    for line, below in zip(body.body, [*body.body[1:], None], strict=True):
-        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
-            text = below.value.value if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant) else ""
-            found[line.target.id] = " ".join(str(text).split()) or _type_description(get_type_hints(settings)[line.target.id])
+@functools.cache
+def _field_descriptions(module: str) -> dict[tuple[str, str], str]:
+    """Return the string literals below the fields of a module's classes, by class and field."""
+    found: dict[tuple[str, str], str] = {}
+    for body in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(body, ast.ClassDef):
+            for line, below in itertools.pairwise(body.body):
+                if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name) and isinstance(below, ast.Expr):
+                    text = below.value.value if isinstance(below.value, ast.Constant) else ""
+                    found[body.name, line.target.id] = " ".join(str(text).split())
     return found
 
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
-from headrace.model.schema import ZeroDates
 from headrace.model.table_selection import Selection
-from headrace.retry import DEADLINE_S
+from headrace.settings.dataclass_fields import select_values
+from headrace.settings.pipe_keys import LOG_KEYS, BinlogKeys, ColumnKeys, RelayKeys, SnapshotKeys, SnapshotMode, StartKeys, TargetKeys
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.settings.settings_file import UserSettings
-from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
 from headrace.transforms.options import Transforms
 from headrace.transforms.salts import read_salts
 
@@ -24,14 +21,6 @@ SALTS = "salts"
 """The stored option that shows whether hashes use the same salts."""
 RESHAPED_TABLES = "reshaped"
 """The stored option with tables that must be emptied before a resync because their transforms changed."""
-
-
-class SnapshotMode(StrEnum):
-    """How the rows that are there at the start come over."""
-
-    NONE = "none"
-    LOCK_FREE = "lock-free"
-    CONSISTENT = "consistent"
 
 
 def snapshot_mode_for(start_at: str, asked: SnapshotMode) -> SnapshotMode:
@@ -43,35 +32,21 @@ def snapshot_mode_for(start_at: str, asked: SnapshotMode) -> SnapshotMode:
     return SnapshotMode.NONE if start_at else asked
 
 
-@dataclass(frozen=True, slots=True)
-class PipeSettings:
+@dataclass(frozen=True)
+class PipeSettings(StartKeys, SnapshotKeys, BinlogKeys, RelayKeys, TargetKeys):
     """All settings of a pipe except its source and sink."""
 
     selection: Selection
     state: Path
     projection: Projection = field(default_factory=Projection)
     once: bool = False
-    start_at: str = ""
-    """Where to start, without a snapshot: `now`, `oldest`, `FILE:OFFSET` or a GTID set."""
-    snapshot: SnapshotMode = SnapshotMode.LOCK_FREE
     schema_changes: SchemaPolicy = field(default_factory=SchemaPolicy)
-    limits: BatchLimits = field(default_factory=BatchLimits)
-    relay_bytes: int = 1 << 30
-    relay: str = ""
-    """The directory of the relay log; empty: in the state directory. On a cluster, use a shared directory: tasks read the log there
-    instead of fetching it from the source again."""
-    chunk_rows: int = CHUNK_ROWS
-    zero_dates: ZeroDates = ZeroDates.HALT
-    retry_timeout_s: float = DEADLINE_S
-    """How long to wait for a sink that is away or busy."""
     master: str = "local[2]"
     spark: Mapping[str, str] = field(default_factory=dict)
     """More Spark settings, including those of Headrace on a cluster (`spark.headrace.*`, see docs/scaling.md)."""
     spark_log: bool = False
     name: str = ""
     """The pipe's name in the sink's bookkeeping tables; empty: the name of its state directory."""
-    shared_target: bool = False
-    """Whether the pipe may write to tables or topics that another pipe writes to."""
     choices: dict[str, Any] = field(default_factory=dict)
     """Settings of the sink and its tables in plain form (`settings_file`); stored in the state."""
     transforms: Transforms = field(init=False, repr=False)
@@ -80,21 +55,14 @@ class PipeSettings:
     @classmethod
     def from_values(cls, values: Mapping[str, Any], chosen: UserSettings, *, selection: Selection, state: Path) -> PipeSettings:
         """Build the settings of a pipe from keys of a pipe file, or from flags of the same names."""
+        columns, own = select_values(values, ColumnKeys), select_values(values, *LOG_KEYS, TargetKeys)
         return cls(
-            selection=selection,
-            state=state,
-            projection=Projection(tuple(values["columns"]), tuple(values["exclude_columns"])),
-            start_at=values["start_at"],
-            snapshot=snapshot_mode_for(values["start_at"], SnapshotMode(values["snapshot"])),
+            selection,
+            state,
+            Projection(columns["columns"], columns["exclude_columns"]),
             schema_changes=chosen.schema_changes,
-            limits=BatchLimits(values["flush_bytes"], values["flush_rows"], values["flush_seconds"]),
-            relay_bytes=values["relay_bytes"],
-            relay=values["relay"],
-            chunk_rows=values["chunk_rows"],
-            zero_dates=ZeroDates(values["zero_dates"]),
-            retry_timeout_s=values["patience"] or math.inf,
-            shared_target=values["shared_target"],
             choices=chosen.plain,
+            **{**own, "snapshot": snapshot_mode_for(own["start_at"], own["snapshot"])},
         )
 
     def __post_init__(self) -> None:

@@ -25,11 +25,11 @@ from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.mysql.pipe import MySQLPipe
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
-from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
 from headrace.sources.mysql.segments import segment_reader
 from testkit.oracles.binlogs import Logbook, Place, open_logbook
@@ -86,12 +86,12 @@ class Runs:
 
     def __call__(self, *, slots: int = 2, flush_rows: int = 0, snapshot: SnapshotMode = SnapshotMode.LOCK_FREE) -> None:
         """Replicate up to now."""
-        limits = BatchLimits(flush_rows=flush_rows, flush_seconds=0.0)
         settings = PipeSettings(
             Selection((f"{self.book.database}.*",)),
             self.state,
             once=True,
-            limits=limits,
+            flush_rows=flush_rows,
+            flush_seconds=0.0,
             snapshot=snapshot,
             chunk_rows=40,
             master=f"local[{slots}]",

@@ -32,13 +32,13 @@ from headrace.pipes.mysql.snapshot_runner import SnapshotRunner
 from headrace.pipes.state.file_progress_store import FileProgressStore
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
-from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, MessageFormat, Truncates
 from headrace.sinks.kafka.messages.writer import KafkaWriter
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
 from headrace.sources.mysql.segments import segment_reader
 from headrace.sources.mysql.snapshot import lock_free_snapshot
@@ -77,7 +77,8 @@ class Runs:
             once=True,
             start_at=start_at,
             snapshot=SnapshotMode.NONE if start_at else SnapshotMode.LOCK_FREE,
-            limits=BatchLimits(flush_rows=flush_rows, flush_seconds=0.0),
+            flush_rows=flush_rows,
+            flush_seconds=0.0,
             master=f"local[{slots}]",
             schema_changes=SchemaPolicy.from_pairs(policy),
         )
@@ -468,7 +469,7 @@ def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateSe
         tmp_path / "offline",
         once=True,
         start_at=f"{place.file}:{place.offset}",
-        limits=BatchLimits(flush_seconds=0.0),
+        flush_seconds=0.0,
     )
     BinlogFilesPipe(server.binlog_dir, sink, "sink", settings, LogView()).run()
     second = read_sent(broker, f"offline_{database}_t")

@@ -16,7 +16,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.state.resync_requests import request_resync
-from headrace.settings.pipe_settings import SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
 from testkit.generators.tables_random import Explorer, SteeredPipe
 from testkit.oracles.binlogs import open_logbook
 from testkit.oracles.both_ends import sink_client

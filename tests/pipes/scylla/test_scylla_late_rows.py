@@ -27,7 +27,8 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.runtime.checkpoint import committed_offset
 from headrace.service.status_collector import StatusCollector
-from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import UserSettings
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
@@ -90,7 +91,7 @@ class Source:
         self.captured.execute(f"INSERT INTO {self.keyspace}.t (p, c, v) VALUES ({key}, {key}, 'written {age_s} s late'){stamp}")
 
     def pipe(self, *, once: bool, snapshot: SnapshotMode = SnapshotMode.NONE, target: LogTarget | None = None) -> ScyllaPipe:
-        settings = PipeSettings(Selection((str(self.name),)), self.state, once=once, snapshot=snapshot, retry_timeout_s=30)
+        settings = PipeSettings(Selection((str(self.name),)), self.state, once=once, snapshot=snapshot, patience=30)
         cells = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.progress_store())
         return ScyllaPipe(self.session.address, self.choices, target or cells, settings, self.view)
 

@@ -29,7 +29,8 @@ from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.state.event_skips import ASKED, PASSED, RECORD, SKIPPED, request_skip, skipped_events
 from headrace.retry import retrying
 from headrace.runtime.checkpoint import committed_offset
-from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
@@ -88,9 +89,7 @@ class Source:
 
     def pipe(self, *, start_at: str = "", once: bool = True) -> ScyllaPipe:
         tables, left_out = (tuple(f"{self.keyspace}.{glob}" for glob in globs) for globs in (self.include, ("cdc_*", *self.exclude)))
-        settings = PipeSettings(
-            Selection(tables, left_out), self.state, once=once, start_at=start_at, snapshot=self.snapshot, retry_timeout_s=30
-        )
+        settings = PipeSettings(Selection(tables, left_out), self.state, once=once, start_at=start_at, snapshot=self.snapshot, patience=30)
         target = LogTarget(self.sink, "clickhouse://there/", self.sink.sink.progress_store())
         return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())
 

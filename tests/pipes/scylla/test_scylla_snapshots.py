@@ -32,7 +32,8 @@ from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.scylla.snapshot_progress import FILE, SnapshotProgress
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
-from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
@@ -89,7 +90,7 @@ class Pair:
 
     def pipe(self, snapshot_mode: SnapshotMode = SnapshotMode.LOCK_FREE, exclude: str = "cdc_*") -> ScyllaPipe:
         chosen = Selection((f"{self.keyspace}.*",), (f"{self.keyspace}.cdc_*", f"{self.keyspace}.{exclude}"))
-        settings = PipeSettings(chosen, self.state, once=True, snapshot=snapshot_mode, retry_timeout_s=30, chunk_rows=60)
+        settings = PipeSettings(chosen, self.state, once=True, snapshot=snapshot_mode, patience=30, chunk_rows=60)
         settings = replace(settings, choices={"scylla": {"kept": self.choices.kept.value}})
         target = LogTarget(self.kept, "clickhouse://there/", self.sink.sink.progress_store())
         return ScyllaPipe(self.session.address, self.choices, target, settings, LogView())

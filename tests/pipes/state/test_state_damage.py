@@ -204,7 +204,7 @@ def test_files_of_a_pipe_from_scylladb(
     captured = capture(cql, [f"{keyspace}.t", f"{keyspace}.u"], keyspace)
 
     def run(directory: Path = state, table: str = "t") -> None:
-        settings = PipeSettings(Selection((f"{keyspace}.{table}",)), directory, once=True, retry_timeout_s=30)
+        settings = PipeSettings(Selection((f"{keyspace}.{table}",)), directory, once=True, patience=30)
         target = LogTarget(cells, "clickhouse://there/", sink.progress_store())
         ScyllaPipe(cql.address, choices, target, settings, LogView()).run()
 

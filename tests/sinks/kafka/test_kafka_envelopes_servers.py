@@ -17,7 +17,6 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows import row_decoder
 from testkit.generators.workload import TABLES, Workload, run_transaction
 from testkit.oracles.binlogs import open_logbook
@@ -40,9 +39,7 @@ def test_snapshot_and_changes_are_read_back_from_the_topics(
     monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     Workload(server, database, 7).prepare()
     choices = KafkaOptions(format=MessageFormat.DEBEZIUM, prefix=PREFIX, partitions=3, schemas=schemas)
-    settings = PipeSettings(
-        Selection((f"{database}.*",)), tmp_path / "state", once=True, limits=BatchLimits(flush_seconds=0.0), master="local[2]"
-    )
+    settings = PipeSettings(Selection((f"{database}.*",)), tmp_path / "state", once=True, flush_seconds=0.0, master="local[2]")
     chance = random.Random(7)
     with open_logbook(server, database) as book, server.root_connection(database, autocommit=False) as connection:
         for _ in range(2):

@@ -49,13 +49,13 @@ def _check_sink(spec: PipeSpec) -> None:
 def _topic_settings(spec: PipeSpec) -> TopicSettings:
     from headrace.pipes.debezium.topic_settings import TopicSettings, parse_start, topic_pattern
 
-    asked = spec.topics
+    keys = spec.topics
     return TopicSettings(
-        topic_pattern(asked.globs, asked.pattern, parse_kafka_url(spec.source).topic),
-        parse_start(asked.start),
-        asked.max_offsets,
-        asked.min_partitions,
-        asked.jars,
+        topic_pattern(keys.topics, keys.topic_pattern, parse_kafka_url(spec.source).topic),
+        parse_start(keys.start),
+        keys.max_offsets,
+        keys.min_partitions,
+        keys.kafka_jars,
         spec.chosen.debezium,
     )
 
@@ -65,7 +65,7 @@ def _preflight(spec: PipeSpec) -> Sequence[Finding]:
     from headrace.pipes.debezium.topic_settings import topic_pattern
 
     address = parse_kafka_url(spec.source)
-    pattern = topic_pattern(spec.topics.globs, spec.topics.pattern, address.topic)
+    pattern = topic_pattern(spec.topics.topics, spec.topics.topic_pattern, address.topic)
     if query_topics(address, pattern).ids:
         return ()
     meaning = f"no topic matches {pattern}; a topic that is created later will be read"
@@ -75,7 +75,7 @@ def _preflight(spec: PipeSpec) -> Sequence[Finding]:
 def _spark_settings(spec: PipeSpec) -> Mapping[str, str]:
     from headrace.spark.connector import kafka_settings
 
-    return kafka_settings(spec.topics.jars)
+    return kafka_settings(spec.topics.kafka_jars)
 
 
 DEBEZIUM: Final = SourceConnector(

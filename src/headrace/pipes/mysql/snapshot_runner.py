@@ -37,7 +37,8 @@ from headrace.pipes.state.resync_requests import request_resync
 from headrace.retry import bind_context, current_wait, retrying
 from headrace.runtime.interface import STOP_TIMEOUT_S, OnSplitDone, RuntimeSession
 from headrace.runtime.tasks import Report, SplitGroup, Task
-from headrace.settings.pipe_settings import RESHAPED_TABLES, SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import RESHAPED_TABLES
 from headrace.sinks.base import BatchCommit, TableRequirements
 from headrace.sources.base import Split
 from headrace.sources.mysql.schema.information_schema import capture_schemas

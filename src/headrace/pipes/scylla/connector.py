@@ -10,7 +10,7 @@ from headrace.cql.address import PASSWORD_VARIABLES, parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.pipes.source_connector import SourceConnector
 from headrace.pipes.spec import BuiltPipe, PipeSpec
-from headrace.settings.pipe_settings import SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
 from headrace.sources.preflight import Finding
 
 if TYPE_CHECKING:

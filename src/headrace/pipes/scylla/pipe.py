@@ -35,7 +35,8 @@ from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_in, store_settings
 from headrace.retry import current_wait, pause, retrying
 from headrace.runtime.interface import LOOP_S, Runtime, RuntimeSession, WorkerStartTimeout
-from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.base import ProgressStore
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.registry import is_same_sink

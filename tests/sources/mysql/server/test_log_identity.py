@@ -27,7 +27,8 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.mysql.binlog_files_pipe import BinlogFilesPipe
 from headrace.pipes.mysql.pipe import MySQLPipe
-from headrace.settings.pipe_settings import PipeSettings, SnapshotMode
+from headrace.settings.pipe_keys import SnapshotMode
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql import failover

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from headrace.model.schema import TableName
+if TYPE_CHECKING:
+    from headrace.model.schema import TableName
 
 
 class TargetEngine(StrEnum):
@@ -140,18 +141,19 @@ class OnRefusedRow(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableOptions:
-    """Options of one table. The text under a field is its documentation for users."""
+    """Options of one table. The text under a field is its documentation for users. A field with `flag` is a flag of `headrace replicate`,
+    with this placeholder for its value."""
 
     database: str = ""
     """The target database, in which `{database}` stands for the source's; empty: that of the sink's address, else the source's own name."""
     target: str = ""
     """The target table, as `table` or `database.table`, in which `{database}` and `{table}` stand for the source's; empty: `{table}`."""
-    engine: TargetEngine = TargetEngine.REPLACING
+    engine: TargetEngine = field(default=TargetEngine.REPLACING, metadata={"flag": "ENGINE"})
     version_column: str = "_version"
     """The column with the log position of a change: the higher, the later."""
     sign_column: str = "_sign"
     """The column that is 1 for an inserted row and -1 for a deleted one."""
-    delete_column: str = ""
+    delete_column: str = field(default="", metadata={"flag": "NAME"})
     """If set, deletions are marked in this column (1, or -1 if it is signed) and there is no sign column."""
     tombstone_column: str = "_deleted"
     """Of created tables with a sign: the column, computed from it, by which `FINAL` hides deleted rows."""
@@ -161,9 +163,9 @@ class TableOptions:
     """In a history, the column with the operation: snapshot, insert, update, delete."""
     time_column: str = "_commit_time"
     """In a history, the column with the commit time."""
-    sort_key: tuple[str, ...] | str = "primary"
+    sort_key: tuple[str, ...] | str = field(default="primary", metadata={"flag": "KEY"})
     """`primary`, `materialize` (the rule of MaterializeMySQL), or expressions."""
-    partition_by: str = ""
+    partition_by: str = field(default="", metadata={"flag": "EXPR"})
     """Empty, `primary` (the rule of MaterializeMySQL), or an expression."""
     shard_by: str = ""
     """For a cluster: the expression that decides a row's shard; empty: a hash of its key."""
@@ -181,7 +183,7 @@ class TableOptions:
     """Source column to the expression by which its values expire."""
     indexes: tuple[tuple[str, str], ...] = ()
     """Skipping indexes of created tables, each with its declaration, such as `total TYPE minmax GRANULARITY 4`."""
-    missing_columns: MissingColumns = MissingColumns.ERROR
+    missing_columns: MissingColumns = field(default=MissingColumns.ERROR, metadata={"flag": "WHAT"})
     rename: tuple[tuple[str, str], ...] = ()
     """Source column to target column."""
     types: tuple[tuple[str, str], ...] = ()
@@ -204,7 +206,7 @@ class TableOptions:
     """Source columns (globs) to a codec, such as `ZSTD(3)`."""
     low_cardinality: tuple[str, ...] = ()
     """Source columns (globs) to store as LowCardinality(String) instead of String."""
-    view: bool = False
+    view: bool = field(default=False, metadata={"flag": "true"})
     """Whether a view `t_current` shows the source's rows. (Tables without a key always have it.)"""
     row_policy: bool = False
     """Whether a row policy hides deleted rows."""
@@ -240,7 +242,7 @@ class ClickHouseOptions:
         chosen = dict(self.all_tables)
         for glob, own in self.tables:
             if fnmatch.fnmatchcase(str(name), glob):
-                chosen.update({field: _laid_over(chosen.get(field), value) for field, value in own})
+                chosen.update({option: _laid_over(chosen.get(option), value) for option, value in own})
         return replace(TableOptions(), **chosen)
 
     def unmatched(self, names: Sequence[TableName]) -> tuple[str, ...]:
