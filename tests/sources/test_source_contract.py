@@ -37,7 +37,7 @@ from headrace.sources.scylla.log_tables import log_name
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.source import ScyllaSource
 from headrace.sources.scylla.stream_catalog import ServerCatalog
-from headrace.sources.scylla.window_reader import KnownLog, LogReader
+from headrace.sources.scylla.window_reader import LogReader, TableLog
 from headrace.sources.splits import decode_split, encode_split
 from testkit.oracles.binlogs import images_of, open_logbook
 from testkit.servers.accounts import Account
@@ -123,7 +123,7 @@ def scylla_case(cql: CqlSession, keyspace: str, tmp_path: Path) -> Case:
 
     start = LogStart(oldest(ServerCatalog(cql, options).generations(table.name)), 0, 0)
     source = ScyllaSource(cql.address, {table.name: start}, options, 2, tmp_path / "pace.json")
-    return Case(source, LogReader(cql.address, {table.name: KnownLog(table, 0)}, options), write, identities)
+    return Case(source, LogReader(cql.address, {table.name: TableLog(table, 0)}, options), write, identities)
 
 
 def read(case: Case, splits: Iterable[Split]) -> list[Any]:

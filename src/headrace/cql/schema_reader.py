@@ -37,7 +37,7 @@ class TableDescription:
 
     table: CqlTable
     id: UUID
-    """Changes when the table is dropped and created again."""
+    """Differs after the table is dropped and created again."""
 
 
 def schema_version(session: CqlSession) -> UUID:

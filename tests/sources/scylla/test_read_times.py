@@ -25,61 +25,61 @@ def rows_at(times: list[int]) -> pa.RecordBatch:
     )
 
 
-def unseen(looks: ReadTimes, look: int, times: list[int], written: list[int | None]) -> list[bool]:
-    found = looks.unseen(look, rows_at(times), np.array(times, np.int64), pa.array(written, pa.int64()))
+def unseen(read_times: ReadTimes, read_number: int, times: list[int], written: list[int | None]) -> list[bool]:
+    found = read_times.unseen(read_number, rows_at(times), np.array(times, np.int64), pa.array(written, pa.int64()))
     return [bool(one) for one in found]
 
 
 def test_a_row_is_unseen_if_it_was_written_after_the_read_of_its_moment() -> None:
-    looks = ReadTimes(AGES)
+    read_times = ReadTimes(AGES)
     at = 10_000
     written = [at + 1, at + 27, at + 29, at + 100, None]
-    assert unseen(looks, 0, [at * S] * 5, written) == [False, False, True, True, False]
-    assert unseen(looks, 1, [at * S] * 3, [at + 100, at + 327, at + 329]) == [False, False, True]
+    assert unseen(read_times, 0, [at * S] * 5, written) == [False, False, True, True, False]
+    assert unseen(read_times, 1, [at * S] * 3, [at + 100, at + 327, at + 329]) == [False, False, True]
 
 
 def test_what_was_written_before_the_beginning_is_known_without_the_log() -> None:
-    looks = ReadTimes(AGES, 20_000 * S)
+    read_times = ReadTimes(AGES, 20_000 * S)
     # The first read has seen nothing of moments before the beginning: what was written to them since is unseen, however soon.
-    assert unseen(looks, 0, [19_990 * S] * 3, [19_995, 20_003, 30_000]) == [False, True, True]
+    assert unseen(read_times, 0, [19_990 * S] * 3, [19_995, 20_003, 30_000]) == [False, True, True]
     # Further reads begin the look-back window before; what is older still is read by none.
-    assert unseen(looks, 2, [17_000 * S] * 3, [20_000, 20_500, 20_700]) == [False, False, True]
-    assert unseen(looks, 2, [16_000 * S] * 3, [19_997, 20_003, 20_700]) == [False, True, True]
+    assert unseen(read_times, 2, [17_000 * S] * 3, [20_000, 20_500, 20_700]) == [False, False, True]
+    assert unseen(read_times, 2, [16_000 * S] * 3, [19_997, 20_003, 20_700]) == [False, True, True]
 
 
 def test_reads_that_are_late_after_a_restart_have_seen_what_was_written_meanwhile() -> None:
     record = ReadTimeRecord()
     begin, stopped = StreamPosition(1, 1000 * S), StreamPosition(1, 9970 * S, 9960 * S)
     further = [StreamPosition(1, 9670 * S, 9600 * S), StreamPosition(1, 6370 * S, 6300 * S)]
-    assert not record.moved(AGES, [begin] * 3, [begin] * 3, 10_000 * S)
+    assert not record.record_reads(AGES, [begin] * 3, [begin] * 3, 10_000 * S)
     # Away for 5000 s; then the first read goes on, and the others follow.
-    assert record.moved(AGES, [stopped, *further], [StreamPosition(1, 14_970 * S, 9970 * S), *further], 15_000 * S) is False, (
+    assert record.record_reads(AGES, [stopped, *further], [StreamPosition(1, 14_970 * S, 9970 * S), *further], 15_000 * S) is False, (
         "it is punctual at its end"
     )
-    assert record.moved(AGES, [stopped, *further], [StreamPosition(1, 12_000 * S, 9970 * S), *further], 15_000 * S)
-    looks = record.known(AGES, begin.time)
-    assert unseen(looks, 0, [11_000 * S] * 2, [14_900, 15_010]) == [False, True]
-    assert unseen(looks, 0, [9_970 * S] * 2, [9_990, 14_900]) == [False, True], "read before the pipe stopped"
+    assert record.record_reads(AGES, [stopped, *further], [StreamPosition(1, 12_000 * S, 9970 * S), *further], 15_000 * S)
+    read_times = record.to_read_times(AGES, begin.time)
+    assert unseen(read_times, 0, [11_000 * S] * 2, [14_900, 15_010]) == [False, True]
+    assert unseen(read_times, 0, [9_970 * S] * 2, [9_990, 14_900]) == [False, True], "read before the pipe stopped"
     # A further read that jumps along with the first one is noted however punctual it is.
-    assert record.moved(
+    assert record.record_reads(
         AGES, [stopped, *further], [StreamPosition(1, 14_668 * S, 9970 * S), StreamPosition(1, 14_668 * S), further[1]], 15_000 * S
     )
-    assert unseen(record.known(AGES, begin.time), 1, [11_000 * S] * 2, [14_900, 15_010]) == [False, True]
+    assert unseen(record.to_read_times(AGES, begin.time), 1, [11_000 * S] * 2, [14_900, 15_010]) == [False, True]
     assert ReadTimeRecord.from_json(record.to_json()) == record
 
 
 def test_rows_that_a_read_has_delivered_are_not_delivered_by_the_next_one() -> None:
     record = ReadTimeRecord()
-    record.known(AGES, 0)
+    record.to_read_times(AGES, 0)
     times = [10_000 * S, 10_000 * S]
     place, _ = batch_ids(rows_at(times))
     read = [StreamPosition(1, 10_000 * S, 9000 * S), StreamPosition(1, 8000 * S, 7000 * S), StreamPosition(1, 8000 * S)]
     record.remember(0, {place.hex(): 10_030}, read, read)
-    assert unseen(record.known(AGES, 0), 0, times, [10_030, 10_030]) == [False, True]
-    assert unseen(record.known(AGES, 0), 1, times, [10_400, 10_400]) == [True, True]
+    assert unseen(record.to_read_times(AGES, 0), 0, times, [10_030, 10_030]) == [False, True]
+    assert unseen(record.to_read_times(AGES, 0), 1, times, [10_400, 10_400]) == [True, True]
     assert ReadTimeRecord.from_json(record.to_json()) == record
-    record.forget(DAY, (10_031 + DAY) * S)
-    assert unseen(record.known(AGES, 0), 0, times, [10_030, 10_030]) == [True, True]
+    record.drop_expired(DAY, (10_031 + DAY) * S)
+    assert unseen(record.to_read_times(AGES, 0), 0, times, [10_030, 10_030]) == [True, True]
 
 
 @pytest.mark.parametrize("jumped", [0, 1, 2])
@@ -88,27 +88,29 @@ def test_reads_that_jump_along_with_another_have_seen_its_rows(jumped: int) -> N
     record, now, times = ReadTimeRecord(), 200_000, [1000 * S]
     before = [StreamPosition(1, 500 * S)] * 3
     after = [StreamPosition(1, 2000 * S, 500 * S), *[StreamPosition(1, 2000 * S)] * jumped, *[StreamPosition(1, 500 * S)] * (2 - jumped)]
-    record.moved(AGES, before, after, now * S)
-    looks = record.known(AGES, -1)
-    doubtful = looks.doubtful(0, rows_at(times), np.array(times, np.int64), pa.array([now - 1], pa.int64()))
-    assert list(doubtful.values()) == [now - 1]
-    record.remember(0, doubtful, before, after)
-    found = [unseen(record.known(AGES, -1), look, times, [now - 1]) for look in range(3)]
+    record.record_reads(AGES, before, after, now * S)
+    read_times = record.to_read_times(AGES, -1)
+    borderline = read_times.borderline(0, rows_at(times), np.array(times, np.int64), pa.array([now - 1], pa.int64()))
+    assert list(borderline.values()) == [now - 1]
+    record.remember(0, borderline, before, after)
+    found = [unseen(record.to_read_times(AGES, -1), read_number, times, [now - 1]) for read_number in range(3)]
     assert found == [[False]] * (1 + jumped) + [[True]] * (2 - jumped), "the other reads have not seen them yet"
 
 
 def test_a_table_that_is_copied_again_has_everything_up_to_then() -> None:
     record = ReadTimeRecord()
-    record.known(AGES, 0)
+    record.to_read_times(AGES, 0)
     times = [5000 * S, 20_000 * S]
     found, _ = batch_ids(rows_at(times))
-    record.renew(50_000 * S, {found: 49_999})
-    for look in range(3):
+    record.reset(50_000 * S, {found: 49_999})
+    for read_number in range(3):
         # Both may have been written after the copy began, as far as that can be told: an audit has found one of them before.
-        assert unseen(record.known(AGES, 10_000 * S), look, times, [49_999, 49_999]) == [False, True]
-    record.renew(50_000 * S, {})
-    for look in range(3):
-        assert unseen(record.known(AGES, 10_000 * S), look, [5000 * S, 20_000 * S] * 2, [49_000, 49_000, 50_001, 50_001]) == [
+        assert unseen(record.to_read_times(AGES, 10_000 * S), read_number, times, [49_999, 49_999]) == [False, True]
+    record.reset(50_000 * S, {})
+    for read_number in range(3):
+        assert unseen(
+            record.to_read_times(AGES, 10_000 * S), read_number, [5000 * S, 20_000 * S] * 2, [49_000, 49_000, 50_001, 50_001]
+        ) == [
             False,
             False,
             True,
@@ -118,9 +120,9 @@ def test_a_table_that_is_copied_again_has_everything_up_to_then() -> None:
 
 def test_another_number_of_reads_is_chosen_at_a_restart() -> None:
     record = ReadTimeRecord()
-    record.moved(AGES[:2], [StreamPosition(1, 0)] * 2, [StreamPosition(1, 10 * S, 0)] * 2, 90_000 * S)
-    assert unseen(record.known(AGES, -1), 2, [5 * S] * 2, [89_000, 90_001]) == [False, True]
-    assert record.known(AGES[:1], -1).last == 0
+    record.record_reads(AGES[:2], [StreamPosition(1, 0)] * 2, [StreamPosition(1, 10 * S, 0)] * 2, 90_000 * S)
+    assert unseen(record.to_read_times(AGES, -1), 2, [5 * S] * 2, [89_000, 90_001]) == [False, True]
+    assert record.to_read_times(AGES[:1], -1).last == 0
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -137,26 +139,28 @@ def test_no_row_is_lost_and_none_comes_twice_whatever_the_pipe_does(seed: int) -
     while now < 2600 * S:
         now += draw.choice((2, 2, 2, 2, 3, 40 if draw.random() < 0.3 else 2, 300 if draw.random() < 0.05 else 2)) * S
         places = list(reached)
-        for look, age in enumerate(ages):
-            limit = now - age if not look else min(now - age, reached[look - 1].time)
-            if look and reached[look].time >= reached[look - 1].time and places[look - 1].time <= now - age:
-                places[look] = StreamPosition(1, places[look - 1].time)
-            elif limit - reached[look].time > (2 if not look else 10) * S:
-                places[look] = StreamPosition(1, min(limit, reached[look].time + draw.choice((60, 240)) * S), reached[look].time)
-        record.moved(ages, reached, places, now)
-        looks = record.known(ages, -1)
-        for look, (old, new) in enumerate(zip(reached, places, strict=True)):
+        for read_number, age in enumerate(ages):
+            limit = now - age if not read_number else min(now - age, reached[read_number - 1].time)
+            if read_number and reached[read_number].time >= reached[read_number - 1].time and places[read_number - 1].time <= now - age:
+                places[read_number] = StreamPosition(1, places[read_number - 1].time)
+            elif limit - reached[read_number].time > (2 if not read_number else 10) * S:
+                places[read_number] = StreamPosition(
+                    1, min(limit, reached[read_number].time + draw.choice((60, 240)) * S), reached[read_number].time
+                )
+        record.record_reads(ages, reached, places, now)
+        read_times = record.to_read_times(ages, -1)
+        for read_number, (old, new) in enumerate(zip(reached, places, strict=True)):
             here = [(w, at) for w, at in rows if old.time < at <= new.time and w <= now] if new.since >= 0 and new != old else []
             times, written = [at for _, at in here], [w // S + draw.choice((-1, 0, 1)) for w, _ in here]
-            taken = [True] * len(here) if not look else unseen_rows(looks, look - 1, here, written)
+            taken = [True] * len(here) if not read_number else unseen_rows(read_times, read_number - 1, here, written)
             delivered += [one for one, is_taken in zip(here, taken, strict=True) if is_taken]
-            doubtful = looks.doubtful(look, batch_of(here), np.array(times, np.int64), pa.array(written, pa.int64()))
-            record.remember(look, doubtful, reached, places)
+            borderline = read_times.borderline(read_number, batch_of(here), np.array(times, np.int64), pa.array(written, pa.int64()))
+            record.remember(read_number, borderline, reached, places)
         reached = places
     assert len(delivered) == len(set(delivered)), "none comes twice"
-    looks = record.known(ages, -1)
+    read_times = record.to_read_times(ages, -1)
     missing = [one for one in rows if one not in set(delivered) and one[1] <= reached[2].time]
-    counted = unseen_rows(looks, 2, rows, [w // S for w, _ in rows])
+    counted = unseen_rows(read_times, 2, rows, [w // S for w, _ in rows])
     reported = [one for one, is_counted in zip(rows, counted, strict=True) if is_counted and one[1] <= reached[2].time]
     assert sorted(missing) == sorted(reported), "what was not delivered is counted, and nothing else"
 
@@ -172,6 +176,6 @@ def batch_of(rows: list[tuple[int, int]]) -> pa.RecordBatch:
     )
 
 
-def unseen_rows(looks: ReadTimes, look: int, rows: list[tuple[int, int]], written: list[int]) -> list[bool]:
-    found = looks.unseen(look, batch_of(rows), np.array([at for _, at in rows], np.int64), pa.array(written, pa.int64()))
+def unseen_rows(read_times: ReadTimes, read_number: int, rows: list[tuple[int, int]], written: list[int]) -> list[bool]:
+    found = read_times.unseen(read_number, batch_of(rows), np.array([at for _, at in rows], np.int64), pa.array(written, pa.int64()))
     return [bool(one) for one in found]

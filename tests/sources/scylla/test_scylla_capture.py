@@ -350,7 +350,7 @@ def test_a_log_table_s_name_that_is_used_is_refused_at_once(cql: CqlSession, key
     with pytest.raises(DefiniteError, match=rf"{keyspace}.taken has no log table"):
         capture(cql, [f"{keyspace}.taken"], keyspace, create=False)
     cql.execute(f"CREATE TABLE {keyspace}.taken_scylla_cdc_log (k int PRIMARY KEY, note text)")
-    with pytest.raises(DefiniteError, match=r"taken_scylla_cdc_log is there already and is not the log of") as raised:
+    with pytest.raises(DefiniteError, match=r"taken_scylla_cdc_log exists and is not the log of") as raised:
         capture(cql, [f"{keyspace}.taken"], keyspace)
     assert "drop that table" in raised.value.hint
     # The remedy.

@@ -35,7 +35,7 @@ from headrace.sources.scylla.splits import WindowRead, WindowSplit
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.window_feedback import write_feedback
 from headrace.sources.scylla.window_planner import WindowPlanner
-from headrace.sources.scylla.window_reader import KnownLog, LogReader
+from headrace.sources.scylla.window_reader import LogReader, TableLog
 from testkit.servers.scylla_tables import (
     Generation,
     add_generation,
@@ -124,7 +124,7 @@ class Logged:
         return self.reader(ttl, choices).read(split)
 
     def reader(self, ttl: int = 0, choices: ScyllaOptions | None = None) -> LogReader:
-        return LogReader(self.session.address, {self.name: KnownLog(self.table, ttl)}, choices or self.choices)
+        return LogReader(self.session.address, {self.name: TableLog(self.table, ttl)}, choices or self.choices)
 
     def read_all(self, until: int) -> tuple[list[Id], list[LogPosition]]:
         """All rows up to a microsecond, as batches bring them, and where the batches ended."""
@@ -193,8 +193,8 @@ def test_every_row_comes_once_through_generations_of_tablets(logged: Logged) -> 
     assert {position.places[logged.name].generation for position in ends} == {first.time, second.time}
 
 
-def only_split(logged: Logged, generation: Generation, after: int, until: int, look: int = 0) -> WindowSplit:
-    return WindowSplit((WindowRead(logged.name.database, logged.name.table, generation.time, after, until, look),), 0, 1)
+def only_split(logged: Logged, generation: Generation, after: int, until: int, read_number: int = 0) -> WindowSplit:
+    return WindowSplit((WindowRead(logged.name.database, logged.name.table, generation.time, after, until, read_number),), 0, 1)
 
 
 def test_a_batch_without_its_end_is_waited_for(logged: Logged, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ def test_rows_that_came_late_are_found_by_the_second_look(logged: Logged, caplog
     # Written now, that is long after the first look at their moments would have been.
     late = [logged.write(stream, begin + second * S, 2, ttl=86400) for second in (10, 20)]
     logged.write(other, now_us() - 50 * S, 1, ttl=86400)
-    split = only_split(logged, generation, begin, now_us(), look=1)
+    split = only_split(logged, generation, begin, now_us(), read_number=1)
     [block] = logged.blocks(split, 86400, choices)
     assert [UUID(bytes=raw) for raw in block.rows.column(TIME).to_pylist()] == [at for at in late for _ in range(2)]
     assert caplog.text.count("4 rows came later than scylla.confidence allows") == 1
@@ -275,13 +275,13 @@ def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) 
         list(logged.blocks(split))
     # Left out by its place, also where the window is looked at again.
     for again in (0, 1):
-        looked_at = only_split(logged, generation, begin, begin + 10 * S, look=again)
+        looked_at = only_split(logged, generation, begin, begin + 10 * S, read_number=again)
         assert sum(block.changes for block in replace(logged.reader(), skips=frozenset({poison.value.event})).read(looked_at)) == 10
     gone = make_generation(generation.time + 1, 1, 1)
     with pytest.raises(DefiniteError, match=r"streams of generation .* are not there any more"):
         list(logged.blocks(only_split(logged, gone, begin, begin + S)))
     forget_generation(logged.session, logged.keyspace, generation)
-    with pytest.raises(DefiniteError, match="names no generation of CDC streams") as raised:
+    with pytest.raises(DefiniteError, match="lists no generation of CDC streams") as raised:
         logged.planner(replace(logged.choices, page_rows=8))
     assert "scylla.generations=KEYSPACE" in raised.value.hint
 
@@ -297,7 +297,7 @@ def test_logs_that_are_not_what_their_tables_demand(logged: Logged, caplog: pyte
     check_tables_readable(session, chosen.logged, logged.choices)
     assert "has a column strange that its table has not" in caplog.text
     session.execute(f'ALTER TABLE {keyspace}.t_scylla_cdc_log DROP "cdc$deleted_v"')
-    with pytest.raises(DefiniteError, match=r"altered: its column cdc\$deleted_v should be boolean \(regular\), and is not there"):
+    with pytest.raises(DefiniteError, match=r"altered: its column cdc\$deleted_v should be boolean \(regular\), and is missing"):
         check_tables_readable(session, chosen.logged, logged.choices)
     session.execute(f"ALTER TABLE {keyspace}.t ADD more set<text>")
     with pytest.raises(DefiniteError, match="was altered"):

@@ -230,11 +230,11 @@ def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) 
             assert until <= cluster.time - (330 if again else 30) * S
             assert not again or until <= first[-1][2]
         reached = end
-    # Both looks cover everything, generation by generation; the second begins before the first, for rows that arrive later, and asks less
+    # Both reads cover everything, generation by generation; the second begins before the first, for rows that arrive later, and asks less
     # often.
-    for looks, begin in ((first, 9000 * S), (second, 8700 * S)):
-        assert looks[0][1] == begin
-        assert all(one[2] == other[1] for one, other in pairwise(looks))
+    for windows, begin in ((first, 9000 * S), (second, 8700 * S)):
+        assert windows[0][1] == begin
+        assert all(one[2] == other[1] for one, other in pairwise(windows))
     assert {generation for generation, _, _ in first} == {1000, 9_500_000}
     assert second[-1][2] > 10_600 * S
     assert len(second) < len(first) / 3
@@ -270,11 +270,11 @@ def test_the_look_back_window_is_read_again_at_growing_ages() -> None:
     start = LogStart(start_at([1000], 99_970 * S), DAY, 0)
     reached, found = reads(planner(cluster, {ORDERS: start}, choices), cluster, 102_000 * S)
     assert sorted(found) == [0, 1, 2, 3]
-    for look, age in enumerate((0, 60, 240, 600)):
-        assert all(one[2] == other[1] for one, other in pairwise(found[look])), "nothing is left out"
-        assert all(at - until >= (30 + age) * S for at, _, until in found[look])
-        assert found[look][-1][2] > (102_000 - 30 - age - 40) * S
-        assert not look or len(found[look]) < len(found[0]) / 3, "further reads ask less often"
+    for read_number, age in enumerate((0, 60, 240, 600)):
+        assert all(one[2] == other[1] for one, other in pairwise(found[read_number])), "nothing is left out"
+        assert all(at - until >= (30 + age) * S for at, _, until in found[read_number])
+        assert found[read_number][-1][2] > (102_000 - 30 - age - 40) * S
+        assert not read_number or len(found[read_number]) < len(found[0]) / 3, "further reads ask less often"
     assert found[0][0][1] == 99_970 * S
     assert found[1][0][1] == 99_370 * S, "rows may arrive with timestamps from before the beginning"
     # What is in offsets of release 0.9 is the first of them.

@@ -35,7 +35,7 @@ from headrace.sources.scylla.position import LogPosition
 from headrace.sources.scylla.skipped_batches import is_passed
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.window_feedback import write_feedback
-from headrace.sources.scylla.window_reader import KnownLog, LogReader
+from headrace.sources.scylla.window_reader import LogReader, TableLog
 
 _MAX_ROUNDS: Final = 5
 """How often a batch is read again because tables were altered while it was read."""
@@ -101,7 +101,7 @@ class LogBatchRunner:
 
     def task(self) -> Task:
         """Return a task that reads the tables with their current schemas."""
-        logs = {name: KnownLog(note.table, note.start.ttl, self.late.known(note)) for name, note in self.notes.tables.items()}
+        logs = {name: TableLog(note.table, note.start.ttl, self.late.known(note)) for name, note in self.notes.tables.items()}
         # A postimage shows the whole row, so no value needs a second read.
         begun = {} if self.context.targets.sink.stores_row_images else self.snapshots.progress.begun()
         reader = LogReader(self.address, logs, self.choices, begun, self.skips.pending)

@@ -59,15 +59,15 @@ class LateRowWatch:
 
     def known(self, note: TableNote) -> ReadTimes:
         """Return what a task must know of earlier reads of a table's log."""
-        return note.looks.known(read_ages(self.choices, note.start.ttl), note.start.place.time)
+        return note.read_times.to_read_times(read_ages(self.choices, note.start.ttl), note.start.place.time)
 
     def read(self, before: LogPosition, after: LogPosition) -> None:
         """Save that a batch is about to be read between two positions."""
         now, changed = self.catalog.now(), False
         for name, note in self.notes.tables.items():
             ages = read_ages(self.choices, note.start.ttl)
-            if note.looks.moved(ages, *self._places(name, before, after), now):
-                note.looks.forget(note.start.ttl, now)
+            if note.read_times.record_reads(ages, *self._places(name, before, after), now):
+                note.read_times.drop_expired(note.start.ttl, now)
                 changed = True
             audit = after.rereads.get((name, AUDIT))
             if audit is not None and audit.since >= 0 and before.rereads.get((name, AUDIT), audit).since < 0:
@@ -83,12 +83,12 @@ class LateRowWatch:
         for report in reports:
             if report.kind == "done":
                 said = json.loads(report.detail)
-                for label, places in said["doubtful"].items():
-                    name, look = parse_label(label)
+                for label, places in said["borderline"].items():
+                    name, read_number = parse_label(label)
                     if places:
                         note = self.notes.tables[name]
-                        note.looks.remember(look, places, *self._places(name, before, after))
-                        note.looks.forget(note.start.ttl, self.catalog.now())
+                        note.read_times.remember(read_number, places, *self._places(name, before, after))
+                        note.read_times.drop_expired(note.start.ttl, self.catalog.now())
                         changed = True
                 for label, found in said["late"].items():
                     audited = True
@@ -107,7 +107,7 @@ class LateRowWatch:
         """Reset a table that is about to be read again: all that was written up to now will be in the sink."""
         note = self.notes.tables[name]
         known = {place.id: written for text, (_, written) in note.late.places.items() if (place := BatchPosition.parse(text)) is not None}
-        note.looks.renew(self.catalog.now(), known)
+        note.read_times.reset(self.catalog.now(), known)
         note.late = LateNote()
         self.notes.save()
         if self.errors is not None:

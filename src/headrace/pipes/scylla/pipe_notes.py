@@ -43,7 +43,7 @@ class TableNote:
     id: UUID
     """The server's id of the table; a recreated table has another one."""
     start: LogStart
-    looks: ReadTimeRecord = field(default_factory=ReadTimeRecord)
+    read_times: ReadTimeRecord = field(default_factory=ReadTimeRecord)
     late: LateNote = field(default_factory=LateNote)
 
     def to_json(self) -> dict[str, Any]:
@@ -54,7 +54,7 @@ class TableNote:
             "place": [place.generation, place.time],
             "ttl": self.start.ttl,
             "promised": self.start.promised,
-            "looks": self.looks.to_json(),
+            "looks": self.read_times.to_json(),
             "late": {"places": self.late.places, "more": self.late.more},
         }
 
@@ -63,7 +63,7 @@ class TableNote:
         found = cls(CqlTable.from_json(raw["table"]), UUID(raw["id"]), LogStart(StreamPosition(*raw["place"]), raw["ttl"], raw["promised"]))
         # A state of release 0.9 has neither.
         if "looks" in raw:
-            found.looks = ReadTimeRecord.from_json(raw["looks"])
+            found.read_times = ReadTimeRecord.from_json(raw["looks"])
             late = raw["late"]
             found.late = LateNote(
                 {place: (int(rows), int(written)) for place, (rows, written) in late["places"].items()}, int(late["more"])

@@ -87,14 +87,14 @@ class ScyllaSchemaFollower:
                 raise missing_table_error(name, str(self.session.address))
         return self._agreed(lambda: check_tables_readable(self.session, self.notes.tables, self.choices))
 
-    def _agreed(self, look: Callable[[], Mapping[TableName, LoggedTable]]) -> Mapping[TableName, LoggedTable]:
-        """Retry a look for a while: a base table and its log may be altered one after the other."""
+    def _agreed(self, read_tables: Callable[[], Mapping[TableName, LoggedTable]]) -> Mapping[TableName, LoggedTable]:
+        """Retry for a while: a base table and its log may be altered one after the other."""
         for _ in range(_AGREE_TRIES):
             try:
-                return look()
+                return read_tables()
             except DefiniteError:
                 pause(_AGREE_S)
-        return look()
+        return read_tables()
 
     def _alter(self, old: CqlTable, new: CqlTable) -> None:
         self.context.view.note(f"table {new.name}: {difference(old, new)}")

@@ -37,7 +37,7 @@ from headrace.sources.scylla.splits import WindowSplit
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.window_feedback import write_feedback
 from headrace.sources.scylla.window_planner import WindowPlanner
-from headrace.sources.scylla.window_reader import KnownLog, LogReader
+from headrace.sources.scylla.window_reader import LogReader, TableLog
 
 log = logging.getLogger("headrace")
 
@@ -83,7 +83,7 @@ class Tail:
         found = retrying(lambda: check_tables_readable(session, logs, self.choices), deadline_s=_PATIENCE_S)
         starts = {name: beginning.of(one) for name, one in found.items()}
         asked = {name: catalog.now() for name in logs}
-        looks = {name: ReadTimeRecord() for name in logs}
+        read_times = {name: ReadTimeRecord() for name in logs}
         with temporary_directory("headrace-tail-") as scratch:
             planner = WindowPlanner(
                 catalog, starts, self.choices, 1, Path(scratch) / "pace.json", wait=lambda seconds: _wait(stop, seconds)
@@ -92,21 +92,21 @@ class Tail:
             while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(asked)):
                 end = planner.plan(reached)
                 before, after = LogPosition.from_json(reached), LogPosition.from_json(end)
-                self._note_looks(logs, looks, starts, before, after, catalog.now())
-                said: dict[str, Any] = {"rows": {}, "doubtful": {}}
+                self._record_reads(logs, read_times, starts, before, after, catalog.now())
+                said: dict[str, Any] = {"rows": {}, "borderline": {}}
                 for split in planner.splits(reached, end) if end != reached else ():
                     yield from self._read(session, split, logs, said)
-                for label, places in said["doubtful"].items():
-                    name, look = parse_label(label)
+                for label, places in said["borderline"].items():
+                    name, read_number = parse_label(label)
                     reads = len(read_ages(self.choices, starts[name].ttl))
-                    looks[name].remember(look, places, *places_of(name, reads, starts[name].place, before, after))
+                    read_times[name].remember(read_number, places, *places_of(name, reads, starts[name].place, before, after))
                 write_feedback(Path(scratch) / "pace.json", after, said["rows"])
                 reached = end
 
-    def _note_looks(
+    def _record_reads(
         self,
-        logs: dict[TableName, KnownLog],
-        looks: Mapping[TableName, ReadTimeRecord],
+        logs: dict[TableName, TableLog],
+        read_times: Mapping[TableName, ReadTimeRecord],
         starts: Mapping[TableName, LogStart],
         before: LogPosition,
         after: LogPosition,
@@ -115,11 +115,11 @@ class Tail:
         """Record when logs are read, so that no row is shown twice."""
         for name, start in starts.items():
             ages = read_ages(self.choices, start.ttl)
-            looks[name].moved(ages, *places_of(name, len(ages), start.place, before, after), now)
-            looks[name].forget(start.ttl, now)
-            logs[name] = replace(logs[name], looks=looks[name].known(ages, start.place.time))
+            read_times[name].record_reads(ages, *places_of(name, len(ages), start.place, before, after), now)
+            read_times[name].drop_expired(start.ttl, now)
+            logs[name] = replace(logs[name], read_times=read_times[name].to_read_times(ages, start.place.time))
 
-    def _logs(self, session: CqlSession) -> dict[TableName, KnownLog]:
+    def _logs(self, session: CqlSession) -> dict[TableName, TableLog]:
         chosen = retrying(lambda: select_tables(session, self.selection), deadline_s=_PATIENCE_S)
         if not chosen.logged:
             if chosen.unlogged:
@@ -127,19 +127,19 @@ class Tail:
             raise DefiniteError(f"no table matches {self.selection}", place=str(self.address), hint="check --tables and the keyspace")
         return self._known(session, chosen.logged)
 
-    def _known(self, session: CqlSession, names: Iterable[TableName]) -> dict[TableName, KnownLog]:
+    def _known(self, session: CqlSession, names: Iterable[TableName]) -> dict[TableName, TableLog]:
         wanted = tuple(names)
         self._version = retrying(lambda: schema_version(session), deadline_s=_PATIENCE_S)
         found = retrying(lambda: check_tables_readable(session, wanted, self.choices), deadline_s=_PATIENCE_S)
-        return {name: KnownLog(one.table, one.ttl) for name, one in found.items()}
+        return {name: TableLog(one.table, one.ttl) for name, one in found.items()}
 
-    def _read(self, session: CqlSession, split: WindowSplit, logs: dict[TableName, KnownLog], said: dict[str, Any]) -> Iterator[bytes]:
+    def _read(self, session: CqlSession, split: WindowSplit, logs: dict[TableName, TableLog], said: dict[str, Any]) -> Iterator[bytes]:
         """Return a split's documents, read with the current schemas."""
         shown: set[bytes] = set()
         for _ in range(_MOST_ROUNDS):
             if retrying(lambda: schema_version(session)) != self._version:
                 known = self._known(session, logs)
-                logs.update({name: replace(one, looks=logs[name].looks) for name, one in known.items()})
+                logs.update({name: replace(one, read_times=logs[name].read_times) for name, one in known.items()})
             try:
                 yield from self._once(split, logs, said, shown)
             except DefiniteError:
@@ -150,14 +150,14 @@ class Tail:
                 return
         yield from self._once(split, logs, said, shown)
 
-    def _once(self, split: WindowSplit, logs: Mapping[TableName, KnownLog], said: dict[str, Any], shown: set[bytes]) -> Iterator[bytes]:
+    def _once(self, split: WindowSplit, logs: Mapping[TableName, TableLog], said: dict[str, Any], shown: set[bytes]) -> Iterator[bytes]:
         blocks = LogReader(self.address, logs, self.choices).read(split)
         while True:
             try:
                 block = next(blocks)
             except StopIteration as end:
                 said["rows"].update(end.value["rows"])
-                said["doubtful"].update(end.value["doubtful"])
+                said["borderline"].update(end.value["doubtful"])
                 return
             assert isinstance(block, LogBlock)  # (no table was begun with a copy)
             made = log_documents(block).in_order()

@@ -1,1 +1,1 @@
-"""ScyllaDB's CDC log: written, read, and turned back into statements."""
+"""The ScyllaDB source: reads CDC logs and snapshots of base tables."""

@@ -41,12 +41,12 @@ class BatchAssembler:
     """The `cdc$time` up to which rows of a stream were passed on, where a page ended in it."""
 
     def feed(self, page: pa.RecordBatch) -> pa.RecordBatch:
-        """The rows that may go on, given a further page."""
+        """Add a page and return the rows of complete batches."""
         rows = page if self._waiting is None else pa.concat_batches([self._waiting, page])
         return self._whole(rows, last=False)
 
     def finish(self) -> pa.RecordBatch | None:
-        """The rest, when the last page was fed."""
+        """Return the remaining rows after the last page."""
         return None if self._waiting is None else self._whole(self._waiting, last=True)
 
     def _whole(self, rows: pa.RecordBatch, *, last: bool) -> pa.RecordBatch:
@@ -87,12 +87,14 @@ class BatchAssembler:
             return fixed_bytes(rows.column(column), ID_BYTES)
         except ValueError as error:
             raise DefiniteError(
-                f"{column} of a log row is no {ID_BYTES} bytes", place=self.place, hint="the log table was written to by something else"
+                f"{column} of a log row does not have {ID_BYTES} bytes",
+                place=self.place,
+                hint="the log table was written to by something else",
             ) from error
 
 
 def _bounds(streams: NDArray[np.uint8], times: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Where batches begin, and the number of rows."""
+    """Return the start of each batch, and the number of rows."""
     changes = (streams[1:] != streams[:-1]).any(axis=1) | (times[1:] != times[:-1]).any(axis=1)
     return np.concatenate([[0], np.flatnonzero(changes) + 1, [len(times)]])
 
@@ -129,7 +131,7 @@ class BlockBuffer:
     _bytes: int = 0
 
     def add(self, rows: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """What is large enough to go on."""
+        """Add rows and return the batches that are large enough."""
         if not rows.num_rows:
             return
         self._parts.append(rows)
@@ -138,7 +140,7 @@ class BlockBuffer:
             yield from self.rest()
 
     def rest(self) -> Iterator[pa.RecordBatch]:
-        """What there is."""
+        """Return the remaining rows."""
         if self._parts:
             found = pa.concat_batches(self._parts)
             self._parts, self._rows, self._bytes = [], 0, 0

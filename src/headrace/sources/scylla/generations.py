@@ -21,37 +21,37 @@ log = logging.getLogger("headrace.scylla")
 Groups = tuple[tuple[bytes, ...], ...]
 """Stream ids grouped by token range, so that a group has the same replicas."""
 _MARGIN_S: Final = 60
-START_FORMS: Final = "write now, oldest, or a moment such as 2026-05-01T12:00:00Z"
+START_FORMS: Final = "write now, oldest, or a time such as 2026-05-01T12:00:00Z"
 
 
 class StreamCatalog(Protocol):
     """A cluster's generations and streams."""
 
     def now(self) -> int:
-        """The servers' time, microseconds since 1970."""
+        """Return the servers' time, microseconds since 1970."""
 
     def generations(self, table: TableName) -> Sequence[int]:
-        """Milliseconds since 1970, rising; as known to the servers not longer ago than half of the confidence time."""
+        """Return the generations in ascending order (milliseconds since 1970), at most half of the confidence time old."""
 
     def streams(self, table: TableName, generation: int) -> Groups:
-        """A generation's streams. Raises if it is not there."""
+        """Return a generation's streams. Raises if it does not exist."""
 
     def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogStart:
-    """Where a pipe begins with a table's log."""
+    """The start position of a pipe in a table's log."""
 
     place: StreamPosition
     ttl: int
-    """Seconds for which the log's rows live; 0: for ever."""
+    """TTL of the log's rows in seconds; 0: they do not expire."""
     promised: int
-    """Microseconds since 1970: nothing that was written from then on may go unread."""
+    """Microseconds since 1970: everything written from then on must be read."""
 
 
 def floor_us(ttl: int, now: int) -> int:
-    """Rows that were written before this microsecond have expired, or are about to."""
+    """Return the time before which rows have expired, or soon will."""
     return now - max(ttl - min(_MARGIN_S, ttl // 10), 0) * 1_000_000 if ttl else 0
 
 

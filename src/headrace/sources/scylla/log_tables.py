@@ -1,6 +1,6 @@
-"""Base tables and their logs, as a cluster has them: which tables have one, and whether it is what its base table demands.
+"""Finds base tables and their logs in a cluster, and checks that each log matches its base table.
 
-A log that is not what ScyllaDB makes of the base table cannot be read by its rules: a column that is missing is a change that is lost.
+A log that differs from the one ScyllaDB derives from the base table cannot be read: changes of a missing column would be lost.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ class LoggedTable:
 
     table: CqlTable
     id: UUID
-    """Changes when the table is dropped and created again."""
+    """Differs after the table is dropped and created again."""
     ttl: int
-    """Seconds for which the log's rows live; 0: for ever."""
+    """TTL of the log's rows in seconds; 0: they do not expire."""
     options: CdcOptions | None
     """None: the server does not provide it."""
 
 
 @dataclass(frozen=True, slots=True)
 class SelectedTables:
-    """The tables of a cluster that somebody chose."""
+    """The selected tables of a cluster."""
 
     logged: tuple[TableName, ...]
     unlogged: tuple[TableName, ...]
 
 
 def select_tables(session: CqlSession, wanted: Callable[[TableName], bool]) -> SelectedTables:
-    """The chosen tables, with a log and without. Log tables themselves are not chosen."""
+    """Return the selected tables with and without a log. Log tables themselves are never selected."""
     logged: list[TableName] = []
     unlogged: list[TableName] = []
     for keyspace in list_keyspaces(session):
@@ -76,7 +76,7 @@ def check_tables_readable(session: CqlSession, names: Iterable[TableName], sourc
 
 
 def log_name(name: TableName) -> TableName:
-    """A base table's log table."""
+    """Return the name of a base table's log table."""
     return TableName(name.database, name.table + SUFFIX)
 
 
@@ -95,21 +95,21 @@ def log_ttl(session: CqlSession, name: TableName, options: CdcOptions | None, so
 
 
 def enabling(name: TableName) -> str:
-    """The statement that gives a table a log."""
+    """Return the statement that enables the log of a table."""
     return f"ALTER TABLE {quoted(name.database)}.{quoted(name.table)} WITH cdc = {{'enabled': true}}"
 
 
 def no_log(name: TableName, place: str) -> DefiniteError:
-    """A chosen table has no log."""
+    """Return the error for a selected table without a log."""
     return DefiniteError(f"the table {name} has no CDC log", place=place, hint=f"{enabling(name)}; or leave it out with --exclude")
 
 
 def missing_table_error(name: TableName, place: str) -> DefiniteError:
     """Return the error for a replicated table that no longer exists."""
     return DefiniteError(
-        f"the table {name} is not there any more",
+        f"the table {name} no longer exists",
         place=place,
-        hint=f"what was read of it stays in the sink; go on without it: --exclude {name}",
+        hint=f"the rows read from it stay in the sink; to continue without it: --exclude {name}",
     )
 
 
@@ -117,24 +117,24 @@ def check_options(name: TableName, options: CdcOptions | None) -> None:
     """Raise if the log's options omit needed data."""
     if options is not None and options.delta != "full":
         raise DefiniteError(
-            f"the log of {name} has delta = '{options.delta}': it says which rows changed, and not how",
+            f"the log of {name} has delta = '{options.delta}': it contains the changed keys, but not the values",
             place=f"table {name}",
             hint=f"{enabling(name).removesuffix('}')}, 'delta': 'full'}}; or leave it out with --exclude",
         )
 
 
 def check_log(base: CqlTable, found: CqlTable) -> None:
-    """Raise if a log table is not what its base table demands."""
+    """Raise if a log table does not match its base table."""
     there = {column.name: column for column in found.columns}
     for column in log_table(base).columns:
         other = there.pop(column.name, None)
         if other is None or (str(other.type), other.role) != (str(column.type), column.role):
             should = f"{column.type} ({column.role.value})"
-            is_there = "is not there" if other is None else f"is {other.type} ({other.role.value})"
+            is_there = "is missing" if other is None else f"is {other.type} ({other.role.value})"
             raise DefiniteError(
                 f"the log of {base.name} was altered: its column {column.name} should be {should}, and {is_there}",
                 place=f"table {found.name}",
-                hint="a log table must be as ScyllaDB makes it: switch CDC off and on for the table, and copy it again with a new --state",
+                hint="a log table must be as ScyllaDB creates it: switch CDC off and on for the table and copy it again with a new --state",
             )
     for name in there:
-        log.warning("the log of %s has a column %s that its table has not: it is not read", base.name, name)
+        log.warning("the log of %s has a column %s that its table does not have: it is not read", base.name, name)

@@ -1,4 +1,4 @@
-"""What matters of a cluster before its logs are replicated: `headrace check scylla://…`. Nothing is changed on it."""
+"""Checks a cluster before its logs are replicated: `headrace check scylla://…`. Changes nothing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.windows import start_us
 
 _SHORT_S: Final = 4 * 3600
-"""A log that lives for less than this is lost in a night's outage."""
+"""Shorter TTLs of a log would lose changes in an outage of one night."""
 _STRONG: Final = frozenset({"quorum", "local_quorum", "each_quorum", "all"})
 
 
 def examine(session: CqlSession, wanted: Selection, options: ScyllaOptions, now_us: Callable[[], int]) -> list[Finding]:
-    """All findings; `now_us` is our own clock."""
+    """Return all findings; `now_us` is the local time."""
     checkup = _PreflightChecks(session, wanted, options, ServerCatalog(session, options), now_us)
     return [*checkup.server(), *checkup.agreement(), *checkup.clocks(), *checkup.reading(), *checkup.tables()]
 
@@ -49,7 +49,7 @@ class _PreflightChecks:
                 "server",
                 f"Apache Cassandra {row.release_version}, cluster {row.cluster_name}",
                 "it writes no CDC log of ScyllaDB's kind by itself",
-                "use ScyllaDB, or write through headrace.sources.scylla.capture, which keeps such a log beside",
+                "use ScyllaDB, or write through headrace.sources.scylla.capture, which also writes such a log",
             )
 
     def agreement(self) -> Iterator[Finding]:
@@ -61,10 +61,12 @@ class _PreflightChecks:
         if len(versions) == 1:
             yield ok("schema", "all nodes agree")
         else:
-            yield warning("schema", f"{len(versions)} versions", "nodes do not agree about tables", "wait, or see nodetool describecluster")
+            yield warning(
+                "schema", f"{len(versions)} versions", "nodes do not agree on the schema", "wait, or see nodetool describecluster"
+            )
 
     def clocks(self) -> Iterator[Finding]:
-        """Rows are read when they are over for the confidence time: clocks that differ by more than that hide rows."""
+        """Check clocks: rows are read once they are older than the confidence time; clocks that differ by more hide rows."""
         ahead = {}
         for host in self.session.driver.cluster.metadata.all_hosts():
             if host.is_up:
@@ -82,7 +84,7 @@ class _PreflightChecks:
                 "set the clocks by NTP, or raise the confidence time: --set scylla.confidence=SECONDS",
             )
         else:
-            yield ok("clocks of nodes", shown, "against ours; windows go by the servers' clock")
+            yield ok("clocks of nodes", shown, "relative to the local clock; windows use the servers' clock")
 
     def reading(self) -> Iterator[Finding]:
         address = self.session.address
@@ -92,18 +94,18 @@ class _PreflightChecks:
             yield warning(
                 "consistency",
                 address.consistency,
-                "a node may not have a row yet that others have acknowledged: it would not be seen",
+                "a node may not yet have a row that others have acknowledged: that row would be missed",
                 "leave consistency= out of the address (quorum), unless each keyspace has one replica",
             )
         if address.shows_password:
-            yield warning("encryption", "none", "the password travels unencrypted", "add tls=verify-identity to the address")
-        yield ok("confidence", f"{self.options.confidence:g} s", "a change is visible about so long after it was made")
+            yield warning("encryption", "none", "the password is sent unencrypted", "add tls=verify-identity to the address")
+        yield ok("confidence", f"{self.options.confidence:g} s", "a change is visible about this long after it was made")
 
     def tables(self) -> Iterator[Finding]:
         chosen = select_tables(self.session, self.wanted)
         for name in chosen.unlogged:
             judged = warning if chosen.logged else failure
-            yield judged(f"table {name}", "no log", "it has no CDC log, and is left out", enabling(name))
+            yield judged(f"table {name}", "no log", "it has no CDC log and is not replicated", enabling(name))
         for pattern in self.wanted.unmatched((*chosen.logged, *chosen.unlogged)):
             repair = "check the keyspace in the address, --tables, and the account's privileges"
             if is_pattern(pattern):
@@ -142,10 +144,10 @@ class _PreflightChecks:
     def _life(self, name: TableName, ttl: int) -> Finding:
         subject, longer = f"log of {name}", f"{enabling(name).removesuffix('}')}, 'ttl': 259200}}"
         if not ttl:
-            return warning(subject, "kept for ever", "it grows for ever, unless the server keeps its TTL to itself", longer)
+            return warning(subject, "kept for ever", "it grows without limit, unless the server does not report its TTL", longer)
         if ttl < _SHORT_S:
-            return warning(subject, f"kept for {ttl} s", "a pipe that is away for longer misses changes", longer)
-        return ok(subject, f"kept for {ttl} s", "a pipe may be away for so long")
+            return warning(subject, f"kept for {ttl} s", "a pipe that stops for longer misses changes", longer)
+        return ok(subject, f"kept for {ttl} s", "a pipe may stop for this long")
 
     def _may(self, query: str) -> HeadraceError | None:
         """Return why a query is rejected; None if it is accepted."""

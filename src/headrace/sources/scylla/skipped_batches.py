@@ -28,9 +28,9 @@ def is_passed(place: str, reached: LogPosition) -> bool:
     if at is None:
         return False
     name = parse_name(at.table)
-    looks = [place for (table, look), place in reached.rereads.items() if table == name and look != AUDIT]
-    looks += [reached.places[name]] if name in reached.places else []
-    return bool(looks) and all(look.time >= at.micros for look in looks)
+    reads = [place for (table, read_number), place in reached.rereads.items() if table == name and read_number != AUDIT]
+    reads += [reached.places[name]] if name in reached.places else []
+    return bool(reads) and all(place.time >= at.micros for place in reads)
 
 
 @dataclass(slots=True)
@@ -64,5 +64,5 @@ class BatchSkipper:
 
 
 def _row(row: dict[str, bytes | None]) -> str:
-    """A row's values as the server serialised them."""
+    """Format a row's values as the server serialised them."""
     return ", ".join(f"{name} = 0x{value.hex()}" for name, value in row.items() if value is not None)

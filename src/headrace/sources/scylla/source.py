@@ -1,4 +1,4 @@
-"""The ScyllaDB source; sent to the planner's process."""
+"""The ScyllaDB source; pickled to the planner's process."""
 
 from __future__ import annotations
 

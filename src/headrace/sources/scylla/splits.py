@@ -9,19 +9,19 @@ from headrace.sources.base import Json
 
 
 class WindowRead(NamedTuple):
-    """A window of a table's log, and which look at it this is (see `position`)."""
+    """A window of a table's log, and the number of the read (see `position`)."""
 
     keyspace: str
     table: str
     generation: int
     after: int
     until: int
-    look: int
+    read_number: int
 
 
 @dataclass(frozen=True, slots=True)
 class WindowSplit:
-    """The share of a task in the streams of some windows."""
+    """One task's share of the streams of some windows."""
 
     split_kind: ClassVar[str] = "log"
     once: ClassVar[bool] = False

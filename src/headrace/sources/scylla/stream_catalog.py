@@ -33,7 +33,7 @@ _LONGEST_S: Final = 5.0
 
 @dataclass(slots=True)
 class ServerCatalog:
-    """The `StreamCatalog` of a cluster. Not for several threads."""
+    """The `StreamCatalog` of a cluster. Not thread-safe."""
 
     session: CqlSession
     options: ScyllaOptions
@@ -63,9 +63,9 @@ class ServerCatalog:
         found = self._of_table(table) or self._kept(None, self._of_cluster)
         if not found:
             raise DefiniteError(
-                f"the cluster names no generation of CDC streams for {table}",
+                f"the cluster lists no generation of CDC streams for {table}",
                 place=f"{self.options.generations}.cdc_generation_timestamps, {self.options.tablets}.cdc_timestamps",
-                hint="they are there once a table with cdc = {'enabled': true} is; on another server than ScyllaDB name the keyspace that "
+                hint="generations exist once a table has cdc = {'enabled': true}; on a server other than ScyllaDB name the keyspace that "
                 "holds them: --set scylla.generations=KEYSPACE",
             )
         return found
@@ -77,9 +77,9 @@ class ServerCatalog:
             found = self._tablet_streams(own, generation) if own is not None else self._vnode_streams(generation)
             if not found:
                 raise DefiniteError(
-                    f"the streams of generation {moment(start_us(generation))} of {table} are not there any more: its log cannot be read",
+                    f"the streams of generation {moment(start_us(generation))} of {table} no longer exist: its log cannot be read",
                     place=str(self.session.address),
-                    hint="if the table was dropped and made again, start over with a new --state and empty targets",
+                    hint="if the table was dropped and created again, start over with a new --state and empty targets",
                 )
             self._streams[own, generation] = found
         return found
@@ -122,7 +122,7 @@ class ServerCatalog:
             f"WHERE keyspace_name = %s AND table_name = %s AND timestamp = {generation:d} AND stream_state = {CURRENT}",
             (table.database, table.table),
         )
-        # Each tablet is on servers of its own; neighbours most likely share some.
+        # Each tablet has its own replicas; neighbours most likely share some.
         return grouped([row.stream_id for row in rows], self.options.streams_per_query)
 
     def _query(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any]:
@@ -130,7 +130,7 @@ class ServerCatalog:
         return retrying(lambda: self.session.execute(query, parameters))
 
     def _query_if_exists(self, query: str, parameters: tuple[str, ...] | None = None) -> list[Any] | None:
-        """A query's rows; None if the cluster has no such table."""
+        """Return a query's rows; None if the cluster has no such table."""
         try:
             return self._query(query, parameters)
         except DefiniteError as error:

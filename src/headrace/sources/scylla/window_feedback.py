@@ -13,7 +13,7 @@ from headrace.sources.scylla.position import LogPosition
 
 
 def write_feedback(path: Path, reached: LogPosition, rows: Mapping[str, int]) -> None:
-    """Write how many rows the windows that ended here had, by their labels in offsets."""
+    """Write the row counts of the windows that ended here, by their labels in offsets."""
     ends = reached.to_json()
     content = {label: [ends[label][1], count] for label, count in rows.items() if label in ends}
     temporary = path.with_suffix(".new")
@@ -22,7 +22,7 @@ def write_feedback(path: Path, reached: LogPosition, rows: Mapping[str, int]) ->
 
 
 def read_feedback(path: Path | None) -> dict[str, tuple[int, int]]:
-    """Where windows ended last, and how many rows they had."""
+    """Return the end and the row count of each label's last window."""
     try:
         raw = json.loads(path.read_bytes()) if path is not None else {}
         return {label: (int(until), int(rows)) for label, (until, rows) in raw.items()}

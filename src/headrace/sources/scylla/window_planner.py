@@ -1,4 +1,4 @@
-"""Cuts the logs of many tables into batches: a window of each table that is due, shared among tasks by streams.
+"""Plans batches of the logs of many tables: one window of each table that is due, shared among tasks by streams.
 
 What a batch reads is in its end alone (generation, beginning and end of each window): planning it again after a crash gives the same
 windows. How the streams are shared may differ then, and does not matter.
@@ -27,16 +27,16 @@ log = logging.getLogger("headrace.scylla")
 _POLL_S: Final = 1.0
 _LOOK_S: Final = 0.1
 _AGAIN_WINDOWS: Final = 10
-"""How many windows of the first read one of a further read is long, at the least."""
+"""Minimum length of a reread's window, in windows of the first read."""
 
 
 @dataclass(slots=True)
 class _WindowState:
-    """What is remembered of one table between two batches."""
+    """State of one read of a table between two batches."""
 
     size: int = FIRST_US
     last: Window | None = None
-    """The window that was planned last, until it is known how many rows it had."""
+    """The last planned window, until its row count is known."""
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class WindowPlanner:
         return LogPosition({name: start.place for name, start in self.starts.items()}).to_json()
 
     def plan(self, start: Offset) -> Offset:
-        # Tables that came since are read from where they begin; those that are not chosen any more are left.
+        # New tables are read from their start; tables that are no longer selected are dropped.
         known = LogPosition.from_json(start)
         first = {name: known.places.get(name, begin.place) for name, begin in self.starts.items()}
         self._adapt()
@@ -81,14 +81,15 @@ class WindowPlanner:
         reads = [((name, FIRST), place, before.places.get(name)) for name, place in sorted(after.places.items())]
         reads += [(key, place, before.rereads.get(key)) for key, place in sorted(after.rereads.items())]
         windows = [
-            (name, window_to(place), look)
-            for (name, look), place, old in reads
+            (name, window_to(place), read_number)
+            for (name, read_number), place, old in reads
             if place.since >= 0 and place != old and name in self.starts
         ]
         queries = max((self._queries_of(name, window.generation) for name, window, _ in windows), default=0)
         of = max(min(self.slots, queries), 1)
         listed = tuple(
-            WindowRead(name.database, name.table, window.generation, window.after, window.until, look) for name, window, look in windows
+            WindowRead(name.database, name.table, window.generation, window.after, window.until, read_number)
+            for name, window, read_number in windows
         )
         return [WindowSplit(listed, share, of) for share in range(of)]
 
@@ -105,12 +106,14 @@ class WindowPlanner:
     def _rereads(
         self, name: TableName, known: LogPosition, read: StreamPosition, end: StreamPosition, now: int
     ) -> dict[tuple[TableName, int], StreamPosition]:
-        """Where the further reads of a table's log are after the batch. The first one is at `read`, and the batch takes it to `end`."""
+        """Return the positions of a table's rereads after the batch. The first read goes from `read` to `end` in this batch."""
         found: dict[tuple[TableName, int], StreamPosition] = {}
         ages = self.options.reread_ages_us(self.starts[name].ttl)
-        for look, age in enumerate(ages, 1):
-            place = known.rereads.get((name, look), known.rereads.get((name, 1)) or self._look_back_start(name, ages[-1]))
-            end = found[name, look] = self._advanced_reread(name, look, place, read, end, now - self.options.confidence_us - age, now)
+        for read_number, age in enumerate(ages, 1):
+            place = known.rereads.get((name, read_number), known.rereads.get((name, 1)) or self._look_back_start(name, ages[-1]))
+            end = found[name, read_number] = self._advanced_reread(
+                name, read_number, place, read, end, now - self.options.confidence_us - age, now
+            )
             read = place
         if ages and self.options.audit:
             horizon = now - self.options.confidence_us - ages[-1]
@@ -118,18 +121,18 @@ class WindowPlanner:
         return found
 
     def _look_back_start(self, name: TableName, look_back_us: int) -> StreamPosition:
-        """Where the further reads of a log begin: rows may arrive with timestamps from before the pipe began."""
+        """Return the start of the rereads: rows may arrive with timestamps from before the pipe started."""
         return start_at(self.catalog.generations(name), max(self.starts[name].place.time - look_back_us, 0))
 
     def _advanced_reread(
-        self, name: TableName, look: int, place: StreamPosition, read: StreamPosition, end: StreamPosition, horizon: int, now: int
+        self, name: TableName, read_number: int, place: StreamPosition, read: StreamPosition, end: StreamPosition, horizon: int, now: int
     ) -> StreamPosition:
-        """Where a further read of a log is after the batch; it stays behind the read before it, which goes from `read` to `end`."""
+        """Return the position of a reread after the batch. It stays behind the previous read, which goes from `read` to `end`."""
         if place.time >= read.time and end.time <= horizon:
             # The previous read is so late that nothing can arrive after it within the look-back window.
             return StreamPosition(end.generation, end.time)
         place = past_lost_streams(self.catalog, name, place, floor_us(self.starts[name].ttl, now))
-        return self._next(name, place, min(horizon, read.time), look)
+        return self._next(name, place, min(horizon, read.time), read_number)
 
     def _audited(self, name: TableName, place: StreamPosition | None, horizon: int, now: int) -> StreamPosition:
         """Return the audit's position after the batch. A position without a window holds the time at which the last audit ended."""
@@ -140,17 +143,17 @@ class WindowPlanner:
             if now - place.time < self.options.audit_us(self.starts[name].ttl):
                 return place
             place = past_lost_streams(self.catalog, name, oldest(generations), floor_us(self.starts[name].ttl, now))
-        # An audit ends where it was to end when it began: it would never end if it followed the log.
+        # The end of an audit is fixed at its start: if it followed the log, it would never end.
         end = self._next(name, place, self._audit_ends.setdefault(name, horizon), AUDIT)
         if end == place:
             del self._audit_ends[name]
         return end if end != place else idle
 
-    def _next(self, name: TableName, place: StreamPosition, horizon: int, look: int) -> StreamPosition:
+    def _next(self, name: TableName, place: StreamPosition, horizon: int, read_number: int) -> StreamPosition:
         generations = self.catalog.generations(name)
-        course = self._courses.setdefault(label_of(name, look), _WindowState())
+        course = self._courses.setdefault(label_of(name, read_number), _WindowState())
         # Later reads are not urgent: they query less often.
-        least = self._least(name, onward(place, generations).generation) * (_AGAIN_WINDOWS if look else 1)
+        least = self._least(name, onward(place, generations).generation) * (_AGAIN_WINDOWS if read_number else 1)
         window = next_window(place, generations, horizon, course.size, least)
         if window is None:
             return place
@@ -172,9 +175,7 @@ class WindowPlanner:
                 raise lost_log(name, place.time, floor, begin.ttl)
             self._expired.add(name)
             for one in expired(self.catalog.generations(name), place.time, floor):
-                log.warning(
-                    "the log of %s keeps its rows for %d s, and was not read before that: rows are missing of %s", name, begin.ttl, one
-                )
+                log.warning("the log of %s keeps its rows for %d s and was not read in time: rows are missing in %s", name, begin.ttl, one)
         return past_lost_streams(self.catalog, name, place, floor)
 
     def _least(self, name: TableName, generation: int) -> int:
@@ -191,7 +192,7 @@ class WindowPlanner:
         return known[1]
 
     def _adapt(self) -> None:
-        """Let windows grow and shrink by what the last ones held."""
+        """Adapt the length of windows to the row counts of the last ones."""
         found = read_feedback(self.pace)
         for label, course in self._courses.items():
             until, rows = found.get(label, (-1, 0))

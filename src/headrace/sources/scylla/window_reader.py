@@ -69,23 +69,23 @@ class LateRows(TypedDict):
 
 
 @dataclass(frozen=True, slots=True)
-class KnownLog:
+class TableLog:
     """A base table whose log is read, as it was defined when the batch began."""
 
     table: CqlTable
     ttl: int
-    """Seconds for which its rows live; 0: for ever."""
-    looks: ReadTimes | None = None
-    """When it was read before; None: as punctually as planned."""
+    """TTL of its rows in seconds; 0: they do not expire."""
+    read_times: ReadTimes | None = None
+    """When it was read before; None: as planned."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogReader:
-    """What tasks carry of the source. Picklable."""
+    """The task side of the source. Picklable."""
 
     split_types: ClassVar[tuple[type[Split], ...]] = (WindowSplit,)
     address: CqlAddress
-    logs: Mapping[TableName, KnownLog]
+    logs: Mapping[TableName, TableLog]
     options: ScyllaOptions
     begun: Mapping[TableName, LogStartTimes] = field(default_factory=dict)
     """Tables that started with a snapshot, which the log does not describe completely."""
@@ -97,29 +97,29 @@ class LogReader:
         session = retrying(lambda: shared_session(self.address))
         catalog = _catalog(self.address, self.options, os.getpid())
         found: dict[str, int] = {}
-        doubtful: dict[str, dict[str, int]] = {}
+        borderline: dict[str, dict[str, int]] = {}
         late: dict[str, LateRows] = {}
         skipping = BatchSkipper(self.skips)
-        for keyspace, table, *numbers, look in split.windows:
+        for keyspace, table, *numbers, read_number in split.windows:
             name, window = TableName(keyspace, table), Window(*numbers)
             asked = shares(catalog.streams(name, window.generation), split.share, split.of, self.options.streams_per_query)
-            reading = WindowReader(session, self.logs[name], window, self.options, catalog, skipping, look)
-            label = label_of(name, look)
-            if look == AUDIT:
+            reading = WindowReader(session, self.logs[name], window, self.options, catalog, skipping, read_number)
+            label = label_of(name, read_number)
+            if read_number == AUDIT:
                 late[label] = reading.audit(asked)
             else:
-                for block in reading.late_blocks(asked) if look else reading.blocks(asked):
+                for block in reading.late_blocks(asked) if read_number else reading.blocks(asked):
                     yield block
                     if name in self.begun:
                         yield from RowRechecker(session, self.options).after(block, self.begun[name])
-                doubtful[label] = reading.doubtful
+                borderline[label] = reading.borderline
             found[label] = reading.seen
-        return {"rows": found, "skipped": skipping.report(), "doubtful": doubtful, "late": late}
+        return {"rows": found, "skipped": skipping.report(), "borderline": borderline, "late": late}
 
 
 @functools.lru_cache(maxsize=4)
 def _catalog(address: CqlAddress, options: ScyllaOptions, _process: int) -> ServerCatalog:
-    """This process's own: what it knows of streams does not change."""
+    """Return the catalog of this process. Cached: the streams of a generation never change."""
     return ServerCatalog(shared_session(address), options)
 
 
@@ -128,22 +128,22 @@ class WindowReader:
     """Reads one window."""
 
     session: CqlSession
-    log: KnownLog
+    log: TableLog
     window: Window
     options: ScyllaOptions
     catalog: ServerCatalog
     skipping: BatchSkipper = field(default_factory=BatchSkipper)
-    look: int = FIRST
+    read_number: int = FIRST
     seen: int = 0
     """Rows that were read."""
-    doubtful: dict[str, int] = field(default_factory=dict)
-    """Rows among them that may count as unseen (see `ReadTimes.doubtful`)."""
+    borderline: dict[str, int] = field(default_factory=dict)
+    """Rows among them that may count as unseen (see `ReadTimes.borderline`)."""
     _broken: dict[bytes, bytes | None] = field(default_factory=dict)
     _torn: dict[bytes, bytes] = field(default_factory=dict)
 
     @property
-    def _looks(self) -> ReadTimes:
-        return self.log.looks or ReadTimes(read_ages(self.options, self.log.ttl))
+    def _read_times(self) -> ReadTimes:
+        return self.log.read_times or ReadTimes(read_ages(self.options, self.log.ttl))
 
     def late_blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
         """Yield the rows that the previous read cannot have seen, as far as is known.
@@ -157,15 +157,15 @@ class WindowReader:
             late.update(rows.column(STREAM).filter(pa.array(self._is_late(rows, written))).to_pylist())
         for block in self.blocks([stream] for stream in sorted(late)) if late else ():
             found = self._is_late(block.rows, block.written)
-            surely = int((found & self._looks.after(self.look - 1, block.times, block.written, CLOCK_US)).sum())
+            surely = int((found & self._read_times.after(self.read_number - 1, block.times, block.written, CLOCK_US)).sum())
             if surely:
-                log.warning("%s: %d rows came later than scylla.confidence allows, and are taken now", self._location, surely)
+                log.warning("%s: %d rows arrived later than scylla.confidence allows, and are delivered now", self._location, surely)
             if found.any():
                 chosen = pa.array(found)
                 yield LogBlock(block.table, block.rows.filter(chosen), block.written.filter(chosen))
 
     def _times(self, asked: Iterable[Sequence[bytes]]) -> Iterator[pa.RecordBatch]:
-        """Where the rows of these streams are and how long they live, and nothing else of them."""
+        """Read only the positions and the remaining TTLs of the rows of these streams."""
         first, last = greatest(self.window.after), greatest(self.window.until)
         requests = [(times_query(self.log.table), (list(streams), first, last)) for streams in asked]
         for rows in read_many(self.session, requests, concurrency=self.options.concurrency, fetch_size=self.options.page_rows):
@@ -173,21 +173,23 @@ class WindowReader:
             yield rows
 
     def _is_late(self, rows: pa.RecordBatch, written: pa.Int64Array) -> NDArray[np.bool_]:
-        """Which rows the read before this one may not have seen. Of rows without a TTL it is not known."""
+        """Return which rows the previous read may have missed; unknown write times count as missed."""
         unknown = np.asarray(written.is_null().to_numpy(zero_copy_only=False))
-        return unknown | self._looks.unseen(self.look - 1, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
+        return unknown | self._read_times.unseen(self.read_number - 1, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
 
     def _note(self, rows: pa.RecordBatch, written: pa.Int64Array) -> None:
-        """Remember what the next read would take for late rows."""
-        self.doubtful |= self._looks.doubtful(self.look, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
+        """Remember rows that the next read would take for late rows."""
+        self.borderline |= self._read_times.borderline(self.read_number, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
 
     def audit(self, asked: Iterable[Sequence[bytes]]) -> LateRows:
-        """Count and locate the rows that arrived after the last read of their moments."""
+        """Count and locate the rows that arrived after the last read of their times."""
         places: dict[str, list[int]] = {}
         more = 0
         for rows in self._times(asked):
             written = self._written(rows)
-            where = np.flatnonzero(self._looks.unseen(self._looks.last, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written))
+            where = np.flatnonzero(
+                self._read_times.unseen(self._read_times.last, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
+            )
             more += max(len(where) - _MOST_LATE, 0)
             for row in where[:_MOST_LATE].tolist():
                 place = str(BatchPosition.of_row(str(self.log.table.name), rows, row))
@@ -222,7 +224,7 @@ class WindowReader:
         return log_query(self.log.table, one=one), (streams[0] if one else list(streams), first, last)
 
     def _whole(self, requests: Sequence[PageRequest]) -> Iterator[pa.RecordBatch]:
-        """The rows of whole batches. Answers of one page, which most are, go together."""
+        """Yield the rows of whole batches. Answers of one page (most of them) are joined."""
         short: list[RawPage] = []
         short_rows = short_bytes = 0
         long: dict[int, BatchAssembler] = {}
@@ -259,21 +261,21 @@ class WindowReader:
             broken, self._broken = self._broken, {}
             if time.monotonic() > deadline or current_wait().ending:
                 raise self._endless(broken)
-            log.info("%s: %d streams have a batch without its end; asking again", self._location, len(broken))
+            log.info("%s: %d streams have a batch without its end; reading them again", self._location, len(broken))
             pause(_END_WAIT_S)
             again = [self._request([stream], UUID(bytes=after) if after else first, last) for stream, after in broken.items()]
             yield from self._whole(again)
-            # What a stream that is still broken passed on before counts, if nothing came now.
+            # If a broken stream delivered nothing now, its previous position still holds.
             self._broken = {stream: after or broken[stream] for stream, after in self._broken.items()}
 
     def _endless(self, broken: Mapping[bytes, bytes | None]) -> DefiniteError:
         stream = next(iter(broken))
         place = str(BatchPosition(str(self.log.table.name), stream, self._torn[stream]))
         return DefiniteError(
-            f"a batch of log rows has no end (cdc$end_of_batch), also {_END_PATIENCE_S:.0f} s after it should be there: a part is missing",
+            f"a batch of log rows has no end (cdc$end_of_batch), even {_END_PATIENCE_S:.0f} s after it was due: a part is missing",
             place=place,
-            hint="look at these rows in the log table: were some deleted by hand, or is the consistency too low to see all? "
-            "headrace skip leaves out what is there of the batch; headrace resync copies the table again",
+            hint="check these rows in the log table: were some deleted by hand, or is the consistency too low to see all? "
+            "headrace skip skips the rest of the batch; headrace resync copies the table again",
             event=place,
         )
 
@@ -290,7 +292,7 @@ class WindowReader:
 
 @functools.lru_cache(maxsize=1024)
 def log_query(table: CqlTable, *, one: bool) -> str:
-    """The query for a window of one stream's log, or of several streams'."""
+    """Return the query for a window of one stream's log, or of several streams'."""
     target = log_table(table)
     columns = ", ".join(quoted(column.name) for column in target.columns)
     streams = f"{quoted(STREAM)} = ?" if one else f"{quoted(STREAM)} IN ?"
@@ -302,7 +304,7 @@ def log_query(table: CqlTable, *, one: bool) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def times_query(table: CqlTable) -> str:
-    """The query for nothing but when the rows of a window were made and written."""
+    """Return the query for only the times of a window's rows."""
     target = log_table(table).name
     columns = f"{quoted(STREAM)}, {quoted(TIME)}, TTL({quoted(OPERATION)}) AS {quoted(LEFT)}"
     window = f"{quoted(STREAM)} IN ? AND {quoted(TIME)} > ? AND {quoted(TIME)} <= ?"

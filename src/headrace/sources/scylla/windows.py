@@ -33,23 +33,23 @@ class Window:
 
     @property
     def end(self) -> StreamPosition:
-        """Where one is when it was read."""
+        """The position after reading it."""
         return StreamPosition(self.generation, self.until, self.after)
 
 
 def start_us(generation: int) -> int:
-    """The first microsecond of a generation."""
+    """Return the first microsecond of a generation."""
     return generation * 1000
 
 
 def generation_at(generations: Sequence[int], time: int) -> int | None:
-    """The generation that operated at a microsecond; None if that was before the first. `generations` rise."""
+    """Return the generation at a microsecond; None if that is before the first. `generations` are ascending."""
     found = bisect.bisect_right(generations, time // 1000)
     return generations[found - 1] if found else None
 
 
 def following(generations: Sequence[int], generation: int) -> int | None:
-    """The generation after one; None if it is the last."""
+    """Return the next generation; None if it is the last."""
     found = bisect.bisect_right(generations, generation)
     return generations[found] if found < len(generations) else None
 
@@ -87,7 +87,7 @@ def window_to(place: StreamPosition) -> Window:
 
 
 def adapted(size: int, window: Window, rows: int, wanted_rows: int, least: int) -> int:
-    """How long the next window may be, given how many rows the last one had."""
+    """Return the maximum length of the next window, given the row count of the last one."""
     fit = window.length * wanted_rows // max(rows, 1)
     if fit < size:
         return max(fit, least)

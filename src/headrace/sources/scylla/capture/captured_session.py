@@ -87,7 +87,7 @@ class CapturedSession:
         return self._capture.tables
 
     def execute(self, statement: Any, parameters: Given | None = None) -> list[Any]:
-        """Carry out a statement: text, or one of the driver's. Changes of captured tables are logged, everything else is passed on."""
+        """Execute a statement: text, or a statement object of the driver. Changes of captured tables are logged."""
         text, given = _text_and_parameters(statement, parameters)
         verb = _first_word(text)
         if verb == "alter" and self._changes_captured(text):
@@ -111,13 +111,13 @@ class CapturedSession:
             )
         return bool(captured)
 
-    # --- knowing
+    # --- generations
 
     def _load_state(self, table: CqlTable, key: Key, rows: Iterable[Key | None], lists: Iterable[ListLocation]) -> None:
         self._learning(table, key, rows, lists)
 
     def _current(self) -> Generations:
-        """The generations that are known by now."""
+        """Return the generations, refreshed if they are old."""
         if self._told_by and self._clock() - self._asked >= _GENERATIONS_US:
             self._generations = read_generations(self.session, self._told_by)
             self._asked = self._clock()
@@ -137,7 +137,7 @@ class CapturedSession:
         limits = [_timeout_s(term, Parameters(given)) for term in written.batch.timeouts]
         if 0 in limits:
             # The driver would send the statement, and the answer may arrive before its timer fires.
-            raise TransientError("the statement timed out: it has no time", place=f"statement {shortened(text)}")
+            raise TransientError("the statement timed out before it was sent", place=f"statement {shortened(text)}")
         with server_errors(self.session.address, about=shortened(text)):
             self.session.driver.execute(batch, **({"timeout": min(limits)} if limits else {}))
         self._learning.done(self._capture.tables, written.base)
@@ -203,7 +203,7 @@ class CapturedSession:
     # --- definitions
 
     def _changes_captured(self, text: str) -> bool:
-        """Whether an ALTER is about a table that is captured, or a type of such a table's keyspace."""
+        """Return whether an ALTER changes a captured table, or a type of such a table's keyspace."""
         cursor = CqlCursor(text)
         cursor.take()
         what = cursor.name()
@@ -214,7 +214,7 @@ class CapturedSession:
         return name in self._capture.tables if what == "table" else name.database in {one.database for one in self._capture.tables}
 
     def _alter(self, text: str) -> list[Any]:
-        """ALTER TABLE and ALTER TYPE: the log tables follow, and what is captured from now on."""
+        """Execute ALTER TABLE or ALTER TYPE, alter the log tables and update the captured definitions."""
         with self._lock:
             known = self._definitions()
             changed = known.apply(text)
@@ -284,17 +284,15 @@ def capture(
 
 
 def _check_log_table(session: CqlSession, table: CqlTable) -> None:
-    """Raise if the name of a table's log is that of another table, or there is no log."""
+    """Raise if a table's log does not exist, or another table has its name."""
     name = log_name(table.name)
     if name.table not in list_tables(session, name.database):
-        raise DefiniteError(
-            f"{table.name} has no log table {name}", place=str(session.address), hint="leave out create=False to have it made"
-        )
+        raise DefiniteError(f"{table.name} has no log table {name}", place=str(session.address), hint="leave out create=False to create it")
     try:
         check_log(table, describe(session, name))
     except DefiniteError as error:
         raise DefiniteError(
-            f"the table {name} is there already and is not the log of {table.name}: {error.message}",
+            f"the table {name} exists and is not the log of {table.name}: {error.message}",
             place=f"table {name}",
             hint=f"drop that table (a table of CQL cannot be renamed); the log of {table.name} needs its name",
         ) from error
@@ -322,7 +320,7 @@ def _parsed(name: str, session: CqlSession) -> TableName:
     found = _parsed_name(cursor, session.address.keyspace)
     cursor.end()
     if not found.database or found.table.endswith(SUFFIX):
-        raise DefiniteError(f"{name} is no base table's full name", hint="write keyspace.table")
+        raise DefiniteError(f"{name} is not the full name of a base table", hint="write keyspace.table")
     return found
 
 
@@ -346,14 +344,14 @@ def _text_and_parameters(statement: Any, parameters: Given | None) -> tuple[str,
 
 
 def _with_markers(text: str) -> str:
-    """The driver's own marks for parameters (`%s`, `%(name)s`) as CQL's; a text without any is CQL already."""
+    """Replace the driver's parameter markers (`%s`, `%(name)s`) by those of CQL."""
     if all(match[0] == "%%" for match in _MARKS.finditer(text)):
         return text
     return _MARKS.sub(lambda match: "%" if match[0] == "%%" else f":{match[1]}" if match[1] else "?", text)
 
 
 def _first_word(text: str) -> str:
-    """The word a statement begins with; what follows need not be readable."""
+    """Return the first keyword of a statement; the rest need not be valid."""
     match = _FIRST.match(text)
     return match[1].lower() if match else ""
 
@@ -366,12 +364,14 @@ def _stamped(change: ChangeStatement, text: str, timestamp: str) -> str:
 
 
 def _timeout_s(term: Term, given: Parameters) -> float:
-    """The seconds of USING TIMEOUT, as ScyllaDB takes it."""
+    """Return the seconds of ScyllaDB's USING TIMEOUT."""
     raw = serialize(CqlType("duration"), term, given)
     found = DurationType.deserialize(raw, _PROTOCOL) if raw is not None else None
     if found is None or found.months or found.days or found.nanoseconds < 0 or found.nanoseconds % 1_000_000:
         raise DefiniteError(
-            f"USING TIMEOUT {term} is no whole number of milliseconds", place="USING TIMEOUT", hint="write a duration such as 500ms or 10s"
+            f"USING TIMEOUT {term} is not a whole number of milliseconds",
+            place="USING TIMEOUT",
+            hint="write a duration such as 500ms or 10s",
         )
     return float(found.nanoseconds / 1e9)
 

@@ -1,4 +1,4 @@
-"""Generations of streams on a server that has none: ScyllaDB's tables of them, made and read, in a keyspace of one's own."""
+"""Creates and reads ScyllaDB's tables of stream generations in a keyspace of a server that has none."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headrace.cql.types import quoted
 from headrace.sources.scylla.capture.stream_ids import Generation, Generations, even_ends, from_description, made_generation
 
 RANGES: Final = 16
-"""Of tokens, each with a stream: how far readers can share a log among them."""
+"""Token ranges, each with a stream; limits how many readers can share a log."""
 
 
 def prepare_generations(session: CqlSession, keyspace: str, now: int, *, ranges: int = RANGES) -> None:
-    """Make the tables, and a first generation from now (microseconds since 1970) on, if there is none."""
+    """Create the tables and a first generation that starts now (microseconds since 1970), if they do not exist."""
     name = quoted(keyspace)
     session.execute(
         f"CREATE TABLE IF NOT EXISTS {name}.cdc_generation_timestamps "

@@ -39,7 +39,7 @@ def replay_log(table: CqlTable, rows: Iterable[Values], written: int) -> dict[Ke
         elif operation in _ENDS:
             start = starts.get((time, sequence - 1))
             if start is None:
-                raise DefiniteError("a range's end stands alone in the log", place=f"table {table.name}", hint="report it")
+                raise DefiniteError("the log has the end of a range without its start", place=f"table {table.name}", hint="report it")
             partition.merge(
                 Partition(ranges={RangeTombstone(start, ClusteringBound(_clustering(table, row), _ENDS[operation]), moment.timestamp)})
             )

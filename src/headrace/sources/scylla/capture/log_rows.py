@@ -77,7 +77,7 @@ class _Batch:
     partition: bool = False
 
     def touched(self, table: CqlTable) -> dict[Key, set[str]]:
-        """The columns of each row that the changes name."""
+        """Return the columns of each row that the changes name."""
         every = {column.name for column in table.regular}
         found: dict[Key, set[str]] = {clustering: set(every) for clustering in self.rows}
         if self.partition and not table.clustering:
@@ -88,7 +88,7 @@ class _Batch:
 
 
 def split(table: CqlTable, written: Partition) -> dict[int, _Batch]:
-    """The changes of a write by timestamp, from the least."""
+    """Return the changes of a write by timestamp, in ascending order."""
     order = ClusteringOrder(table)
     found: dict[int, _Batch] = {}
 
@@ -128,7 +128,7 @@ def _split_row(clustering: Key, row: StoredRow, at: Callable[[int], _Batch]) -> 
 
 
 def _parts(row: StoredRow) -> dict[tuple[int, int], _DeltaCells]:
-    """A row's cells by timestamp and TTL; a collection's clearing has none."""
+    """Group a row's cells by timestamp and TTL; the clearing of a collection has no TTL."""
     found: dict[tuple[int, int], _DeltaCells] = {}
 
     def at(timestamp: int, ttl: int) -> _DeltaCells:
@@ -145,7 +145,7 @@ def _parts(row: StoredRow) -> dict[tuple[int, int], _DeltaCells]:
 
 
 def is_split(batch: _Batch, order: ClusteringOrder) -> bool:
-    """Whether changes of one timestamp are of several kinds. If not, they stay in the order of their rows."""
+    """Return whether changes of one timestamp are of several kinds. If not, they stay in the order of their rows."""
     upserts = batch.inserts + batch.updates
     kinds = [bool(batch.static), bool(upserts), bool(batch.rows), bool(batch.ranges), batch.partition]
     if sum(kinds) > 1 or len({one.ttl for one in (*batch.static, *upserts)}) > 1:
@@ -172,15 +172,15 @@ class LogRowWriter:
     options: CdcOptions
     partition_key: Key
     stream: Callable[[int], bytes]
-    """The stream of this partition at a timestamp."""
+    """Returns the stream of this partition at a timestamp."""
     time: Callable[[int], bytes]
-    """A new timeuuid of a timestamp."""
+    """Returns a new timeuuid of a timestamp."""
     images: PartitionImages | None = None
-    """What was read before the write, if images are wanted."""
+    """The rows before the write, if images are enabled."""
     _done: list[dict[str, bytes]] = field(default_factory=list)
 
     def rows(self, written: Partition) -> list[LogRow]:
-        """All of a write, timestamp by timestamp."""
+        """Return the log rows of a write, timestamp by timestamp."""
         batches = split(self.table, written)
         whole = len(batches) == 1 and not is_split(next(iter(batches.values())), ClusteringOrder(self.table))
         found = []
@@ -279,7 +279,7 @@ def _put(row: dict[str, bytes], name: str, value: bytes | None) -> None:
 
 
 def collection_columns(column: CqlColumn, held: Collection) -> dict[str, bytes]:
-    """The log's columns for what happened to a column that is not atomic."""
+    """Return the log columns for the change of a non-atomic column."""
     found = {deleted(column.name): TRUE} if held.tombstone != NEVER else {}
     keys = key_type(column.type)
     added = in_order(keys, ((key, cell.value) for key, cell in held.cells.items() if cell.value is not None))

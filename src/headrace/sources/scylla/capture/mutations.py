@@ -30,7 +30,7 @@ class ListKeys:
     """Timeuuid keys of list elements: ascending for appended, descending for prepended ones, independent of clock steps."""
 
     _TURN = 1262304000_0000000
-    """2010, in units of 100 ns: what is prepended gets a time as long before this as now is after it."""
+    """2010-01-01, in units of 100 ns. The key of a prepended element has a time as long before this as now is after it."""
 
     def __init__(self, clock: Callable[[], int], rest: int) -> None:
         self._clock = clock
@@ -44,7 +44,7 @@ class ListKeys:
         return [self._key(start + i) for i in range(count)]
 
     def prepended(self, count: int) -> list[bytes]:
-        """Keys before all others, in the order of the elements."""
+        """Return keys of prepended elements, in the order of the elements."""
         start = min(2 * self._TURN - self._clock() * 10, self._first) - count
         self._first = start
         return [self._key(start + i) for i in range(count)]
@@ -55,7 +55,7 @@ class ListKeys:
 
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """What all cells of a statement share."""
+    """Properties that all cells of a statement share."""
 
     timestamp: int
     ttl: int
@@ -73,15 +73,15 @@ class WriteContext:
 
 
 def whole_number(term: Term | None, parameters: Parameters) -> int | None:
-    """A timestamp or a TTL; none if nothing, or null, is given."""
+    """Return a timestamp or a TTL; None if it is missing or null."""
     if parameters.is_unset(term):
-        raise DefiniteError("a timestamp is unset: which one the server takes is known to it alone", hint="leave USING TIMESTAMP out")
+        raise DefiniteError("a timestamp is unset: only the server knows which one it uses", hint="leave USING TIMESTAMP out")
     raw = None if term is None else serialize(CqlType("bigint"), term, parameters)
     return None if raw is None else int.from_bytes(raw, "big", signed=True)
 
 
 def ttl_of(change: ChangeStatement, parameters: Parameters, default: int) -> int:
-    """The TTL of what a statement writes; 0: none."""
+    """Return the TTL of a statement's cells; 0: none."""
     found = None if parameters.is_unset(change.using.ttl) else whole_number(change.using.ttl, parameters)
     if found is None:
         return default
@@ -92,14 +92,14 @@ def ttl_of(change: ChangeStatement, parameters: Parameters, default: int) -> int
 
 @dataclass(frozen=True, slots=True)
 class MutationWriter:
-    """Turns one table's statements into what they write."""
+    """Converts statements on one table into the cells that they write."""
 
     table: CqlTable
     keys: ListKeys
     read_list: ReadList
 
     def write(self, change: ChangeStatement, parameters: Parameters, moment: WriteContext) -> dict[Key, Partition]:
-        """What a statement writes, by partition."""
+        """Return the cells that a statement writes, by partition."""
         if change.verb == "INSERT":
             return self._insert(change, parameters, moment)
         if change.verb == "UPDATE" or change.assignments:
@@ -144,7 +144,7 @@ class MutationWriter:
         return tuple(found)
 
     def _update(self, change: ChangeStatement, parameters: Parameters, moment: WriteContext) -> dict[Key, Partition]:
-        """Also a DELETE of columns."""
+        """Convert an INSERT, an UPDATE, or a DELETE of columns."""
         selected = select_rows(self.table, change.where, parameters)
         columns = [self._column(assignment.column) for assignment in change.assignments]
         if any(column.role in (ColumnRole.PARTITION, ColumnRole.CLUSTERING) for column in columns):
@@ -160,13 +160,13 @@ class MutationWriter:
             written = found[partition_key] = Partition()
             for column, assignment in zip(columns, change.assignments, strict=True):
                 is_static = column.role is ColumnRole.STATIC
-                # Static ones as often as there are rows, as servers do: an element is appended for each.
+                # Static columns once per row, as servers do: an element is appended for each row.
                 for place in [_RowKey(partition_key, None if is_static else prefix) for prefix in selected.prefixes]:
                     self._assign(_row(written, place), column, assignment, parameters, moment, place, is_delete=change.verb == "DELETE")
         return found
 
     def _delete(self, change: ChangeStatement, parameters: Parameters, moment: WriteContext) -> dict[Key, Partition]:
-        """Of rows, ranges of rows, partitions."""
+        """Convert a DELETE of rows, ranges of rows or partitions."""
         selected = select_rows(self.table, change.where, parameters)
         found = {}
         for partition_key in selected.partitions:
@@ -199,7 +199,7 @@ class MutationWriter:
             )
         if column.type.is_atomic:
             if assignment.does is not AssignmentKind.SET:
-                raise self._wrong(f"{column.name} is one value of type {column.type}, and is set as a whole")
+                raise self._wrong(f"{column.name} has the type {column.type}, which can only be set as a whole")
             row.put(column.name, moment.cell(serialize(column.type, assignment.value, parameters)))
             return
         found = self._elements(column, assignment, parameters, place)
@@ -211,7 +211,7 @@ class MutationWriter:
     def _elements(
         self, column: CqlColumn, assignment: Assignment, parameters: Parameters, place: _RowKey
     ) -> list[tuple[bytes, bytes | None]]:
-        """The elements that an assignment writes, by key; None: those that it deletes."""
+        """Return the elements that an assignment writes, by key; None for deleted elements."""
         if assignment.does is AssignmentKind.FIELD and column.type.name == "udt":
             return [self._field(column, assignment, parameters)]
         if column.type.name == "list":
@@ -226,7 +226,7 @@ class MutationWriter:
             return [(self._needed(column, serialize(column.type.args[0], assignment.key or assignment.value, parameters)), None)]
         if assignment.does is AssignmentKind.SET or (assignment.does is AssignmentKind.ADD and column.type.name != "udt"):
             return whole_elements(column.type, assignment.value, parameters)
-        raise self._wrong(f"{column.name} of type {column.type} cannot be changed like this")
+        raise self._wrong(f"{column.name} of type {column.type} does not support this operation")
 
     def _needed(self, column: CqlColumn, value: bytes | None) -> bytes:
         if value is None:
@@ -274,7 +274,7 @@ class MutationWriter:
 class _RowKey:
     partition: Key
     clustering: Key | None
-    """None: the static columns."""
+    """`clustering` is None for the static columns."""
 
 
 def _row(written: Partition, place: _RowKey) -> StoredRow:
@@ -282,7 +282,7 @@ def _row(written: Partition, place: _RowKey) -> StoredRow:
 
 
 def _is_nothing(table: CqlTable, start: ClusteringBound, end: ClusteringBound) -> bool:
-    """Whether no row can lie between two bounds: servers write nothing then."""
+    """Return whether no row can lie between two bounds; then servers write nothing."""
     order = ClusteringOrder(table).compare(start.prefix, end.prefix)
     is_point = order == 0 and len(start.prefix) == len(end.prefix)
     return order > 0 or (is_point and not (start.inclusive and end.inclusive))
@@ -293,7 +293,7 @@ def _is_null(term: Term) -> bool:
 
 
 def whole_elements(kind: CqlType, value: Term, parameters: Parameters) -> list[tuple[bytes, bytes | None]]:
-    """The elements of a whole map, set or user type; nothing for null. A user type's nulls are no elements."""
+    """Return the elements of a whole map, set or user type; none for null and for null fields of a user type."""
     if kind.name == "udt":
         if isinstance(value, Braces):
             found = user_fields(kind, value, parameters)

@@ -28,12 +28,12 @@ _UNNAMED: Final = bytes(8)
 """Prefix of placeholder keys for lists whose keys are unknown; no timeuuid begins with it."""
 _SIGNS: Final = 0x8080808080808080
 _MOST: Final = 10_000
-"""How many lists are remembered; the one that was not needed for the longest time is learned again."""
+"""Maximum number of cached lists; the least recently used one is dropped."""
 _Place = tuple[TableName, Key, Key | None]
 
 
 class PartitionStateLoader:
-    """Loads the rows that a statement needs; again for each statement, since others write too."""
+    """Loads the rows that a statement needs. They are loaded again for each statement, because other clients write too."""
 
     def __init__(
         self, session: CqlSession, state: CapturedTables, generations: Callable[[], Generations], clock: Callable[[], int]
@@ -46,7 +46,7 @@ class PartitionStateLoader:
         """Lists whose keys are known, as of this session's last write."""
 
     def begin(self) -> None:
-        """A statement begins: what was known is old."""
+        """Discard the loaded rows before a new statement."""
         self._fresh.clear()
         self._logged.clear()
         self._state.partitions.clear()
@@ -65,7 +65,7 @@ class PartitionStateLoader:
                 raise _unknown(table, key, column)
 
     def done(self, tables: Mapping[TableName, CqlTable], base: Mapping[TableName, Mapping[Key, Partition]]) -> None:
-        """A statement was carried out: the lists that were known are known as it left them."""
+        """Update the known lists after a statement was executed."""
         now = self._clock() // 1_000_000
         for name, partitions in base.items():
             self._state.merge(name, partitions)
@@ -95,7 +95,7 @@ class PartitionStateLoader:
         return self._logged[table.name, key]
 
     def _log_rows(self, table: CqlTable, key: Key) -> Iterator[Values]:
-        """The partition's rows of the log, from its stream in every generation."""
+        """Return the partition's log rows, from its stream in every generation."""
         log = log_table(table)
         names = ", ".join(quoted(column.name) for column in log.columns)
         query = f"SELECT {names} FROM {table_name(log.name)} WHERE {quoted(STREAM)} = ?"
@@ -107,7 +107,7 @@ class PartitionStateLoader:
                         yield row
 
     def _stored_lists(self, table: CqlTable, key: Key, clustering: Key | None, now: int) -> Partition:
-        """A row, or the static columns, by SELECT; lists with keys that are only good for their order."""
+        """Select a row, or the static columns; keys of lists are placeholders that only keep the order."""
         cells = table.static if clustering is None else table.regular
         found = Partition()
         if clustering is None and not cells:
@@ -121,13 +121,13 @@ class PartitionStateLoader:
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 _store_row(cells, found.static if clustering is None else found.row(clustering), row[1:], now)
                 if clustering is not None:
-                    # The row exists; by its marker or by its cells is unknown.
+                    # The row exists; whether by its marker or by its cells is unknown.
                     found.row(clustering).marker = Cell(0, b"")
         return found
 
 
 def _names(found: Elements, known: Elements) -> list[bytes] | None:
-    """The keys of a list's elements, by value and write time, from a list that may have more (TRUNCATE is in no log); None if in doubt."""
+    """Match a list's elements by value and write time with the log's, which may have more (TRUNCATE is not logged); None if unsure."""
     wanted = [(cell.value, cell.timestamp) for _, cell in found]
     pairs = [(key, (cell.value, cell.timestamp)) for key, cell in known]
     first, last = _matched(wanted, pairs), _matched(wanted[::-1], pairs[::-1])
@@ -179,7 +179,7 @@ def _elements(column: CqlColumn, value: bytes) -> list[tuple[bytes, bytes | None
 
 
 def _lists(table: CqlTable, partition: Partition, clustering: Key | None, now: int) -> dict[ListLocation, Elements]:
-    """The lists that are seen in a row, or among the static columns."""
+    """Return the lists of a row, or of the static columns."""
     row = partition.static if clustering is None else partition.rows.get(clustering)
     if row is None:
         return {}
@@ -195,7 +195,7 @@ def _lists(table: CqlTable, partition: Partition, clustering: Key | None, now: i
 
 def _unknown(table: CqlTable, key: Key, column: str) -> DefiniteError:
     return DefiniteError(
-        f"the keys of the elements of {column} are not known: the list was written past the capture, or its log rows have expired",
+        f"the keys of the elements of {column} are not known: the list was written without the capture, or its log rows have expired",
         place=f"table {table.name}, partition {'.'.join(part.hex() for part in key)}",
         hint=f"overwrite the list as a whole once ({column} = […]); statements that do not name its elements are fine",
     )

@@ -30,7 +30,7 @@ class PartitionImages:
 
     @classmethod
     def read(cls, table: CqlTable, partition: Partition, wanted: Iterable[Key], now: int) -> PartitionImages:
-        """What a read before the write finds."""
+        """Return the row before the write."""
         order = ClusteringOrder(table)
         found = cls(table, _logged(table.static, seen_cells(table.static, partition.static, partition.deleted, now)))
         for clustering in wanted:
@@ -44,7 +44,7 @@ class PartitionImages:
         return found
 
     def write(self, clustering: Key | None, cells: dict[str, Cell], collections: dict[str, Collection]) -> None:
-        """A delta row's columns; without a clustering key, static ones."""
+        """Apply the columns of a delta row; without a clustering key, they are static."""
         if clustering is None:
             self.static_was_written = True
         row = self.static if clustering is None else self.rows.setdefault(clustering, {})

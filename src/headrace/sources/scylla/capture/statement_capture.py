@@ -38,17 +38,17 @@ def wall_clock() -> int:
 
 @dataclass(frozen=True, slots=True)
 class StatementWrites:
-    """What a statement writes: to base tables, by table and partition key, and to their logs."""
+    """The cells that a statement writes to base tables, by table and partition key, and its log rows."""
 
     batch: StatementBatch
     timestamps: tuple[int, ...]
-    """Of each of the batch's statements."""
+    """One per statement of the batch."""
     base: Mapping[TableName, Mapping[Key, Partition]]
     log: tuple[LogRow, ...]
 
 
 class Capture:
-    """Takes statements one after the other; knows what the tables hold by then.
+    """Processes statements one after the other and keeps the content of the tables.
 
     `clock` gives microseconds since 1970: the timestamps of statements that name none (which rise, even if the clock does not), the keys
     of lists, and the moment from which TTLs count. `options` are those of `WITH cdc`, for all tables or table by table. With a seed,
@@ -91,13 +91,13 @@ class Capture:
         self.tables[table.name] = table
 
     def log(self, statement: str, parameters: Given = ()) -> list[LogRow]:
-        """The log rows of a statement, which counts as done."""
+        """Execute a statement on the stored content; return its log rows."""
         written = self.write(statement, parameters)
         self.done(written)
         return list(written.log)
 
     def write(self, statement: str, parameters: Given = ()) -> StatementWrites:
-        """What a statement writes; nothing is done yet."""
+        """Return the effects of a statement without applying them."""
         batch = parse(statement, self._keyspace)
         given = Parameters(parameters)
         default = whole_number(batch.timestamp, given)
@@ -119,7 +119,7 @@ class Capture:
         return StatementWrites(batch, tuple(timestamps), base, tuple(log))
 
     def done(self, written: StatementWrites) -> None:
-        """A statement was carried out: the tables hold what it wrote."""
+        """Apply the effects of a statement to the stored content."""
         for table, partitions in written.base.items():
             self.state.merge(table, partitions)
 
@@ -166,14 +166,14 @@ class Capture:
 
 
 def _lists_of(table: CqlTable, written: Partition) -> list[ListLocation]:
-    """The lists that images of a write show."""
+    """Return the lists that the images of a write contain."""
     lists = [column for column in table.cells if column.type.name == "list" and not column.type.is_atomic]
     static = [(None, column.name) for column in lists if column.role is ColumnRole.STATIC and not written.static.is_empty]
     return [*static, *((clustering, column.name) for clustering in written.rows for column in lists if column.role is ColumnRole.REGULAR)]
 
 
 def log_block(table: CqlTable, rows: Iterable[LogRow], written: int | None = None) -> LogBlock:
-    """Log rows of one base table as a block; `written`: when, seconds since 1970."""
+    """Return log rows of one base table as a block; `written`: write times, seconds since 1970."""
     listed = list(rows)
     names = [column.name for column in log_table(table).columns]
     columns = [pa.array([row.values.get(name) for row in listed], pa.binary()) for name in names]

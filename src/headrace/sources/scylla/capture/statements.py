@@ -20,7 +20,7 @@ LIST_INDEX = "scylla_timeuuid_list_index"
 
 
 class AssignmentKind(StrEnum):
-    """What an assignment does to a column."""
+    """The operation of an assignment."""
 
     SET = "set"
     ADD = "add"
@@ -60,7 +60,7 @@ class Using:
     timestamp: Term | None = None
     ttl: Term | None = None
     timeout: Term | None = None
-    """How long a server may take (ScyllaDB's own word): nothing that is written depends on it."""
+    """ScyllaDB's USING TIMEOUT; does not influence what is written."""
     timeout_span: tuple[int, int] = (0, 0)
     """Position of the timeout in the text, with its connecting words: Cassandra does not accept it."""
 
@@ -77,15 +77,15 @@ class ChangeStatement:
     text: str
     """Without its timeout."""
     first_marker: int
-    """How many markers come before this statement, in its batch."""
+    """Number of markers before this statement in its batch."""
     markers: int
-    """How many it has."""
+    """Number of markers in this statement."""
     timestamp_at: int
-    """Where a timestamp may be put into the text."""
+    """Position in the text at which a timestamp can be inserted."""
     timestamp_marker: int
-    """How many of its markers come before that position."""
+    """Number of its markers before that position."""
     timestamp_form: str
-    """How it is put there; `{}` is the timestamp."""
+    """The text to insert; `{}` is the timestamp."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ class StatementBatch:
 
 @lru_cache(4096)
 def parse(text: str, keyspace: str = "") -> StatementBatch:
-    """A statement; one that is no BATCH is a batch of one. `keyspace`: where tables are that are named without one."""
+    """Parse a statement; a single statement becomes a batch of one. `keyspace`: the default for table names."""
     cursor = CqlCursor(text)
     markers = Markers()
     if not cursor.skip_word("begin"):
@@ -147,9 +147,7 @@ def _change(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStateme
     else:
         raise cursor.unexpected("INSERT, UPDATE, DELETE or BEGIN BATCH")
     if cursor.is_word("if"):
-        raise _unsupported(
-            cursor, "whether a condition (IF) holds is known to the server alone", "write without IF; ScyllaDB logs such writes itself"
-        )
+        raise _unsupported(cursor, "only the server can evaluate a condition (IF)", "write without IF; ScyllaDB logs such writes itself")
     # Replace by spaces, to keep all positions.
     first_away, last_away = found.using.timeout_span
     whole = cursor.text[:first_away] + " " * (last_away - first_away) + cursor.text[last_away:]
@@ -176,13 +174,13 @@ def _table(cursor: CqlCursor, keyspace: str) -> TableName:
 
 
 def _using(cursor: CqlCursor, markers: Markers) -> tuple[Using, int, str]:
-    """USING ..., and where and how a timestamp can be put."""
+    """Parse USING, and return where and how a timestamp can be inserted."""
     at = cursor.peek.start
     if not cursor.skip_word("using"):
         return Using(), at, " USING TIMESTAMP {} "
     found: dict[str, Term] = {}
     bounds: list[int] = []
-    """Where each part begins (after the first: with its AND), and where the last one ends."""
+    """Start of each part (from the second on with its AND), and the end of the last one."""
     while True:
         bounds.append(cursor.peek.start)
         if found:
@@ -207,7 +205,7 @@ def _used(found: Mapping[str, Term], bounds: Sequence[int], at: int) -> tuple[Us
     if len(found) == 1:
         return replace(using, timeout_span=(at, bounds[-1])), at, " USING TIMESTAMP {} "
     place = list(found).index("timeout")
-    # Of the first part the AND of the second goes, too.
+    # Removing the first part also removes the AND of the second.
     end = bounds[place + 1] if place else bounds[1] + len("and")
     return replace(using, timeout_span=(bounds[place], end)), bounds[0], "TIMESTAMP {} AND "
 
@@ -223,16 +221,16 @@ def _insert(cursor: CqlCursor, markers: Markers, keyspace: str) -> ChangeStateme
     cursor.word("into")
     table = _table(cursor, keyspace)
     if cursor.is_word("json"):
-        raise _unsupported(cursor, "INSERT JSON is read by the server alone", "write INSERT INTO … (columns) VALUES (…)")
+        raise _unsupported(
+            cursor, "INSERT JSON is not supported: only the server can evaluate it", "write INSERT INTO … (columns) VALUES (…)"
+        )
     columns = cursor.names()
     cursor.word("values")
     values = read_term(cursor, markers)
     if not isinstance(values, Parentheses) or len(values.items) != len(columns):
         raise _unsupported(cursor, "columns and values differ in number", "give each column one value")
     if cursor.is_word("if"):
-        raise _unsupported(
-            cursor, "whether a condition (IF) holds is known to the server alone", "write without IF; ScyllaDB logs such writes itself"
-        )
+        raise _unsupported(cursor, "only the server can evaluate a condition (IF)", "write without IF; ScyllaDB logs such writes itself")
     before = markers.count
     using = _using(cursor, markers)
     assignments = [Assignment(column, AssignmentKind.SET, value) for column, value in zip(columns, values.items, strict=True)]
@@ -339,7 +337,7 @@ def _where(cursor: CqlCursor, markers: Markers) -> list[Relation]:
 
 def _relation(cursor: CqlCursor, markers: Markers) -> Relation:
     if cursor.is_word("token"):
-        raise _unsupported(cursor, "token() is not for statements that change data", "name the partition's key")
+        raise _unsupported(cursor, "token() is not allowed in statements that change data", "name the partition's key")
     is_tuple = cursor.is_sign("(")
     columns = tuple(cursor.names()) if is_tuple else (cursor.name(),)
     if cursor.skip_word("in"):

@@ -1,4 +1,4 @@
-"""The storage model: cells with timestamps, and what happens when they meet.
+"""The storage model: cells with timestamps, and how they merge.
 
 Merging is commutative, associative and idempotent, so one form serves for what a statement writes and for all that a partition holds. Ties
 are settled as Apache Cassandra and ScyllaDB settle them: dead before live, expiring before lasting, later expiry first, shorter TTL first,
@@ -23,26 +23,26 @@ Key = tuple[bytes, ...]
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A value, or (None) that there is none."""
+    """A value; None for a deletion."""
 
     timestamp: int
     value: bytes | None
     ttl: int = 0
-    """Seconds; 0: it lasts."""
+    """Seconds; 0: it does not expire."""
     expires: int = 0
-    """When it ends, seconds since 1970; 0: never."""
+    """Expiry, seconds since 1970; 0: never."""
 
     def is_live(self, after: int, now: int) -> bool:
-        """Whether it is seen at a moment (seconds), given a deletion's timestamp."""
+        """Return whether the cell is live at a time (seconds), given a deletion's timestamp."""
         return self.value is not None and self.timestamp > after and (not self.expires or now < self.expires)
 
     def rank(self) -> tuple[int, bool, bool, int, int, bytes]:
-        """The greater one counts."""
+        """Order of precedence: the greater cell wins."""
         return self.timestamp, self.value is None, self.ttl > 0, self.expires, -self.ttl, self.value or b""
 
 
 def newer(left: Cell | None, right: Cell | None) -> Cell | None:
-    """The one of two cells that counts."""
+    """Return the cell that wins."""
     if left is None or right is None:
         return left or right
     return left if left.rank() >= right.rank() else right
@@ -60,7 +60,7 @@ class Collection:
             self.cells[key] = newer(self.cells.get(key), cell) or cell
 
     def clear(self, timestamp: int) -> None:
-        """Delete all elements up to a timestamp, without a trace."""
+        """Delete all elements up to a timestamp, without tombstones."""
         if timestamp > self.tombstone:
             self.tombstone = timestamp
             self.cells = {key: cell for key, cell in self.cells.items() if cell.timestamp > timestamp}
@@ -76,7 +76,7 @@ class StoredRow:
     """A row, or the static columns of a partition."""
 
     marker: Cell | None = None
-    """That the row was inserted; its value is empty."""
+    """The row marker of an INSERT; its value is empty."""
     deleted: int = NEVER
     cells: dict[str, Cell] = field(default_factory=dict)
     collections: dict[str, Collection] = field(default_factory=dict)
@@ -101,13 +101,13 @@ class StoredRow:
 
     @property
     def writes(self) -> bool:
-        """Whether anything but a deletion of the row is in it."""
+        """Return whether it contains anything other than a row deletion."""
         return self.marker is not None or bool(self.cells) or bool(self.collections)
 
 
 @dataclass(frozen=True, slots=True)
 class ClusteringBound:
-    """One side of a range: a prefix of the clustering key. An empty one that is included: no bound."""
+    """One side of a range: a prefix of the clustering key. An empty, inclusive prefix means no bound."""
 
     prefix: Key = ()
     inclusive: bool = True
@@ -115,7 +115,7 @@ class ClusteringBound:
 
 @dataclass(frozen=True, slots=True)
 class RangeTombstone:
-    """Rows that were deleted, by the order of the table."""
+    """A range of deleted rows, in the order of the table."""
 
     start: ClusteringBound
     end: ClusteringBound
@@ -124,7 +124,7 @@ class RangeTombstone:
 
 @dataclass(slots=True)
 class Partition:
-    """What is known of a partition, or what is written to it."""
+    """The content of a partition, or a write to it."""
 
     static: StoredRow = field(default_factory=StoredRow)
     rows: dict[Key, StoredRow] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Partition:
 
 
 _Edge = tuple[Key, int]
-"""Before (-1) or after (1) everything that begins with a prefix."""
+"""A position before (-1) or after (1) everything that begins with a prefix."""
 
 
 def _start(one: RangeTombstone) -> _Edge:
@@ -165,7 +165,7 @@ class ClusteringOrder:
         self._columns = [(order_key(column.type), column.descending) for column in table.clustering]
 
     def compare(self, left: Key, right: Key) -> int:
-        """Below, at or above; a prefix is at everything that begins with it."""
+        """Compare: below, equal or above. A prefix equals everything that begins with it."""
         for (key, descending), mine, its in zip(self._columns, left, right, strict=False):
             one, other = key(mine), key(its)
             if one != other:
@@ -176,7 +176,7 @@ class ClusteringOrder:
         return sorted(keys, key=cmp_to_key(self.compare))
 
     def disjoint(self, ranges: Iterable[RangeTombstone]) -> list[RangeTombstone]:
-        """The same deletions without overlaps, in order: where several meet the newest counts, and neighbours of one timestamp are one."""
+        """Return the deletions in order and without overlaps: the newest wins, and neighbours of one timestamp are joined."""
         ends = {place for one in ranges for place in (_start(one), _end(one))}
         places = sorted(ends, key=cmp_to_key(self._compare_bounds))
         found: list[RangeTombstone] = []
@@ -199,7 +199,7 @@ class ClusteringOrder:
             return order
         if len(left[0]) == len(right[0]):
             return left[1] - right[1]
-        # The shorter prefix lies around all that begins with it.
+        # The shorter prefix encloses everything that begins with it.
         return left[1] if len(left[0]) < len(right[0]) else -right[1]
 
     def covers(self, found: RangeTombstone, clustering: Key) -> bool:
@@ -208,7 +208,7 @@ class ClusteringOrder:
         return (start > 0 or (start == 0 and found.start.inclusive)) and (end < 0 or (end == 0 and found.end.inclusive))
 
     def deleted(self, partition: Partition, clustering: Key) -> int:
-        """Up to which timestamp the cells of a row are gone."""
+        """Return the timestamp up to which the cells of a row are deleted."""
         row = partition.rows.get(clustering)
         found = [one.timestamp for one in partition.ranges if self.covers(one, clustering)]
         return max([partition.deleted, row.deleted if row is not None else NEVER, *found])

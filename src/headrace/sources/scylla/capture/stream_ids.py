@@ -1,4 +1,4 @@
-"""Which stream of the log a partition's changes go to: by its token and the generation that operates at the change's timestamp."""
+"""Finds the log stream of a partition's changes by its token and the generation at the change's timestamp."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from headrace.sources.scylla.capture.storage_model import Key
 
 _LEAST: Final = -(1 << 63)
 _IGNORED_BITS: Final = 12
-"""ScyllaDB leaves out a token's highest bits when it shares a range's partitions among its shards."""
+"""ScyllaDB ignores a token's highest bits when it distributes a range's partitions to shards."""
 
 
 def token_of(key: Key) -> int:
-    """The token of a partition key, given by its serialised columns."""
+    """Return the token of a partition key, given its serialised columns."""
     whole = key[0] if len(key) == 1 else b"".join(len(part).to_bytes(2, "big") + part + b"\0" for part in key)
     return int(Murmur3Token.hash_fn(whole))
 
 
 @dataclass(frozen=True, slots=True)
 class StreamRange:
-    """The partitions up to a token (and after the one before), and their streams, one for each shard."""
+    """The partitions up to a token (above the previous range's), and their streams, one per shard."""
 
     end: int
     streams: tuple[bytes, ...]
@@ -34,7 +34,7 @@ class StreamRange:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """Since when (milliseconds since 1970), and its ranges by token."""
+    """Start time (milliseconds since 1970) and ranges by token."""
 
     start: int
     ranges: tuple[StreamRange, ...]
@@ -48,14 +48,14 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Generations:
-    """All generations that are known, from the first."""
+    """All known generations, oldest first."""
 
     known: tuple[Generation, ...]
 
     def stream(self, token: int, timestamp: int) -> bytes:
-        """Return the stream for a change at a timestamp. Before the first generation no reader would look for it."""
+        """Return the stream for a change at a timestamp. Raise for one before the first generation: no reader would find it."""
         if not self.known:
-            raise DefiniteError("there is no generation of streams", hint="make the generation tables first")
+            raise DefiniteError("there is no generation of streams", hint="create the generation tables first")
         place = bisect_right([one.start for one in self.known], timestamp // 1000) - 1
         if place < 0:
             raise DefiniteError(
@@ -77,12 +77,12 @@ def made_generation(ends: Iterable[int], shards: int, start: int, random: Random
 
 
 def even_generation(count: int = 4, shards: int = 2, start: int = 0, seed: int = 0) -> Generation:
-    """So many ranges of the same size."""
+    """Return a generation with `count` ranges of equal size."""
     return made_generation(even_ends(count), shards, start, Random(seed))
 
 
 def even_ends(count: int) -> list[int]:
-    """The last tokens of so many ranges of the same size."""
+    """Return the last tokens of `count` ranges of equal size."""
     return [_LEAST + (i + 1) * ((1 << 64) // count) - 1 for i in range(count)]
 
 

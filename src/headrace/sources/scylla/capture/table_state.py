@@ -15,7 +15,7 @@ from headrace.model.schema import TableName
 from headrace.sources.scylla.capture.storage_model import Cell, ClusteringOrder, Key, Partition, StoredRow
 
 Elements = tuple[tuple[bytes, Cell], ...]
-"""What is seen of a column that is not atomic, in the order of its keys."""
+"""The live elements of a non-atomic column, in the order of their keys."""
 
 ListLocation = tuple[Key | None, str]
 """A list of a partition: the row's clustering key (None: the static columns), and the column."""
@@ -23,12 +23,12 @@ ListLocation = tuple[Key | None, str]
 
 @dataclass(frozen=True, slots=True)
 class SelectedRow:
-    """A row as SELECT shows it. A partition that has nothing but static columns is one row without a clustering key."""
+    """A row as SELECT returns it. A partition with only static columns is one row without a clustering key."""
 
     partition: Key
     clustering: Key | None
     values: Mapping[str, bytes]
-    """Columns that are not of the key and not null, serialised as SELECT gives them."""
+    """Non-key columns that are not null, serialised as SELECT returns them."""
     cells: Mapping[str, Cell | Elements]
     """The same, cell by cell."""
 
@@ -48,14 +48,14 @@ class CapturedTables:
         return self.partitions.get(table, {}).get(key, Partition())
 
     def list_elements(self, table: CqlTable, key: Key, clustering: Key | None, column: str, now: int) -> list[tuple[bytes, bytes]]:
-        """A list's live elements, in order."""
+        """Return a list's live elements, in order."""
         partition = self.partition(table.name, key)
         row, deleted = _find_row(table, partition, clustering)
         seen = seen_elements(table.column(column), row, deleted, now) if row is not None else ()
         return [(key, cell.value or b"") for key, cell in seen]
 
     def rows(self, table: CqlTable, now: int) -> list[SelectedRow]:
-        """All rows that are seen at a moment (seconds since 1970), by partition key bytes, then in the table's order."""
+        """Return all rows live at a time (seconds since 1970), by partition key bytes, then in the table's order."""
         found = []
         for key in sorted(self.partitions.get(table.name, {})):
             found += partition_rows(table, key, self.partition(table.name, key), now)
@@ -69,7 +69,7 @@ def _find_row(table: CqlTable, partition: Partition, clustering: Key | None) -> 
 
 
 def partition_rows(table: CqlTable, key: Key, partition: Partition, now: int) -> list[SelectedRow]:
-    """What a SELECT of a partition gives: each row with the static columns, or those alone."""
+    """Return what a SELECT of a partition returns: each row with the static columns, or those alone."""
     order = ClusteringOrder(table)
     static = seen_cells(table.static, partition.static, partition.deleted, now)
     found = []
@@ -89,12 +89,12 @@ def _seen_row(table: CqlTable, key: Key, clustering: Key | None, cells: Mapping[
 
 
 def is_marked(row: StoredRow, deleted: int, now: int) -> bool:
-    """Whether a row exists without any column."""
+    """Return whether a row exists without any column."""
     return row.marker is not None and row.marker.is_live(deleted, now)
 
 
 def seen_cells(columns: tuple[CqlColumn, ...], row: StoredRow, deleted: int, now: int) -> dict[str, Cell | Elements]:
-    """The columns of a row that are not null."""
+    """Return the columns of a row that are not null."""
     found: dict[str, Cell | Elements] = {}
     for column in columns:
         if column.type.is_atomic:
@@ -107,7 +107,7 @@ def seen_cells(columns: tuple[CqlColumn, ...], row: StoredRow, deleted: int, now
 
 
 def seen_elements(column: CqlColumn, row: StoredRow, deleted: int, now: int) -> Elements:
-    """The live elements of a column that is not atomic."""
+    """Return the live elements of a non-atomic column."""
     held = row.collections.get(column.name)
     if held is None:
         return ()
@@ -118,7 +118,7 @@ def seen_elements(column: CqlColumn, row: StoredRow, deleted: int, now: int) -> 
 
 
 def as_selected(column: CqlColumn, found: Cell | Elements) -> bytes:
-    """A column as SELECT gives it: a list without its keys."""
+    """Return a column as SELECT does: a list without its keys."""
     if isinstance(found, Cell):
         return found.value or b""
     if column.type.name == "list":
@@ -127,7 +127,7 @@ def as_selected(column: CqlColumn, found: Cell | Elements) -> bytes:
 
 
 def as_logged(column: CqlColumn, found: Cell | Elements) -> bytes:
-    """A column as the log's column of the same name holds it: a list by its keys."""
+    """Return a column as the log stores it: a list with its keys."""
     if isinstance(found, Cell):
         return found.value or b""
     if column.type.name == "udt":

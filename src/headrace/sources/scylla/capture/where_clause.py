@@ -1,4 +1,4 @@
-"""What a WHERE chooses: partitions, rows, ranges of rows."""
+"""Evaluates WHERE clauses: partitions, rows, ranges of rows."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from headrace.sources.scylla.capture.storage_model import ClusteringBound, Key
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """Every partition with every prefix of the clustering key; with bounds, only what lies between them."""
+    """Selects every partition with every prefix of the clustering key; with bounds, only the rows between them."""
 
     partitions: tuple[Key, ...]
     prefixes: tuple[Key, ...]
     lower: ClusteringBound | None = None
-    """By the table's order; its prefix comes after each of `prefixes`."""
+    """In the table's order; its prefix is appended to each of `prefixes`."""
     upper: ClusteringBound | None = None
 
     @property
@@ -31,14 +31,14 @@ class RowSelection:
         return self.lower is not None or self.upper is not None
 
     def bounds(self, prefix: Key) -> tuple[ClusteringBound, ClusteringBound]:
-        """The range of rows that one prefix means."""
+        """Return the range of rows of one prefix."""
         start = ClusteringBound(prefix + self.lower.prefix, self.lower.inclusive) if self.lower is not None else ClusteringBound(prefix)
         end = ClusteringBound(prefix + self.upper.prefix, self.upper.inclusive) if self.upper is not None else ClusteringBound(prefix)
         return start, end
 
 
 def select_rows(table: CqlTable, where: Iterable[Relation], parameters: Parameters) -> RowSelection:
-    """What the relations of a statement choose."""
+    """Return what the relations of a statement select."""
     rest = list(where)
     found: list[Key] = [()]
     for column in table.partition_key:
@@ -54,7 +54,7 @@ def select_rows(table: CqlTable, where: Iterable[Relation], parameters: Paramete
 
 
 def _prefixes(table: CqlTable, rest: list[Relation], parameters: Parameters) -> tuple[list[Key], list[Relation]]:
-    """The clustering columns that are fixed, from the first on; and the relations that cut what comes after them."""
+    """Return the fixed leading clustering columns, and the relations that restrict the next ones."""
     found: list[Key] = [()]
     at = 0
     while at < len(table.clustering):
@@ -63,7 +63,7 @@ def _prefixes(table: CqlTable, rest: list[Relation], parameters: Parameters) -> 
             return found, []
         columns = table.clustering[at : at + len(relation.columns)]
         if tuple(column.name for column in columns) != relation.columns:
-            raise _wrong(table, f"({', '.join(relation.columns)}) are no columns of the key in their order")
+            raise _wrong(table, f"({', '.join(relation.columns)}) are not columns of the key in their order")
         if relation.operator not in {"=", "IN"}:
             others = [one for one in rest if one.columns[0] == relation.columns[0]]
             rest[:] = [one for one in rest if one not in others]
@@ -119,7 +119,7 @@ def _slice(
     for relation in slices:
         columns = table.clustering[at : at + len(relation.columns)]
         if tuple(column.name for column in columns) != relation.columns or len({column.descending for column in columns}) > 1:
-            raise _wrong(table, f"({', '.join(relation.columns)}) cannot be cut: its columns differ in order or place")
+            raise _wrong(table, f"({', '.join(relation.columns)}) cannot be restricted: its columns differ in order or position")
         bound = ClusteringBound(_one(table, columns, relation, relation.value, parameters), relation.operator.endswith("="))
         if (relation.operator[0] == ">") != columns[0].descending:
             lower = _single(table, lower, bound)
@@ -130,7 +130,7 @@ def _slice(
 
 def _single(table: CqlTable, old: ClusteringBound | None, new: ClusteringBound) -> ClusteringBound:
     if old is not None:
-        raise _wrong(table, "a range has one bound on each side")
+        raise _wrong(table, "a range has at most one bound on each side")
     return new
 
 

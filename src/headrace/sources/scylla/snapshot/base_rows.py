@@ -73,7 +73,7 @@ class RowQuery:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether elements are left to the log."""
+        """Whether only the log provides the elements."""
         return bool(self._lists)
 
     @property
@@ -98,19 +98,19 @@ class RowQuery:
 
     @property
     def by_key(self) -> str:
-        """One row; for statics, any row of one partition."""
+        """The query of one row; for statics, of any row of one partition."""
         return self.of_partition if self.statics else f"{self.text} WHERE {_equal(self.keys)}"
 
     @property
     def of_partition(self) -> str:
-        """The first row of one partition."""
+        """The query of the first row of one partition."""
         return f"{self.text} WHERE {_equal(self.table.partition_key)} LIMIT 1"
 
     def tokens(self, page: pa.RecordBatch) -> npt.NDArray[np.int64]:
         return np.asarray(to_arrow(_BIGINT, page.column(page.num_columns - 2)).to_numpy())
 
     def bare(self, keys: pa.RecordBatch) -> pa.RecordBatch:
-        """A page as if the server had found these keys and nothing else."""
+        """Return a page with these keys and no values."""
         nothing = pa.nulls(keys.num_rows, pa.binary())
         columns = [keys.column(column.name) for column in self.keys]
         return pa.RecordBatch.from_arrays([*columns, *[nothing] * (self._width - len(columns))], names=[""] * self._width)
@@ -120,7 +120,7 @@ class RowQuery:
         return len(self.keys) + len(self.cells) + 2 * len(self.told) + 2
 
     def block(self, pages: Iterable[pa.RecordBatch], as_of: int, *, again: bool = False) -> RowBlock:
-        """Pages of the SELECT's result as rows and their times."""
+        """Convert pages of the result to rows and their times."""
         page = joined(pages, self._width)
         width = len(self.keys) + len(self.cells)
         now_s = np.asarray(to_arrow(_TIMESTAMP, page.column(page.num_columns - 1)).cast(pa.int64()).fill_null(0).to_numpy()) // 1000
@@ -163,7 +163,7 @@ class RowQuery:
 
 
 def joined(pages: Iterable[pa.RecordBatch], width: int) -> pa.RecordBatch:
-    """Pages as one batch of so many columns, all `binary`."""
+    """Join pages into one batch of `count` columns, all `binary`."""
     found = list(pages)
     # By index: function columns may share a name.
     columns = [pa.concat_arrays([pa.array([], pa.binary()), *(page.column(place) for page in found)]) for place in range(width)]
@@ -180,7 +180,7 @@ def _lists(column: CqlColumn, raw: Array, kind: CqlType) -> Array:
 
 
 def _expiries(left: Array, now_s: npt.NDArray[np.int64]) -> Array:
-    """When cells expire that have so many seconds left."""
+    """Return the expiry of cells from their remaining seconds."""
     if left.null_count == len(left):
         return left.cast(TIMES)
     counts = np.diff(np.asarray(left.offsets.to_numpy()))
@@ -226,7 +226,7 @@ def _filtered(block: RowBlock, mask: Mask) -> RowBlock:
 
 
 def _statics_apart(block: RowBlock, unsure: Mask) -> RowBlock:
-    """The block with static columns in rows of their own, once for each partition that has any, and without the rows that are unsure."""
+    """Move static columns to rows of their own, one per partition that has any, and remove unsure rows."""
     table, rows = block.table, block.rows
     alone = np.logical_and.reduce([_is_null(rows.column(column.name)) for column in table.clustering])
     first = np.ones(rows.num_rows, dtype=bool)
@@ -244,7 +244,7 @@ def _statics_apart(block: RowBlock, unsure: Mask) -> RowBlock:
 
 
 def _only(batch: pa.RecordBatch, table: CqlTable, roles: set[ColumnRole], mask: Mask) -> pa.RecordBatch:
-    """The rows of a mask, with nulls in the columns of other roles."""
+    """Return the rows of a mask, with nulls in the columns of other roles."""
     kept = batch.filter(pa.array(mask))
     columns = [
         kept.column(name) if table.column(name).role in roles else pa.nulls(kept.num_rows, kept.column(name).type)
@@ -267,5 +267,5 @@ def _is_null(column: Array) -> Mask:
 
 
 def _differs(column: Array) -> Mask:
-    """Of each row but the first, whether its value is another than the one before."""
+    """Return for each row from the second on whether its value differs from the previous one."""
     return np.asarray(pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False))

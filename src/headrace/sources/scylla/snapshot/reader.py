@@ -42,9 +42,9 @@ class TokenChunk:
     table: TableName
     range: TokenRange
     rows: int = 1_000_000
-    """It ends after so many rows, at the end of a partition."""
+    """Maximum number of rows; the chunk then ends with the current partition."""
     since: int = 0
-    """From when on the log is sure to have everything, microseconds since 1970: elements of lists that are left to the log are later."""
+    """The log is complete from this time on (microseconds since 1970); later list elements are read from the log."""
 
     def to_json(self) -> Json:
         table = [self.table.database, self.table.table]
@@ -57,10 +57,10 @@ class TokenChunk:
 
 @dataclass(frozen=True, slots=True)
 class ChunkResult:
-    """What came of a chunk."""
+    """The result of a chunk."""
 
     read: TokenRange
-    """What was read of its range; the rest is left."""
+    """The part of its range that was read."""
     rows: int
     as_of: int
 
@@ -74,7 +74,7 @@ class ChunkResult:
 
 @dataclass(frozen=True, slots=True)
 class TokenRangeReader:
-    """What a task carries to read chunks. Picklable."""
+    """Reads chunks in a task. Picklable."""
 
     split_types: ClassVar[tuple[type[Split], ...]] = (TokenChunk,)
     address: CqlAddress
@@ -90,7 +90,7 @@ class TokenRangeReader:
 
 
 def read_chunk(session: CqlSession, query: RowQuery, chunk: TokenChunk, options: ScyllaOptions) -> Generator[RowBlock, None, ChunkResult]:
-    """The rows of a chunk as blocks."""
+    """Yield the rows of a chunk as blocks."""
     as_of = server_time(session) - options.confidence_us
     while query.leaves_out and as_of < chunk.since and not current_wait().ending:
         # Else what was written to a list before its table had a log would be in neither.

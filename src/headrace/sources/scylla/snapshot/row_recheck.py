@@ -36,7 +36,7 @@ Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.int64]
 
 _MIRROR_US: Final = 1_262_304_000_000_000
-"""2010-01-01: an element that is put before all others gets a key as long before this as now is after it."""
+"""2010-01-01. The key of a prepended element has a time as long before this as now is after it."""
 _DAY_US: Final = 86_400_000_000
 _KEYS_AT_ONCE: Final = 10_000
 
@@ -59,7 +59,7 @@ class LogStartTimes:
 
 
 def keys_to_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColumns) -> pa.RecordBatch | None:
-    """The keys, each once, of the rows that the log rows leave in doubt; null clustering columns: what is static in a partition."""
+    """Return the distinct keys of the rows to read again; null clustering columns stand for the static columns of a partition."""
     needed = needs_reread(block, begun, telling)
     if not needed.any():
         return None
@@ -70,7 +70,7 @@ def keys_to_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColu
 
 
 def needs_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColumns) -> Mask:
-    """Which log rows leave their rows in doubt."""
+    """Return which log rows need a reread of their base rows."""
     table, rows, times, operations = block.table, block.rows, block.times, block.operations
     found = np.zeros(rows.num_rows, dtype=bool)
     for column in table.cells:
@@ -85,10 +85,10 @@ def needs_reread(block: LogBlock, begun: LogStartTimes, telling: WriteTimeColumn
 
 
 def _names_old_key(rows: pa.RecordBatch, column: CqlColumn, begun: LogStartTimes, times: Numbers) -> Mask:
-    """The log rows that name an element which may be one of the snapshot's."""
+    """Return the log rows that name a list element that may be from the snapshot."""
     added, removed = rows.column(column.name), rows.column(deleted_elements(column.name))
     if begun.last is None:
-        # Any element may be in the rows as they were read. (Permanently so if the write times of elements are unknown.)
+        # The snapshot may contain any element. (Permanently so if the write times of elements are unknown.)
         return _exists(added) | _exists(removed)
     found = np.zeros(rows.num_rows, dtype=bool)
     for cells, parts in ((added, 2), (removed, 1)):
@@ -103,9 +103,9 @@ def _names_old_key(rows: pa.RecordBatch, column: CqlColumn, begun: LogStartTimes
 
 
 def _is_new(made: Numbers, last: int, now: Numbers) -> Mask:
-    """Whether a key was made after the snapshot, by its time; that of a prepended element lies before 2010, mirrored.
+    """Return whether a key was created after the snapshot, by its time; that of a prepended element lies before 2010, mirrored.
 
-    A time outside of any clock's range proves nothing: then the key may be an old one.
+    A time that no clock can have proves nothing: the key may be an old one.
     """
     mirrored = 2 * _MIRROR_US - made
     until = now + _DAY_US
@@ -113,7 +113,7 @@ def _is_new(made: Numbers, last: int, now: Numbers) -> Mask:
 
 
 def _only_deletes(table: CqlTable, rows: pa.RecordBatch) -> Mask:
-    """The log rows that delete from a row and leave nothing in it that certainly lives."""
+    """Return the log rows that delete cells of a row and leave no cell that is certainly live."""
     takes, gives = np.zeros(rows.num_rows, dtype=bool), np.zeros(rows.num_rows, dtype=bool)
     for column in table.regular:
         value = rows.column(column.name)
@@ -122,7 +122,7 @@ def _only_deletes(table: CqlTable, rows: pa.RecordBatch) -> Mask:
             gives |= _exists(value)
         else:
             takes |= _exists(rows.column(deleted_elements(column.name)))
-            # A user type shows all its fields, if only as nulls of four bytes; the others show nothing where nothing was added.
+            # A user type lists all its fields, at least as nulls of four bytes; other types are empty if nothing was added.
             nothing = 4 * len(column.type.fields) if column.type.name == "udt" else 4
             gives |= Cells.of(value).sizes > nothing
     return takes & ~gives
@@ -134,20 +134,20 @@ def _exists(column: Array) -> Mask:
 
 @dataclass(frozen=True, slots=True)
 class RowRechecker:
-    """Reads rows again for a task."""
+    """Rereads rows for a task."""
 
     session: CqlSession
     options: ScyllaOptions
 
     def after(self, block: LogBlock, begun: LogStartTimes) -> Iterator[RowBlock]:
-        """What must follow a block of the log: the rows that it leaves in doubt."""
+        """Yield the rows that must be read again after a block of the log."""
         telling = probe_write_times(self.session, block.table)
         keys = keys_to_reread(block, begun, telling)
         if keys is not None:
             yield from self.read(block.table, telling, keys)
 
     def read(self, table: CqlTable, telling: WriteTimeColumns, keys: pa.RecordBatch) -> Iterator[RowBlock]:
-        """The rows with these keys as they are now."""
+        """Return the current rows with these keys."""
         alone = np.zeros(keys.num_rows, dtype=bool)
         if table.clustering:
             alone = np.logical_and.reduce([~_exists(keys.column(column.name)) for column in table.clustering])

@@ -18,7 +18,7 @@ from headrace.sources.scylla.snapshot.token_ranges import RING, Ring
 log = logging.getLogger("headrace.scylla")
 
 _TIMES: Final = ["bigint", "int"]
-"""What WRITETIME and TTL give of one cell."""
+"""WRITETIME and TTL of one cell."""
 
 
 @functools.lru_cache(maxsize=256)
@@ -43,14 +43,14 @@ def _has_write_time(session: CqlSession, table: TableName, column: CqlColumn) ->
 
 
 def read_ring(session: CqlSession, table: TableName) -> Ring:
-    """Where the cluster's nodes' ranges end, and how large a table is, as far as the node that answers knows."""
+    """Return the ends of the nodes' ranges and the size of a table, as the answering node knows them."""
     rows = [*session.execute("SELECT partitioner, tokens FROM system.local"), *session.execute("SELECT tokens FROM system.peers")]
     partitioner = rows[0].partitioner.rpartition(".")[2]
     if partitioner != "Murmur3Partitioner":
         raise DefiniteError(
-            f"the cluster spreads partitions by {partitioner}, and only Murmur3Partitioner is known here",
+            f"the cluster uses {partitioner}; only Murmur3Partitioner is supported",
             place=f"table {table}",
-            hint="read the log alone: --snapshot none",
+            hint="read only the log: --snapshot none",
         )
     tokens = tuple(sorted({int(token) for row in rows for token in row.tokens or ()}))
     size, partitions = _estimate(session, table)
@@ -66,7 +66,7 @@ def _estimate(session: CqlSession, table: TableName) -> tuple[int, int]:
     try:
         rows = session.execute(query, (table.database, table.table))
     except DefiniteError as error:
-        # It only decides how large chunks are.
+        # The size only influences the size of chunks.
         log.debug("size of %s: %s", table, error.message)
         return 0, 0
     share = min(sum((int(row.range_end) - int(row.range_start)) % RING or RING for row in rows) / RING, 1.0)

@@ -26,7 +26,7 @@ class TokenRange:
 
     @property
     def share(self) -> float:
-        """Of the whole ring; tokens are spread evenly, so about the same share of the partitions."""
+        """The share of the ring; tokens are spread evenly, so about the same share of the partitions."""
         return (self.end - self.start) / RING
 
     def to_json(self) -> list[int]:
@@ -45,14 +45,14 @@ class Ring:
     """The distribution of a table in its cluster."""
 
     tokens: tuple[int, ...]
-    """Where the nodes' own ranges end."""
+    """The ends of the nodes' own ranges."""
     bytes: int = 0
     """Estimated size of the table; 0 if unknown."""
     partitions: int = 0
 
 
 def left_over(done: Iterable[TokenRange], of: TokenRange = WHOLE) -> list[TokenRange]:
-    """What of a range is in none of those that are done, in order."""
+    """Return the parts of a range that are not done, in order."""
     found, start = [], of.start
     for one in sorted(done):
         if one.start > start:
@@ -66,12 +66,12 @@ def left_over(done: Iterable[TokenRange], of: TokenRange = WHOLE) -> list[TokenR
 
 
 def covered(done: Iterable[TokenRange]) -> float:
-    """Which share of the ring the ranges are, overlaps counted once."""
+    """Return the ranges' share of the ring; overlaps count once."""
     return 1.0 - sum(one.share for one in left_over(done))
 
 
 def cut(ranges: Iterable[TokenRange], ring: Ring, least: int, chunk_bytes: int = CHUNK_BYTES) -> list[TokenRange]:
-    """The ranges in parts of about `chunk_bytes`, at least so many of the whole ring; where that can be, cut where nodes' ranges end."""
+    """Split the ranges into parts of about `chunk_bytes`, at least `least` of the whole ring, at the ends of nodes' ranges if possible."""
     count = min(max(least, -(-ring.bytes // chunk_bytes), 1), _MOST_CHUNKS)
     widest = -(-RING // count)
     return [part for one in ranges for part in _parts(one, ring.tokens, widest)]
