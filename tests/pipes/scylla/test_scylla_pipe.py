@@ -222,7 +222,7 @@ def test_rows_that_come_late_are_taken_by_the_second_look(source: Source, caplog
         captured.execute(f"INSERT INTO {ks}.t (k, v) VALUES (2, 'late') USING TIMESTAMP {slow}")
         source.await_rows("t", 2, failures)
     source.assert_equal("t")
-    assert "1 rows came later than scylla.confidence allows" in caplog.text
+    assert "1 rows arrived later than scylla.confidence allows" in caplog.text
 
 
 def test_a_server_that_is_killed_and_comes_back(

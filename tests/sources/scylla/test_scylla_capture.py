@@ -339,7 +339,7 @@ def test_a_timeout_of_scylladbs_is_taken_and_kept(cql: CqlSession, keyspace: str
         (3, 3, 900, 1),
     ]
     for wrong in ("-1s", "1d", "1us", "null"):
-        with pytest.raises(DefiniteError, match=r"no whole number of milliseconds|cannot read this CQL"):
+        with pytest.raises(DefiniteError, match=r"not a whole number of milliseconds|cannot read this CQL"):
             captured.execute(f"UPDATE {keyspace}.timed USING TIMEOUT {wrong} SET v = 9 WHERE k = 9")
     with pytest.raises(TransientError):
         captured.execute(f"UPDATE {keyspace}.timed USING TIMEOUT 0ms SET v = 9 WHERE k = 9")

@@ -260,7 +260,7 @@ def test_rows_that_came_late_are_found_by_the_second_look(logged: Logged, caplog
     split = only_split(logged, generation, begin, now_us(), read_number=1)
     [block] = logged.blocks(split, 86400, choices)
     assert [UUID(bytes=raw) for raw in block.rows.column(TIME).to_pylist()] == [at for at in late for _ in range(2)]
-    assert caplog.text.count("4 rows came later than scylla.confidence allows") == 1
+    assert caplog.text.count("4 rows arrived later than scylla.confidence allows") == 1
 
 
 def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) -> None:
@@ -278,7 +278,7 @@ def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) 
         looked_at = only_split(logged, generation, begin, begin + 10 * S, read_number=again)
         assert sum(block.changes for block in replace(logged.reader(), skips=frozenset({poison.value.event})).read(looked_at)) == 10
     gone = make_generation(generation.time + 1, 1, 1)
-    with pytest.raises(DefiniteError, match=r"streams of generation .* are not there any more"):
+    with pytest.raises(DefiniteError, match=r"streams of generation .* no longer exist"):
         list(logged.blocks(only_split(logged, gone, begin, begin + S)))
     forget_generation(logged.session, logged.keyspace, generation)
     with pytest.raises(DefiniteError, match="lists no generation of CDC streams") as raised:
@@ -295,7 +295,7 @@ def test_logs_that_are_not_what_their_tables_demand(logged: Logged, caplog: pyte
     assert (found.table, found.ttl) == (logged.table, 77)
     session.execute(f"ALTER TABLE {keyspace}.t_scylla_cdc_log ADD strange int")
     check_tables_readable(session, chosen.logged, logged.choices)
-    assert "has a column strange that its table has not" in caplog.text
+    assert "has a column strange that its table does not have" in caplog.text
     session.execute(f'ALTER TABLE {keyspace}.t_scylla_cdc_log DROP "cdc$deleted_v"')
     with pytest.raises(DefiniteError, match=r"altered: its column cdc\$deleted_v should be boolean \(regular\), and is missing"):
         check_tables_readable(session, chosen.logged, logged.choices)
