@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPConnection
 from typing import Any
 from urllib.parse import quote
@@ -17,7 +17,6 @@ from urllib.parse import quote
 import pytest
 
 from headrace.dashboard import event_stream, handler
-from headrace.dashboard import server as serving
 from headrace.dashboard.server import Server, serve
 from headrace.dashboard.static_files import Asset, load_assets
 from headrace.errors import DefiniteError
@@ -301,8 +300,7 @@ def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch
 
 
 def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler.DashboardHandler, "timeout", 0.3)
-    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 4)
+    _limit(served, connections=4, idle_s=0.3, receive_s=0.3, io_s=0.3)
     monkeypatch.setattr(event_stream, "MAX_LISTENERS", 2)
     slow = [socket.create_connection(("127.0.0.1", served.port), timeout=20) for _ in range(4)]
     try:
@@ -331,7 +329,7 @@ def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pyte
 
 def test_slow_connections_never_make_the_process_look_dead(served: Served) -> None:
     with ExitStack() as stack:
-        for turn in range(serving.MAX_CONNECTIONS * 2):
+        for turn in range(served.server.http.limits.connections * 2):
             client = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
             client.sendall(b"POST /api/pipes/shop/pause HTTP/1.1\r\nContent-Length: 9\r\n\r\n" if turn % 2 else b"GET /health HT")
             if turn % 16 == 0:
@@ -341,8 +339,8 @@ def test_slow_connections_never_make_the_process_look_dead(served: Served) -> No
         assert served.ask("GET", "/api/status").status == 200
 
 
-def test_when_all_connections_are_at_work_the_process_still_says_that_it_lives(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "MAX_CONNECTIONS", 2)
+def test_when_all_connections_are_at_work_the_process_still_says_that_it_lives(served: Served) -> None:
+    _limit(served, connections=2)
     with ExitStack() as stack:
         for _ in range(2):
             listener = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
@@ -352,8 +350,8 @@ def test_when_all_connections_are_at_work_the_process_still_says_that_it_lives(s
         assert served.ask("GET", "/health").status == 200
 
 
-def test_a_client_that_sends_a_byte_now_and_then_is_let_go(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler.DashboardHandler, "timeout", 0.6)
+def test_a_client_that_sends_a_byte_now_and_then_is_let_go(served: Served) -> None:
+    _limit(served, idle_s=0.6, receive_s=0.6, io_s=0.6)
     with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
         begun = time.monotonic()
         with suppress(OSError):
@@ -398,6 +396,11 @@ def test_a_status_that_is_long_in_coming_holds_up_no_probe(served: Served, monke
         assert _streams(served) == 200
         go_on.set()
         assert served.ask("GET", "/api/status").status == 200
+
+
+def _limit(served: Served, **limits: Any) -> None:
+    """Change the limits for new connections."""
+    served.server.http.limits = replace(served.server.http.limits, **limits)
 
 
 def _streams(served: Served) -> int:

@@ -7,21 +7,19 @@ has no token and a foreign `Origin`.
 
 from __future__ import annotations
 
-import hmac
-import ipaddress
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from email.message import Message
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
-from headrace.dashboard.responses import HttpError
 from headrace.errors import DefiniteError
+from headrace.http.origin_check import OriginCheck, is_ip_address, is_same_secret
+from headrace.http.request import HttpError
+from headrace.urls.query_settings import is_loopback
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_.])?")
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +31,7 @@ class Address:
 
     @property
     def is_loopback(self) -> bool:
-        return self.host == "localhost" or _is_loopback_ip(self.host)
+        return is_loopback(self.host)
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -53,7 +51,7 @@ def parse_listen(listen: str) -> Address:
 
 def check_exposure(address: Address, hosts: Sequence[str]) -> None:
     """Raise `DefiniteError` for an invalid host name, or if other machines could connect without a configured host name."""
-    wrong = next((host for host in hosts if not _NAME.fullmatch(host) and not _is_ip(host)), None)
+    wrong = next((host for host in hosts if not _NAME.fullmatch(host) and not is_ip_address(host)), None)
     if wrong is not None:
         raise DefiniteError(
             f"{wrong!r} is no host's name", place="hosts", hint='write names alone, without http:// and port: hosts = ["headrace.internal"]'
@@ -72,38 +70,26 @@ class RequestAuth:
     def __init__(self, address: Address, token: str, hosts: Sequence[str] = ()) -> None:
         if not token:
             raise DefiniteError("the control API needs a token", hint="make one with secrets.token_urlsafe()")
-        self._token = token.encode()
-        self._named = frozenset(host.lower() for host in hosts)
-        self._hosts = _LOOPBACK | self._named | {address.host.lower()}
-        self._open = not address.is_loopback
+        self._token = token
+        self._origin_check = OriginCheck(address.host, hosts)
 
     def check_host(self, host: str) -> None:
         """Raise `HttpError` unless the `Host` header names this server."""
-        name = _host_name(host)
-        # A foreign name may resolve to this machine (DNS rebinding); a foreign IP address would have led elsewhere.
-        if name not in self._hosts and not (_is_loopback_ip(name) or (self._open and _is_ip(name))):
+        if not self._origin_check.is_own_host(host):
             remedy = "ask by an address that it listens on, or name this host in [headrace] hosts"
             raise HttpError(HTTPStatus.FORBIDDEN, f"{host!r} is not served here", place="Host", remedy=remedy)
 
-    def check_origin(self, headers: Message) -> None:
+    def check_origin(self, headers: Mapping[str, str]) -> None:
         """Raise `HttpError` if a page of another site sends the request."""
-        origin = headers.get("Origin")
-        if origin is None and headers.get("Sec-Fetch-Site", "none") in ("none", "same-origin"):
-            return
-        if origin is not None:
-            parts = urlsplit(origin)
-            if parts.scheme in ("http", "https") and (
-                parts.netloc.lower() == headers.get("Host", "").lower() or (parts.hostname or "") in self._named
-            ):
-                return
-        raise HttpError(
-            HTTPStatus.FORBIDDEN, "a page of another site may not ask for this", place="Origin", remedy="use Headrace's own page"
-        )
+        if not self._origin_check.is_own_page(headers):
+            raise HttpError(
+                HTTPStatus.FORBIDDEN, "a page of another site may not ask for this", place="Origin", remedy="use Headrace's own page"
+            )
 
-    def check_token(self, headers: Message) -> None:
+    def check_token(self, headers: Mapping[str, str]) -> None:
         """Raise `HttpError` unless the request has the token."""
-        kind, _, given = headers.get("Authorization", "").strip().partition(" ")
-        if kind.lower() != "bearer" or not hmac.compare_digest(given.strip().encode("utf-8", "surrogateescape"), self._token):
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not is_same_secret(given.strip(), self._token):
             raise HttpError(
                 HTTPStatus.UNAUTHORIZED,
                 "this needs the process's token" if not given else "this is not the process's token",
@@ -111,23 +97,3 @@ class RequestAuth:
                 remedy="`headrace dashboard` prints the link with the token; send it as `Authorization: Bearer TOKEN`",
                 headers={"WWW-Authenticate": 'Bearer realm="headrace"'},
             )
-
-
-def _host_name(host: str) -> str:
-    try:
-        parts = urlsplit(f"//{host}")
-        return (parts.hostname or "").rstrip(".") if not parts.username and not parts.path else ""
-    except ValueError:
-        return ""
-
-
-def _is_ip(name: str) -> bool:
-    try:
-        ipaddress.ip_address(name)
-    except ValueError:
-        return False
-    return True
-
-
-def _is_loopback_ip(name: str) -> bool:
-    return _is_ip(name) and ipaddress.ip_address(name).is_loopback

@@ -11,7 +11,7 @@ from typing import Final
 
 import orjson
 
-from headrace.dashboard.responses import HttpError
+from headrace.http.request import HttpError
 from headrace.service.control import Control
 
 PERIOD_S: Final = 1.0

@@ -10,6 +10,7 @@ from typing import Any, Final
 import orjson
 
 from headrace.errors import HeadraceError
+from headrace.http.request import HttpError
 
 JSON: Final = "application/json; charset=utf-8"
 
@@ -22,17 +23,6 @@ class Response:
     body: bytes
     content_type: str = JSON
     headers: Mapping[str, str] = field(default_factory=dict)
-
-
-class HttpError(Exception):
-    """A request that is rejected: HTTP status, message and remedy."""
-
-    def __init__(
-        self, status: HTTPStatus, message: str, *, place: str = "", remedy: str = "", headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(message)
-        self.status, self.message, self.place, self.remedy = status, message, place, remedy
-        self.headers = dict(headers or {})
 
 
 def json_response(value: Any, status: int = HTTPStatus.OK) -> Response:

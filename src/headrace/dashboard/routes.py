@@ -14,8 +14,9 @@ from urllib.parse import unquote
 
 import orjson
 
-from headrace.dashboard.responses import HttpError, Response, failure_response, json_response
+from headrace.dashboard.responses import Response, failure_response, json_response
 from headrace.errors import DefiniteError, TransientError
+from headrace.http.request import HttpError
 from headrace.service.control import Control
 
 PREFIX: Final = "/api/"

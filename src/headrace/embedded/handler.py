@@ -8,6 +8,7 @@ chunked body, so it is never taken for a complete result.
 from __future__ import annotations
 
 import json
+import logging
 import secrets
 import tempfile
 import uuid
@@ -16,17 +17,20 @@ from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from headrace.embedded.access.credentials import Account
-from headrace.embedded.access.origin_check import OriginCheck
 from headrace.embedded.access.statement_guard import StatementGuard
+from headrace.embedded.compressed_blocks import FrameReader, FrameWriter
+from headrace.embedded.content_encoding import bounded, choose_coding, decode
 from headrace.embedded.engine.engine import Engine, Handle, OutputPipe, QueryStats
 from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, READONLY, REQUIRED_PASSWORD, SYNTAX_ERROR, QueryFailure, clickhouse_error
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind, leading_word, parse_insert, parse_statement
-from headrace.embedded.http.compressed_blocks import FrameReader, FrameWriter
-from headrace.embedded.http.content_encoding import bounded, choose_coding, decode
-from headrace.embedded.http.http_connection import PIECE, Readable, Request, ResponseWriter
-from headrace.embedded.http.multipart import ExternalTable, read_form
-from headrace.embedded.http.request_options import RequestOptions, authenticate, read_fields, read_options
+from headrace.embedded.multipart import ExternalTable, read_form
+from headrace.embedded.request_options import RequestOptions, authenticate, read_fields, read_options
 from headrace.embedded.session import Sessions
+from headrace.http.origin_check import OriginCheck
+from headrace.http.request import PIECE, BadRequest, HttpError, Readable, Request, RequestStream, frame_body
+from headrace.http.response import ResponseWriter
+
+log = logging.getLogger(__name__)
 
 _HOLD: Final = 1 << 16
 _SPOOL_BYTES: Final = 16 << 20
@@ -34,13 +38,14 @@ _MAX_QUERY: Final = 262_144
 _MOST_QUERY: Final = 64 << 20
 """A statement is held in memory, whatever `max_query_size` is."""
 _MOST_DIGITS: Final = 18
-LIVENESS_PATHS: Final = frozenset({"/ping", "/replicas_status"})
 _QUERY_PATHS: Final = frozenset({"/", "/query", ""})
 _REALM: Final = 'Basic realm="ClickHouse server HTTP API"'
 
 
 class EmbeddedHandler:
     """Handles requests; shared by all connections."""
+
+    liveness_paths = frozenset({"/ping", "/replicas_status"})
 
     def __init__(self, engine: Engine, account: Account, origin_check: OriginCheck, scratch: Path) -> None:
         self._engine = engine
@@ -51,16 +56,20 @@ class EmbeddedHandler:
         self._sessions = Sessions(engine)
         self._common = {"X-ClickHouse-Server-Display-Name": engine.display_name}
 
-    def cancel(self) -> None:
-        """Cancel all running statements."""
-        self._engine.cancel()
-
     def close(self) -> None:
         self._sessions.close()
 
+    def receive(self, request: Request, stream: RequestStream) -> None:
+        request.body = frame_body(stream, request)
+        if request.version == "HTTP/1.1" and "host" not in request.headers:
+            raise BadRequest(400, "a request of HTTP/1.1 names its host")
+
+    def send_error(self, error: HttpError, response: ResponseWriter) -> None:
+        response.send(error.status, {**_TEXT, **error.headers}, f"{error.message}\n".encode())
+
     def answer(self, request: Request, response: ResponseWriter) -> None:
         response.common = self._common
-        if request.path in LIVENESS_PATHS:
+        if request.path in self.liveness_paths:
             response.send(200, _TEXT, b"Ok.\n")
             return
         if request.path not in _QUERY_PATHS:
@@ -75,8 +84,11 @@ class EmbeddedHandler:
             self._run(exchange)
         except QueryFailure as failure:
             if response.started:
-                raise
-            self._send_failure(exchange, failure)
+                # The result is marked as failed, and closing the connection leaves it visibly incomplete.
+                log.info("a result ended early: %s", failure.message)
+                response.keep_alive = False
+            else:
+                self._send_failure(exchange, failure)
 
     def _run(self, exchange: _Exchange) -> None:
         request = exchange.request
@@ -84,7 +96,7 @@ class EmbeddedHandler:
         if request.method != "POST" and not fields and request.body.ended:
             exchange.response.send(200, _TEXT, b"Ok.\n")
             return
-        self._origin_check.check(request.headers)
+        self._check_origin(request.headers)
         authenticate(self._account, fields, request.headers)
         tables: list[ExternalTable] = []
         body: Readable = request.body
@@ -110,6 +122,15 @@ class EmbeddedHandler:
             for table in tables:
                 table.create(handle, fields, self._guard)
             self._execute(exchange, handle, statement, rows)
+
+    def _check_origin(self, headers: Mapping[str, str]) -> None:
+        host = headers.get("host")
+        if host is not None and not self._origin_check.is_own_host(host):
+            raise clickhouse_error(
+                AUTHENTICATION_FAILED, f"{host!r} is not a name of this server; `headrace serve --allow-host NAME` adds one"
+            )
+        if not self._origin_check.is_own_page(headers):
+            raise clickhouse_error(AUTHENTICATION_FAILED, "A page of another site may not query this server")
 
     def _execute(self, exchange: _Exchange, handle: Handle, statement: ScannedStatement, rows: Iterator[bytes]) -> None:
         options = exchange.options
@@ -165,18 +186,18 @@ class EmbeddedHandler:
     ) -> None:
         response = exchange.response
         tag = secrets.token_hex(8)
-        response.begin(200, {**headers, "X-ClickHouse-Exception-Tag": tag})
-        response.write(held)
+        response.begin_chunks(200, {**headers, "X-ClickHouse-Exception-Tag": tag})
+        response.write_chunk(held)
         while piece := source.read(PIECE):
-            response.write(piece)
+            response.write_chunk(piece)
         try:
             pipe.finish()
         except QueryFailure as failure:
             if not coded:
                 # In the middle of a coded stream plain text would only hide the cut.
-                response.write(exception_block(failure.text(self._engine.version), tag))
+                response.write_chunk(exception_block(failure.text(self._engine.version), tag))
             raise
-        response.end()
+        response.end_chunks()
 
     def _headers(self, exchange: _Exchange, output_format: str, stats: QueryStats, coding: str = "") -> dict[str, str]:
         timezone = exchange.options.settings.get("session_timezone") or self._engine.timezone

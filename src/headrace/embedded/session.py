@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from headrace.embedded.engine.engine import Engine, Handle
 from headrace.embedded.engine.errors import NOT_IMPLEMENTED, SESSION_IS_LOCKED, SESSION_NOT_FOUND, clickhouse_error
-from headrace.embedded.http.request_options import RequestOptions
+from headrace.embedded.request_options import RequestOptions
 
 
 @dataclass(slots=True)

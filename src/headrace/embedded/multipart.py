@@ -11,8 +11,8 @@ from headrace.embedded.access.statement_guard import StatementGuard
 from headrace.embedded.engine.engine import Handle, quote_name
 from headrace.embedded.engine.errors import BAD_ARGUMENTS, INCORRECT_DATA, clickhouse_error
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind
-from headrace.embedded.http.http_connection import PIECE, Readable
-from headrace.embedded.http.request_options import check_format
+from headrace.embedded.request_options import check_format
+from headrace.http.request import PIECE, Readable
 
 _MAX_FORM = 64 << 20
 

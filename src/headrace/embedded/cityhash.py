@@ -56,7 +56,7 @@ def _compiled() -> Callable[[Any, int, Any], Any]:
     loaded: list[Callable[[Any, int, Any], Any]] = []
 
     def load() -> None:
-        from headrace.embedded.http.cityhash_kernel import mix_words
+        from headrace.embedded.cityhash_kernel import mix_words
 
         # From bytes, as below: numba compiles separately for read-only arrays.
         mix_words(np.frombuffer(bytes(128), dtype=np.uint64), 1, np.zeros(7, dtype=np.uint64))

@@ -11,9 +11,9 @@ from typing import Final
 
 import pyarrow as pa
 
+from headrace.embedded.cityhash import cityhash128
 from headrace.embedded.engine.errors import CANNOT_DECOMPRESS, CHECKSUM_DOESNT_MATCH, UNKNOWN_COMPRESSION_METHOD, clickhouse_error
-from headrace.embedded.http.cityhash import cityhash128
-from headrace.embedded.http.http_connection import Readable
+from headrace.http.request import Readable
 
 _HEADER: Final = struct.Struct("<BII")
 _NONE, _LZ4, _ZSTD = 0x02, 0x82, 0x90

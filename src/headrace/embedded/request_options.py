@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hmac
 from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import parse_qsl
@@ -21,6 +20,7 @@ from headrace.embedded.engine.errors import (
     UNKNOWN_FORMAT,
     clickhouse_error,
 )
+from headrace.http.origin_check import is_same_secret
 
 _OWN_WORDS = frozenset(
     {
@@ -97,8 +97,8 @@ def check_format(name: str) -> str:
 def authenticate(account: Account, fields: Mapping[str, str], headers: Mapping[str, str]) -> None:
     """Check the request's credentials, given in one of three ways; raise if they are not the account's."""
     user, password = _credentials(fields, headers)
-    same_user = hmac.compare_digest(user.encode("utf-8", "surrogateescape"), account.user.encode())
-    same_password = hmac.compare_digest(password.encode("utf-8", "surrogateescape"), account.password.encode())
+    same_user = is_same_secret(user, account.user)
+    same_password = is_same_secret(password, account.password)
     if same_user and same_password:
         return
     code = REQUIRED_PASSWORD if same_user and not password else AUTHENTICATION_FAILED

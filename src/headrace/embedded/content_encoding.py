@@ -15,7 +15,7 @@ from typing import Final
 import pyarrow as pa
 
 from headrace.embedded.engine.errors import CANNOT_DECOMPRESS, UNKNOWN_COMPRESSION_METHOD, QueryFailure, clickhouse_error
-from headrace.embedded.http.http_connection import PIECE, Readable
+from headrace.http.request import PIECE, Readable
 
 # Encodings that the engine can write (it only reads bz2), cheapest first.
 _ANSWER_CODINGS: Final = ("lz4", "zstd", "gzip", "deflate", "br", "xz")

@@ -1,1 +1,0 @@
-"""ClickHouse's HTTP interface: connections, request options, content encodings."""
