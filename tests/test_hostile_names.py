@@ -40,6 +40,8 @@ from testkit.oracles.both_ends import sink_client
 from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_pipeline import without_spark
 
+pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql]")
+
 DATABASE = "sh`op'; DROP TABLE x; -- !"
 NAMES = (
     "wi`th",

@@ -1,7 +1,7 @@
 """The tiers of the tests: `make test` runs the fast tier (`pytest --fast`), `make test-all` runs the slow tests too.
 
-A test is slow by its marker, `slow(*flavours, because)`: on these flavours, or on all. `because` names the tests of the fast tier that
-prove the same; `tests/testkit/test_tiers.py` checks the names.
+A test is slow by its marker, `slow(*cases, because)`: in the cases that have one of these words in their ids, such as `mysql`, or in all.
+`because` names the tests of the fast tier that prove the same; `tests/testkit/test_tiers.py` checks the names.
 """
 
 from __future__ import annotations
@@ -11,8 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pytest
-
-from testkit.machine.distribution import flavour_of
 
 _NAME = re.compile(r"(?:[\w/]+\.py::)?(?:\w+::)?\btest_\w+(?:\[[^\]]+\])?(?!\w*\.py)")
 
@@ -31,11 +29,11 @@ class CollectedTest:
 
 def collected_test(item: pytest.Item) -> CollectedTest:
     """Return the tier of a test. A `slow` marker without a reason is an error."""
-    flavour, reasons = flavour_of(item.nodeid), []
+    words, reasons = item.nodeid.partition("[")[2].removesuffix("]").split("-"), []
     for mark in item.iter_markers("slow"):
         if not mark.kwargs.get("because"):
             raise pytest.UsageError(f"{item.nodeid}: the marker slow needs because=..., the tests that remain in make test")
-        if not mark.args or flavour in mark.args:
+        if not mark.args or not set(words).isdisjoint(mark.args):
             reasons.append(str(mark.kwargs["because"]))
     return CollectedTest(item.nodeid, tuple(reasons))
 

@@ -124,9 +124,7 @@ def drawn(chooser: random.Random, span_s: float) -> Interruption:
 
 
 @pytest.mark.slow(
-    because=(
-        "test_while_importing, test_no_descendant_is_left, test_a_batch_is_finished; test_stop_go_on_and_catch_up has Ctrl-C in a snapshot"
-    ),
+    because=("test_while_importing, test_no_descendant_is_left, test_a_batch_is_finished; test_stop_and_go_on has Ctrl-C in a snapshot"),
 )
 @pytest.mark.timeout(3 * 3600 if SOAK else 900)
 def test_random_moments(world: World) -> None:

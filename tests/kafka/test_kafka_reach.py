@@ -135,6 +135,7 @@ def registered(name: str, prefix: str, registry: PrivateRegistry) -> list[KafkaR
     ]
 
 
+@pytest.mark.slow(because="test_a_moment_to_start_at, test_a_record_that_is_none_halts_or_is_kept_once, test_logins_over_tls_on_both_sides")
 def test_offsets_to_start_at_avro_a_record_that_is_none_and_partitions_that_come(
     broker: PrivateBroker, schema_registry: PrivateRegistry, target: Target, tmp_path: Path
 ) -> None:

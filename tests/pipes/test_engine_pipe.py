@@ -47,7 +47,7 @@ def told(statements: tuple[str, ...]) -> list[str]:
 
 # One flavour: what differs between them is in the log, and the matrix reads both.
 @pytest.mark.slow(
-    because=("test_the_target_shows_what_the_source_shows without Spark; test_one_kill[CountingEngines] has engines that count"),
+    because=("test_the_target_shows_what_the_source_shows without Spark; test_one_kill[MariaDbToServer] with Spark"),
 )
 @pytest.mark.parametrize("flavour", ["mysql"], indirect=True)
 @pytest.mark.timeout(900)

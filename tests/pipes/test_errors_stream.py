@@ -71,6 +71,7 @@ def test_definitions_that_change(
     assert {table: [tuple(row[:2]) for row in rows] for table, rows in found.items()} == wanted
 
 
+@pytest.mark.slow(because="test_whole_tables, test_statements_while_tables_are_read, without Spark")
 @pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
 def test_a_truncation_before_the_first_look_is_not_passed_over(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
@@ -160,7 +161,7 @@ def flip_byte(server: PrivateServer, text: bytes) -> None:
         log.write(bytes([byte ^ 1]))
 
 
-@pytest.mark.slow("mysql", because="test_changes_logged_as_statements[mariadb]; test_events_rows_and_statements[mysql]")
+@pytest.mark.slow(because="test_events_rows_and_statements without Spark; test_definitions_that_change halts with Spark")
 def test_changes_logged_as_statements(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
@@ -175,6 +176,7 @@ def test_changes_logged_as_statements(
     assert sink_rows(client, server, database, "t") == [(1, 1), (2, 2)]
 
 
+@pytest.mark.slow("mysql", because="test_verify_finds_what_differs[mariadb], test_every_difference_is_found_whatever_the_key[mysql]")
 def test_verify_finds_what_differs(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client
 ) -> None:

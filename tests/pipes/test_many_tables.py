@@ -135,6 +135,7 @@ def change_and_alter(book: Logbook) -> None:
 
 
 # One server: what differs between servers is in the log, and other tests read both.
+@pytest.mark.slow(because="test_whole_tables has eight tables in one pipe")
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 @pytest.mark.timeout(600)
 def test_hundreds_of_tables_in_one_pipe(server: PrivateServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -61,9 +61,9 @@ def databases(server: PrivateServer, database: str) -> Iterator[tuple[str, str]]
         cursor.execute(f"DROP DATABASE {second}")
 
 
-@pytest.mark.slow("mysql", because="test_stop_go_on_and_catch_up[mariadb]; test_one_kill[MySqlToEmbedded] runs such a pipe")
+@pytest.mark.slow("mysql", because="test_stop_and_go_on[mariadb]; test_one_kill[MySqlToDebeziumJson] runs such a pipe")
 @pytest.mark.timeout(900)
-def test_stop_go_on_and_catch_up(
+def test_stop_and_go_on(
     server: PrivateServer, databases: tuple[str, str], replica_account: Account, sink: EmbeddedServer, tmp_path: Path
 ) -> None:
     target = f"clickhouse://default@127.0.0.1:{sink.port}"
@@ -89,6 +89,21 @@ def test_stop_go_on_and_catch_up(
     assert kept
     assert [str(file) for file in kept if file.stat().st_mode & 0o077] == []
 
+
+@pytest.mark.slow(
+    because=(
+        "test_stop_and_go_on; test_a_transaction_larger_than_the_limit_comes_through, test_a_single_group_beyond_every_limit_is_a_batch, "
+        "test_a_batch_has_no_more_rows_than_it_may_unless_one_transaction_has, without Spark"
+    )
+)
+@pytest.mark.timeout(900)
+def test_nothing_new_and_a_large_backlog(
+    server: PrivateServer, databases: tuple[str, str], replica_account: Account, sink: EmbeddedServer, tmp_path: Path
+) -> None:
+    target = f"clickhouse://default@127.0.0.1:{sink.port}"
+    globs = tuple(f"{name}.*" for name in databases)
+    pipeline = Pipeline(replica_account.url(), target, tmp_path / "state", tables=globs)
+    assert pipeline.once().code == 0
     again = pipeline.once()
     assert again.code == 0, again.output
     assert "nothing new since" in again.output

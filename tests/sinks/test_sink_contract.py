@@ -245,6 +245,7 @@ def life_of(steps_taken: list[tuple[tuple[int, str], str, tuple[int, str], str |
     return images, {(*key, value) for key, value in rows.items()}
 
 
+@pytest.mark.slow("embedded_clickhouse", because="test_blocks_cut_anywhere_in_any_order_and_repeated_show_the_same[clickhouse]")
 @given(steps, st.randoms(use_true_random=False))
 def test_blocks_cut_anywhere_in_any_order_and_repeated_show_the_same(
     subject: Subject, steps_taken: list[tuple[tuple[int, str], str, tuple[int, str], str | None]], chance: random.Random

@@ -77,12 +77,38 @@ def follow(run: Run, pipeline: Pipeline, server: PrivateServer) -> None:
     run.until(lambda: (pipeline.committed_position() or (0, 0)) >= end, PATIENCE_S)
 
 
+def create_database(server: PrivateServer, name: str) -> Account:
+    with server.root_connection() as connection, connection.cursor() as cursor:
+        cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    return create_replica_account(server, name)
+
+
+@pytest.mark.timeout(600)
+def test_tasks_run_in_both_workers(mysql_server: PrivateServer, tmp_path: Path) -> None:
+    server, database = mysql_server, "clustered_once"
+    account = create_database(server, database)
+    prepare(server, database)
+    log = tmp_path / "events"
+    log.mkdir()
+    cluster = SparkCluster(tmp_path / "spark", bare_python(tmp_path / "python"))
+    with cluster.running(), EmbeddedServer(tmp_path / "sink") as sink:
+        pipeline = piped(cluster, account, database, sink.url, tmp_path, log)
+        with pipeline.running("--once", "--chunk-rows", "1500") as run:
+            run.until(lambda: pipeline.chunks_done() >= 2, PATIENCE_S)
+            check_secrets(cluster, account)
+            done = run.wait()
+        assert done.code == 0, done.output
+        assert pipeline.chunks_done() == pipeline.chunks_planned() > 10
+        with sink_client(sink.url) as client:
+            assert assert_equal(client, server, database, (BIG,), {BIG: "id"}) > 16_000
+    check_tasks(cluster, log, account, applications=1, lost=False)
+
+
+@pytest.mark.slow(because="test_tasks_run_in_both_workers; test_one_kill kills pipes on one machine")
 @pytest.mark.timeout(900)
 def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, tmp_path: Path) -> None:
     server, database = mysql_server, "clustered"
-    with server.root_connection() as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
-    account = create_replica_account(server, "clustered")
+    account = create_database(server, database)
     workload = Workload(server, database, 7, pause_s=0.05)
     workload.prepare()
     prepare(server, database)
@@ -123,7 +149,7 @@ def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, t
         assert (verified.code, verified.output.splitlines()[-1].rpartition(", ")[2]) == (0, "0 differences"), verified.output
         with sink_client(sink.url) as client:
             assert assert_equal(client, server, database, (*TABLES, BIG), {**KEYS, BIG: "id"}) > 16_000
-    check_tasks(cluster, log, account)
+    check_tasks(cluster, log, account, applications=3, lost=True)
 
 
 def cluster_options(cluster: SparkCluster, log: Path) -> tuple[str, ...]:
@@ -152,17 +178,17 @@ def check_secrets(cluster: SparkCluster, account: Account) -> None:
         assert account.password.encode() not in Path(f"/proc/{pid}/environ").read_bytes()
 
 
-def check_tasks(cluster: SparkCluster, log: Path, account: Account) -> None:
+def check_tasks(cluster: SparkCluster, log: Path, account: Account, *, applications: int, lost: bool) -> None:
     ended = tasks_of(log)
-    applications = {application for application, _, _ in ended}
-    assert len(applications) == 3, ended
-    for application in applications:
+    found = {application for application, _, _ in ended}
+    assert len(found) == applications, ended
+    for application in found:
         # An executor lives in a directory of its worker's.
         done = {executor for one, executor, reason in ended if one == application and reason == "Success"}
         homes = [{place.name for place in worker.work.glob(f"{application}/*")} for worker in cluster.parts]
         assert all(done & home for home in homes), (ended, homes)
     reasons = {reason for _, _, reason in ended}
-    assert "ExecutorLostFailure" in reasons, ended
+    assert ("ExecutorLostFailure" in reasons) == lost, ended
     # No task failed by itself: none of ours, no speculation.
     assert reasons <= {"Success", "ExecutorLostFailure", "TaskKilled"}, ended
     assert account.password not in "".join(file.read_text() for file in log.rglob("*") if file.is_file())

@@ -62,10 +62,11 @@ class Item:
         return [mark.mark for mark in self._marks]
 
 
-def test_a_marker_counts_on_its_flavours() -> None:
+def test_a_marker_counts_in_its_cases() -> None:
     mark = pytest.mark.slow("mysql", because="test_one")
     assert collected_test(Item("a::b[mysql-1]", mark)).reasons == ("test_one",)  # type: ignore[arg-type]
     assert collected_test(Item("a::b[mariadb-1]", mark)).is_fast  # type: ignore[arg-type]
+    assert collected_test(Item("a::b[x-1]", pytest.mark.slow("mysql", "1", because="test_one"))).reasons  # type: ignore[arg-type]
     assert collected_test(Item("a::b")).is_fast  # type: ignore[arg-type]
     with pytest.raises(pytest.UsageError, match=r"a::b: the marker slow needs because"):
         collected_test(Item("a::b", pytest.mark.slow))  # type: ignore[arg-type]

@@ -23,6 +23,8 @@ from testkit.oracles.folding import fold, read_sent
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.servers.broker import PrivateBroker
 
+pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql]")
+
 SETTINGS = """
 [transforms."DB.accounts"]
 filter = "floor(balance) % 2 = 0"

@@ -38,6 +38,8 @@ from testkit.pipelines.driven_pipe import Crash, DrivenPipe, crash_at
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.accounts import Account
 
+pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql]")
+
 
 @pytest.fixture(scope="module")
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:

@@ -149,6 +149,7 @@ def test_the_clock_of_the_source_is_set(source: ClockedSource, clock: Clock) -> 
             number += 1
 
 
+@pytest.mark.slow(because="test_the_clock_of_the_source_is_set[mariadb]")
 @pytest.mark.soak("mysql", because="the clock of the other server is set as well")
 @pytest.mark.timeout(600)
 def test_the_source_restarts_with_another_clock(source: ClockedSource, clock: Clock) -> None:

@@ -28,7 +28,7 @@ SOAK = bool(os.environ.get("HEADRACE_SOAK"))
 MOMENTS = ("snapshot", "written", "planned") if not SOAK else ("any", "snapshot", "written", "planned", "streaming", "written") * 5
 
 
-@pytest.mark.slow(because="test_one_kill[CountingEngines]; test_killed_at_every_block without Spark")
+@pytest.mark.slow(because="test_one_kill[MariaDbToServer]; test_killed_at_every_block without Spark")
 @pytest.mark.soak("mysql", because="test_exactly_once kills on both, without Spark")
 @pytest.mark.timeout(7200 if SOAK else 900)
 def test_counts_are_exact_after_kills(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:

@@ -182,6 +182,7 @@ def survive(runs: Runs, cutter: Cutter, block: int, *, answered: bool, **setting
     return False
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_one_kill[MySqlToDebeziumJson]")
 def test_killed_at_every_block(runs: Runs, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     book, database = runs.book, runs.sink.target.database
     prepare(book)
@@ -218,6 +219,7 @@ def shown(client: Client, book: Logbook, sink: ClickHouseSink) -> None:
             assert Counter({tuple(row[:-1]): row[-1] for row in sums.result_rows}) == expected, table
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_one_kill[MySqlToDebeziumJson]")
 def test_emptied_and_read_again(runs: Runs, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that is emptied in the log, or read again on demand, counts what came after that, also if it is killed on the way."""
     book, sink = runs.book, runs.sink

@@ -20,7 +20,19 @@ from testkit.servers.broker import PrivateBroker
 from testkit.servers.cassandra import GivenCluster, PrivateCassandra
 from testkit.servers.debezium import Worker, json_converters, mysql_settings
 from testkit.soak.kill_peers import KillPeers
-from testkit.soak.kill_routes import ROUTES, DirectoryLog, KillRoute
+from testkit.soak.kill_routes import (
+    ROUTES,
+    DebeziumTopics,
+    DirectoryLog,
+    KillRoute,
+    MariaDbToServer,
+    MySqlToDebeziumJson,
+    ScyllaToCql,
+    ScyllaToEmbedded,
+)
+
+FAST = (MariaDbToServer, MySqlToDebeziumJson, DirectoryLog, DebeziumTopics, ScyllaToEmbedded, ScyllaToCql)
+"""Every source and every sink once."""
 
 
 class SessionPeers(KillPeers):
@@ -63,6 +75,10 @@ def peers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[KillPeers]
         yield found
 
 
+@pytest.mark.slow(
+    *(kind.__name__ for kind in ROUTES if kind not in FAST),
+    because="test_one_kill has every source and every sink once: test_one_kill[MariaDbToServer], test_one_kill[MySqlToDebeziumJson]",
+)
 @pytest.mark.parametrize("kind", ROUTES, ids=lambda kind: kind.__name__)
 @pytest.mark.timeout(900)
 def test_one_kill(kind: Callable[[KillPeers], KillRoute], peers: KillPeers) -> None:

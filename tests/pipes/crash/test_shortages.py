@@ -128,6 +128,10 @@ def test_an_embedded_sink_has_no_room(
     check_exact(pipeline, disk / "sink", mariadb_server)
 
 
+@pytest.mark.slow(
+    "256",
+    because=("tests/pipes/crash/test_shortages.py::test_too_few_open_files[60], tests/spark/test_spark_start.py::test_too_few_open_files"),
+)
 @pytest.mark.parametrize("files", [60, 256])
 def test_too_few_open_files(shop: str, mariadb_server: PrivateServer, tmp_path: Path, files: int) -> None:
     """The limit is named, and the remedy is one."""

@@ -273,6 +273,14 @@ def _numbers(*names: str) -> list[dict[str, Any]]:
     return [{"type": "int64", "optional": True, "field": name} for name in names]
 
 
+@pytest.mark.slow(
+    "cuts2",
+    "cuts3",
+    because=(
+        "test_rows_from_before_a_column_hold_its_first_default[apart0-cuts0], "
+        "test_rows_from_before_a_column_hold_its_first_default[apart0-cuts1]"
+    ),
+)
 @pytest.mark.parametrize("cuts", [[3], [1, 1, 1], [1, 2], [2, 1]])
 @pytest.mark.parametrize("apart", [(), (1,), (2,), (1, 2)])
 def test_rows_from_before_a_column_hold_its_first_default(open_pipe: Open, cuts: list[int], apart: tuple[int, ...]) -> None:

@@ -37,7 +37,7 @@ def plain(name: str, value: Any) -> Any:
 
 @pytest.mark.slow(
     because=(
-        "test_one_kill[MariaDbToAvro]; test_a_broker_that_is_away_is_waited_for_and_a_wrong_password_is_not; "
+        "test_one_kill[MySqlToDebeziumJson]; test_a_broker_that_is_away_is_waited_for_and_a_wrong_password_is_not; "
         "test_killed_at_any_block without Spark"
     ),
 )

@@ -172,6 +172,7 @@ def change(book: Logbook, parts: str, step: int) -> None:
     book.run(f"DELETE FROM {parts} WHERE line % 41 = {step}", f"UPDATE {parts} SET amount = 0.5 WHERE line % 60 = {step}", "COMMIT")
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_killed_at_any_block(runs: Runs, server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     Workload(server, database, 1).prepare()
     cutter = Cutter(monkeypatch)
@@ -214,6 +215,7 @@ def test_killed_at_any_block(runs: Runs, server: PrivateServer, database: str, m
     assert told["incomplete"] == []
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_what_an_interrupted_snapshot_left(runs: Runs, server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of an attempt stay in the topic: what was deleted since must come, though the next attempt does not see it."""
     Workload(server, database, 2).prepare()
@@ -271,6 +273,7 @@ def _owed(monkeypatch: pytest.MonkeyPatch, state: Path) -> list[tuple[int, tuple
     return found
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_columns_that_are_left_out_stay_so_under_another_name(runs: Runs, database: str) -> None:
     """Also where the table's rows are to be read again when it gets its name."""
     book, policy = runs.book, ("add_column=ignore",)
@@ -289,6 +292,7 @@ def test_columns_that_are_left_out_stay_so_under_another_name(runs: Runs, databa
     assert {one.row()["id"] for one in late if one.kind == "insert"} == {1, 3, 4, 5}
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_a_table_gets_another_name_after_a_kill_in_its_snapshot(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     book = runs.book
     book.run("CREATE TABLE early (id INT PRIMARY KEY, v INT)", "INSERT INTO early VALUES (1, 1), (2, 2), (3, 3)")
@@ -352,6 +356,7 @@ def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServe
     runs(exclude="*._*")
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_readers_of_a_table_s_own_schema_are_not_left_behind(runs: Runs, database: str, tmp_path: Path) -> None:
     """An alteration that readers of the former schema could not follow halts the pipe, before anything of it is done."""
     book = runs.book
@@ -426,6 +431,7 @@ def test_debezium_s_events(runs: Runs, database: str, monkeypatch: pytest.Monkey
     assert kinds == {"r": 3, "c": 3, "u": 2, "d": 4, "tombstone": 4}
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_debezium_s_word_for_an_emptied_table_is_sent_by_choice(runs: Runs, server: PrivateServer, database: str) -> None:
     """As the real connector sends it; those who read it with us, or by versions, end with the rows from after it."""
     book = runs.book
@@ -452,6 +458,7 @@ def test_debezium_s_word_for_an_emptied_table_is_sent_by_choice(runs: Runs, serv
     assert left == [{"id": 2, "v": "send"}, {"id": 9, "v": "z"}]
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateServer, database: str, tmp_path: Path) -> None:
     """Without a snapshot, from a place in the log; and from log files, without a server."""
     book = runs.book

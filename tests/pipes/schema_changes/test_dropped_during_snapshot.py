@@ -25,7 +25,10 @@ from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.accounts import Account
 from testkit.servers.servers import FLAVOURS
 
-pytestmark = pytest.mark.scaled
+pytestmark = [
+    pytest.mark.scaled,
+    pytest.mark.slow("mysql", because="the test itself on MariaDB; test_statements_while_tables_are_read[mysql]"),
+]
 
 SAME = ("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 100), (7, 7), (99, 99)")
 OTHER = ("CREATE TABLE t (k VARCHAR(9), n INT, PRIMARY KEY (k, n))", "INSERT INTO t VALUES ('7', 7)")

@@ -17,6 +17,8 @@ from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
 
+pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_whole_tables[mysql], test_policies[mysql]")
+
 KEEP = ("drop_table=keep", "truncate_table=keep")
 OTHER = "CREATE TABLE t (k VARCHAR(9), n INT, PRIMARY KEY (k, n))"
 

@@ -263,6 +263,10 @@ def test_statements_while_tables_are_read(book: Logbook, sink: EmbeddedServer, c
     assert_same(client, book, tables_of(book))
 
 
+@pytest.mark.slow(
+    "mysql",
+    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
+)
 def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     """Neither a hidden column nor a target that has not followed keeps a pipe from going on without the table."""
     for name in ("steady", "hiding", "keyed", "taken"):
@@ -292,6 +296,10 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink
     assert_same(client, book, ["taken", "hiding", "keyed"])
 
 
+@pytest.mark.slow(
+    "mysql",
+    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
+)
 @pytest.mark.parametrize(
     ("statements", "reason"),
     [
@@ -331,6 +339,10 @@ def test_rows_that_wait_are_not_written_to_another_table(
     assert list(retry_dead_letters(pipe.sink, pipe=database)) == []
 
 
+@pytest.mark.slow(
+    "mysql",
+    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
+)
 @pytest.mark.parametrize("engine", ["replacing", "history"])
 def test_rows_that_are_kept_outlive_reading_again(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: str) -> None:
     """A table that keeps what the source deletes keeps it when its rows are read again."""
@@ -375,6 +387,10 @@ def test_what_was_begun_is_finished_when_the_sink_gets_another_host(
     assert_same(client, book, ["t"])
 
 
+@pytest.mark.slow(
+    "mysql",
+    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
+)
 @pytest.mark.parametrize("later", [(), ("DROP TABLE b",), ("RENAME TABLE b TO c",), ("ALTER TABLE b ADD COLUMN x INT",)], ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_table_is_to_be_read_again_after_a_crash_while_it_was_renamed(
@@ -406,6 +422,10 @@ def test_a_step_may_take_longer_than_an_answer_is_waited_for(sink: EmbeddedServe
 COUNTING = ("history", "collapsing", "versioned")
 
 
+@pytest.mark.slow(
+    "mysql",
+    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
+)
 @pytest.mark.parametrize("engine", COUNTING)
 def test_engines_that_count(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: str) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9))", "INSERT INTO t VALUES (1, 1, 'x'), (2, NULL, 'y   ')")
@@ -458,6 +478,10 @@ POINTS = (
 )
 
 
+@pytest.mark.slow(
+    "mysql",
+    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
+)
 @pytest.mark.timeout(600)
 def test_a_crash_at_any_point_recovers_by_itself(
     book: Logbook, server: PrivateServer, sink: EmbeddedServer, client: Client, tmp_path: Path

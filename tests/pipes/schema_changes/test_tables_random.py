@@ -22,7 +22,10 @@ from testkit.oracles.binlogs import open_logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
 
-pytestmark = pytest.mark.scaled
+pytestmark = [
+    pytest.mark.scaled,
+    pytest.mark.slow("mysql", because="the test itself on MariaDB; test_whole_tables[mysql], test_statements_while_tables_are_read[mysql]"),
+]
 
 STEPS = 30
 KEEP = ("drop_table=keep", "truncate_table=keep")
@@ -71,6 +74,7 @@ def test_tables_that_change_while_they_are_read(
         client.command(f"DROP DATABASE IF EXISTS `{database}`")
 
 
+@pytest.mark.slow("consistent", because="the test itself with lock-free snapshots; test_dropped_before_an_exact_snapshot")
 @pytest.mark.parametrize("snapshot", [SnapshotMode.LOCK_FREE, SnapshotMode.CONSISTENT], ids=str)
 @pytest.mark.parametrize("key", [" PRIMARY KEY", ""], ids=["keyed", "keyless"])
 @pytest.mark.parametrize(("what", "moment"), [("swap", "before"), *((what, "inside") for what in STATEMENTS)])

@@ -233,6 +233,7 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
         until(lambda: source.view.progress().late_rows == 0)
 
 
+@pytest.mark.slow(because="test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows")
 def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> None:
     """What prints, and what sends to Kafka, cannot take a row back: no read may deliver what another one has."""
     stop = threading.Event()
@@ -258,6 +259,7 @@ def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> 
     assert sorted(found) == list(range(12))
 
 
+@pytest.mark.slow("cql", because="test_targets_outside_of_clickhouse_get_late_rows_too[kafka], test_rows_of_a_snapshot_and_the_log_meet")
 @pytest.mark.parametrize("kind", ["cql", "kafka"])
 def test_targets_outside_of_clickhouse_get_late_rows_too(
     source: Source, cassandra: PrivateCassandra | GivenCluster, broker: PrivateBroker, kind: str

@@ -19,6 +19,8 @@ from testkit.oracles.both_ends import sink_client
 from testkit.pipelines.driven_pipe import DrivenPipe
 from testkit.pipelines.remedies import execute
 
+pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_policies[mysql]")
+
 HALT, NULL, EPOCH = ZeroDates.HALT, ZeroDates.NULL, ZeroDates.EPOCH
 SHOWN = {NULL: None, EPOCH: "1970-01-01"}
 

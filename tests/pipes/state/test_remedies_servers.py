@@ -21,6 +21,8 @@ from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
 from testkit.pipelines.remedies import commands_of, execute
 
+pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_policies[mysql], test_whole_tables[mysql]")
+
 
 @pytest.fixture(scope="module")
 def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:

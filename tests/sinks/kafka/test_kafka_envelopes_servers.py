@@ -30,6 +30,10 @@ from testkit.servers.broker import PrivateBroker
 PREFIX = "srv"
 
 
+@pytest.mark.slow(
+    "mysql",
+    because=("the test itself on MariaDB; test_debezium_s_events[mysql]; test_read_back_by_the_debezium_source_the_events_are_the_changes"),
+)
 @pytest.mark.parametrize("schemas", [False, True])
 def test_snapshot_and_changes_are_read_back_from_the_topics(
     server: PrivateServer, database: str, broker: PrivateBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schemas: bool

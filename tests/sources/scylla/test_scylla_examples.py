@@ -130,6 +130,10 @@ def _comparable(example: Transcript, rows: list[list[str]]) -> list[list[str]]:
     return found
 
 
+@pytest.mark.slow(
+    "scylla_log.txt",
+    because=("test_examples_are_what_a_server_s_log_says[scylla_log_rules.txt], test_the_log_is_what_the_capture_layer_says"),
+)
 @pytest.mark.parametrize("file", ["scylla_log.txt", "scylla_log_rules.txt"])
 def test_examples_are_what_a_server_s_log_says(cql: CqlSession, keyspace: str, file: str) -> None:
     server = Server(cql, keyspace)

@@ -101,6 +101,7 @@ def test_the_log_is_what_the_capture_layer_says(
     assert found == wanted
 
 
+@pytest.mark.slow(because="test_any_delivery_of_random_histories_ends_as_cassandra_has_it, test_the_log_is_what_the_capture_layer_says")
 def test_random_histories_are_in_clickhouse_what_they_are_on_the_server(
     cql: CqlSession, keyspace: str, cassandra: PrivateCassandra | GivenCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

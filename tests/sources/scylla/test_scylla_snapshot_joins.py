@@ -117,6 +117,7 @@ def _joined(cql: CqlSession, sink: CellSink, keyspace: str, seed: int) -> Compar
     return compare(canonical_schema(table), pa.concat_tables([nothing, *sides.source(WHOLE)]), pa.concat_tables([nothing, *sides.sink()]))
 
 
+@pytest.mark.slow(because="test_a_snapshot_merges_with_the_log_in_any_order, test_rows_of_a_snapshot_and_the_log_meet")
 def test_snapshot_and_log_show_what_the_table_holds(cql: CqlSession, keyspace: str, sink: CellSink) -> None:
     rows, failed = 0, {}
 

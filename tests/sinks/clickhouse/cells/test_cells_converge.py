@@ -53,6 +53,7 @@ def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellSink]:
         disconnect(target)
 
 
+@pytest.mark.slow("0", "5", "10", because="test_any_delivery_of_random_histories_ends_as_cassandra_has_it[15] has other seeds")
 @pytest.mark.parametrize("first", TABLES[::TABLES_AT_ONCE])
 def test_any_delivery_of_random_histories_ends_as_cassandra_has_it(sink: CellSink, cql: CqlSession, keyspace: str, first: int) -> None:
     seeds = TABLES[first : first + TABLES_AT_ONCE]

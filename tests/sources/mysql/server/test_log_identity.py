@@ -180,6 +180,10 @@ def test_a_reset_log_is_refused_and_the_remedy_repairs_the_target(copy: Copy, sn
     copy.check("t", "young")
 
 
+@pytest.mark.slow(
+    "mysql",
+    because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
+)
 def test_a_state_of_the_former_version(copy: Copy) -> None:
     """It has no identity of the log: it goes on in its own log, and a log with other transactions is still noticed by its GTIDs."""
     execute(copy.server, RESET[copy.server.flavour])
@@ -200,6 +204,10 @@ def test_a_state_of_the_former_version(copy: Copy) -> None:
         copy.check()
 
 
+@pytest.mark.slow(
+    "mysql",
+    because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
+)
 @pytest.mark.parametrize("start", ["now", "oldest", "files"])
 def test_a_new_state_does_not_write_below_rows_of_another_log(copy: Copy, tmp_path: Path, start: str) -> None:
     """After a reset, the user removes the state and starts without a snapshot: rows of the former log would hide every change."""
@@ -232,6 +240,10 @@ def test_a_new_state_does_not_write_below_rows_of_another_log(copy: Copy, tmp_pa
     copy.check()
 
 
+@pytest.mark.slow(
+    "mysql",
+    because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
+)
 @pytest.mark.parametrize("snapshot", list(SnapshotMode), ids=str)
 def test_a_new_state_over_rows_of_the_same_log(copy: Copy, snapshot: SnapshotMode) -> None:
     """The user removes the state while the source is idle: the target's rows have the version of the log's end."""
@@ -269,6 +281,10 @@ def test_a_restored_backup(fresh_server: Callable[..., PrivateServer], clickhous
     copy.check()
 
 
+@pytest.mark.slow(
+    "mysql",
+    because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
+)
 def test_files_that_are_purged_or_renamed(fresh_server: Callable[..., PrivateServer], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
     """The pipe goes on by GTID if nothing of what it needs is gone. MariaDB counts GTIDs from 1 again in a log with another name."""
     server = fresh_server()
@@ -350,6 +366,7 @@ def claim(server: PrivateServer, database: str, gtids: str) -> None:
         cursor.execute("SET gtid_next = 'AUTOMATIC'")
 
 
+@pytest.mark.slow("mysql", because="test_a_running_pipe_notices_a_reset[mariadb], test_a_restored_backup[mysql]")
 def test_a_running_pipe_notices_a_reset(copy: Copy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_comparison, "_LOOK_AT_LOG_END_S", 0.2)
     monkeypatch.setattr(log_comparison, "_CHECK_IDLE_LOG_S", 1.0)
@@ -407,6 +424,10 @@ def wait_until(condition: Callable[[], bool], thread: threading.Thread) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.slow(
+    "mysql",
+    because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
+)
 def test_log_files_that_were_replaced(copy: Copy, tmp_path: Path) -> None:
     """Files of the same names and another log: copied again after a reset, between two runs and while a pipe reads them."""
     execute(copy.server, RESET[copy.server.flavour])
