@@ -22,7 +22,7 @@ from playwright.sync_api import Browser
 from headrace.cql.session import CqlSession, close_shared_sessions, connect
 from headrace.demo.private_server import PrivateServer, Setting
 from headrace.errors import HeadraceError
-from testkit.machine.distribution import Spreading, flavour_of, longest_first
+from testkit.machine.distribution import Spreading, expected_seconds, flavour_of, longest_first
 from testkit.machine.durations import DURATIONS, write_durations
 from testkit.machine.tiers import CollectedTest, collected_test
 from testkit.pipelines.embedded_access import set_password
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=deselected)
     config.stash[SLOW] = len(deselected)
     if hasattr(config, "workerinput"):
-        longest_first(items)
+        longest_first(items, expected_seconds())
 
 
 @pytest.hookimpl(optionalhook=True)

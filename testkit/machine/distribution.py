@@ -7,12 +7,22 @@ which is locked.
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from testkit.machine.durations import DURATIONS
 from testkit.servers.servers import FLAVOURS
 
+EXPECTED: Final = Path(__file__).with_name("expected_seconds.json")
+"""The seconds of the longest groups, by a former run; `python -m testkit.machine.distribution` writes it from the last one."""
+LONG_S: Final = 15.0
 ENOUGH_PENDING = 2
 """A process begins a test only when it knows the next one."""
 
@@ -44,15 +54,25 @@ def flavour_of(nodeid: str) -> str:
     return next((word for word in words if word in FLAVOURS), "")
 
 
-def longest_first(items: list[pytest.Item]) -> None:
-    """Put the files first whose tests are given more time than others, so that no process is left alone with one at the end."""
-    allowed: dict[str, float] = {}
-    for item in items:
-        group = group_of(item.nodeid)
-        allowed[group] = max(allowed.get(group, 0.0), _allowed_s(item))
-    items.sort(key=lambda item: -allowed[group_of(item.nodeid)])
+def longest_first(items: list[pytest.Item], expected: Mapping[str, float]) -> None:
+    """Put the longest groups first, so that no process is left alone with one at the end."""
+    items.sort(key=lambda item: -expected.get(group_of(item.nodeid), 0.0))
 
 
-def _allowed_s(item: pytest.Item) -> float:
-    mark = item.get_closest_marker("timeout")
-    return float(mark.args[0] if mark is not None else item.config.getini("timeout"))
+def expected_seconds() -> dict[str, float]:
+    """Return the seconds of the longest groups."""
+    found: dict[str, float] = json.loads(EXPECTED.read_text())
+    return found
+
+
+def long_groups(durations: Mapping[str, float]) -> dict[str, float]:
+    """Return the groups that take long, the longest first, from the seconds of tests."""
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for nodeid, duration in durations.items():
+        seconds[group_of(nodeid)] += duration
+    ordered = sorted(seconds.items(), key=lambda item: (-item[1], item[0]))
+    return {group: round(duration) for group, duration in ordered if duration >= LONG_S}
+
+
+if __name__ == "__main__":
+    EXPECTED.write_text(json.dumps(long_groups(json.loads(DURATIONS.read_text())), indent=0) + "\n")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from testkit.machine.distribution import group_of, longest_first
+from testkit.machine.distribution import expected_seconds, group_of, long_groups, longest_first
 
 
 @pytest.mark.parametrize(
@@ -24,24 +25,22 @@ def test_tests_of_a_file_on_a_flavour_are_one_group(nodeid: str, group: str) -> 
     assert group_of(nodeid) == group
 
 
-class Config:
-    def getini(self, name: str) -> str:
-        assert name == "timeout"
-        return "300"
-
-
 @dataclass
 class Item:
     nodeid: str
-    timeout: float | None = None
-    config: Any = field(default_factory=Config)
-
-    def get_closest_marker(self, name: str) -> Any:
-        assert name == "timeout"
-        return pytest.mark.timeout(self.timeout).mark if self.timeout is not None else None
 
 
-def test_files_that_may_take_longest_come_first_and_keep_their_order() -> None:
-    items: list[Any] = [Item("a::one"), Item("b::two"), Item("b::three", 900), Item("c::four", 20), Item("d::five[mysql]", 400)]
-    longest_first(items)
+def test_the_longest_groups_come_first_and_keep_their_order() -> None:
+    items: list[Any] = [Item("a::one"), Item("b::two"), Item("b::three"), Item("c::four"), Item("d::five[mysql]")]
+    longest_first(items, {"b": 90.0, "d mysql": 20.0})
     assert [item.nodeid for item in items] == ["b::two", "b::three", "d::five[mysql]", "a::one", "c::four"]
+
+
+def test_long_groups_are_found_in_durations() -> None:
+    durations = {"a::one[mysql]": 10.0, "a::two[mysql]": 6.0, "a::one[mariadb]": 14.0, "b::three": 20.4}
+    assert long_groups(durations) == {"b": 20, "a mysql": 16}
+
+
+def test_expected_groups_exist() -> None:
+    gone = [group for group in expected_seconds() if not (Path(__file__).parents[2] / group.split()[0]).is_file()]
+    assert gone == [], "python -m testkit.machine.distribution writes the file anew"

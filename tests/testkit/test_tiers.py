@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from testkit.machine.tiers import CollectedTest, collected_test, proofs, remaining
@@ -28,6 +30,14 @@ def test_the_fast_tier_has_both_servers_and_most_tests(every_test: list[Collecte
     assert len(fast) > 0.8 * len(every_test)
     for flavour in ("[mariadb", "[mysql"):
         assert sum(flavour in nodeid for nodeid in fast) > 300
+
+
+def test_the_documented_proofs_are_fast_tests(every_test: list[CollectedTest]) -> None:
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    table = page.partition("## What the fast tier covers")[2].partition("\n## ")[0]
+    named = proofs(table)
+    assert len(named) > 20
+    assert [proof for proof in named if not remaining(proof, every_test)] == []
 
 
 def test_reasons_are_read() -> None:
