@@ -284,7 +284,7 @@ def test_a_header_of_ours_that_cannot_be_read_halts_and_says_where(broker: Priva
         (b"\0\1\0\1\x04ab", "it ends too early"),
         (b"\0\7\0\1", "too short"),
         (b"hello", "neither JSON nor Avro"),
-        (b'{"a":1}', "no change event"),
+        (b'{"a":1}', "not a change event"),
         (b"\0\0\0\0\1\2", "no registry is given"),
     ],
 )

@@ -18,11 +18,11 @@ class Split(Protocol):
     """A unit of work that one task runs, a frozen dataclass. `sources.splits` encodes and decodes it."""
 
     split_kind: ClassVar[str]
-    """Tells it from the other splits that the same task runs."""
+    """Distinguishes it from the other splits that the same task runs."""
 
     @property
     def once(self) -> bool:
-        """Whether a task may run it only once, unless the driver has removed the rows of the first time."""
+        """Whether a task may run it only once, unless the driver has removed the rows of the first run."""
 
     def to_json(self) -> Json: ...
 
@@ -35,7 +35,7 @@ class Block(Protocol):
 
     @property
     def subject(self) -> str:
-        """The name of the table, for people."""
+        """The name of the table, for messages."""
 
     @property
     def changes(self) -> int: ...
@@ -70,7 +70,7 @@ class Planner(Protocol):
 
 
 class Source(Protocol):
-    """Where changes come from. Picklable."""
+    """A source of changes. Picklable."""
 
     def planner(self) -> Planner: ...
 

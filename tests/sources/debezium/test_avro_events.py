@@ -395,4 +395,4 @@ def test_what_must_be_given() -> None:
         [(None, flat_only.encode(FLAT, dict.fromkeys(("note", *(str(one["name"]) for one in FLAT["fields"][2:]))) | {"id": 1}))],
         DebeziumOptions(shape=EventShape.ENVELOPE),
     )
-    assert [one.reason for one in parsed.refused] == ["its schema cannot be used: it is no envelope of Debezium's"]
+    assert [one.reason for one in parsed.refused] == ["its schema cannot be used: it is not a Debezium envelope"]

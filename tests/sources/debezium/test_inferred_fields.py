@@ -113,7 +113,7 @@ def test_tables_are_followed_through_the_topic() -> None:
 @pytest.mark.parametrize(
     ("value", "match"),
     [
-        (b"{", "no JSON"),
+        (b"{", "not JSON"),
         (b"{}", "describes no tables"),
         (orjson.dumps(_change(ID, connector="oracle")), "connector oracle"),
         (orjson.dumps(_change(ID, _told("c", "MYSTERY"))), "type MYSTERY"),

@@ -75,14 +75,14 @@ class EventReader:
             # Connect's converter of JSON writes some tombstones so.
             return None
         if not isinstance(found, dict):
-            raise DefiniteError("it is no change event")
+            raise DefiniteError("it is not a change event")
         if "op" in found and ("after" in found or "before" in found):
             return _from_envelope(found)
         if any(name in found for name in ("__op", "__deleted")):
             return _from_flat(found)
         if "op" in found or {"ts_ms"} == found.keys() or any(names <= found.keys() for names in _NO_ROWS):
             return None
-        raise DefiniteError("it is no change event: it has neither `op` nor `__op` nor `__deleted`")
+        raise DefiniteError("it is not a change event: it has neither `op` nor `__op` nor `__deleted`")
 
 
 def _from_envelope(found: Mapping[str, Any]) -> Event | None:

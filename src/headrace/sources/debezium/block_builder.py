@@ -1,4 +1,4 @@
-"""Row images to change blocks: as few as there are tables, in the order of the records."""
+"""Builds change blocks from row images: one per table, in the order of the records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PARTITION_SHIFT: Final = 40
 
 
 def build_blocks(images: Sequence[RowImages], records: Records) -> tuple[tuple[ChangeBlock, ...], tuple[UnchangedColumns, ...]]:
-    """One block for each table, and which of its values did not change and are not there."""
+    """Return one block per table, and masks of values that are missing because they did not change."""
     by_table: dict[TableName, list[RowImages]] = {}
     for part in images:
         by_table.setdefault(part.schema.name, []).append(part)
@@ -32,7 +32,7 @@ def build_blocks(images: Sequence[RowImages], records: Records) -> tuple[tuple[C
 
 
 def _cut(whole: RowImages, records: Records) -> list[tuple[ChangeBlock, UnchangedColumns]]:
-    """A table's images as a block. Rows of a snapshot of a table without a key are one for themselves, with what numbers them."""
+    """Return a table's images as a block. Snapshot rows of a table without a key form a block of their own, with row numbers."""
     snapshot = whole.op == Op.SNAPSHOT
     if whole.schema.row_key or not snapshot.any():
         return [_block(whole)]
@@ -49,7 +49,7 @@ def _block(whole: RowImages) -> tuple[ChangeBlock, UnchangedColumns]:
 
 
 def take_images(whole: RowImages, rows: Rows) -> RowImages:
-    """Some of the images."""
+    """Return the selected images."""
     return RowImages(
         whole.schema,
         whole.images.take(pa.array(rows)),
@@ -63,7 +63,7 @@ def take_images(whole: RowImages, rows: Rows) -> RowImages:
 
 
 def _joined(parts: Sequence[RowImages]) -> RowImages:
-    """Images of several schemas of one table, in the order of the records."""
+    """Join images of several schemas of one table, in the order of the records."""
     record = np.concatenate([part.record for part in parts])
     order = np.argsort(record, kind="stable")
     images = pa.Table.from_batches([part.images for part in parts]).unify_dictionaries().take(pa.array(order)).combine_chunks()

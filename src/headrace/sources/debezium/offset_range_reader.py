@@ -19,19 +19,19 @@ from headrace.kafka.librdkafka import BatchConsumer
 from headrace.kafka.message_columns import MessageColumns, MessageGatherer
 from headrace.sources.debezium.events.records import Records
 
-UNREACHABLE: Final = "Kafka is away"
-"""How errors begin that end by themselves when the brokers are back."""
+UNREACHABLE: Final = "Kafka is unavailable"
+"""Prefix of errors that end when the brokers are available again."""
 BLOCK_ROWS, BLOCK_BYTES = 65_536, 64 << 20
-"""How much of a partition is read at once."""
+"""Bytes of a partition per read."""
 _MESSAGES: Final = 5000
-"""Taken at once."""
+"""Records per read."""
 _UNKNOWN_BYTES: Final = 256 << 10
-"""As how large records count until some were seen: what is taken at once must fit into memory."""
+"""Assumed size of records until some were read: one read must fit into memory."""
 _POLL_S, _QUIET_S = 0.1, 30.0
 _SETTINGS: Final = {
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
-    # Records that are gone are an error, never a jump.
+    # Missing records are an error; never skip them.
     "auto.offset.reset": "error",
     "isolation.level": "read_committed",
     # Prefetch little: it is wasted if the next range is of another partition, and requested again at once if not.
@@ -61,7 +61,7 @@ class OffsetRange:
 
 
 def read_offset_range(address: KafkaAddress, wanted: OffsetRange) -> Iterator[Records]:
-    """The records of a range, in pieces."""
+    """Yield the records of a range, in pieces."""
     fetcher = _fetchers.get(address)
     if fetcher is None:
         fetcher = _fetchers[address] = _RangeConsumer(address)
@@ -85,7 +85,7 @@ class _RangeConsumer:
         except KafkaException as error:
             raise reading_error(error.args[0], str(address)) from error
         self._at: tuple[str, int, int] | None = None
-        """The next record that the consumer will give."""
+        """The offset of the next record."""
         self._usual_bytes = _UNKNOWN_BYTES
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class _RangeConsumer:
         """Stop when enough is gathered, or when the range is complete. Topics have holes, from compaction and aborted transactions."""
         place, heard, is_past = wanted.start, time.monotonic(), False
         while place < wanted.end:
-            # No more than are wanted: what a consumer has given it does not give again.
+            # Not more than requested: a consumer does not return a record twice.
             most = min(wanted.end - place, BLOCK_ROWS - gathering.rows, max(BLOCK_BYTES // self._usual_bytes, 1))
             before = gathering.bytes
             with self._consumer.taken(most, _POLL_S) as messages:
@@ -131,7 +131,7 @@ class _RangeConsumer:
             yield
 
     def _check_gap(self, errors: Sequence[tuple[KafkaError, int]], wanted: OffsetRange, place: int) -> int:
-        """The end offset of the partition, if this is an end-of-partition event."""
+        """Return the end offset of the partition if this is an end-of-partition event."""
         for error, offset in errors:
             if error.code() != KafkaError._PARTITION_EOF:
                 raise self._failure(error, wanted)
@@ -144,16 +144,16 @@ class _RangeConsumer:
     def _failure(self, error: KafkaError, wanted: OffsetRange) -> HeadraceError:
         if error.code() in _GONE:
             return DefiniteError(
-                f"records that were not read yet are gone from Kafka: {error.str()}",
+                f"Kafka no longer has records that were not read yet: {error.str()}",
                 place=wanted.place,
-                hint="the topic was made anew, or keeps records for too short a time (retention.ms): have Debezium take a new snapshot, "
-                "and begin anew with another --state",
+                hint="the topic was recreated, or its retention (retention.ms) is too short: have Debezium take a new snapshot, "
+                "and start over with another --state",
             )
         return reading_error(error, str(self._address))
 
 
 def is_denied(error: KafkaError) -> bool:
-    """Whether brokers deny access, as opposed to not answering."""
+    """Return whether brokers deny access (as opposed to being unavailable)."""
     return any(word in str(error.name()) for word in _DENIED)
 
 
@@ -163,20 +163,20 @@ def reading_error(error: KafkaError, place: str) -> HeadraceError:
         return DefiniteError(
             f"the properties in the address of the Kafka cluster cannot be used: {error.str()}",
             place=place,
-            hint="correct what follows its question mark: properties by librdkafka's names",
+            hint="correct the properties after the question mark; they have librdkafka's names",
         )
     if error.code() == KafkaError._SSL:
         return DefiniteError(
             f"there is no secure connection to Kafka: {error.str()}",
             place=place,
             hint="name the authority that signed the brokers' certificates in the source's address (?ssl.ca.location=FILE), and check "
-            "security.protocol; brokers that ask for a certificate need ssl.certificate.location and ssl.key.location, too",
+            "security.protocol; brokers that require a client certificate also need ssl.certificate.location and ssl.key.location",
         )
     if error.code() == KafkaError._BAD_COMPRESSION:
         return DefiniteError(f"a batch of records cannot be unpacked: {error.str()}", place=place, hint=UNPACKED)
     if is_denied(error):
         return DefiniteError(
-            f"Kafka does not let us in: {error.str()}",
+            f"Kafka denies access: {error.str()}",
             place=place,
             hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
         )
@@ -184,7 +184,7 @@ def reading_error(error: KafkaError, place: str) -> HeadraceError:
 
 
 _fetchers: dict[KafkaAddress, _RangeConsumer] = {}
-"""A worker's process reads range after range."""
+"""Return this process's reader."""
 
 
 def _records(wanted: OffsetRange, found: MessageColumns) -> Records:

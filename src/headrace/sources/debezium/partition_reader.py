@@ -65,7 +65,7 @@ from headrace.sources.debezium.types.schema_widening import can_hold
 
 _AVRO_MAGIC: Final = 0
 _KEY_CHANGES: Final = pa.array(["__debezium.newkey", "__debezium.oldkey"])
-_OFFSET_HINT: Final = "let events carry their place in the log (flat rows: add.fields=source.file,source.pos,source.row or source.lsn)"
+_OFFSET_HINT: Final = "add the log position to events (flat rows: add.fields=source.file,source.pos,source.row or source.lsn)"
 
 
 class PartitionReader:
@@ -87,7 +87,7 @@ class PartitionReader:
         try:
             self._table = reader.topics.table_of(records.topic)
         except DefiniteError as error:
-            # A topic of other records than rows need not name a table.
+            # A topic without rows need not name a table.
             self._table, self._unnamed = None, error
 
     def decoded(self) -> DecodedRecords:
@@ -108,7 +108,7 @@ class PartitionReader:
     # -- which records belong to which table
 
     def _sorted(self, live: Rows) -> list[tuple[TableName | None, Rows, EventParser]]:
-        """Rows by format and, where nothing else describes them, by table."""
+        """Group rows by format and, if they have no schema, by table."""
         table = self._table
         avro, plain = self._formats(live)
         found: list[tuple[TableName | None, Rows, EventParser]] = []
@@ -121,7 +121,7 @@ class PartitionReader:
         return found
 
     def _formats(self, live: Rows) -> tuple[Rows, Rows]:
-        """Rows in Avro, and rows in JSON."""
+        """Return the rows in Avro and the rows in JSON."""
         none = np.zeros(0, np.int64)
         if self._options.format is not Format.AUTO:
             return (live, none) if self._options.format is Format.AVRO else (none, live)
@@ -132,7 +132,7 @@ class PartitionReader:
         return live[is_avro], live[~is_avro]
 
     def _by_source(self, rows: Rows) -> list[tuple[TableName | None, Rows]]:
-        """Rows by the table that their event names; those that name none come last, without one."""
+        """Group rows by the table that their event names; those without one come last."""
         texts = TextColumn.of(self._records.value).take(rows)
         payloads = [(part.rows, part.payloads) for part in group_records(texts, TextColumn.of(self._records.key).take(rows)).parts]
         by_name: dict[TableName | None, list[Rows]] = {}
@@ -148,7 +148,7 @@ class PartitionReader:
         return [(name, np.sort(np.concatenate(parts))) for name, parts in by_name.items()]
 
     def _named(self, table: TableName | None, events: Sequence[Events]) -> list[tuple[TableName, Events]]:
-        """Events with their table."""
+        """Return events with their table."""
         if table is not None:
             return [(table, each) for each in events]
         if self._unnamed is not None and events:
@@ -157,7 +157,7 @@ class PartitionReader:
         for each in events:
             for name, where in self._grouped([each.source[part] for part in ("db", "schema", "table")]):
                 if name is None:
-                    self._refused += [Rejection(int(row), "it does not say which table it belongs to") for row in each.record[where]]
+                    self._refused += [Rejection(int(row), "it does not name its table") for row in each.record[where]]
                 else:
                     found.append((name, take_events(each, where)))
         return found
@@ -194,14 +194,14 @@ class PartitionReader:
         return AvroParser(self._options, repository_at(self._options.registry), self._expected_of(table))
 
     def _key_parser(self, table: TableName, rows: Rows) -> EventParser:
-        """For tombstones alone: their keys are in Avro or in JSON."""
+        """Return the parser for tombstones, whose keys are in Avro or in JSON."""
         keys = TextColumn.of(self._records.key).take(rows)
         filled = keys.stops > keys.starts
         in_avro = filled.any() and keys.data[keys.starts[filled][0]] == _AVRO_MAGIC
         return self._avro_parser(table) if in_avro and self._options.format is not Format.JSON else self._json_parser(table)
 
     def _keys_of(self, table: TableName | None) -> tuple[str, ...]:
-        """The columns of before images that must be read."""
+        """Return the columns of before images that must be read."""
         known = self._known(table)
         if known is None or known.keys is None or set(known.keys) <= set(known.schema.primary_key):
             return ()
@@ -235,12 +235,10 @@ class PartitionReader:
             self._ignore("tombstone", len(gone))
             return []
         if table is None:
-            self._refused += [
-                Rejection(int(row), "it is a tombstone, and nothing says of which table", "map its topic to a table") for row in gone
-            ]
+            self._refused += [Rejection(int(row), "it is a tombstone of an unknown table", "map its topic to a table") for row in gone]
             return []
         if known is None:
-            # Its table is made first; then the batch is read again.
+            # Its table is created first; then the batch is read again.
             self._ignore("tombstone of a table that is not known yet", len(gone))
             return []
         reader = parser or self._key_parser(table, gone)
@@ -263,7 +261,7 @@ class PartitionReader:
             [(known.order, events) for _, known, events, _ in ready if known is not None and known.order is not None]
         )
         for table, known, events, parser in ready:
-            # Also of tables that are not known: what other partitions still hold of them is older.
+            # Also for unknown tables: their rows in other partitions are older.
             if (events.op == TRUNCATE).any():
                 order = known.order if known is not None else None
                 self._truncate(table, order or self._order(table, events, parser), events, epochs)
@@ -279,7 +277,7 @@ class PartitionReader:
         return can_hold(known.schema, self._table_schema(known.schema.name, known, events.fields), zeroes=sends_zero_dates(events.source))
 
     def _order(self, table: TableName, events: Events, parser: EventParser) -> TableVersioning:
-        """The rule that a table's first events fix."""
+        """Return the versioning rule, which a table's first events fix."""
         if table in self._orders:
             return self._orders[table]
         tombstones = parser.saw_flat and not parser.saw_deleted
@@ -289,7 +287,7 @@ class PartitionReader:
             rule = VersionRule.OFFSET
         if wanted is VersionSource.SOURCE and rule is VersionRule.OFFSET:
             raise DefiniteError(
-                f"events of {table} do not say their place in the source's log, and versions = source asks for it",
+                f"events of {table} do not contain their position in the source's log, which versions = source requires",
                 place=self._location,
                 hint=f"{_OFFSET_HINT}, or set versions to offset",
             )
@@ -299,15 +297,15 @@ class PartitionReader:
         if order.rule is VersionRule.OFFSET and order.topic != self._records.topic:
             raise DefiniteError(
                 f"{table} is filled from the topic {order.topic}, and its changes are ordered by their offsets in it:"
-                f" those of {self._records.topic} cannot be told older or newer",
+                f" those of {self._records.topic} cannot be compared with them",
                 place=self._location,
-                hint=f"map the topics to tables of their own; or {_OFFSET_HINT} and begin anew",
+                hint=f"map the topics to different tables; or {_OFFSET_HINT} and start over",
             )
         if order.rule is VersionRule.LSN and not schema.row_key:
             raise DefiniteError(
-                f"{table} has no key, and rows that one statement inserted have the same LSN: equal ones could not be told apart",
+                f"{table} has no key, and rows that one statement inserted have the same LSN: equal ones cannot be distinguished",
                 place=self._location,
-                hint="give the table a primary key, or let the connector make one (message.key.columns)",
+                hint="give the table a primary key, or configure one in the connector (message.key.columns)",
             )
 
     def _epochs(self, told: Sequence[tuple[TableVersioning, Events]]) -> tuple[npt.NDArray[np.uint64], LogTail | None]:
@@ -343,7 +341,7 @@ class PartitionReader:
         return with_numeric(completed_schema(table, known.schema, expected, fields), self._options.numeric)
 
     def _report_schema(self, table: TableName, known: KnownTable | None, events: Events) -> None:
-        """A table that the sink does not have as events describe it."""
+        """Return the report of a table whose events differ from the sink's schema."""
         changes = np.flatnonzero((events.op != TRUNCATE) & (events.op != MESSAGE))
         self._ignore("message", int((events.op == MESSAGE).sum()))
         if not len(changes):
@@ -394,12 +392,12 @@ class PartitionReader:
             offset = records.offset.to_numpy(zero_copy_only=False)[some.record]
             seen = find_snapshots(table, records.topic, records.partition, some.source, offset, version[read])
             if self._options.second_snapshot is SecondSnapshot.HALT:
-                # Check before any of its rows is written; the driver checks what a single task cannot see.
+                # Check before any of its rows is written; the driver checks across tasks.
                 check_first(self._reader.snapshots, seen, replaceable=order.rule is not VersionRule.OFFSET)
             self._snapshots += seen
 
     def _key_changes(self) -> npt.NDArray[np.bool_]:
-        """Which records are one of the two of a changed key, by their headers."""
+        """Return which records belong to a key change, by their headers."""
         if self._moving is None:
             self._moving = np.zeros(self._records.rows, np.bool_)
             headers = self._records.headers
@@ -426,9 +424,9 @@ class PartitionReader:
         emptied = np.flatnonzero(events.op == TRUNCATE)
         if order.rule is VersionRule.OFFSET:
             raise DefiniteError(
-                f"{table} was emptied, and offsets do not tell which rows of other partitions that was before",
+                f"{table} was truncated, and offsets do not order that relative to rows of other partitions",
                 place=self._records.place(int(events.record[emptied[0]])),
-                hint="let the connector leave truncations out (skipped.operations=t), and empty the target table yourself",
+                hint="exclude truncations in the connector (skipped.operations=t), and truncate the target table yourself",
             )
         some = take_events(events, emptied)
         version = versions_of(order, epochs[some.record], self._positions(some.record, some.source, some.op))[0]

@@ -22,18 +22,18 @@ class KnownTable:
     """The columns whose change moves a row in the sink (`TableRequirements.key_columns`). Empty: every update comes with the row before
     it. None: the primary key's, whose changes Debezium sends as two events."""
     order: TableVersioning | None = None
-    """How versions are made; None until the first record fixes it (`DecodedRecords.orders`)."""
+    """The versioning rule; None until the first record fixes it (`DecodedRecords.orders`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadContext:
-    """What a task must know to read records of any partition. Picklable."""
+    """The input of a task that reads records of any partition. Picklable."""
 
     options: DebeziumOptions = field(default_factory=DebeziumOptions)
     topics: TopicMap = field(default_factory=TopicMap)
     tables: Mapping[TableName, KnownTable] = field(default_factory=dict)
     tails: Mapping[tuple[str, int], LogTail] = field(default_factory=dict)
-    """How the log was when the last batch of each topic's partition ended (`Decoded.tail`)."""
+    """The state of the log at the end of each partition's last batch (`DecodedRecords.tail`)."""
     emptied: Mapping[TableName, int] = field(default_factory=dict)
     """The version of each table's last truncation (`DecodedRecords.truncations`), also for tables that are not known yet. Older images,
     from partitions that lag, are ignored."""
@@ -42,10 +42,10 @@ class ReadContext:
     snapshots: Mapping[tuple[TableName, str], KeylessSnapshot] = field(default_factory=dict)
     """For tables without a key: the snapshot whose rows the sink holds, by topic."""
     _read: dict[tuple[str, int], dict[int, LogTail]] = field(default_factory=dict, compare=False, repr=False)
-    """Tails of what was read so far, by the offset at which each was."""
+    """Tails of the records read so far, by offset."""
 
     def tail_before(self, records: Records) -> LogTail | None:
-        """How the log was just before these records: after what this reader has read of their partition, else after the last batch."""
+        """Return the state of the log before these records: after the last read of this reader, else after the last batch."""
         place = (records.topic, records.partition)
         first = int(records.offset[0].as_py()) if records.rows else 0
         ends = self._read.get(place, {})
@@ -53,6 +53,6 @@ class ReadContext:
         return self.tails.get(place) if last is None else ends[last]
 
     def first_epoch(self, topic: str) -> int:
-        """The epoch of a partition's first records: in a topic that gets more partitions, no key goes back by moving to another."""
+        """Return the epoch of a partition's first records. In a topic that gets more partitions, no key goes back to an older epoch."""
         begun = self.options.epoch if self.begun is None else self.begun
         return max((tail.epoch for (name, _), tail in self.tails.items() if name == topic), default=begun)

@@ -44,12 +44,12 @@ _ZEROS: Final[dict[Kind, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class RowImages:
-    """Images of a table's rows, and what of them is what."""
+    """Images of a table's rows, with their roles."""
 
     schema: TableSchema
     images: pa.RecordBatch
     record: Rows
-    """Which record each is of."""
+    """The record of each image."""
     op: npt.NDArray[np.uint8]
     version: Versions
     commit_ts: npt.NDArray[np.int64]
@@ -59,12 +59,12 @@ class RowImages:
 
 @dataclass(frozen=True, slots=True)
 class BeforeImages:
-    """How rows before updates are come by."""
+    """Reads the before images of updates."""
 
     keys: tuple[str, ...]
     """The columns whose change moves a row. Empty: every update needs its before image."""
     parse: Callable[[Rows], Events | None]
-    """The same records' events once more, with all columns of the row before."""
+    """Parses the same records again, with all columns of the before image."""
     place: str
 
 
@@ -88,12 +88,12 @@ def build_row_images(
             again = befores.parse(record[moved])
             read = np.zeros(0, np.int64) if again is None else again.record
             there = np.isin(record[moved], read)
-            wrong.update(dict.fromkeys(moved[~there].tolist(), "what the row was before cannot be read"))
+            wrong.update(dict.fromkeys(moved[~there].tolist(), "its before image cannot be read"))
             rows = moved[there]
             if again is not None and len(rows):
                 more, _, wrong_before = _columns(again.before, again, schema, options, np.ones(len(rows), np.bool_))
                 wrong.update({int(rows[row]): reason for row, reason in wrong_before.items()})
-                # Each before image just ahead of its update.
+                # Each before image directly before its update.
                 order = np.argsort(np.concatenate([np.arange(len(op)) * 2 + 1, rows * 2]), kind="stable")
                 columns = [pa.concat_arrays([column, extra]).take(pa.array(order)) for column, extra in zip(columns, more, strict=True)]
                 kept = {name: np.concatenate([mask, np.zeros(len(rows), np.bool_)])[order] for name, mask in kept.items()}
@@ -104,7 +104,7 @@ def build_row_images(
     refused = tuple(Rejection(int(record[row]), reason) for row, reason in sorted(wrong.items()))
     images = pa.RecordBatch.from_arrays(columns, schema=schema.arrow_schema) if columns else pa.RecordBatch.from_pylist([])
     if refused:
-        # All images of a record that cannot be read go.
+        # Remove all images of an unreadable record.
         good = np.flatnonzero(~np.isin(record, [refusal.record for refusal in refused]))
         images, op, version, record, commit_ts = images.take(pa.array(good)), op[good], version[good], record[good], commit_ts[good]
         kept = {name: mask[good] for name, mask in kept.items()}
@@ -114,7 +114,7 @@ def build_row_images(
 def _columns(
     image: pa.RecordBatch, events: Events, schema: TableSchema, options: DebeziumOptions, deleted: Mask
 ) -> tuple[list[pa.Array], dict[str, Mask], dict[int, str]]:
-    """A table's columns, which values did not change and are not there, and which rows cannot be read and why."""
+    """Return a table's columns, masks of unchanged values that are missing, and the unreadable rows with reasons."""
     told = {field.name: field for field in events.fields.row}
     rows = image.num_rows
     columns: list[pa.Array] = []
@@ -138,14 +138,14 @@ def _columns(
             if found.kept is not None:
                 strange &= ~found.kept
             for row in np.flatnonzero(strange).tolist():
-                wrong.setdefault(row, f"column {column.name}: it is null, or not there, and the column takes no NULL")
+                wrong.setdefault(row, f"column {column.name}: it is null or missing, and the column does not allow NULL")
             array = _filled(array, column)
         columns.append(array)
     return columns, kept, wrong
 
 
 def _filled(array: pa.Array, column: Column) -> pa.Array:
-    """The array without NULLs, if its column takes none."""
+    """Return the array without NULLs if its column does not allow them."""
     if column.nullable or not array.null_count:
         return array
     kind = column.arrow_type
@@ -163,17 +163,17 @@ def _carrier_column(kind: pa.DataType) -> pa.DataType:
 
 
 def _moved(events: Events, befores: BeforeImages, schema: TableSchema) -> Rows:
-    """The updates that need their before image."""
+    """Return the updates that need their before image."""
     updated = events.op == UPDATE
     without = updated & ~events.has_before
     if without.any():
         row = int(events.record[int(np.argmax(without))])
         needed = ", ".join(befores.keys) or "every column"
         raise DefiniteError(
-            f"an update of {schema.name} does not say what the row was before, and the target table needs that of {needed}",
+            f"an update of {schema.name} has no before image, and the target table needs it for {needed}",
             place=f"{befores.place}, record {row} of its batch",
             hint="let the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL) and events be envelopes, "
-            "or let the target table be sorted by the source's primary key",
+            "or sort the target table by the source's primary key",
         )
     if not befores.keys:
         return np.flatnonzero(updated)
@@ -201,8 +201,8 @@ def _check_deletions(events: Events, deleted: Mask, befores: BeforeImages, schem
         lacking = deleted & np.asarray(events.image[name].is_null().to_numpy(zero_copy_only=False), dtype=np.bool_)
         if lacking.any():
             raise DefiniteError(
-                f"a deletion from {schema.name} does not say the row's {name}, by which the target table tells rows apart",
+                f"a deletion from {schema.name} does not contain the row's {name}, which is part of the target table's sort key",
                 place=f"{befores.place}, record {int(events.record[int(np.argmax(lacking))])} of its batch",
                 hint="let the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL), "
-                "or let the target table be sorted by the source's primary key",
+                "or sort the target table by the source's primary key",
             )

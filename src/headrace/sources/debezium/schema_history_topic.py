@@ -36,7 +36,7 @@ _HINT: Final = "name the connector's own topic of schema changes (its topic.pref
 
 
 class DdlOperation(StrEnum):
-    """What became of a table."""
+    """The kind of change of a table."""
 
     CREATE = "CREATE"
     ALTER = "ALTER"
@@ -45,30 +45,30 @@ class DdlOperation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TableDefinition:
-    """A table as a statement left it."""
+    """A table after a statement."""
 
     operation: DdlOperation
     table: TableName
     schema: TableSchema | None
-    """None if the table is gone."""
+    """None if the table was dropped."""
     previous: TableName | None = None
-    """The name it had, if it was renamed."""
+    """The former name, if it was renamed."""
     ddl: str = ""
 
 
 def read_record(value: bytes) -> tuple[TableDefinition, ...]:
-    """The tables that one record of the topic describes, with or without Connect's schema around it."""
+    """Return the tables that one record of the topic describes, with or without Connect's schema around it."""
     try:
         told = orjson.loads(value)
     except orjson.JSONDecodeError as error:
-        raise DefiniteError(f"a record of the topic of schema changes is no JSON: {error}", hint=_HINT) from error
+        raise DefiniteError(f"a record of the topic of schema changes is not JSON: {error}", hint=_HINT) from error
     if isinstance(told, dict) and set(told) == {"schema", "payload"}:
         told = told["payload"]
     return read_change(told)
 
 
 def read_change(told: Any) -> tuple[TableDefinition, ...]:
-    """The tables that one parsed record describes."""
+    """Return the tables that one parsed record describes."""
     changes = told.get("tableChanges") if isinstance(told, dict) else None
     if not isinstance(changes, list):
         raise DefiniteError("a record of the topic of schema changes describes no tables", hint=_HINT)
@@ -77,7 +77,7 @@ def read_change(told: Any) -> tuple[TableDefinition, ...]:
 
 
 def apply_definitions(definitions: Iterable[TableDefinition], tables: Mapping[TableName, TableSchema]) -> dict[TableName, TableSchema]:
-    """The tables after what was read, in the order of the topic."""
+    """The tables after the records read so far, in the order of the topic."""
     known = dict(tables)
     for one in definitions:
         if one.previous is not None and one.previous != one.table:
@@ -139,7 +139,7 @@ def _column(table: TableName, told: Mapping[str, Any], setting: Setting) -> Colu
         nullable=bool(told.get("optional", True)),
         charset=str(told.get("charsetName") or ""),
         auto_increment=auto,
-        # A column that counts up by itself is called generated too.
+        # Auto-increment columns are also called generated.
         generated="stored" if told.get("generated") and not auto else "",
         comment=str(told.get("comment") or ""),
     )
@@ -160,7 +160,7 @@ def _default(column: Column, text: str) -> DefaultText:
     if column.kind in _LITERALS:
         text = re.sub(r"''|\\(.)", lambda found: _ESCAPES.get(found[1], found[1]) if found[1] else "'", text, flags=re.DOTALL)
     if column.source_type.startswith("binary("):
-        # Zeros that only fill it up are no part of what servers show.
+        # Servers do not show padding zeros.
         text = text.rstrip("\0")
     return DefaultText(text, DefaultForm.STRING)
 
@@ -181,7 +181,7 @@ def _type(table: TableName, name: str, told: Mapping[str, Any], dialect: Dialect
 
 
 def _spelled(word: str, told: Mapping[str, Any]) -> str:
-    """The type with its length or its names, as a statement has it."""
+    """Return the type with its length or members, as in a statement."""
     if word.upper() in _NAMED:
         return f"{word}({','.join(_quoted(str(member)) for member in told.get('enumValues') or ())})"
     length, scale = told.get("length"), told.get("scale")

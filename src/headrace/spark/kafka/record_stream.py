@@ -193,12 +193,12 @@ def translate_kafka_error(text: str, address: KafkaAddress) -> HeadraceError | N
         )
     if any(word in text for word in _DENIED):
         return DefiniteError(
-            f"Kafka does not let us in: {_without_secrets(line, address)}",
+            f"Kafka denies access: {_without_secrets(line, address)}",
             place=str(address),
             hint="check user, password and security.protocol in the source's address, and the user's right to read the topics",
         )
     if any(word in text for word in _AWAY):
-        return KafkaUnavailable(f"Kafka is away: {_without_secrets(line, address)}", place=str(address))
+        return KafkaUnavailable(f"Kafka is unavailable: {_without_secrets(line, address)}", place=str(address))
     return None
 
 

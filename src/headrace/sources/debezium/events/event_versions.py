@@ -34,8 +34,8 @@ _STREAM_BIT: Final = 1 << (_EPOCH_SHIFT - 1)
 _LSN_BITS: Final = _EPOCH_SHIFT - 2
 _PARTITION_SHIFT: Final = 44
 _FAR_BACK: Final = 16
-"""Log files by which a connector that starts again goes back at the most."""
-_NEW_SNAPSHOT: Final = "raise the setting epoch by one: then the new snapshot, and all that follows it, counts"
+"""The maximum number of log files by which a restarted connector goes back."""
+_NEW_SNAPSHOT: Final = "raise the setting epoch by one: then the new snapshot and everything after it are newer"
 _NEW_LOG: Final = "if the source server was replaced or its log reset, raise the setting epoch by one"
 
 
@@ -51,13 +51,13 @@ ASKED_OF_LOGS: Final = frozenset({"file", "pos", "row", "server_id", "ts_us"})
 
 @dataclass(frozen=True, slots=True)
 class TableVersioning:
-    """How a table's changes are ordered, for good."""
+    """How a table's changes are ordered; never changes."""
 
     rule: VersionRule
     topic: str = ""
-    """With `offset`: the only topic that may lead to the table, because offsets of two cannot be compared."""
+    """With `offset`: the only topic of the table, because offsets of two topics cannot be compared."""
     tombstones: bool = False
-    """Whether a tombstone is a delete of its own (flat rows without `__deleted`), and not the repetition of one."""
+    """Whether a tombstone is a delete of its own (flat rows without `__deleted`), not a repeated one."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -80,9 +80,9 @@ class LogTail:
     snapshot: int = 0
     """PostgreSQL: the LSN of the snapshot whose rows the sink holds; 0 if none."""
     epoch: int = 0
-    """Under which it was read."""
+    """The epoch in which it was read."""
     position: int = 0
-    """MySQL, MariaDB: where in its file the last event is."""
+    """MySQL, MariaDB: the position of the last event in its file."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -94,19 +94,19 @@ class LogTail:
 
 @dataclass(frozen=True, slots=True)
 class EventPositions:
-    """Events as versions see them: columns of equal length."""
+    """The parts of events that determine versions: columns of equal length."""
 
     source: pa.RecordBatch
     offset: npt.NDArray[np.int64]
     snapshot: npt.NDArray[np.bool_]
-    """Which are rows of a snapshot."""
+    """Whether each event is a row of a snapshot."""
     place: str
     """Topic and partition, for messages."""
     partition: int = 0
     keyless: bool = False
     """Whether the table has no key: it is a multiset, and only versions distinguish equal rows."""
     paired: npt.NDArray[np.bool_] | None = None
-    """Which are of updates: those, and the two events of a changed key. None: all."""
+    """Whether each event is of an update, including the two events of a changed key. None: all."""
 
 
 def rule_of(source: pa.RecordBatch) -> VersionRule:
@@ -134,7 +134,7 @@ def versions_of(order: TableVersioning, epochs: Epochs, events: EventPositions) 
             if len(events.offset) and int(events.offset.max()) >= 1 << ((_PARTITION_SHIFT if events.keyless else _EPOCH_SHIFT) - 1):
                 raise DefiniteError("an offset does not fit a version", place=events.place)
             if events.keyless:
-                # Records without a key are in any partition.
+                # Records without a key may be in any partition.
                 base = base + (np.uint64(events.partition) << np.uint64(_PARTITION_SHIFT))
             base = base + (events.offset.astype(np.uint64) << np.uint64(1))
             return base, base + np.uint64(1)
@@ -186,25 +186,27 @@ def check_ascending(
     places = pc.binary_join_element_wise(events.source["file"], padded, ":").take(pa.array(changes)).to_pylist()
     lines = _filled(events.source["row"])[changes]
     for fall in falls.tolist():
-        # A connector that was started again goes back in the log, or in the event at which it stopped.
+        # A restarted connector goes back in the log, or in the event at which it stopped.
         if places[fall] < places[fall - 1] or (places[fall] == places[fall - 1] and lines[fall] > lines[fall - 1]):
             continue
         twins = [earlier for earlier in range(fall) if (places[earlier], lines[earlier]) == (places[fall], lines[fall])]
         if not any(same(int(changes[twin]), int(changes[fall])) for twin in twins):
             file, _, pos = places[fall].rpartition(":")
             raise DefiniteError(
-                f"several events of one table are at {file}:{int(pos)}, so their places do not order them: the source compresses its log",
+                f"several events of one table are at {file}:{int(pos)}: the source compresses its log, so positions do not order them",
                 place=f"{events.place}@{int(events.offset[changes[fall]])}",
-                hint="switch binlog_transaction_compression (MariaDB: log_bin_compress) off in the source, or begin anew with "
+                hint="switch binlog_transaction_compression (MariaDB: log_bin_compress) off in the source, or start over with "
                 "versions = offset",
             )
 
 
 def file_number(name: str, place: str) -> tuple[str, int]:
-    """A log file's base name and number."""
+    """Return a log file's base name and number."""
     base, dot, digits = name.rpartition(".")
     if not dot or not digits.isdecimal():
-        raise DefiniteError(f"the log file's name {name!r} has no number, so it orders nothing", place=place, hint="set versions to offset")
+        raise DefiniteError(
+            f"the log file's name {name!r} has no number, so positions cannot be ordered", place=place, hint="set versions to offset"
+        )
     return base, int(digits)
 
 
@@ -222,7 +224,7 @@ def assign_epochs(
         return np.full(rows, epoch, dtype=np.uint64), tail
     tail = tail or LogTail(epoch=epoch if begun is None else begun)
     if epoch < tail.epoch:
-        raise DefiniteError(f"the epoch is {epoch}, and was {tail.epoch} before", place=events.place, hint="an epoch is only ever raised")
+        raise DefiniteError(f"the epoch is {epoch}, and was {tail.epoch} before", place=events.place, hint="an epoch can only be raised")
     turns, marks = _binlog_resets(events) if rule is VersionRule.BINLOG else _lsn_resets(events)
     epochs = np.empty(rows, dtype=np.uint64)
     positions = _filled(events.source["pos"])
@@ -231,13 +233,13 @@ def assign_epochs(
         if problem is not None and tail.epoch == epoch:
             raise _location(problem, f"{events.place}@{int(events.offset[turn])}")
         anew = problem is not None or (tail.epoch < epoch and _goes_back(tail, mark))
-        # A snapshot's rows name no server, changes name no snapshot.
+        # Snapshot rows contain no server id, and changes contain no snapshot position.
         tail = LogTail(
             mark.base or tail.base,
             mark.number or tail.number,
             mark.server_id or tail.server_id,
             mark.snapshot or tail.snapshot,
-            # One for each log, so that events have the same epoch whenever they are read.
+            # One epoch per log, so that events have the same epoch whenever they are read.
             tail.epoch + 1 if anew else tail.epoch,
             int(positions[end - 1]),
         )
@@ -246,7 +248,7 @@ def assign_epochs(
 
 
 def _binlog_resets(events: EventPositions) -> tuple[list[int], list[LogTail]]:
-    """Where the log file or the server changes or the log goes back, and to what."""
+    """Return the events at which the log file or the server changes, or the log goes back, and their new values."""
     names = events.source["file"].dictionary_encode()
     if names.null_count:
         raise _lacking(events, "file")
@@ -258,7 +260,7 @@ def _binlog_resets(events: EventPositions) -> tuple[list[int], list[LogTail]]:
 
 
 def _lsn_resets(events: EventPositions) -> tuple[list[int], list[LogTail]]:
-    """Where rows of a snapshot begin and end; those of incremental ones, which come between changes, count as changes."""
+    """Return the bounds of snapshot rows; rows of incremental snapshots, which come between changes, count as changes."""
     gradual = pc.fill_null(pc.equal(events.source["snapshot"], "incremental"), False).to_numpy(zero_copy_only=False)
     marks = np.where(events.snapshot & ~np.asarray(gradual), np.maximum(_filled(events.source["lsn"]), 1), 0)
     turns = np.flatnonzero(np.concatenate([[True], marks[1:] != marks[:-1]])).tolist()
@@ -266,10 +268,10 @@ def _lsn_resets(events: EventPositions) -> tuple[list[int], list[LogTail]]:
 
 
 def _problem(tail: LogTail, mark: LogTail) -> DefiniteError | None:
-    """Why events at a mark cannot follow those before it under the same epoch."""
+    """Return why events at a mark cannot follow the previous ones in the same epoch."""
     if mark.snapshot and tail.snapshot and mark.snapshot != tail.snapshot:
         return DefiniteError(
-            "the connector has taken a second snapshot: its rows would be taken for older than all changes before it", hint=_NEW_SNAPSHOT
+            "the connector has taken a second snapshot: its rows would count as older than all changes before it", hint=_NEW_SNAPSHOT
         )
     if not tail.base or not mark.base:
         return None
@@ -283,7 +285,7 @@ def _problem(tail: LogTail, mark: LogTail) -> DefiniteError | None:
         return DefiniteError(
             f"the source's log went back from file {tail.number} to file {mark.number}"
             + (f" with another server (id {mark.server_id}, before {tail.server_id})" if another else ""),
-            hint=f"{_NEW_LOG}; if the connector was set back on purpose, begin anew with another state",
+            hint=f"{_NEW_LOG}; if the connector was set back on purpose, start over with another --state",
         )
     return None
 
@@ -309,7 +311,7 @@ def _needed(events: EventPositions, name: str) -> npt.NDArray[np.int64]:
 def _lacking(events: EventPositions, name: str) -> DefiniteError:
     row = int(np.argmax(events.source[name].is_null().to_numpy(zero_copy_only=False)))
     return DefiniteError(
-        f"an event does not say its {name!r}, by which the table's changes are ordered",
+        f"an event has no {name!r}, by which the table's changes are ordered",
         place=f"{events.place}@{int(events.offset[row])}",
-        hint="let events carry it (flat rows: add.fields=source.file,source.pos,source.row), or begin anew with versions = offset",
+        hint="add it to events (flat rows: add.fields=source.file,source.pos,source.row), or start over with versions = offset",
     )

@@ -9,12 +9,12 @@ from typing import Any
 
 
 class WireFormat(StrEnum):
-    """In what form values of a format come out of its parser."""
+    """The form in which a format's parser returns values."""
 
     JSON = "json"
-    """Numbers, texts and booleans as JSON has them; bytes as base64; structs as structs."""
+    """JSON numbers, strings and booleans; bytes as base64; structs as structs."""
     AVRO = "avro"
-    """As Avro has them; bytes as bytes."""
+    """Avro values; bytes as bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,16 +23,16 @@ class ConnectField:
 
     name: str
     type: str
-    """Connect's word: int8, int16, int32, int64, float32 (in JSON: float), float64 (double), boolean, string, bytes, array, map, struct."""
+    """Connect's type: int8, int16, int32, int64, float32 (in JSON: float), float64 (double), boolean, string, bytes, array, map, struct."""
     semantic: str = ""
     """The schema's name, such as `io.debezium.time.MicroTimestamp`; empty for a plain value."""
     parameters: Mapping[str, str] = field(default_factory=dict)
     optional: bool = True
     default: Any = None
     fields: tuple[ConnectField, ...] = ()
-    """Of a struct."""
+    """The fields of a struct."""
     items: ConnectField | None = None
-    """Of an array."""
+    """The items of an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,4 +41,4 @@ class RowFields:
 
     row: tuple[ConnectField, ...]
     key: tuple[str, ...]
-    """The names of the key's fields, in order; none for a table without a key."""
+    """The names of the key's fields, in order; empty for a table without a key."""

@@ -23,14 +23,14 @@ _FIRST: Final = pa.array(["first", "first_in_data_collection"])
 
 @dataclass(frozen=True, slots=True)
 class KeylessSnapshot:
-    """A snapshot of which rows were read."""
+    """A snapshot from which rows were read."""
 
     table: TableName
     topic: str
     place: str
     """The log position at which it was taken; empty if its rows do not contain it."""
     version: int
-    """That of its rows."""
+    """The epoch of its rows."""
     begins: frozenset[tuple[int, int]] = frozenset()
     """Partition and offset of the records marked as its first."""
 
@@ -60,7 +60,7 @@ def find_snapshots(
 
 
 def check_first(known: Mapping[tuple[TableName, str], KeylessSnapshot], seen: Iterable[KeylessSnapshot], *, replaceable: bool) -> None:
-    """Raise `DefiniteError` if rows are of another snapshot than the sink holds."""
+    """Raise `DefiniteError` if rows are from another snapshot than those in the sink."""
     for one in seen:
         former = known.get((one.table, one.topic))
         if former is not None and former.place != one.place:
@@ -70,28 +70,28 @@ def check_first(known: Mapping[tuple[TableName, str], KeylessSnapshot], seen: It
 
 
 def second_snapshot(former: KeylessSnapshot, one: KeylessSnapshot, *, replaceable: bool) -> DefiniteError:
-    """What is wrong with a second one."""
+    """Return the error for a second snapshot."""
     if replaceable and one.version <= former.version:
-        hint = "if the source's log begins anew, raise debezium.epoch by one, too"
+        hint = "if the source's log was reset, also raise debezium.epoch by one"
     elif replaceable:
         hint = "let them replace all older rows: --set debezium.second_snapshot=replace"
     else:
-        hint = "empty the copy, and begin anew with another --state from the new snapshot on (--start)"
+        hint = "empty the target, and start over with another --state from the new snapshot on (--start)"
     return DefiniteError(
-        f"table {one.table} has no key, and the connector has taken a second snapshot of it, at {one.place or 'no place that it says'} "
-        f"(the first: {former.place or 'no place that it says'}): its rows would stand beside those of the first",
+        f"table {one.table} has no key, and the connector has taken a second snapshot of it, at {one.place or 'an unknown position'} "
+        f"(the first: {former.place or 'an unknown position'}): its rows would be added to those of the first",
         place=_where(one),
-        hint=f"{hint}; or let the connector make a key (message.key.columns) and begin anew",
+        hint=f"{hint}; or configure a key in the connector (message.key.columns) and start over",
     )
 
 
 def begun_twice(one: KeylessSnapshot) -> DefiniteError:
     """Return the error for a snapshot that begins twice at one position."""
     return DefiniteError(
-        f"table {one.table} has no key, and the connector has begun its snapshot twice, both at {one.place or 'no place that it says'}: "
-        "its rows are there twice, and nothing tells which are of the first",
+        f"table {one.table} has no key, and the connector has started its snapshot twice, both at {one.place or 'an unknown position'}: "
+        "its rows exist twice, and nothing distinguishes the first ones",
         place=_where(one),
-        hint="empty the copy, and begin anew with another --state from the new snapshot on (--start), or let the connector make a key "
+        hint="empty the target, and start over with another --state from the new snapshot on (--start), or let the connector make a key "
         "(message.key.columns)",
     )
 

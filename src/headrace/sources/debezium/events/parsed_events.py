@@ -23,7 +23,7 @@ Rows = npt.NDArray[np.int64]
 """Indices of records."""
 
 CREATE, UPDATE, DELETE, READ, TRUNCATE, MESSAGE = (ord(letter) for letter in "cudrtm")
-"""What `Events.op` holds: the code of the envelope's letter."""
+"""Values of `Events.op`: the code of the envelope's letter."""
 
 SOURCE: Final = pa.schema(
     [
@@ -52,7 +52,7 @@ class Events:
     fields: RowFields
     wire: WireFormat
     record: Rows
-    """Which record each event is."""
+    """The record of each event."""
     op: npt.NDArray[np.uint8]
     """c, u, d or r (flat rows: by `__op` and `__deleted`; u by default). t and m have no image: all its values are NULL."""
     image: pa.RecordBatch
@@ -61,7 +61,7 @@ class Events:
     source: pa.RecordBatch
     """Of schema `SOURCE`; columns that were not requested are NULL."""
     has_before: npt.NDArray[np.bool_]
-    """Which updates contain a before image."""
+    """Whether each update contains a before image."""
     before: pa.RecordBatch
     """The requested columns of before images, one row per event; NULL for other events."""
     keys_only: npt.NDArray[np.bool_] | None = None
@@ -84,13 +84,13 @@ class ParsedEvents:
     events: tuple[Events, ...] = ()
     refused: tuple[Rejection, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
-    """Records that are of another kind than row events, such as "heartbeat", and their number."""
+    """Number of other records by kind, such as "heartbeat"."""
     tombstones: tuple[int, ...] = ()
     """Records whose value is JSON null: tombstones of some converters."""
 
 
 class EventParser(Protocol):
-    """Turns records of one format into events."""
+    """Parses records of one format."""
 
     saw_flat: bool
     """Whether any of them was a row without an envelope."""
@@ -105,19 +105,19 @@ class EventParser(Protocol):
 
 
 def sends_zero_dates(source: pa.RecordBatch) -> bool:
-    """Whether events are of MySQL or MariaDB, which put zero values into a required column that is added without a default."""
+    """Return whether events are from MySQL or MariaDB, which fill a new required column without a default with zero values."""
     if not any(source[name].null_count for name in ("file", "pos")):
         return True
     return set(pc.unique(source["connector"]).to_pylist()) <= {"mysql", "mariadb"}
 
 
 def may_be_unsigned(source: pa.RecordBatch) -> bool:
-    """Whether events may be of a source that has unsigned integers: of MySQL or MariaDB, or of one that events do not name."""
+    """Return whether the source may have unsigned integers: MySQL, MariaDB, or unknown."""
     return set(pc.unique(source["connector"]).to_pylist()) <= {"mysql", "mariadb", "", None}
 
 
 def take_events(events: Events, rows: Rows) -> Events:
-    """Some of the events."""
+    """Return the selected events."""
     if len(rows) == len(events.op):
         return events
     taken = pa.array(rows)
@@ -135,7 +135,7 @@ def take_events(events: Events, rows: Rows) -> Events:
 
 
 def wire_type(field: ConnectField, wire: WireFormat) -> pa.DataType:
-    """In what Arrow type a field's values come out of a format's parser.
+    """Return the Arrow type of a field's values in a format's parser.
 
     JSON's numbers are int64 or float64, its bytes base64 in text. Maps are JSON documents in text in both formats.
     """

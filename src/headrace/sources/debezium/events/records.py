@@ -1,4 +1,4 @@
-"""What goes into the decoding of Debezium's events, and what comes out of it."""
+"""Input and output of decoding Debezium's events."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Records:
     offset: pa.Int64Array
     key: pa.BinaryArray
     value: pa.BinaryArray
-    """NULL: a tombstone."""
+    """NULL for tombstones."""
     timestamp: pa.Int64Array
     """Time of creation or of append, by the topic's configuration, in microseconds since 1970."""
     headers: pa.ListArray | None = None
@@ -33,7 +33,7 @@ class Records:
         return len(self.value)
 
     def place(self, row: int) -> str:
-        """Where a record is, for people."""
+        """Return a record's position for messages."""
         return f"{self.topic}[{self.partition}]@{self.offset[row].as_py()}"
 
 
@@ -50,12 +50,12 @@ class RejectedRecord:
     value: bytes | None
     headers: tuple[tuple[str, bytes | None], ...] = ()
     is_whole: bool = True
-    """Whether key, value and headers are here; else they are where the record is."""
+    """Whether key, value and headers are included; otherwise they must be read from the record's position."""
 
 
 @dataclass(frozen=True, slots=True)
 class DetectedSchema:
-    """A table as events describe it that is not as the reader knows it: the driver adapts the sink, then the batch is read again."""
+    """A table whose events differ from the known schema: the driver adapts the sink, then the batch is read again."""
 
     schema: TableSchema
     topic: str
@@ -63,16 +63,16 @@ class DetectedSchema:
     offset: int
     """The first record with this schema."""
     told_at: int = 0
-    """When the source committed it, in microseconds since 1970: of several schemas of a table the older ones are taken up first."""
+    """The source's commit time, in microseconds since 1970; older schemas of a table are applied first."""
     zeroes: bool = False
-    """Whether the source puts zero values into a required column that is added without a default."""
+    """Whether the source fills a new required column without a default with zero values."""
     unsigned: bool = True
     """Whether the source may have unsigned integers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """A table was emptied: rows with a version below this go."""
+    """A truncation: rows with a lower version are deleted."""
 
     table: TableName
     version: int
@@ -90,10 +90,10 @@ class DecodedRecords:
     refused: tuple[RejectedRecord, ...] = ()
     truncations: tuple[Truncation, ...] = ()
     ignored: Mapping[str, int] = field(default_factory=dict)
-    """Records that carry no change of a row, and why: "tombstone", "message", "heartbeat", "transaction"…, with their number."""
+    """Number of records without a row change, by kind: "tombstone", "message", "heartbeat", "transaction"…"""
     orders: Mapping[TableName, TableVersioning] = field(default_factory=dict)
     """Versioning rules fixed by the first records of tables. The driver stores them, and halts if two tasks differ."""
     tail: LogTail | None = None
     """The state of the source's log at the last event, for the partition's next batch; None if no event contains it."""
     snapshots: tuple[KeylessSnapshot, ...] = ()
-    """The snapshots of keyless tables of which rows were read."""
+    """The snapshots of keyless tables from which rows were read."""

@@ -19,12 +19,12 @@ _HINT: Final = "map it: topic=database.table, or a pattern with a replacement"
 
 
 class TableNaming(StrEnum):
-    """What names a table, where neither the map nor a pattern does."""
+    """The source of a table's name, if neither the map nor a pattern gives it."""
 
     TOPIC = "topic"
     """The last two parts of the topic's name."""
     SOURCE = "source"
-    """What the event says: its source's database (PostgreSQL: schema) and table. One topic may then hold several tables."""
+    """The event's source fields: database (PostgreSQL: schema) and table. One topic may then contain several tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class TopicMap:
         return None if self.naming is TableNaming.SOURCE else self._of_parts(topic)
 
     def table_of_source(self, database: str, schema: str, table: str) -> TableName:
-        """The table that an event names; `schema` is empty where a source has none."""
+        """Return the table that an event names; `schema` is empty if a source has none."""
         return TableName(self.database or schema or database, table)
 
     def _of_parts(self, topic: str) -> TableName:
@@ -80,7 +80,7 @@ class TopicMap:
 
 
 def parse_table(text: str) -> TableName:
-    """`database.table`; a database's name holds no dot."""
+    """Parse `database.table`; a database's name contains no dot."""
     database, dot, table = text.partition(".")
     if not (database and dot and table):
         raise DefiniteError(f"{text!r} is not a table's full name", hint="write database.table")

@@ -1,4 +1,4 @@
-"""Arrays as Avro's decoder gives them, in the wire types that events have (`wire_type`)."""
+"""Converts arrays of the Avro decoder to the wire types of events (`wire_type`)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.sources.debezium.events.parsed_events import wire_type
 
 
 def as_wire(array: pa.Array, field: ConnectField) -> pa.Array:
-    """The same values; what is a map becomes a JSON document, what is fixed becomes bytes."""
+    """Return the values with maps as JSON documents and fixed types as bytes."""
     wanted = wire_type(field, WireFormat.AVRO)
     if array.type == wanted:
         return array
@@ -35,7 +35,7 @@ def _struct(array: pa.Array, field: ConnectField, wanted: pa.DataType) -> pa.Arr
 
 
 def _document(row: Any) -> Any:
-    """A map's entries, or the records of key and value that Connect writes where keys are no text."""
+    """Return a map's entries, or the key-value records that Connect writes for keys that are not strings."""
     pairs = [(one["key"], one["value"]) if isinstance(one, dict) else one for one in row]
     return {
         _json_value(key) if isinstance(_json_value(key), str) else orjson.dumps(_json_value(key)).decode(): _json_value(value)

@@ -44,7 +44,7 @@ from headrace.sources.debezium.types.connect_schema import field_of_avro, key_na
 
 _OPS: Final = np.frombuffer(b"cudrtm", np.uint8)
 _NO_KEY, _OTHER_KEY = -1, -2
-"""Instead of the id of a key's schema: there is no key; it is not in Avro."""
+"""Used instead of the id of a key's schema: no key, and a key that is not Avro."""
 _HINT: Final = "check the converters of the connector (key.converter, value.converter)"
 
 Mask = npt.NDArray[np.bool_]
@@ -53,7 +53,7 @@ Ops = npt.NDArray[np.uint8]
 
 @functools.cache
 def repository_at(address: str) -> SchemaRepository:
-    """A process's connection to a registry, which remembers every schema that it has seen."""
+    """Return this process's connection to a registry, which caches every schema."""
     if not address:
         raise DefiniteError(
             "records in Avro name their schemas by number, and no schema registry is given", hint="give its address (registry)"
@@ -63,20 +63,20 @@ def repository_at(address: str) -> SchemaRepository:
 
 @dataclass(frozen=True, slots=True)
 class _AvroLayout:
-    """What records of one schema are, and how they are read."""
+    """The layout and the decoders of records of one schema."""
 
     what: RecordType
     decoder: Decoder
     fields: RowFields
     about: Mapping[str, str]
-    """Of flat rows: the fields that are not columns, and which event property each holds."""
+    """For flat rows: the fields that are not columns, and the event property of each."""
 
 
 class AvroParser:
     """Parser for records of one partition. Schemas and programs are cached for the whole process."""
 
     def __init__(self, options: DebeziumOptions, repository: SchemaRepository, expected: RowFields | None = None) -> None:
-        """expected: the row as in the sink's table, for tombstones, of which only the key is known."""
+        """`expected`: the row as in the sink's table, for tombstones, of which only the key is known."""
         self._options, self._repository, self._expected = options, repository, expected
         self._id_bytes = _checked(options.schema_id_bytes)
         self.saw_flat = False
@@ -108,10 +108,10 @@ class AvroParser:
         return ParsedEvents(tuple(events), tuple(refused), ignored)
 
     def parse_keys(self, records: Records, rows: Rows) -> ParsedEvents:
-        """Tombstones as deletions: their keys are all that is known of the row."""
+        """Convert tombstones to deletions, of which only the key is known."""
         keys = _taken(records.key, rows)
         ids, framed = schema_ids(keys, self._id_bytes)
-        refused = [_rejection(row, "its key is not in Avro, so nothing says which row is gone") for row in rows[~framed].tolist()]
+        refused = [_rejection(row, "its key is not in Avro, so the deleted row is unknown") for row in rows[~framed].tolist()]
         events: list[Events] = []
         for number in np.unique(ids[framed]).tolist():
             where = np.flatnonzero(framed & (ids == number))
@@ -175,13 +175,13 @@ class AvroParser:
 def _layout_of(
     value: AvroSchema, key: AvroSchema | None, names: tuple[str, ...] | None, shape: EventShape, prefix: str, topic: str
 ) -> _AvroLayout:
-    """How records with these schemas are read. `names`: those of the key's fields, where it is not in Avro."""
+    """Return the layout of records with these schemas. `names`: the key's fields, if it is not in Avro."""
     described = field_of_avro(tree_of(value.root))
     what = RecordType.FLAT if shape is EventShape.FLAT else classify_record(described, [], topic)
     if what is RecordType.FLAT and shape is EventShape.ENVELOPE:
-        raise DefiniteError("it is no envelope of Debezium's", hint="set shape to flat or auto")
+        raise DefiniteError("it is not a Debezium envelope", hint="set shape to flat or auto")
     if value.root.kind is not AvroKind.RECORD:
-        raise DefiniteError(f"a value is a record, and {value.root.label} is none", hint=_HINT)
+        raise DefiniteError(f"a value must be a record, not {value.root.label}", hint=_HINT)
     if what in NO_ROWS:
         return _AvroLayout(what, _decoder(value.root), RowFields((), ()), {})
     about = {} if what is RecordType.ENVELOPE else _about(described, prefix)
@@ -217,12 +217,12 @@ def _decoder(writer: AvroType, reader: AvroType | None = None) -> Decoder:
 
 
 class _AvroEventReader:
-    """Events of one schema."""
+    """Return the events of one schema."""
 
     def __init__(self, layout: _AvroLayout, values: pa.BinaryArray, records: Rows, head: int) -> None:
         self._layout = layout
         found = layout.decoder.decode(values, skip=head)
-        self.refused = [_rejection(int(records[bad.row]), f"its value is not what its schema says: {bad.reason}") for bad in found.bad]
+        self.refused = [_rejection(int(records[bad.row]), f"its value does not match its schema: {bad.reason}") for bad in found.bad]
         self._records, self._values = records, found.values
         if found.bad:
             self._keep(found.values.is_valid().to_numpy(zero_copy_only=False))
@@ -259,12 +259,12 @@ class _AvroEventReader:
         self._records, self._values = self._records[chosen], self._values.take(pa.array(chosen))
 
     def _part(self, name: str) -> Any:
-        """A member of the values; None if the schema has none of the name."""
+        """Return a member of the values; None if the schema does not have it."""
         number = self._values.type.get_field_index(name)
         return None if number < 0 else self._values.field(number)
 
     def _reject(self, wrong: Mask, reasons: Sequence[str]) -> None:
-        """Leave rows out; `reasons` are those of the wrong ones, in order."""
+        """Remove rows; `reasons` are those of the invalid ones, in order."""
         self.refused += [_rejection(int(row), reason) for row, reason in zip(self._records[wrong], reasons, strict=True)]
         self._keep(~wrong)
 
@@ -307,7 +307,7 @@ class _AvroEventReader:
         return np.asarray(op)
 
     def _letters(self, texts: Any) -> Ops:
-        """Texts of one letter; 0 for all others."""
+        """Return the code of one-letter texts; 0 for all others."""
         coded = pc.fill_null(texts, "").dictionary_encode()
         codes = [ord(text) if len(text) == 1 and text < "\x80" else 0 for text in coded.dictionary.to_pylist()]
         return np.asarray(np.array(codes or [0], np.uint8)[coded.indices.to_numpy(zero_copy_only=False)])
@@ -331,7 +331,7 @@ class _AvroEventReader:
             first = [next(name for name, mask in wrong.items() if mask[row]) for row in np.flatnonzero(whole).tolist()]
             shown = zip(first, np.flatnonzero(whole).tolist(), strict=True)
             self._reject(
-                whole, [f"its source's {name} is {str(told[name][row].as_py())[:100]!r}, which is no number" for name, row in shown]
+                whole, [f"its source's {name} is {str(told[name][row].as_py())[:100]!r}, which is not a number" for name, row in shown]
             )
 
     def _source_fields(self) -> dict[str, pa.Array]:
@@ -358,7 +358,7 @@ class _AvroEventReader:
 
 
 def _column(row: Any, part: ConnectField) -> pa.Array:
-    """A row's column in its wire type; NULL where the row is."""
+    """Return a row's column in its wire type; NULL where the row is NULL."""
     return as_wire(row.field(row.type.get_field_index(part.name)), part)
 
 
@@ -408,7 +408,7 @@ def _unreadable(array: pa.Array, wanted: pa.DataType) -> Mask | None:
 
 
 def _times_thousand(millis: pa.Array) -> pa.Array:
-    """A time that cannot be is none: it is shown, and decides nothing."""
+    """Return NULL for impossible times: they are only displayed."""
     sane = pc.and_(pc.less(millis, 1 << 53), pc.greater(millis, -(1 << 53)))
     return pc.multiply(pc.if_else(sane, millis, pa.scalar(None, pa.int64())), 1000)
 
@@ -438,7 +438,7 @@ def _names_in_json(key: bytes) -> tuple[str, ...]:
 
 
 def _grouped(values: npt.NDArray[np.int64], keys: npt.NDArray[np.int64], framed: Mask) -> list[tuple[int, int, Rows]]:
-    """The pairs of a value's and a key's schema, and the rows of each."""
+    """Return the pairs of value and key schema, and the rows of each."""
     rows = np.flatnonzero(framed)
     if not len(rows):
         return []
@@ -454,7 +454,7 @@ def _grouped(values: npt.NDArray[np.int64], keys: npt.NDArray[np.int64], framed:
 
 
 def _taken(array: pa.Array, rows: Rows) -> pa.Array:
-    """Some of an array's values, in their order; nothing is copied if that is all of them."""
+    """Return selected values of an array, in order; without a copy if all are selected."""
     return array if len(rows) == len(array) else array.take(pa.array(rows))
 
 

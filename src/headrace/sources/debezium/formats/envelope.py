@@ -18,7 +18,7 @@ from headrace.sources.debezium.types.connect_schema import is_envelope
 
 
 class RecordType(StrEnum):
-    """What a record is."""
+    """The kind of a record."""
 
     ENVELOPE = "envelope"
     FLAT = "flat"
@@ -39,7 +39,7 @@ _SCHEMA_NAMES: Final = {
 }
 _TRANSACTION: Final = frozenset({"status", "id", "event_count", "data_collections"})
 _SCHEMA_CHANGE: Final = frozenset({"source", "ddl", "databaseName"})
-"""Members that identify such records without a schema name: a row mistaken for one would be lost."""
+"""Members that identify such records without a schema name. (A row mistaken for one would be lost.)"""
 _HEARTBEATS: Final = "__debezium-heartbeat"
 
 # In the order in which connectors write them: the scan follows it.
@@ -64,13 +64,13 @@ class EventLayout:
     after: Path
     before: Path | None
     source: Mapping[str, Path]
-    """By the names of `SOURCE`, and `ts_ms`."""
+    """By the names in `SOURCE`, and `ts_ms`."""
     silent: frozenset[str] = frozenset()
     """Fields that had no value so far, so their type is unknown."""
 
 
 def classify_record(value: ConnectField | None, documents: list[dict[str, Any]], topic: str, key: Any = None) -> RecordType:
-    """What records are, by their schema; without one, by some of them and the key of one."""
+    """Return the kind of records by their schema; without one, by samples and the key of one."""
     if value is not None:
         named = _SCHEMA_NAMES.get(value.semantic.rpartition(".")[2])
         return named or (RecordType.ENVELOPE if is_envelope(value) else RecordType.FLAT)
@@ -101,7 +101,7 @@ def about_event(name: str, prefix: str) -> str | None:
 
 
 def envelope_layout(fields: RowFields, silent: frozenset[str] = frozenset()) -> EventLayout:
-    """`silent`: further fields of rows, which have held no value so far."""
+    """`silent`: fields of rows without any value so far."""
     row = ObjectMembers({**members_of_paths(fields.row).members, **dict.fromkeys(sorted(silent))}, strict=True)
     paths = {name: ("source", name) for name in (*SOURCE.names, "ts_ms")}
     source = ObjectMembers(dict.fromkeys(_SOURCE_MEMBERS), passed=frozenset(_SOURCE_MEMBERS) - paths.keys())
@@ -123,10 +123,10 @@ def flat_layout(fields: RowFields, about: Mapping[str, str], silent: frozenset[s
 
 
 def presence_program() -> ScanProgram:
-    """Enough of a program to check a text whole."""
+    """Return a minimal program that checks a whole text."""
     return build_program(ObjectMembers({}))
 
 
 def names_program() -> ScanProgram:
-    """What names the table of an envelope."""
+    """Return the fields that name the table of an envelope."""
     return build_program(ObjectMembers({"source": ObjectMembers({"db": None, "schema": None, "table": None})}))

@@ -1,4 +1,4 @@
-"""Columns of JSON texts: texts are scanned by a program, then each wanted value's places become an Arrow array of its wire type.
+"""Reads columns from JSON texts: a program scans the texts, then the positions of each value become an Arrow array of its wire type.
 
 A text that cannot be parsed, or whose value does not fit its field, is marked with the problem (`ScannedRecords.problems`). All others are
 read. Python runs only for the marked texts.
@@ -31,7 +31,7 @@ _PADDING: Final = 208
 _TEXTS: Final = 1 << grammar.TEXT | 1 << grammar.ESCAPED
 _NUMBERS: Final = 1 << grammar.WHOLE | 1 << grammar.NUMBER
 _SPECIAL: Final = ("NaN", "Infinity", "-Infinity")
-"""What Connect's JSON converter writes, in quotes, for doubles that are no numbers."""
+"""Quoted texts of Connect's JSON converter for doubles that are not numbers."""
 _RANGES: Final = {"int8": 1 << 7, "int16": 1 << 15, "int32": 1 << 31}
 _KIND_NAMES: Final = {
     grammar.ABSENT: "nothing",
@@ -67,7 +67,7 @@ class TextColumn:
 
     @classmethod
     def of(cls, values: pa.BinaryArray) -> TextColumn:
-        """Of an Arrow array without copying it; what is NULL is an empty text."""
+        """Wrap an Arrow array without copying it; NULL is an empty text."""
         offsets = np.frombuffer(values.buffers()[1], dtype=np.int32, count=len(values) + 1 + values.offset)[values.offset :].astype(
             np.int64
         )
@@ -116,7 +116,7 @@ class ScannedRecords:
             scratch,
         )
         self.problems: dict[int, str] = {}
-        """What is wrong, by row."""
+        """The problem of each unreadable row."""
         for row in np.flatnonzero(self._status[:, 0]).tolist():
             self.problems[row] = f"{_REASONS[int(self._status[row, 0])]}{self._spot(row)}"
 
@@ -143,7 +143,7 @@ class ScannedRecords:
         return np.zeros(len(self), dtype=np.uint8) if slot is None else self._kinds[slot, : len(self)]
 
     def counts(self, path: Path) -> Table:
-        """How many values of each kind there are, those of texts that cannot be read among them; of ABSENT, none."""
+        """Return the number of values of each kind, including those of unreadable texts; ABSENT is not counted."""
         slot = self._slots.get(path)
         return np.zeros(KINDS, dtype=np.int64) if slot is None else self._counts[slot]
 
@@ -178,18 +178,18 @@ class ScannedValues:
         self._begins, self._ends, self.kinds = begins, ends, kinds
 
     def or_else(self, mask: Mask, other: ScannedValues) -> ScannedValues:
-        """These where the mask is true, the other's elsewhere."""
+        """Return these positions where the mask is true, else the other's."""
         rows = len(mask)
         found = np.empty(rows, np.int32), np.empty(rows, np.int32), np.empty(rows, np.uint8)
         pick(mask.view(np.uint8), self._begins, self._ends, self.kinds, other._begins, other._ends, other.kinds, *found)
         return ScannedValues(self._scanned, self._path, *found)
 
     def only(self, mask: Mask) -> ScannedValues:
-        """These where the mask is true, nothing elsewhere."""
+        """Return these positions where the mask is true, else none."""
         return ScannedValues(self._scanned, self._path, self._begins, self._ends, np.where(mask, self.kinds, np.uint8(grammar.ABSENT)))
 
     def whole(self, field_type: str = "int64") -> pa.Int64Array:
-        """Integers; a number out of the type's range is a problem."""
+        """Return integers; a number out of the type's range is a problem."""
         rows = len(self.kinds)
         out, valid, bad = np.empty(rows, dtype=np.int64), np.empty(rows, dtype=np.uint8), np.zeros(rows, dtype=np.uint8)
         if read_whole(self._scanned.texts.data, self._begins, self._ends, self.kinds, out, valid, bad):
@@ -205,11 +205,11 @@ class ScannedValues:
         return self._tokens(_TEXTS, "a text")
 
     def text_if_any(self) -> pa.StringArray:
-        """Texts; what is no text is NULL, and no problem."""
+        """Return strings; other values are NULL, without a problem."""
         return self.only((self.kinds == grammar.TEXT) | (self.kinds == grammar.ESCAPED)).text()
 
     def raw(self, *kinds: int) -> pa.StringArray:
-        """Values of these kinds as they are written."""
+        """Return values of these kinds as written."""
         return self._tokens(sum(1 << kind for kind in kinds), " or ".join(dict.fromkeys(_KIND_NAMES[kind] for kind in kinds)))
 
     def double(self) -> pa.DoubleArray:
@@ -227,7 +227,7 @@ class ScannedValues:
         return numbers
 
     def letters(self) -> Kinds:
-        """Texts of one letter as its code; 0 for all else."""
+        """Return the code of one-letter texts; 0 for other values."""
         single = (self.kinds == grammar.TEXT) & (self._ends - self._begins == 1)
         return np.where(single, self._scanned.texts.data[np.where(single, self._begins, 0)], np.uint8(0))
 
@@ -239,7 +239,7 @@ class ScannedValues:
         return self.only(np.isin(self.kinds, kinds)).raw(*kinds)
 
     def shown(self, row: int) -> str:
-        """One value, for people."""
+        """Return one value for messages."""
         return self._scanned.texts.data[self._begins[row] : self._ends[row]].tobytes()[:40].decode(errors="replace")
 
     def truth(self) -> pa.BooleanArray:
@@ -275,7 +275,7 @@ def _bitmap(valid: Kinds) -> pa.Buffer:
 
 
 def wire_array(scanned: ScannedRecords, field: ConnectField, path: Path, chosen: Mask | None = None, other: Path | None = None) -> pa.Array:
-    """A field's values in its wire type, taken from `path` where `chosen`, elsewhere from `other`; from nowhere if there is no other."""
+    """Return a field's values in its wire type, from `path` where `chosen`, elsewhere from `other` (NULL without one)."""
     values = _picked(scanned, path, chosen, other)
     match field.type:
         case "int8" | "int16" | "int32" | "int64":
@@ -312,7 +312,7 @@ def as_written(
 
 
 def _otherwise(field: ConnectField, *, described: bool) -> tuple[str, tuple[int, ...], tuple[int, ...]]:
-    """The other type, the kinds of values by which the field is what is expected, and those by which it is the other."""
+    """Return the other type, the JSON kinds of the expected type, and those of the other."""
     if field.semantic == DECIMAL:
         return NUMERIC, (grammar.TEXT, grammar.ESCAPED), (grammar.WHOLE, grammar.NUMBER)
     if not described and field.type in ("int8", "int16", "int32"):
@@ -323,7 +323,7 @@ def _otherwise(field: ConnectField, *, described: bool) -> tuple[str, tuple[int,
 
 
 NUMERIC: Final = "number"
-"""The type of decimals that are written as numbers: `wire_array` gives their digits, as text."""
+"""The type of decimals that are written as numbers: `wire_array` returns their digits as text."""
 _DOCUMENT: Final = "io.debezium.data.Json"
 
 
@@ -349,7 +349,7 @@ def _struct(
 
 
 def _lists(scanned: ScannedRecords, values: ScannedValues, field: ConnectField) -> pa.ListArray:
-    """Arrays, by Arrow's own parser: each is a line of JSON."""
+    """Parse arrays with Arrow's parser: each is a line of JSON."""
     wanted = wire_type(field, WireFormat.JSON)
     lines = values.raw(grammar.ARRAY)
     filled = pc.fill_null(lines, "null")
@@ -375,7 +375,7 @@ def _bytes_of(texts: pa.StringArray) -> pa.Buffer:
 
 
 def _lists_one_by_one(scanned: ScannedRecords, values: ScannedValues, lines: pa.StringArray, wanted: pa.DataType) -> pa.ListArray:
-    """The same where one of them is not of the wanted type: it is found, the others are read."""
+    """Find the array that is not of the wanted type, and read the others."""
     found: list[pa.Array] = []
     options = pj.ParseOptions(explicit_schema=pa.schema([("v", wanted)]))
     for row, line in enumerate(lines.to_pylist()):

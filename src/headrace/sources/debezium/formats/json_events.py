@@ -51,7 +51,7 @@ from headrace.sources.debezium.types.connect_schema import key_names, row_fields
 from headrace.sources.debezium.types.inferred_fields import DEFAULTED, as_seen
 
 Infer = Callable[[Sequence[dict[str, Any]]], tuple[ConnectField, ...]]
-"""The fields of rows that nothing describes."""
+"""The fields of rows without a schema."""
 
 _IS_OP: Final = np.isin(np.arange(256), np.frombuffer(b"cudrtm", dtype=np.uint8))
 _SHAPES: Final = {
@@ -66,7 +66,7 @@ _SHAPES: Final = {
 }
 _ONLY_TOLD: Final = frozenset({"connector", "db", "schema", "table", "snapshot"})
 """Source fields requested only while something is unknown; a value that is no string counts as absent."""
-_HINT: Final = "look at the record (headrace tail), and at what writes to its topic"
+_HINT: Final = "check the record (headrace tail), and the producers of its topic"
 _MOST_ROUNDS: Final = 8
 _MAX_UNKNOWN_FIELDS: Final = 256
 _MOST_REQUIRED: Final = 62
@@ -74,7 +74,7 @@ _MOST_REQUIRED: Final = 62
 
 
 class JsonParser:
-    """Turns JSON records of one table, or of one topic, into events. Belongs to a task."""
+    """Parses JSON records of one table, or of one topic. Belongs to a task."""
 
     def __init__(self, options: DebeziumOptions, expected: RowFields | None, infer: Infer, asked: frozenset[str] | None = None) -> None:
         """`asked`: the columns of `SOURCE` to read, the others stay NULL; None: all."""
@@ -131,7 +131,7 @@ class JsonParser:
         return RecordType.FLAT if self._options.shape is ChosenShape.FLAT else RecordType.ENVELOPE
 
     def _layout(self, part: RecordGroup, what: RecordType, records: Records, rows: Rows) -> EventLayout:
-        """Where things are in the part's texts, by its schema or by what is expected."""
+        """Return the layout of the part's texts, by its schema or by the expected fields."""
         prefix = self._options.flat_prefix
         if part.value is not None:
             return _described_layout(part.name, what, prefix)
@@ -152,7 +152,7 @@ class JsonParser:
         """Return the key's field names from the first and last record; None if keys have no names."""
         keys = [parsed(text) for text in (records.key[int(row)].as_py() for row in (rows[0], rows[-1])) if text is not None]
         found = [_names_of(key) for key in keys]
-        # The last one counts: where the two differ, the table got another key in between.
+        # The last one wins: if the two differ, the table's key changed in between.
         return found[-1] if found else () if records.key.null_count == len(records.key) else None
 
     def _with_unknown_fields(self, scanned: ScannedRecords, layout: EventLayout, what: RecordType) -> tuple[ScannedRecords, EventLayout]:
@@ -183,14 +183,12 @@ class JsonParser:
         return flat_layout(fields, {**_about_of(layout), **about}, silent)
 
     def parse_keys(self, records: Records, rows: Rows) -> ParsedEvents:
-        """Tombstones as deletions: their keys are all that is known of the row."""
+        """Convert tombstones to deletions, of which only the key is known."""
         everything = group_records(
             TextColumn.of(records.key).take(rows), TextColumn(np.zeros(1, np.uint8), *np.zeros((2, len(rows)), np.int64))
         )
         refused = [Rejection(int(rows[row]), error.message, error.hint) for row, error in everything.problems.items()]
-        refused += [
-            Rejection(int(rows[row]), "its key says nothing, so nothing says which row is gone", _HINT) for row in everything.empty.tolist()
-        ]
+        refused += [Rejection(int(rows[row]), "it has no key, so the deleted row is unknown", _HINT) for row in everything.empty.tolist()]
         events = []
         for part in everything.parts:
             made, wrong = self._deletions(part, rows)
@@ -213,7 +211,7 @@ class JsonParser:
             for field in row
         ]
         for row_of_key in scanned.strangers.tolist():
-            scanned.mark(row_of_key, f"it names other fields than the table's key is made of, {self._expected.key}")
+            scanned.mark(row_of_key, f"it names other fields than the table's key, {self._expected.key}")
         for field in keys:
             for missing in np.flatnonzero(scanned.kinds((field.name,)) <= grammar.NULL).tolist():
                 scanned.mark(missing, f"the field {field.name} is missing")
@@ -238,7 +236,7 @@ class JsonParser:
 
 @functools.lru_cache(maxsize=256)
 def _described_layout(name: tuple[bytes | None, bytes | None], what: RecordType, prefix: str) -> EventLayout:
-    """The layout of records that carry these schemas, of value and key."""
+    """Return the layout of records with these schemas of value and key."""
     value, key = (None if text is None else schema_of(text) for text in name)
     assert isinstance(value, ConnectField)
     assert not isinstance(key, DefiniteError)
@@ -267,7 +265,7 @@ def _unknown_fields(scanned: ScannedRecords, layout: EventLayout) -> Rows:
 
 
 def _shapes(scanned: ScannedRecords, layout: EventLayout) -> dict[str, set[str]]:
-    """As what each field's values are written."""
+    """Return the JSON types of each field's values."""
     sides = [side for side in (layout.after, layout.before) if side is not None]
     found: dict[str, set[str]] = {}
     for field in layout.fields.row:
@@ -295,7 +293,7 @@ def _no_columns(rows: int) -> pa.RecordBatch:
 
 
 class _JsonEventReader:
-    """One scan's events."""
+    """The events of one scan."""
 
     def __init__(
         self,
@@ -347,7 +345,7 @@ class _JsonEventReader:
         return found
 
     def _is_whole(self) -> bool:
-        """Whether every row there is, on either side, holds every field that may be lacking; counted, which is cheaper than looking."""
+        """Return whether every row, before and after, has every field that may be missing. Counting is cheaper than a search."""
         scanned, layout = self._scanned, self._layout
         if layout.before is None or scanned.problems:
             return False
@@ -360,7 +358,7 @@ class _JsonEventReader:
         return [*(field for field in row if not field.optional), *defaulted][:_MOST_REQUIRED]
 
     def _without(self, made: Events, rows: Rows, pattern: int) -> Events:
-        """Some of the events, without the fields that they lack."""
+        """Return the selected events, without the fields that they lack."""
         lost = {field.name for place, field in enumerate(self._required()) if pattern >> place & 1}
         taken = pa.array(rows)
         fields, image, before = made.fields, made.image.take(taken), made.before.take(taken)
@@ -371,7 +369,7 @@ class _JsonEventReader:
         return Events(fields, made.wire, made.record[rows], made.op[rows], image, made.source.take(taken), made.has_before[rows], before)
 
     def _letters(self, path: tuple[str, ...]) -> npt.NDArray[np.uint8]:
-        """Texts of one letter; 0 for all others."""
+        """Return the code of one-letter texts; 0 for all others."""
         values = self._scanned.values(path)
         return values.letters()
 
@@ -384,7 +382,7 @@ class _JsonEventReader:
         after, before = scanned.kinds(layout.after), scanned.kinds(layout.before)
         for side, kinds in (("after", after), ("before", before)):
             for row in np.flatnonzero((kinds > grammar.NULL) & (kinds != grammar.OBJECT)).tolist():
-                scanned.mark(row, f"its {side!r} is no object")
+                scanned.mark(row, f"its {side!r} is not an object")
         imageless = (op == TRUNCATE) | (op == MESSAGE)
         lacking = np.where(op == DELETE, before, after) <= grammar.NULL
         for row in np.flatnonzero(lacking & ~imageless).tolist():
@@ -441,7 +439,7 @@ class _JsonEventReader:
         else:
             columns = []
             for field in self._asked:
-                # As the image's: the two are compared.
+                # In the same form as the image: the two are compared.
                 columns.append(wire_array(self._scanned, self._written[field.name], (*layout.before, field.name), has_before))
         return pa.RecordBatch.from_arrays(columns, names=[field.name for field in self._asked])
 
@@ -464,7 +462,7 @@ class _JsonEventReader:
 
 
 def _times_thousand(millis: pa.Int64Array) -> pa.Int64Array:
-    """A time that cannot be is none: it is shown, and decides nothing."""
+    """Return NULL for impossible times: they are only displayed."""
     sane = pc.and_(pc.less(millis, 1 << 53), pc.greater(millis, -(1 << 53)))
     return pc.multiply(pc.if_else(sane, millis, pa.scalar(None, pa.int64())), 1000)
 
@@ -472,7 +470,7 @@ def _times_thousand(millis: pa.Int64Array) -> pa.Int64Array:
 def _wrong_op(scanned: ScannedRecords, path: tuple[str, ...], row: int) -> str:
     kind = int(scanned.kinds(path)[row])
     if kind <= grammar.NULL:
-        return "it has no 'op', so it is no change event"
+        return "it has no 'op', so it is not a change event"
     if kind not in (grammar.TEXT, grammar.ESCAPED):
-        return "its 'op' is no text"
+        return "its 'op' is not a string"
     return f"its op is {scanned.values(path).shown(row)!r}, which is none of c, u, d, r, t and m"

@@ -1,4 +1,4 @@
-"""What is wanted of a JSON text, as the tables that the compiled scan reads."""
+"""Compiles the requested values of a JSON text to the tables that the scan kernel reads."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class ObjectMembers:
 
     members: Mapping[str, ObjectMembers | None]
     strict: bool = False
-    """Whether a member that is not listed is noted."""
+    """Whether unlisted members are recorded."""
     passed: frozenset[str] = frozenset()
-    """Members that are only expected, so that the next one is found at once: their values are checked and not noted."""
+    """Members that are expected only to find the next one quickly: their values are checked, not recorded."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScanProgram:
-    """A shape as tables, and where each of its values is noted."""
+    """A shape as tables, and the slot of each value."""
 
     names: Bytes
     nodes: Table
@@ -39,7 +39,7 @@ class ScanProgram:
 
 
 def members_of_paths(fields: tuple[ConnectField, ...], *, strict: bool = False) -> ObjectMembers:
-    """Structs are objects; what is in arrays and maps is read later, from their text."""
+    """Return the shape of fields. Structs are objects; arrays and maps are read later, from their text."""
     return ObjectMembers({field.name: members_of_paths(field.fields) if field.type == "struct" else None for field in fields}, strict)
 
 
@@ -59,7 +59,7 @@ def build_program(shape: ObjectMembers) -> ScanProgram:
             noted = name not in shape.passed
             if noted:
                 slots[(*path, name)] = len(slots)
-            # Nodes come in the order in which they wait.
+            # Breadth-first order.
             child = len(nodes) + len(waiting) if below is not None else -1
             members.append([len(names), len(text), int(_is_plain(name)), child, len(slots) - 1 if noted else -1])
             names += text

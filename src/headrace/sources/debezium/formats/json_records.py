@@ -28,10 +28,10 @@ class RecordGroup:
     """Records under one schema of the value and one of the key."""
 
     rows: Rows
-    """Which of the texts they are."""
+    """Indices of the texts."""
     payloads: TextColumn
     value: ConnectField | None
-    """None: no schema describes them."""
+    """None without a schema."""
     key: ConnectField | None
     """The key's schema, if it has one."""
     name: tuple[bytes | None, bytes | None]
@@ -40,7 +40,7 @@ class RecordGroup:
 
 @functools.lru_cache(maxsize=1024)
 def schema_of(text: bytes) -> ConnectField | DefiniteError:
-    """The schema of a text, or what is wrong with it."""
+    """The schema of a text, or its problem."""
     try:
         return field_of(json.loads(text), "value")
     except (ValueError, AttributeError, TypeError, RecursionError):
@@ -51,7 +51,7 @@ def schema_of(text: bytes) -> ConnectField | DefiniteError:
 
 @dataclass(frozen=True, slots=True)
 class GroupedRecords:
-    """Texts taken apart."""
+    """The parts of texts."""
 
     parts: tuple[RecordGroup, ...]
     problems: Mapping[int, DefiniteError]
@@ -61,7 +61,7 @@ class GroupedRecords:
 
 
 def group_records(values: TextColumn, keys: TextColumn) -> GroupedRecords:
-    """Texts of values sorted by the schemas in them and in the texts of their keys."""
+    """Group the texts of values by the schemas in them and in the texts of their keys."""
     of_values, of_keys = _Unwrapped(values), _Unwrapped(keys)
     problems: dict[int, DefiniteError] = {}
     empty = _nulls(of_values.payloads)
@@ -84,7 +84,7 @@ def group_records(values: TextColumn, keys: TextColumn) -> GroupedRecords:
 
 
 class _Unwrapped:
-    """Texts without their schemas: `ids` gives the index into `texts` of each one's schema (None: no schema)."""
+    """Remove the schemas from texts: `ids` is the index into `texts` of each one's schema (None: no schema)."""
 
     def __init__(self, whole: TextColumn) -> None:
         wraps = np.zeros((len(whole), WRAP_COLUMNS), dtype=np.int64)
@@ -110,7 +110,7 @@ class _Unwrapped:
                 known[text] = len(self.texts)
                 self.texts.append(text)
             numbers.append(known[text])
-        # A schema holds until another one is met.
+        # A schema applies until the next one.
         latest = np.searchsorted(unlike, np.flatnonzero(wrapped), side="right") - 1
         self.ids[wrapped] = np.array(numbers, dtype=np.int64)[latest]
 
@@ -121,7 +121,7 @@ def _nulls(texts: TextColumn) -> Rows:
 
 
 def objects(texts: TextColumn, most: int = 4) -> Iterator[dict[str, Any]]:
-    """Some of the texts that are JSON objects: the first ones, one of the middle, the last."""
+    """Return samples of the texts that are JSON objects: the first ones, a middle one, the last."""
     rows = len(texts)
     for row in dict.fromkeys((*range(min(most, rows)), rows // 2, rows - 1)) if rows else ():
         found = parsed(texts.text(row))
