@@ -17,10 +17,9 @@ import pytest
 from headrace import cli
 from headrace.cli import build_parser
 from headrace.cli.help import manual
-from headrace.cli.help.completion import SHELLS, script
-from headrace.cli.help.man_page import man_page
+from headrace.cli.help.command import SHELLS, completion_script
+from headrace.cli.help.man_page import Command, list_commands, man_page
 from headrace.cli.help.manual_pages import GROUPS, PAGES, VARIABLES
-from headrace.cli.help.parser_words import Command, list_commands
 
 FILE = '[headrace]\n[pipes.shop]\n[pipes.crm.tables."x.y"]\n[pipes.orders-eu]  # one more\n#[pipes.old]\n'
 ROOT = Path(__file__).parents[2]
@@ -139,7 +138,7 @@ CASES = [
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for shell in SHELLS:
-        (tmp_path / f"headrace.{shell}").write_text(script(build_parser(), shell))
+        (tmp_path / f"headrace.{shell}").write_text(completion_script(build_parser(), shell))
     (tmp_path / "headrace.toml").write_text(FILE)
     (tmp_path / "other.toml").write_text("[pipes.elsewhere]\n")
     (tmp_path / "deep").mkdir()

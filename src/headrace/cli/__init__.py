@@ -64,6 +64,8 @@ def build_parser() -> argparse.ArgumentParser:
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for group in _COMMAND_MODULES:
         group.add(subcommands)
+    # For `help` and `completion`.
+    parser.set_defaults(parser=parser)
     return attach_pages(parser)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from headrace.argument_secrets import KAFKA, SINK, SOURCE
 from headrace.errors import DefiniteError
-from headrace.model.schema import ZeroDates
 from headrace.settings.dataclass_fields import TEXT_LIST, Field, Size, merge_fields, setting_fields
+from headrace.settings.pipe_keys import BinlogKeys
 from headrace.sinks.clickhouse.server.options import TableOptions
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ OK, DIFFERENT, FAILED, UNDECIDED = 0, 1, 2, 3
 """Exit codes: success, differences found, an explained error, a comparison that could not decide."""
 CommandFunction = Callable[[argparse.Namespace], int]
 Subcommands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+ZERO_DATES: Final = [value.value for value in setting_fields(BinlogKeys)["zero_dates"].kind]
 _PLACEHOLDERS: Final = {Size: "N", int: "N", float: "S", TEXT_LIST: "GLOB"}
 """The placeholder of a flag's value, by the type of the setting."""
 
@@ -117,7 +118,7 @@ def add_verify_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (what the pipe says)"
     )
-    command.add_argument("--zero-dates", choices=[*ZeroDates], default="", help="as the pipe was started (what the pipe says)")
+    command.add_argument("--zero-dates", choices=ZERO_DATES, default="", help="as the pipe was started (what the pipe says)")
     command.add_argument("--repair", action="store_true", help="write rows that differ again, as the source has them")
     command.add_argument("--sample", default="", metavar="PART", help="compare only this share (1%%) or number of rows of each table")
     command.add_argument("--seed", type=int, default=None, metavar="N", help="which sample (a random one, which is printed)")

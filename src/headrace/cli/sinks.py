@@ -7,10 +7,6 @@ import os
 import sys
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Column, Table
-from rich.text import Text
-
 from headrace.cli.flags import OK, Subcommands, add_command, add_sink
 from headrace.shutdown import stop_on_signal
 from headrace.terminal_text import escape_text, print_line
@@ -50,6 +46,10 @@ def add(subcommands: Subcommands) -> None:
 
 def sql(arguments: argparse.Namespace) -> int:
     """Print a query's result as a table, or in the format that the query names."""
+    from rich.console import Console
+    from rich.table import Column, Table
+    from rich.text import Text
+
     from headrace.materialize_mysql.statement_router import run_statement
     from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.sinks.clickhouse.reader import names_format
@@ -86,6 +86,9 @@ def release(arguments: argparse.Namespace) -> int:
 
 def settings(arguments: argparse.Namespace) -> int:
     """Print every setting with its values and meaning."""
+    from rich.console import Console
+    from rich.table import Table
+
     from headrace.settings.reference_page import PAGES, TABLES_PAGE, markdown, setting_rows
 
     if arguments.markdown:

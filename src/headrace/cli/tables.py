@@ -19,10 +19,7 @@ from headrace.cli.flags import (
     add_target_settings,
     settings_from_flags,
 )
-from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
-from headrace.model.table_selection import Selection
-from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.terminal_text import print_line
 
 if TYPE_CHECKING:
@@ -175,26 +172,23 @@ def retry(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     """Check all relevant settings and privileges of a source; return 2 if it cannot be replicated correctly."""
+    from headrace.cql.address import is_cql, parse_cql_url
+    from headrace.model.table_selection import Selection
     from headrace.pipes.commands.preflight import check_cluster, check_server
     from headrace.pipes.commands.preflight_view import findings_json, print_findings
+    from headrace.sources.mysql.server.connection import parse_mysql_url
     from headrace.sources.preflight import Level
 
+    def selection(database: str) -> Selection:
+        named = arguments.tables or database
+        return Selection.of_globs(arguments.tables, arguments.exclude, database) if named else Selection(("*",))
+
     if is_cql(arguments.source):
-        clustered = parse_cql_url(arguments.source)
-        chosen = (
-            Selection.of_globs(arguments.tables, arguments.exclude, clustered.keyspace)
-            if arguments.tables or clustered.keyspace
-            else Selection(("*",))
-        )
-        shown, findings = str(clustered), check_cluster(clustered, chosen, arguments.set)
+        cluster = parse_cql_url(arguments.source)
+        shown, findings = str(cluster), check_cluster(cluster, selection(cluster.keyspace), arguments.set)
     else:
         address = parse_mysql_url(arguments.source)
-        chosen = (
-            Selection.of_globs(arguments.tables, arguments.exclude, address.database)
-            if arguments.tables or address.database
-            else Selection(("*",))
-        )
-        shown, findings = str(address), check_server(address, chosen)
+        shown, findings = str(address), check_server(address, selection(address.database))
     if arguments.json:
         print(findings_json(shown, findings))
     else:

@@ -9,15 +9,11 @@ import sys
 import threading
 from typing import Any, Final
 
-from headrace.cli.flags import OK, Subcommands, add_command, add_tables
+from headrace.argument_secrets import KAFKA, SOURCE
+from headrace.cli.flags import OK, ZERO_DATES, Subcommands, add_command, add_tables
 from headrace.cli.signals import exit_on_closed_stdout
-from headrace.cql.address import is_cql, parse_cql_url
 from headrace.errors import DefiniteError
-from headrace.kafka.address import PASSWORD_VARIABLE as KAFKA_PASSWORD
-from headrace.model.schema import ZeroDates
-from headrace.model.table_selection import Selection
 from headrace.shutdown import stop_on_signal
-from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 from headrace.terminal_text import print_line
 
 COLOURS: Final = ("auto", "always", "never")
@@ -28,8 +24,8 @@ _FILES: Final = "binlog:"
 def add(subcommands: Subcommands) -> None:
     text = "print changes as they happen: of a server's tables, of log files, in a Kafka topic, or in the log of ScyllaDB's tables"
     command = add_command(subcommands, tail, "tail", text)
-    text = f"mysql://user:password@host:port/db (password also from {SOURCE_PASSWORD}), mariadb://…, binlog:DIR"
-    text += f"; kafka://user:password@host:port,host:port/topic,topic?PROPERTY=VALUE (password also from {KAFKA_PASSWORD})"
+    text = f"mysql://user:password@host:port/db (password also from {SOURCE}), mariadb://…, binlog:DIR"
+    text += f"; kafka://user:password@host:port,host:port/topic,topic?PROPERTY=VALUE (password also from {KAFKA})"
     text += ", where a topic that begins with ^ is a pattern; or scylla://user:password@host:port/keyspace"
     command.add_argument("topic", metavar="SOURCE", help=text)
     command.add_argument("--from-beginning", action="store_true", help="from the oldest change or message (what comes from now on)")
@@ -39,7 +35,7 @@ def add(subcommands: Subcommands) -> None:
     text = "end where the log or topic ends now; from the beginning unless --start-at or --offset is given"
     command.add_argument("--once", action="store_true", help=text)
     text = "of a server's log: what to do with dates such as 0000-00-00 (%(default)s)"
-    command.add_argument("--zero-dates", choices=[*ZeroDates], default=ZeroDates.HALT.value, help=text)
+    command.add_argument("--zero-dates", choices=ZERO_DATES, default=ZERO_DATES[0], help=text)
     command.add_argument("--colour", choices=COLOURS, default="auto", help="colours (auto: on a terminal, unless NO_COLOR is set)")
     command.add_argument("--registry", default="", metavar="ADDRESS", help="where schemas are: a folder, or http://host:port of a registry")
     command.add_argument("--json", action="store_true", help="print each as a line of JSON")
@@ -54,6 +50,8 @@ def tail(arguments: argparse.Namespace) -> int:
         return _tail_changes(arguments)
     if arguments.start_at:
         raise DefiniteError("this is about a server's log", place="--start-at", hint="leave it out, or give mysql://user@host:port/db")
+    from headrace.cql.address import is_cql
+
     if is_cql(arguments.topic):
         return _tail_log(arguments)
     if not arguments.topic.startswith("kafka://"):
@@ -80,6 +78,8 @@ def tail(arguments: argparse.Namespace) -> int:
 
 def _tail_changes(arguments: argparse.Namespace) -> int:
     """Print the changes of a server's binary log or of log files."""
+    from headrace.model.schema import ZeroDates
+    from headrace.model.table_selection import Selection
     from headrace.pipes.commands.mysql_tail import NOW, OLDEST, DirectoryTail, ServerTail, TailOptions
     from headrace.sinks.stdout.batches import LineOptions, as_bytes
     from headrace.sinks.stdout.output import may_colour
@@ -129,6 +129,8 @@ def _tail_changes(arguments: argparse.Namespace) -> int:
 
 def _tail_log(arguments: argparse.Namespace) -> int:
     """Print the CDC log of a cluster's tables."""
+    from headrace.cql.address import parse_cql_url
+    from headrace.model.table_selection import Selection
     from headrace.pipes.scylla.tail import Tail, tail_choices, text_line
 
     for name, value in (("--offset", arguments.offset), ("--registry", arguments.registry)):

@@ -25,11 +25,7 @@ from headrace.cli.flags import (
     parse_spark_settings,
 )
 from headrace.errors import DefiniteError
-from headrace.model.projection import Projection
-from headrace.model.schema import ZeroDates
-from headrace.model.table_selection import Selection
 from headrace.settings.pipe_keys import ColumnKeys
-from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.terminal_text import print_line
 
 if TYPE_CHECKING:
@@ -65,6 +61,7 @@ def verify(arguments: argparse.Namespace) -> int:
             hint="give the database that the connector reads: mysql://user:password@host:port/db",
         )
     if source.is_cdc_log:
+        from headrace.model.table_selection import Selection
         from headrace.verify.scylla.command import verified
 
         return _print_results(arguments, verified(arguments, functools.partial(Selection.of_globs, arguments.tables, arguments.exclude)))
@@ -72,8 +69,12 @@ def verify(arguments: argparse.Namespace) -> int:
 
 
 def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
+    from headrace.model.projection import Projection
+    from headrace.model.schema import ZeroDates
+    from headrace.model.table_selection import Selection
     from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.settings.settings_file import read_settings
+    from headrace.sources.mysql.server.connection import parse_mysql_url
     from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
     from headrace.verify.view import choose_view
     from headrace.verify.watched_pipe import find_watermark, known_pipe, pipe_in_sink
