@@ -12,7 +12,7 @@ import pytest
 from headrace.cli import run
 from headrace.config import load
 from headrace.config.configuration import Configuration, LogFormat
-from headrace.config.target_overlaps import globs_overlap
+from headrace.config.target_names import globs_overlap
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, ZeroDates
 from headrace.service.logging.formatters import mask_secrets

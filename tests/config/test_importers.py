@@ -14,7 +14,7 @@ from headrace.config import load
 from headrace.config.configuration import Configuration
 from headrace.config.importers.flat_files import read_entries
 from headrace.config.importers.hocon import parse_hocon
-from headrace.config.importers.mypipe_conditions import globs_of as condition_globs
+from headrace.config.importers.mypipe import condition_globs
 from headrace.config.importers.regex_globs import globs_of
 from headrace.config.load import translate
 from headrace.errors import DefiniteError

@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from headrace.config.check import check_spec
 from headrace.config.configuration import Configuration, ConfiguredPipe, ProcessSettings
 from headrace.config.document.document import PIPES, SINKS, SOURCES, Document
 from headrace.config.document.problems import Problems
@@ -29,15 +28,16 @@ from headrace.config.sections import (
     read_source,
     read_table_settings,
 )
-from headrace.config.target_overlaps import check_target_overlaps
-from headrace.config.target_prefixes import apply_prefix
+from headrace.config.target_names import apply_prefix, check_target_overlaps
 from headrace.errors import DefiniteError
-from headrace.pipes.factory import selected
+from headrace.pipes.factory import check_sections, selected
+from headrace.pipes.source_registry import source_connector
 from headrace.pipes.spec import PipeSpec
 from headrace.settings.dataclass_fields import closest_match, select_values
 from headrace.settings.pipe_keys import TopicKeys
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.settings.settings_file import KAFKA, SINK, PlainSettings, UserSettings
+from headrace.settings.settings_file import KAFKA, REPLAY, SINK, PlainSettings, UserSettings
+from headrace.sinks.registry import sink_connector
 
 log = logging.getLogger("headrace")
 T = TypeVar("T")
@@ -129,7 +129,7 @@ class _PipeResolver:
                 shared_target=pipe.values["shared_target"] or (pipe.values["merge"] and sink.section == KAFKA),
             )
             spec = PipeSpec(source.url, sink.url, settings, chosen, TopicKeys(**select_values(source.values, TopicKeys)))
-            check_spec(spec)
+            _check_spec(spec)
         except DefiniteError as error:
             where = f"{self._document.place(path)}, from [sources.{source.name}] to [sinks.{sink.name}]"
             raise DefiniteError(
@@ -212,3 +212,19 @@ def _check_each(sections: Mapping[str, T], check: Callable[[str, T], R], problem
         with problems.collect():
             found[name] = check(name, raw)
     return found
+
+
+def _check_spec(spec: PipeSpec) -> None:
+    """Raise `DefiniteError` for settings that would make the pipe fail at its start."""
+    check_sections(spec)
+    chosen = spec.chosen
+    # Building the options validates their combination.
+    for section, build in ((SINK, lambda: chosen.sink), (KAFKA, lambda: chosen.kafka)):
+        if chosen.plain.get(section):
+            build()
+    if chosen.plain.get(REPLAY):
+        chosen.replay.check()
+    connector, source = sink_connector(spec.sink), source_connector(spec.source)
+    if connector.open is None and not source.is_cdc_log:
+        raise DefiniteError(f"{connector.label} takes ScyllaDB's log only", hint="choose ClickHouse or Kafka for other sources")
+    source.check(spec)

@@ -6,7 +6,7 @@ renamed column or a changed key) is rejected with the reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -97,22 +97,6 @@ class SchemaPolicy:
         chosen = {kind: everywhere for kind in ChangeKind if everywhere is not None and everywhere in _ALLOWED[kind]}
         chosen |= {_kind(name): policy for name, policy in policies.items()}
         return cls(tuple(chosen.items()))
-
-    @classmethod
-    def from_pairs(cls, pairs: Iterable[str]) -> SchemaPolicy:
-        """Parse `KIND=POLICY` flags; a later one overrides."""
-        words: dict[str, str] = {}
-        for pair in pairs:
-            name, found, word = pair.partition("=")
-            if not found:
-                raise DefiniteError(
-                    f"{pair!r} is not KIND=POLICY", place="--schema-changes", hint="such as --schema-changes drop_table=keep"
-                )
-            words[name.strip()] = word.strip()
-        return cls.from_dict(words)
-
-    def to_dict(self) -> dict[str, str]:
-        return {kind.value: policy.value for kind, policy in self.chosen}
 
 
 def allowed_policies(kind: ChangeKind) -> tuple[Policy, ...]:

@@ -115,7 +115,7 @@ class UserSettings:
 
     def over(self, other: UserSettings) -> UserSettings:
         """Merge with other settings; these take precedence."""
-        return UserSettings(_merge(other.plain, self.plain))
+        return UserSettings(merge_tables(other.plain, self.plain))
 
 
 def read_settings(path: Path) -> UserSettings:
@@ -387,11 +387,12 @@ def _parse_fields(known: Mapping[str, Field], written: Mapping[str, Any]) -> Fie
     return tuple((name, parse_value(one.kind, written[name])) for name, one in known.items() if name in written)
 
 
-def _merge(below: PlainSettings, above: PlainSettings) -> PlainSettings:
+def merge_tables(below: PlainSettings, above: PlainSettings) -> PlainSettings:
+    """Merge nested tables; the values of `above` take precedence."""
     merged = dict(below)
     for name, value in above.items():
         there = merged.get(name)
-        merged[name] = _merge(there, value) if isinstance(there, dict) and isinstance(value, dict) else value
+        merged[name] = merge_tables(there, value) if isinstance(there, dict) and isinstance(value, dict) else value
     return merged
 
 

@@ -80,7 +80,7 @@ class Runs:
             flush_rows=flush_rows,
             flush_seconds=0.0,
             master=f"local[{slots}]",
-            schema_changes=SchemaPolicy.from_pairs(policy),
+            schema_changes=SchemaPolicy.from_dict(dict(pair.split("=") for pair in policy)),
         )
         MySQLPipe(self.book.address, self.sink, "sink", settings, LogView()).run()
 

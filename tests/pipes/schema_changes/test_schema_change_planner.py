@@ -119,7 +119,9 @@ class Pipe:
         settings = PipeSettings(WANTED, path, name="p")
         context = PipeContext(settings, self.state, self.directory, cast(Any, self.sink), LogView())
         self.executor = IntentExecutor(context, self.snapshots, self.ask)
-        self.follower = SchemaChangeFollower(history, self.executor, SchemaPolicy.from_pairs(policy), self.check)
+        self.follower = SchemaChangeFollower(
+            history, self.executor, SchemaPolicy.from_dict(dict(pair.split("=") for pair in policy)), self.check
+        )
 
     def restarted(self) -> IntentExecutor:
         """The executor of a run that starts from the saved state."""

@@ -35,7 +35,9 @@ def rehearsal(choices: ClickHouseOptions | None = None, tables: Sequence[str] = 
 def rehearse(
     statement: str, *policy: str, choices: ClickHouseOptions | None = None, tables: Sequence[str] = TABLES
 ) -> tuple[DryRunResult, ...]:
-    return rehearsal(choices, tables).dry_run(strict_query(statement, "s"), SchemaPolicy.from_pairs(policy))
+    return rehearsal(choices, tables).dry_run(
+        strict_query(statement, "s"), SchemaPolicy.from_dict(dict(pair.split("=") for pair in policy))
+    )
 
 
 # The rest of an ALTER TABLE t, and the rest of each ALTER TABLE `s`.`t` that follows it.

@@ -7,9 +7,8 @@ Invariant: see `translation`. A value that would make Headrace do something else
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from headrace.config.document.document import PIPES, SINKS, SOURCES
@@ -266,7 +265,7 @@ class _Connector:
             ("topic.creation.default.partitions", "partitions"),
             ("topic.creation.default.replication.factor", "replication"),
         ):
-            self._number(here, key, ours, int)
+            self._number(here, key, ours)
         self._must_be("decimal.handling.mode", "precise")
         self._must_be("binary.handling.mode", "bytes")
         self._must_be("time.precision.mode", "adaptive_time_microseconds", "leave it out: times are written as by default")
@@ -380,12 +379,12 @@ class _Connector:
         elif one is not None:
             self._to.refuse(one.key, one.line, f"{one.key} cannot be {one.value!r}", hint)
 
-    def _number(self, here: tuple[str, str], key: str, ours: str, make: Callable[[float], Any]) -> None:
+    def _number(self, here: tuple[str, str], key: str, ours: str) -> None:
         one = self._take(key)
         if one is None:
             return
         try:
-            self._to.set((*here, ours), make(float(one.value)), one.line)
+            self._to.set((*here, ours), int(float(one.value)), one.line)
         except ValueError:
             self._to.refuse(one.key, one.line, f"{one.value!r} is no number", "write a number")
 

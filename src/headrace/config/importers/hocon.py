@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from headrace.errors import DefiniteError
+from headrace.settings.settings_file import merge_tables
 
 Keys: TypeAlias = tuple[str, ...]
 _NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
@@ -325,7 +326,7 @@ class _Resolver:
         if solid and all(isinstance(part, dict) for part in solid):
             merged: dict[str, Any] = {}
             for part in solid:
-                merged = _laid_over(merged, part)
+                merged = merge_tables(merged, part)
             return merged
         if solid and all(isinstance(part, list) for part in solid):
             return [one for part in solid for one in part]
@@ -398,11 +399,3 @@ def _as_text(value: Any) -> str:
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _laid_over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    merged = dict(below)
-    for name, value in above.items():
-        there = merged.get(name)
-        merged[name] = _laid_over(there, value) if isinstance(there, dict) and isinstance(value, dict) else value
-    return merged

@@ -6,14 +6,14 @@ file. Several consumers of a pipe write to the same topics there, hence they are
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from urllib.parse import quote
 
 from headrace.config.document.document import PIPES, SINKS, SOURCES
 from headrace.config.importers.hocon import Hocon, Keys, parse_hocon
-from headrace.config.importers.mypipe_conditions import globs_of
 from headrace.config.importers.translation import Translation, literal, name_of
 from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import closest_match
@@ -44,6 +44,9 @@ _ONLY_STDOUT: Final = "mypipe's stdout producer has no settings"
 _REGISTRY: Final = "schemas"
 _YES: Final = ("true", "yes", "on")
 _DATA: Final = "/tmp/mypipe"
+_TOKEN: Final = re.compile(r'\s*(?:(&&|\|\||==|\(|\))|(db|table)\b|"([^"]*)")')
+_Choice: TypeAlias = dict[str, str]
+"""What `db` and `table` must be equal to."""
 
 
 def translate_mypipe(text: str, file: str, environment: Mapping[str, str] | None = None) -> Translation:
@@ -85,7 +88,7 @@ class _Mypipe:
             return
         if name == "include-event-condition":
             with self._to.problems.collect():
-                self._tables = globs_of(str(value), self._place(path)) if str(value).strip() else self._tables
+                self._tables = condition_globs(str(value), self._place(path)) or self._tables
         elif name in _UNNEEDED:
             self._to.drop(f"mypipe.{name}", self._line(path), _UNNEEDED[name])
         else:
@@ -266,3 +269,77 @@ class _Mypipe:
 
     def _place(self, path: Keys) -> str:
         return f"{self._to.file}, line {self._line(path)}, {'.'.join(path)}"
+
+
+def condition_globs(text: str, place: str) -> tuple[str, ...]:
+    """Return globs of the tables that an `include-event-condition` selects: Scala comparisons of `db` and `table`."""
+    if not text.strip():
+        return ()
+    found = _ConditionParser(text, place).whole()
+    if not found:
+        raise DefiniteError("the condition lets no table through", place=place, hint="correct it, or leave it out")
+    return tuple(f"{choice.get('db', '*')}.{choice.get('table', '*')}" for choice in found)
+
+
+class _ConditionParser:
+    def __init__(self, text: str, place: str) -> None:
+        self._place, self._text = place, text
+        self._tokens = self._split()
+
+    def whole(self) -> list[_Choice]:
+        found = self._either()
+        if self._tokens:
+            raise self._wrong()
+        return found
+
+    def _either(self) -> list[_Choice]:
+        found = self._both()
+        while self._tokens[:1] == ["||"]:
+            self._tokens.pop(0)
+            found = found + self._both()
+        return found
+
+    def _both(self) -> list[_Choice]:
+        found = self._one()
+        while self._tokens[:1] == ["&&"]:
+            self._tokens.pop(0)
+            other = self._one()
+            found = [joined for one in found for more in other if (joined := _joined(one, more)) is not None]
+        return found
+
+    def _one(self) -> list[_Choice]:
+        if self._tokens[:1] == ["("]:
+            self._tokens.pop(0)
+            found = self._either()
+            if self._tokens[:1] != [")"]:
+                raise self._wrong()
+            self._tokens.pop(0)
+            return found
+        if len(self._tokens) < 3 or self._tokens[0] not in ("db", "table") or self._tokens[1] != "==" or self._tokens[2][0] != '"':
+            raise self._wrong()
+        name, _, value = self._tokens[:3]
+        del self._tokens[:3]
+        return [{name: value[1:]}]
+
+    def _split(self) -> list[str]:
+        tokens, at = [], 0
+        text = self._text.rstrip()
+        while at < len(text):
+            found = _TOKEN.match(text, at)
+            if found is None:
+                raise self._wrong()
+            tokens.append(found[1] or found[2] or f'"{found[3]}')
+            at = found.end()
+        return tokens
+
+    def _wrong(self) -> DefiniteError:
+        return DefiniteError(
+            "the condition is more than comparisons of db and table",
+            place=self._place,
+            hint="leave it out, and choose the tables by include",
+        )
+
+
+def _joined(one: _Choice, other: _Choice) -> _Choice | None:
+    """Return both conditions as one; None if they contradict each other."""
+    return {**one, **other} if all(other.get(name, value) == value for name, value in one.items()) else None

@@ -16,7 +16,6 @@ from typing import Any, Final
 from headrace.config.document.document import Document, dotted_key
 from headrace.config.document.problems import Problems
 from headrace.config.document.substitution import References, references_in
-from headrace.errors import DefiniteError
 from headrace.settings.toml_lines import Keys
 from headrace.settings.toml_writer import AnnotatedToml, render_toml
 
@@ -116,10 +115,3 @@ def literal(text: str) -> str:
 
 def _copied(content: Any) -> Any:
     return {name: _copied(one) for name, one in content.items()} if isinstance(content, dict) else content
-
-
-def as_text(value: Any, place: str) -> str:
-    """A value that must be a text."""
-    if not isinstance(value, str):
-        raise DefiniteError("a text is needed here", place=place, hint='write it in quotes: "…"')
-    return value

@@ -1,4 +1,4 @@
-"""Checks whether two pipes, or two sources of one pipe, may write to the same target.
+"""Target names: applies the prefix of each source, and checks that two pipes, or two sources of one pipe, do not share a target.
 
 Rows of two sources in one table would replace each other (their versions are positions in different logs), and a DROP or TRUNCATE of one
 source would remove the other's rows. Only globs are known here, so a *possible* overlap is rejected; the user can narrow the globs, set a
@@ -11,6 +11,7 @@ import fnmatch
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any, Final
 
 from headrace.config.configuration import ConfiguredPipe
 from headrace.config.document.document import PIPES, Document
@@ -19,12 +20,53 @@ from headrace.kafka.address import parse_kafka_url
 from headrace.model.schema import TableName
 from headrace.pipes.source_registry import DEBEZIUM, source_connector
 from headrace.pipes.spec import PipeSpec
-from headrace.settings.settings_file import SINK, UserSettings
+from headrace.settings.settings_file import KAFKA, SINK, TABLES, PlainSettings, UserSettings
 from headrace.sinks.clickhouse.connector import CLICKHOUSE
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.tables.target_names import target_name
+from headrace.sinks.kafka.messages.options import TOPIC_FORMATS
 from headrace.sinks.registry import find_sink_connector, has_table_store, is_topics
 from headrace.sources.debezium.events.topic_tables import TableNaming
+
+_SOURCE: Final = "{source}"
+_NAME_KEYS: Final = ("database", "target")
+
+
+def apply_prefix(chosen: UserSettings, prefix: str, source: str, sink: str) -> UserSettings:
+    """Return the settings for one source of a pipe."""
+    if is_topics(sink):
+        return UserSettings({**chosen.plain, KAFKA: _topics(chosen, prefix.replace(_SOURCE, source), sink)}) if prefix else chosen
+    if not has_table_store(sink):
+        if prefix:
+            raise DefiniteError("targets of this sink have no names to put a prefix to", place="prefix", hint="leave it out")
+        return chosen
+    tables = dict(chosen.plain.get(SINK, {}))
+    if prefix and tables.get("target"):
+        raise DefiniteError("prefix and target say both how tables are called", place="prefix", hint="put the prefix into target")
+    if prefix:
+        tables["target"] = f"{prefix}{{table}}"
+    named = _substitute_source(tables, source)
+    return UserSettings({**chosen.plain, SINK: named}) if named else chosen
+
+
+def _topics(chosen: UserSettings, prefix: str, sink: str) -> PlainSettings:
+    if parse_kafka_url(sink).topic:
+        raise DefiniteError("the sink's address names the topic", place="prefix", hint="leave the topic out of the address, or the prefix")
+    pattern = chosen.kafka.topic or TOPIC_FORMATS[chosen.kafka.format]
+    return {**chosen.plain.get(KAFKA, {}), "topic": f"{prefix}{pattern}"}
+
+
+def _substitute_source(choices: PlainSettings, source: str) -> PlainSettings:
+    """Replace `{source}` in database and table names."""
+    found: dict[str, Any] = {}
+    for name, value in choices.items():
+        if name in _NAME_KEYS:
+            found[name] = value.replace(_SOURCE, source)
+        elif name == TABLES:
+            found[name] = {glob: _substitute_source(own, source) for glob, own in value.items()}
+        else:
+            found[name] = value
+    return found
 
 
 @dataclass(frozen=True, slots=True)
