@@ -26,7 +26,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle import progress_view
 from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, TerminalView
 from headrace.pipes.mysql.pipe import MySQLPipe
-from headrace.service.logging.formatters import TextFormatter
+from headrace.service.log_formats import TextFormatter
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.identifiers import quote_name

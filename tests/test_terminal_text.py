@@ -18,7 +18,7 @@ from headrace.errors import DefiniteError
 from headrace.pipes.commands import preflight_view
 from headrace.pipes.lifecycle import progress_view
 from headrace.pipes.lifecycle.progress_view import LogView, TerminalView
-from headrace.service.logging.formatters import JsonFormatter, TextFormatter
+from headrace.service.log_formats import JsonFormatter, TextFormatter
 from headrace.service.status import ErrorStatus, PipeStage, PipeStatus, ServiceStatus, TableStatus
 from headrace.sources.preflight import Finding, Level
 from headrace.spark.runtime.worker_logs import _MarkedLineHandler

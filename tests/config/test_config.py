@@ -15,7 +15,7 @@ from headrace.config.configuration import Configuration, LogFormat
 from headrace.config.target_names import globs_overlap
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, ZeroDates
-from headrace.service.logging.formatters import mask_secrets
+from headrace.service.log_formats import mask_secrets
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.server.options import TargetEngine

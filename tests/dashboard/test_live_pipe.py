@@ -18,7 +18,7 @@ from playwright.sync_api import Browser, Page, expect
 from headrace.demo.private_server import PrivateServer
 from headrace.demo.shop import Workload, create_shop
 from headrace.embedded.engine.directory_lock import read_serving_process
-from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, read_endpoint
+from headrace.service.client.endpoint import CONTROL_FILE, ControlEndpoint, read_endpoint
 from testkit.oracles.both_ends import sink_client
 from testkit.pipelines.pipeline import Run
 from testkit.servers.accounts import create_replica_account

@@ -23,8 +23,15 @@ from headrace import cli
 from headrace.cli import status_view
 from headrace.dashboard.server import serve
 from headrace.errors import DefiniteError, TransientError
-from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, new_token, publish_endpoint, read_endpoint
-from headrace.service.client.discovery import find_process, read_state_directory
+from headrace.service.client.endpoint import (
+    CONTROL_FILE,
+    ControlEndpoint,
+    find_process,
+    new_token,
+    publish_endpoint,
+    read_endpoint,
+    read_state_directory,
+)
 from headrace.service.client.http_control import HttpControl, read_status
 from headrace.service.status import PipeStage
 from testkit.generators.fake_control import HOSTILE, POISON, FakeControl

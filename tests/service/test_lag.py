@@ -19,7 +19,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.kafka.address import parse_kafka_url
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.topic_backlog import TopicBacklog
-from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, read_endpoint
+from headrace.service.client.endpoint import CONTROL_FILE, ControlEndpoint, read_endpoint
 from headrace.service.client.http_control import HttpControl
 from headrace.service.status import PipeStage
 from testkit.pipelines.pipeline import Run

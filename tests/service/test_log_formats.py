@@ -10,9 +10,8 @@ import pytest
 
 from headrace import cli
 from headrace.errors import DefiniteError
-from headrace.service.logging import formatters
-from headrace.service.logging.formatters import JsonFormatter, TextFormatter, mask_secrets
-from headrace.service.logging.pipe_context import configure_pipe_logging
+from headrace.service import log_formats
+from headrace.service.log_formats import JsonFormatter, TextFormatter, configure_pipe_logging, mask_secrets
 from headrace.spark.runtime.worker_logs import mark_log_lines
 
 SECRET = "s3cr3t!Pass"
@@ -110,7 +109,7 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
     hidden = SECRET.replace("!", "-") if "Bearer" in text else SECRET
     for shown in (mask_secrets(text), line(TextFormatter("%(message)s"), "%s", text), line(JsonFormatter(), "%s", text)):
         assert hidden not in shown
-        assert formatters.MASK in shown
+        assert log_formats.MASK in shown
     # Also in what was raised, and in an error's place.
     with pytest.raises(ConnectionError) as caught:
         raise ConnectionError(text)

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from headrace import cli
 from headrace.demo.private_server import PrivateServer
-from headrace.service.client.control_file import CONTROL_FILE, ControlEndpoint, read_endpoint
+from headrace.service.client.endpoint import CONTROL_FILE, ControlEndpoint, read_endpoint
 from headrace.service.client.http_control import HttpControl
 from headrace.service.status import PipeStage
 from testkit.pipelines.pipeline import Run

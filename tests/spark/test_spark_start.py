@@ -18,7 +18,7 @@ _PROGRAM = """
 import contextlib, os, resource, signal, sys, threading, time
 from pathlib import Path
 from headrace.errors import HeadraceError
-from headrace.service.logging.pipe_context import configure_pipe_logging
+from headrace.service.log_formats import configure_pipe_logging
 from headrace.spark.runtime import java_process
 from headrace.spark.session import session
 from headrace.spark.runtime.micro_batch import translate_spark_error

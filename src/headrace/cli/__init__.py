@@ -16,7 +16,7 @@ from headrace.cli.flags import DIFFERENT, FAILED, OK, UNDECIDED
 from headrace.cli.help import command
 from headrace.cli.help.manual import INTRODUCTION, Parser, attach_pages
 from headrace.errors import HeadraceError, TransientError
-from headrace.service.logging.formatters import JsonFormatter, TextFormatter, mask_secrets
+from headrace.service.log_formats import JsonFormatter, TextFormatter, mask_secrets
 from headrace.shortage import shortages_at
 
 _COMMAND_MODULES = (replicate, run, control, config, verify, tables, tail, sinks, demo, scylla, command)

@@ -81,7 +81,7 @@ def add_process_options(command: argparse.ArgumentParser) -> None:
 
 def connect_to_process(arguments: argparse.Namespace) -> HttpControl:
     """Connect to the selected process."""
-    from headrace.service.client.discovery import find_process
+    from headrace.service.client.endpoint import find_process
     from headrace.service.client.http_control import HttpControl
 
     return HttpControl(find_process(arguments.file, arguments.state, arguments.url))
@@ -252,7 +252,7 @@ def _confirm(question: str) -> None:
 
 def dashboard(arguments: argparse.Namespace) -> int:
     """Print the dashboard's URL with its token."""
-    from headrace.service.client.discovery import find_process
+    from headrace.service.client.endpoint import find_process
     from headrace.service.client.http_control import HttpControl
 
     contact = find_process(arguments.file, arguments.state, arguments.url)

@@ -38,10 +38,9 @@ def run(arguments: argparse.Namespace) -> int:
     from headrace.config.configuration import LogFormat
     from headrace.config.load import load
     from headrace.kernels.compile import ensure_compiled
-    from headrace.service.client.control_file import new_token, publish_endpoint
+    from headrace.service.client.endpoint import new_token, publish_endpoint
     from headrace.service.instance_lock import hold_instance_lock
-    from headrace.service.logging.formatters import JsonFormatter
-    from headrace.service.logging.pipe_context import configure_pipe_logging
+    from headrace.service.log_formats import JsonFormatter, configure_pipe_logging
 
     # Compile once, before several pipes start at the same time, and before an import loads a part of the kernels.
     ensure_compiled()

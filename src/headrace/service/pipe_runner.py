@@ -32,7 +32,7 @@ from headrace.pipes.state.event_skips import skipped_events
 from headrace.pipes.state.json_file import replace_json
 from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.interface import Runtime
-from headrace.service.logging.formatters import mask_secrets
+from headrace.service.log_formats import mask_secrets
 from headrace.service.samples import SampleHistory
 from headrace.service.status import ErrorStatus, MetricSample, PipeStage, PipeStatus
 from headrace.service.status_collector import StatusCollector
@@ -341,18 +341,18 @@ class PipeRunner:
 
     # -- state changes, under the lock
 
-    def _request(self, wish: RequestedState) -> None:
+    def _request(self, requested: RequestedState) -> None:
         with self._changed:
             if self._requested is not RequestedState.END:
-                self._requested = wish
-            if wish is RequestedState.RUN and self._stage in (PipeStage.FAILED, PipeStage.STOPPED, PipeStage.PAUSED):
+                self._requested = requested
+            if requested is RequestedState.RUN and self._stage in (PipeStage.FAILED, PipeStage.STOPPED, PipeStage.PAUSED):
                 self._enter(PipeStage.STARTING)
             pipe = self._pipe
-            self._stop_requested |= wish is not RequestedState.RUN
-            if wish is not RequestedState.RUN and (pipe is not None or self._stage is PipeStage.STARTING):
+            self._stop_requested |= requested is not RequestedState.RUN
+            if requested is not RequestedState.RUN and (pipe is not None or self._stage is PipeStage.STARTING):
                 self._enter(PipeStage.STOPPING)
             self._changed.notify_all()
-        if pipe is not None and wish is not RequestedState.RUN:
+        if pipe is not None and requested is not RequestedState.RUN:
             pipe.stop()
 
     def _enter(self, stage: PipeStage) -> None:

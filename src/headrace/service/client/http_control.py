@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlsplit
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.service.client.control_file import ControlEndpoint
+from headrace.service.client.endpoint import ControlEndpoint
 from headrace.service.status import (
     ErrorStatus,
     MetricSample,
@@ -71,16 +71,16 @@ class HttpControl:
         answer = self._post("/api/query", {"pipe": name, "sql": sql})
         return answer["columns"], answer["rows"]
 
-    def _act(self, name: str, action: str, **said: Any) -> Any:
-        return self._post(f"/api/pipes/{_quoted(name)}/{action}", said)
+    def _act(self, name: str, action: str, **document: Any) -> Any:
+        return self._post(f"/api/pipes/{_quoted(name)}/{action}", document)
 
     def _get(self, path: str) -> Any:
         return self._request("GET", path, None)
 
-    def _post(self, path: str, said: Mapping[str, Any]) -> Any:
+    def _post(self, path: str, document: Mapping[str, Any]) -> Any:
         if not self._endpoint.token:
             raise DefiniteError("this needs the process's token", place=self._endpoint.url, hint="put it into the variable HEADRACE_TOKEN")
-        return self._request("POST", path, json.dumps(said))
+        return self._request("POST", path, json.dumps(document))
 
     def _request(self, method: str, path: str, body: str | None) -> Any:
         headers = {"Accept": "application/json"}
@@ -107,43 +107,43 @@ class HttpControl:
 
     def _read(self, status: int, body: bytes) -> Any:
         try:
-            said = json.loads(body)
+            document = json.loads(body)
         except ValueError as error:
             hint = "give the address that `headrace run` prints"
             raise DefiniteError("something else than Headrace answers", place=self._endpoint.url, hint=hint) from error
         if status == HTTPStatus.OK:
-            return said
-        told = said.get("error", {}) if isinstance(said, dict) else {}
+            return document
+        problem = document.get("error", {}) if isinstance(document, dict) else {}
         kind = TransientError if status == HTTPStatus.SERVICE_UNAVAILABLE else DefiniteError
-        raise kind(str(told.get("message", f"HTTP {status}")), place=str(told.get("place", "")), hint=str(told.get("remedy", "")))
+        raise kind(str(problem.get("message", f"HTTP {status}")), place=str(problem.get("place", "")), hint=str(problem.get("remedy", "")))
 
 
-def read_status(said: Mapping[str, Any]) -> ServiceStatus:
+def read_status(document: Mapping[str, Any]) -> ServiceStatus:
     """Parse the JSON of `ServiceStatus.to_json`."""
-    return _from_json(ServiceStatus, said, pipes=tuple(map(_pipe, said.get("pipes", ()))))
+    return _from_json(ServiceStatus, document, pipes=tuple(map(_pipe, document.get("pipes", ()))))
 
 
-def _pipe(said: Mapping[str, Any]) -> PipeStatus:
-    error = said.get("error")
+def _pipe(document: Mapping[str, Any]) -> PipeStatus:
+    error = document.get("error")
     return _from_json(
         PipeStatus,
-        said,
-        stage=PipeStage(said["stage"]),
+        document,
+        stage=PipeStage(document["stage"]),
         error=None if error is None else _from_json(ErrorStatus, error),
-        recent_errors=tuple(_from_json(ErrorStatus, one) for one in said.get("recent_errors", ())),
-        tables=tuple(map(_table, said.get("tables", ()))),
-        schema_changes=tuple(_from_json(SchemaChangeStatus, one) for one in said.get("schema_changes", ())),
+        recent_errors=tuple(_from_json(ErrorStatus, one) for one in document.get("recent_errors", ())),
+        tables=tuple(map(_table, document.get("tables", ()))),
+        schema_changes=tuple(_from_json(SchemaChangeStatus, one) for one in document.get("schema_changes", ())),
     )
 
 
-def _table(said: Mapping[str, Any]) -> TableStatus:
-    verify = said.get("verify")
-    return _from_json(TableStatus, said, verify=None if verify is None else _from_json(VerifyResult, verify))
+def _table(document: Mapping[str, Any]) -> TableStatus:
+    verify = document.get("verify")
+    return _from_json(TableStatus, document, verify=None if verify is None else _from_json(VerifyResult, verify))
 
 
-def _from_json(kind: type[T], said: Mapping[str, Any], **inside: Any) -> T:
+def _from_json(kind: type[T], document: Mapping[str, Any], **inside: Any) -> T:
     known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in said.items() if name in known and name not in inside}, **inside)
+    return kind(**{name: value for name, value in document.items() if name in known and name not in inside}, **inside)
 
 
 def _quoted(name: str) -> str:

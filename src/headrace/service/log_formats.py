@@ -1,4 +1,4 @@
-"""Log formatters: text, or one JSON object per line. Both mask secrets.
+"""Log formats: text, or one JSON object per line, each with the pipe of the logging thread. Both mask secrets.
 
 Invariant: code logs addresses without passwords. As a second defence, the formatters mask secrets in message and traceback by their
 position (`user:password@`, `password=…`, `IDENTIFIED BY '…'`, `Bearer …`), never by their text: a password that equals a database's name
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 import re
 import traceback
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ import orjson
 
 from headrace.errors import HeadraceError
 from headrace.log_text import record_text
+from headrace.retry import current_wait
 from headrace.terminal_text import escape_text
 
 MASK: Final = "***"
@@ -51,7 +53,7 @@ class TextFormatter(logging.Formatter):
         return mask_secrets(super().format(shown))
 
     def formatException(self, ei: Any) -> str:
-        # Lines of the exception text cannot be told from traceback lines; neither may look like a log line.
+        # Lines of the exception text look like traceback lines; neither may look like a log line.
         return "\n".join(f"  {escape_text(line)}" for line in super().formatException(ei).split("\n"))
 
 
@@ -60,7 +62,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         error = _error_of(record)
-        said: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "level": record.levelname.lower(),
             "logger": record.name,
@@ -71,7 +73,7 @@ class JsonFormatter(logging.Formatter):
             "exception": _exception(record),
         }
         optional = ("pipe", "place", "remedy", "exception")
-        kept = {name: _encodable(mask_secrets(value)) for name, value in said.items() if value or name not in optional}
+        kept = {name: _encodable(mask_secrets(value)) for name, value in fields.items() if value or name not in optional}
         return orjson.dumps(kept).decode()
 
 
@@ -99,3 +101,39 @@ def _exception(record: logging.LogRecord) -> str:
     if raised is None or isinstance(raised, HeadraceError):
         return ""
     return "".join(traceback.format_exception(raised)).rstrip()
+
+
+class PipeContextFilter(logging.Filter):
+    """Sets `pipe` (empty: the process) and the prefix of text lines, `of_pipe`, on every record."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        pipe = current_wait().pipe
+        record.__dict__.update(pipe=pipe, of_pipe=f"{pipe}: " if pipe else "")
+        return True
+
+
+class _Py4JFilter(logging.Filter):
+    """Drops Py4J's messages about a dead Java process; each pipe reports it once."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return "py4j" not in record.pathname
+
+
+def configure_pipe_logging(formatter: logging.Formatter | None = None) -> None:
+    """Add the pipe to all log lines from now on.
+
+    Lines go to the current standard error: Spark redirects it for a moment while it starts.
+    """
+    stream = os.fdopen(os.dup(2), "w", buffering=1)
+    lines = formatter or TextFormatter("%(asctime)s %(levelname)s %(of_pipe)s%(message)s")
+    for handler in logging.getLogger("headrace").handlers:
+        if isinstance(handler, logging.StreamHandler):
+            handler.setStream(stream)
+        handler.addFilter(PipeContextFilter())
+        handler.setFormatter(lines)
+    # Messages of libraries get the same format and masking.
+    root = logging.StreamHandler(stream)
+    root.addFilter(_Py4JFilter())
+    root.addFilter(PipeContextFilter())
+    root.setFormatter(lines)
+    logging.getLogger().addHandler(root)

@@ -1,1 +1,0 @@
-"""Log formats and the pipe that a log line belongs to."""
