@@ -76,14 +76,14 @@ class RequestAuth:
     def check_host(self, host: str) -> None:
         """Raise `HttpError` unless the `Host` header names this server."""
         if not self._origin_check.is_own_host(host):
-            remedy = "ask by an address that it listens on, or name this host in [headrace] hosts"
+            remedy = "use an address that the server listens on, or name this host in [headrace] hosts"
             raise HttpError(HTTPStatus.FORBIDDEN, f"{host!r} is not served here", place="Host", remedy=remedy)
 
     def check_origin(self, headers: Mapping[str, str]) -> None:
         """Raise `HttpError` if a page of another site sends the request."""
         if not self._origin_check.is_own_page(headers):
             raise HttpError(
-                HTTPStatus.FORBIDDEN, "a page of another site may not ask for this", place="Origin", remedy="use Headrace's own page"
+                HTTPStatus.FORBIDDEN, "a page of another site may not request this", place="Origin", remedy="use Headrace's own page"
             )
 
     def check_token(self, headers: Mapping[str, str]) -> None:

@@ -35,8 +35,8 @@ class EventStream:
     def subscribe(self) -> Iterator[Iterator[bytes]]:
         with self._listeners_lock:
             if self._listeners >= MAX_LISTENERS:
-                remedy = "close pages that nobody looks at"
-                raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "too many listen already", remedy=remedy, headers={"Retry-After": "10"})
+                remedy = "close pages that are not in use"
+                raise HttpError(HTTPStatus.SERVICE_UNAVAILABLE, "too many clients listen", remedy=remedy, headers={"Retry-After": "10"})
             self._listeners += 1
         try:
             yield self._events()

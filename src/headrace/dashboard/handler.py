@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
 
-from headrace.dashboard import health, metrics, routes
+from headrace.dashboard import metrics, routes
 from headrace.dashboard.auth import RequestAuth
 from headrace.dashboard.event_stream import EventStream
 from headrace.dashboard.responses import Response, error_response
@@ -65,7 +65,7 @@ class DashboardHandler:
         except Exception:
             # The client gets a short message; the server logs the traceback.
             response.keep_alive = False
-            self.send_error(HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "this failed inside", remedy="see the process's log"), response)
+            self.send_error(HttpError(HTTPStatus.INTERNAL_SERVER_ERROR, "an internal error", remedy="see the process's log"), response)
             raise
 
     def send_error(self, error: HttpError, response: ResponseWriter) -> None:
@@ -100,9 +100,9 @@ class DashboardHandler:
         if path == "/metrics":
             return Response(HTTPStatus.OK, metrics.render(self.control.status()), metrics.CONTENT_TYPE)
         if path == "/health":
-            return health.health()
+            return routes.health()
         if path == "/ready":
-            return health.ready(self.control.status())
+            return routes.ready(self.control.status())
         asset = self.assets().get(path)
         if asset is None:
             raise HttpError(HTTPStatus.NOT_FOUND, "there is nothing here", place=path, remedy="the page is at /")

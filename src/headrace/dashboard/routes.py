@@ -1,12 +1,16 @@
-"""The control API: maps paths and JSON bodies to calls of `Control`, and results to JSON.
+"""The control API and the health checks: maps paths and JSON bodies to calls of `Control`, and results to JSON.
 
 Invariant: input is validated before anything is done. An unknown key, a value of a wrong type or an unknown pipe is named in the response.
+
+A process is healthy if it responds: a restart would not help a failed pipe. It is ready when all enabled pipes have started and none has
+failed or waits for a retry.
 """
 
 from __future__ import annotations
 
 import datetime
 import math
+import os
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final
@@ -14,23 +18,31 @@ from urllib.parse import unquote
 
 import orjson
 
+from headrace import __version__
 from headrace.dashboard.responses import Response, failure_response, json_response
 from headrace.errors import DefiniteError, TransientError
 from headrace.http.request import HttpError
 from headrace.service.control import Control
+from headrace.service.status import PipeStage, PipeStatus, ServiceStatus
 
 PREFIX: Final = "/api/"
 STREAM: Final = "/api/stream"
+_ACTIONS: Final = frozenset({"pause", "resume", "stop", "resync", "skip", "verify"})
 _SAFE_INTEGER: Final = 1 << 53
 """Browsers round larger integers."""
+_NOT_READY: Final = {
+    PipeStage.STARTING: "has not begun yet",
+    PipeStage.RETRYING: "ended by a passing error and will be started again",
+    PipeStage.FAILED: "failed",
+}
+"""Reasons by stage. Pipes that a person paused or stopped do not count."""
 
 
 def get(control: Control, path: str) -> Response:
     """Respond to a GET request."""
     if path == "/api/status":
         return json_response(control.status())
-    parts = _parts(path)
-    match parts:
+    match _parts(path):
         case ["pipes", name]:
             known = _check_pipe(control, name)
             return _respond(lambda: control.pipe(known), HTTPStatus.NOT_FOUND)
@@ -49,7 +61,7 @@ def post(control: Control, path: str, body: bytes) -> Response:
     match _parts(path):
         case ["pipes", name, action] if action in _ACTIONS:
             body_json, known = _document(body), _check_pipe(control, name)
-            return _respond(lambda: _ACTIONS[action](control, known, body_json), HTTPStatus.CONFLICT)
+            return _respond(lambda: _act(control, action, known, body_json), HTTPStatus.CONFLICT)
         case ["query"]:
             body_json = _document(body)
             return _respond(lambda: _query(control, body_json), HTTPStatus.BAD_REQUEST)
@@ -117,55 +129,20 @@ def _tables(body_json: Mapping[str, Any], *, needed: bool) -> list[str]:
     return tables
 
 
-def _confirmation(action: str, name: str) -> dict[str, Any]:
-    return {"done": action, "pipe": name}
-
-
-def _pause(control: Control, name: str, body_json: Mapping[str, Any]) -> Any:
+def _act(control: Control, action: str, name: str, body_json: Mapping[str, Any]) -> Any:
+    """Check the request's keys and do the action; return what was done."""
+    done = {"done": action, "pipe": name}
+    if action in ("resync", "verify"):
+        _check_keys(body_json, "tables")
+        tables = _tables(body_json, needed=action == "resync")
+        (control.resync if action == "resync" else control.verify)(name, tables)
+        return {**done, "tables": tables}
+    if action == "skip":
+        _check_keys(body_json, "place")
+        return {**done, "skipped": control.skip(name, _text(body_json, "place"))}
     _check_keys(body_json)
-    control.pause(name)
-    return _confirmation("pause", name)
-
-
-def _resume(control: Control, name: str, body_json: Mapping[str, Any]) -> Any:
-    _check_keys(body_json)
-    control.resume(name)
-    return _confirmation("resume", name)
-
-
-def _stop(control: Control, name: str, body_json: Mapping[str, Any]) -> Any:
-    _check_keys(body_json)
-    control.stop(name)
-    return _confirmation("stop", name)
-
-
-def _resync(control: Control, name: str, body_json: Mapping[str, Any]) -> Any:
-    _check_keys(body_json, "tables")
-    tables = _tables(body_json, needed=True)
-    control.resync(name, tables)
-    return {**_confirmation("resync", name), "tables": tables}
-
-
-def _skip(control: Control, name: str, body_json: Mapping[str, Any]) -> Any:
-    _check_keys(body_json, "place")
-    return {**_confirmation("skip", name), "skipped": control.skip(name, _text(body_json, "place"))}
-
-
-def _verify(control: Control, name: str, body_json: Mapping[str, Any]) -> Any:
-    _check_keys(body_json, "tables")
-    tables = _tables(body_json, needed=False)
-    control.verify(name, tables)
-    return {**_confirmation("verify", name), "tables": tables}
-
-
-_ACTIONS: Final[Mapping[str, Callable[[Control, str, Mapping[str, Any]], Any]]] = {
-    "pause": _pause,
-    "resume": _resume,
-    "stop": _stop,
-    "resync": _resync,
-    "skip": _skip,
-    "verify": _verify,
-}
+    {"pause": control.pause, "resume": control.resume, "stop": control.stop}[action](name)
+    return done
 
 
 def _query(control: Control, body_json: Mapping[str, Any]) -> Any:
@@ -201,3 +178,25 @@ def _wrong_method(right: str, path: str) -> HttpError:
 
 def _not_found(path: str) -> HttpError:
     return HttpError(HTTPStatus.NOT_FOUND, "there is nothing here", place=path, remedy="see docs/operations.md for what the API has")
+
+
+def health() -> Response:
+    """Respond without querying pipes: a slow pipe is no reason to restart the process."""
+    return json_response({"status": "ok", "version": __version__, "pid": os.getpid()})
+
+
+def ready(status: ServiceStatus) -> Response:
+    """Respond 200, or 503 with the pipes that are not ready."""
+    not_ready = [_pipe_reason(pipe) for pipe in status.pipes if pipe.stage in _NOT_READY]
+    code = HTTPStatus.SERVICE_UNAVAILABLE if not_ready else HTTPStatus.OK
+    return json_response({"ready": not not_ready, "not_ready": not_ready}, code)
+
+
+def _pipe_reason(pipe: PipeStatus) -> dict[str, str]:
+    error = pipe.error
+    return {
+        "pipe": pipe.name,
+        "stage": pipe.stage,
+        "reason": error.message if error is not None else _NOT_READY[pipe.stage],
+        "remedy": error.remedy if error is not None else "",
+    }

@@ -92,7 +92,7 @@ def _listen(address: Address) -> socket.socket:
             f"the address {address} is in use" if busy else f"cannot listen on {address}: {error.strerror or error}",
             place="listen",
             hint=(
-                "another `headrace run` may be at it (`headrace status` tells); else choose another port: "
+                "another `headrace run` may use it (see `headrace status`); else choose another port: "
                 f'[headrace] listen = "{Address(address.host, 0)}" takes any, listen = "" none'
                 if busy
                 else "give an address of this machine and a port that is allowed"
