@@ -24,7 +24,7 @@ PORT_RANGE = (12000, 32000)
 
 
 class PrivateProcess:
-    """One server process on a directory of its own. Not safe to use from several threads at once."""
+    """One server process with its own directory. Not thread-safe."""
 
     log_name: ClassVar[str] = "server.log"
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
@@ -71,7 +71,7 @@ class PrivateProcess:
             )
         self._reaper = _spawn_reaper(self._process.pid)
         try:
-            self._await(self._answers, "serve anybody")
+            self._await(self._answers, "serve clients")
             self._complete()
         except BaseException:
             self.kill()
@@ -117,7 +117,7 @@ class PrivateProcess:
         """Prepare the directory; called before every start."""
 
     def _command(self) -> Sequence[str]:
-        """The argument vector."""
+        """Return the argument vector."""
         raise NotImplementedError
 
     def _popen_options(self) -> dict[str, Any]:

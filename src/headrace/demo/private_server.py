@@ -55,7 +55,7 @@ class Program:
 
 
 class PrivateServer(PrivateProcess):
-    """One server process on a directory of its own. Not safe to use from several threads at once."""
+    """A MySQL or MariaDB server. Not thread-safe."""
 
     def __init__(self, program: Program, directory: Path, settings: Mapping[str, Setting] | None = None) -> None:
         super().__init__(program.flavour, directory)
@@ -79,12 +79,12 @@ class PrivateServer(PrivateProcess):
         return self.directory / "binlog"
 
     def root_connection(self, database: str | None = None, **options: Any) -> Connection[Any]:
-        """A new connection, of the all-powerful account and in autocommit unless `options` say otherwise."""
+        """Open a connection as root, in autocommit mode; `options` override both."""
         defaults = {"host": "127.0.0.1", "port": self.port, "user": self.user, "password": self.password, "database": database}
         return pymysql.connect(**{**defaults, "autocommit": True, "charset": "utf8mb4", "connect_timeout": 10, **options})
 
     def url(self, database: str = "", user: str | None = None, password: str | None = None) -> str:
-        """The server's address in the form the `headrace` command takes."""
+        """Return the server's address for the `headrace` command."""
         return f"mysql://{user or self.user}:{self.password if password is None else password}@127.0.0.1:{self.port}/{database}"
 
     def _prepare(self) -> None:
@@ -93,7 +93,7 @@ class PrivateServer(PrivateProcess):
         self.directory.chmod(0o700)
         for part in (self.binlog_dir, self.directory / "tmp"):
             part.mkdir(exist_ok=True)
-        # A half-made data directory must not be mistaken for a whole one by the next start.
+        # The next start must not take an incomplete data directory for a complete one.
         making = self.directory / "data.making"
         shutil.rmtree(making, ignore_errors=True)
         making.mkdir()
@@ -132,12 +132,12 @@ class PrivateServer(PrivateProcess):
 
 
 def mariadb(directory: Path, **settings: Setting) -> PrivateServer:
-    """A private MariaDB server in `directory`, not started yet."""
+    """Return a private MariaDB server in `directory`, not started yet."""
     return PrivateServer(find_mariadb(), directory, settings)
 
 
 def find_mariadb() -> Program:
-    """The machine's installed MariaDB."""
+    """Return the installed MariaDB."""
     server = _find_program("mariadbd")
     install = _find_program("mariadb-install-db")
     version = subprocess.run([server, "--no-defaults", "--version"], check=True, capture_output=True, text=True).stdout
@@ -158,7 +158,7 @@ def find_mariadb() -> Program:
 
 
 def render_options(settings: Mapping[str, Setting]) -> str:
-    """The text of an option file."""
+    """Return the text of an option file."""
     lines = ["[server]"]
     for name, value in settings.items():
         if value is None:
@@ -188,7 +188,7 @@ def _find_program(name: str) -> str:
 
 
 def as_current_user() -> list[str]:
-    """Servers refuse to run as root unless told so; as anyone else they need no word."""
+    """Return the option that lets a server run as root, if this process does."""
     return ["--user=root"] if os.geteuid() == 0 else []
 
 

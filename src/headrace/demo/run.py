@@ -1,4 +1,4 @@
-"""`headrace demo`: everything that `headrace replicate` does, on a database that lives as long as the demonstration."""
+"""`headrace demo`: runs `headrace replicate` on a private database with a live workload, and verifies the copy."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _PATIENCE_S: Final = 180.0
 
 
 def run_demo(*, live: bool, seconds: float, directory: str) -> int:
-    """Replicate a shop; 0 if the copy is exact."""
+    """Replicate a shop; return 0 if the copy is exact."""
     with ExitStack() as stack:
         home = Path(directory or stack.enter_context(temporary_directory("headrace-demo-"))).resolve()
         stopped = threading.Event()
@@ -63,7 +63,7 @@ def _start_pipe(source: PrivateServer, home: Path) -> subprocess.Popen[bytes]:
         [*command, address, f"chdb:{home / 'clickhouse'}", "--state", str(home / "state")],
         env=environment,
         stdin=subprocess.DEVNULL,
-        # A Ctrl-C is ours: the pipe must go on until the last change is through.
+        # Ctrl-C must not reach the pipe: it runs until the last change has arrived.
         start_new_session=True,
     )
 

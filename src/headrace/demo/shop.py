@@ -1,6 +1,6 @@
 """A small shop and its traffic: customers, orders and order lines, bought, changed and cancelled.
 
-The workload counts every row it changes by the server's own affected-row counts, so that the demonstration can say exactly what happened.
+The workload counts changed rows by the server's own affected-row counts, so the demonstration reports exactly what happened.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _ORDER_STRIDE: Final = 1_000_000
 
 
 def create_shop(connection: Connection[Any], customers: int, orders: int, seed: int = 7) -> int:
-    """Make the tables and fill them; the number of rows."""
+    """Create and fill the tables; return the number of rows."""
     random_ = random.Random(seed)
     with connection.cursor() as cursor:
         for statement in _SCHEMA.split(";"):
@@ -66,7 +66,7 @@ class Workload:
         )
 
     def run(self, keep_going: Callable[[], bool], per_second: float = 400.0) -> None:
-        """Traffic until told otherwise, at about this many transactions a second."""
+        """Run transactions while `keep_going` returns true, at about `per_second`."""
         actions, weights = zip(*self._actions, strict=True)
         pause_s = 1.0 / per_second
         due = time.monotonic()
@@ -79,7 +79,7 @@ class Workload:
             time.sleep(max(due - time.monotonic(), 0))
 
     def finish(self) -> None:
-        """A last change, by which a reader of the copy knows that it has seen everything."""
+        """Make a last change, by which a reader of the copy knows that it is complete."""
         with self._connection.cursor() as cursor:
             self.changes["updates"] += cursor.execute("UPDATE shop.customers SET email = %s WHERE id = 1", (DONE,))
         self._connection.commit()

@@ -1,4 +1,4 @@
-"""`headrace demo --shop`: the demonstration's database alone, at a port of one's choice, for whoever wants to try the rest by hand."""
+"""`headrace demo --shop`: only the demonstration's database, on a chosen port, for trying Headrace by hand."""
 
 from __future__ import annotations
 
