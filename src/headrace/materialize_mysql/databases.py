@@ -176,8 +176,8 @@ def _status(entry: PipeEntry) -> tuple[str, str, str]:
         return f"on {entry.host}", "", ""
     if not entry.statement:
         return keeper.RUNNING if pipe.is_running else keeper.STOPPED, "", ""
-    told = pipe.status
-    state, reason = str(told.get("state", keeper.STOPPED)), str(told.get("failed", ""))
+    status = pipe.status
+    state, reason = str(status.get("state", keeper.STOPPED)), str(status.get("failed", ""))
     # The keeper's status is valid only while it runs, unless it failed.
     alive = pipe.is_running or state == keeper.FAILED
     return state if alive else keeper.STOPPED, reason if alive else "", str(pipe.log)

@@ -115,7 +115,7 @@ def _check_known(settings: Mapping[str, str]) -> None:
         if name in _UNSUPPORTED:
             raise _refused(name, "has no meaning here", _UNSUPPORTED[name])
         if name in ("database", "cluster"):
-            raise _refused(name, "is said by the statement itself", "write CREATE DATABASE name ON CLUSTER cluster")
+            raise _refused(name, "is given by the statement itself", "write CREATE DATABASE name ON CLUSTER cluster")
         if name not in known or name in ("all_tables", "tables"):
             near = closest_match(name, known)
             raise _refused(name, "is unknown", f"did you mean {near}?" if near else "see docs/clickhouse.md for what is known")

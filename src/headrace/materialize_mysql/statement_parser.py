@@ -263,7 +263,7 @@ def _override(cursor: StatementCursor) -> TableOverride:
         cursor.accept(*clause)
         word = " ".join(clause)
         if word in clauses or (word == "COLUMNS" and (columns or indexes)):
-            cursor.fail(f"{word} stands twice")
+            cursor.fail(f"{word} is repeated")
         if word == "COLUMNS":
             columns, indexes = _columns(cursor)
         else:
@@ -297,7 +297,7 @@ def _columns(cursor: StatementCursor) -> tuple[tuple[ColumnOverride, ...], tuple
     names = [column.name for column in columns]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        cursor.fail(f"the column {twice} stands twice")
+        cursor.fail(f"the column {twice} is repeated")
     return tuple(columns), tuple(indexes)
 
 

@@ -24,7 +24,7 @@ def hold_instance_lock(directory: Path) -> Iterator[None]:
             raise DefiniteError(
                 "another headrace process runs on this state directory",
                 place=str(directory),
-                hint='ask that one (headrace status), stop it, or choose another: state = "DIR" under [headrace]',
+                hint='use that one (headrace status), stop it, or choose another: state = "DIR" under [headrace]',
             ) from None
         yield
 

@@ -43,7 +43,7 @@ _HINT: Final = "write with a client of your own, such as `headrace sql`"
 def run_readonly_query(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]:
     """Return column names and the first rows of the result as JSON types; large numbers and decimals as text."""
     if names_format(sql):
-        raise DefiniteError("the result is shown as a table, whatever the query says", place="FORMAT", hint="leave FORMAT … out")
+        raise DefiniteError("the result is shown as a table, whatever format the query names", place="FORMAT", hint="leave FORMAT … out")
     _check_read_only(sql, embedded=EMBEDDED_CLICKHOUSE.is_address(sink))
     with open_clickhouse_sink(sink) as named:
         target = named.sink.target
@@ -66,7 +66,7 @@ def _check_read_only(sql: str, *, embedded: bool) -> None:
         raise DefiniteError(
             "an embedded ClickHouse would read any file of this machine: the name file, and names with escapes, are not allowed here",
             place="the query",
-            hint="ask with a client of your own, such as `headrace sql`",
+            hint="use a client of your own, such as `headrace sql`",
         )
 
 

@@ -151,17 +151,17 @@ class Supervisor:
             check_resyncable(runner.spec)
         for runner in runners:
             request_resync(StateDirectory(runner.spec.settings.state), tuple(tables))
-            log.info("%s: asked to read again: %s", runner.name, ", ".join(tables))
+            log.info("%s: resync requested: %s", runner.name, ", ".join(tables))
 
     def skip(self, name: str, place: str) -> str:
         runners = self._find_runners(name)
         runner = next((runner for runner in runners if runner.error is not None and runner.error.skippable), runners[0])
         if runner.is_running:
             raise DefiniteError("the pipe does not halt at an event: it runs", place=f"pipe {runner.name}", hint="see its status")
-        told = request_skip(runner.spec.settings.state, place, "the control API")
-        log.warning("%s: %s", runner.name, told)
+        skipped = request_skip(runner.spec.settings.state, place, "the control API")
+        log.warning("%s: %s", runner.name, skipped)
         runner.resume()
-        return told
+        return skipped
 
     def verify(self, name: str, tables: Sequence[str] = ()) -> None:
         runners = self._find_runners(name)
@@ -203,14 +203,14 @@ class Supervisor:
     def _each(self, name: str, do: Callable[[PipeRunner], None], what: str) -> None:
         for runner in self._find_runners(name):
             do(runner)
-            log.info("%s: asked to %s", runner.name, what)
+            log.info("%s: %s requested", runner.name, what)
 
     def _verify(self, runner: PipeRunner, tables: Sequence[str]) -> None:
         """Compare tables and set each result in the status as soon as it is final."""
         began, mine = time.time(), self._verifying[runner.name]
         with use_wait_state(mine):
-            asked = Selection(tuple(tables) or ("*",))
-            todo = {name for name in runner.view.targets() if asked(TableName(*name.split(".", 1)))}
+            selection = Selection(tuple(tables) or ("*",))
+            todo = {name for name in runner.view.targets() if selection(TableName(*name.split(".", 1)))}
             for name in todo:
                 runner.view.set_verify_result(name, VerifyResult(began, "running"))
             try:
