@@ -80,6 +80,9 @@ def _stage(pipe: PipeStatus, now: float) -> Text:
 
 def _tables(status: ServiceStatus, now: float) -> Table:
     table = Table("pipe", "table", "target", *(_right(name) for name in ("rows", "changes", "last change")), "snapshot", "verified")
+    shows_not_written = any(_not_written(one) for pipe in status.pipes for one in pipe.tables)
+    if shows_not_written:
+        table.add_column("not written")
     for pipe in status.pipes:
         for one in pipe.tables:
             table.add_row(
@@ -91,8 +94,15 @@ def _tables(status: ServiceStatus, now: float) -> Table:
                 f"{duration(now - one.last_change)} ago" if one.last_change else _UNKNOWN,
                 _copied(one),
                 _verified(one, now),
+                *([_not_written(one) or _UNKNOWN] if shows_not_written else ()),
             )
     return table
+
+
+def _not_written(table: TableStatus) -> str:
+    """Name the changes and rows of a table that are not in the target."""
+    counts = ((table.skipped, "skipped"), (table.dead_letters, "refused"), (table.late_rows, "late"), (table.filtered, "filtered"))
+    return ", ".join(f"{count:,} {word}" for count, word in counts if count)
 
 
 def _copied(table: TableStatus) -> str:
@@ -124,6 +134,22 @@ def _remarks(status: ServiceStatus, now: float) -> Iterator[Text]:
                 (f"{escape_text(pipe.name)}: ", "yellow"), f"{pipe.dead_letters:,} rows were refused and wait in headrace.errors"
             )
             yield Text("  remedy: headrace retry SINK --list shows them, headrace retry SINK writes them again")
+        if pipe.skipped:
+            yield Text.assemble(
+                (f"{escape_text(pipe.name)}: ", "yellow"),
+                f"{pipe.skipped:,} events were left out by headrace skip, in total; skips.jsonl in the state directory lists them",
+            )
+        if pipe.unreadable:
+            yield Text.assemble(
+                (f"{escape_text(pipe.name)}: ", "yellow"),
+                f"{pipe.unreadable:,} records could not be read, in total; they are in headrace.errors (state unreadable) or in the "
+                "dead-letter topic",
+            )
+        if pipe.filtered:
+            yield Text(
+                f"{escape_text(pipe.name)}: {pipe.filtered:,} changes or snapshot rows were excluded by filters, since the process began; "
+                "headrace verify counts the rows"
+            )
         if pipe.late_rows:
             name, first = escape_text(pipe.name), f", the first at {escape_text(pipe.late_place)}" if pipe.late_place else ""
             yield Text.assemble((f"{name}: ", "yellow"), f"{pipe.late_rows:,} log rows arrived too late to be read{first}")

@@ -37,6 +37,12 @@ PIPE_METRICS: Final[tuple[tuple[str, str, Callable[[PipeStatus], float | None]],
     ("headrace_pipe_skipped_events", "Events that were left out by `headrace skip`, ever.", lambda p: p.skipped),
     ("headrace_pipe_dead_letters", "Rows that wait in headrace.errors.", lambda p: p.dead_letters),
     ("headrace_pipe_late_rows", "Rows of the source's log that arrived too late to be read.", lambda p: p.late_rows),
+    (
+        "headrace_pipe_unreadable_records",
+        "Records that could not be read and are in headrace.errors or in the dead-letter topic, in total.",
+        lambda p: p.unreadable,
+    ),
+    ("headrace_pipe_filtered_rows_total", "Changes and snapshot rows that filters excluded.", lambda p: p.filtered),
     ("headrace_pipe_relay_bytes", "Bytes of the source's log on local disk.", lambda p: p.relay_bytes),
     ("headrace_pipe_waiting_seconds", "For how long the pipe has waited for a peer; 0 if it does not.", lambda p: p.waiting_s),
     ("headrace_pipe_snapshot_remaining_seconds", "How long the snapshot will still take, by its pace so far.", lambda p: p.eta_s),
@@ -66,6 +72,9 @@ TABLE_METRICS: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]
         "1 if the table's rows are all there, 0 while they are being copied.",
         lambda t: t.complete,
     ),
+    ("headrace_table_skipped_events", "Events of the table that were left out by `headrace skip`, ever.", lambda t: t.skipped),
+    ("headrace_table_dead_letters", "Rows of the table that wait in headrace.errors.", lambda t: t.dead_letters),
+    ("headrace_table_filtered_rows_total", "Changes and snapshot rows that the table's filter excluded.", lambda t: t.filtered),
     (
         "headrace_table_verify_timestamp_seconds",
         "When the table was compared with its source last.",
@@ -75,6 +84,11 @@ TABLE_METRICS: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]
         "headrace_table_verify_differences",
         "Rows that differed in that comparison; absent if it could not decide.",
         lambda t: t.verify.differences if t.verify and t.verify.verdict in ("equal", "different") else None,
+    ),
+    (
+        "headrace_table_verify_excluded_rows",
+        "Source rows that the table's filter excluded in that comparison; absent if it could not decide.",
+        lambda t: t.verify.excluded if t.verify and t.verify.verdict in ("equal", "different") else None,
     ),
 )
 """Name, description and value; counters end with `_total`, all others are gauges."""

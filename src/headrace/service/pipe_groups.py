@@ -54,6 +54,8 @@ def merge_status(name: str, parts: Sequence[PipeStatus]) -> PipeStatus:
         schema_changes=tuple(changed[:20]),
         late_rows=sum(part.late_rows for part in parts),
         late_place=next((part.late_place for part in parts if part.late_place), ""),
+        unreadable=sum(part.unreadable for part in parts),
+        filtered=sum(part.filtered for part in parts),
     )
 
 

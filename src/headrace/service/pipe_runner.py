@@ -28,7 +28,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.pipes.lifecycle.base import Pipe
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.spec import BuiltPipe, PipeSpec
-from headrace.pipes.state.event_skips import skipped_events
+from headrace.pipes.state.event_skips import skipped_by_table
 from headrace.pipes.state.json_file import replace_json
 from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.interface import Runtime
@@ -104,7 +104,8 @@ class PipeRunner:
         """Whether nothing is left to do; whether the current run was requested to stop."""
         self._forced_error: HeadraceError | None = None
         self._thread: threading.Thread | None = None
-        self.dead_letters = self.skipped = self.relay_bytes = 0
+        self.dead_letters = self.unreadable = self.skipped = self.relay_bytes = 0
+        """`unreadable`: records in `headrace.errors`; the collector counts those in a dead-letter topic."""
         if enabled and (spec.settings.state / _PAUSE_FILE).exists():
             self._requested, self._stage = RequestedState.PAUSE, PipeStage.PAUSED
 
@@ -229,6 +230,8 @@ class PipeRunner:
             figures.schema_changes,
             figures.late_rows,
             figures.late_place,
+            self.unreadable + figures.unreadable,
+            figures.filtered,
         )
 
     def _seen_since(self, stage: PipeStage) -> float:
@@ -239,7 +242,9 @@ class PipeRunner:
 
     def sample(self) -> None:
         """Add a sample to the history."""
-        self.skipped = skipped_events(self.spec.settings.state)
+        skipped = skipped_by_table(self.spec.settings.state)
+        self.skipped = skipped.total()
+        self.view.set_skipped(skipped)
         status = self.status()
         self.history.add(MetricSample(time.time(), status.rate, status.lag_s, status.lag_bytes))
 

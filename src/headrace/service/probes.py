@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -30,7 +31,7 @@ from headrace.service.pipe_runner import PipeRunner
 from headrace.service.status import PipeStage, SchemaChangeStatus
 from headrace.sinks.clickhouse.bookkeeping.ledger import LEDGER
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
-from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS, WAITING
+from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS, UNREADABLE, WAITING
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.registry import has_table_store
@@ -199,13 +200,24 @@ class SinkProbe:
             )
 
     def _count_dead_letters(self, sink: ClickHouseSink, own: OwnTables) -> None:
-        found: dict[str, int] = {}
+        """Count waiting rows by table, and unreadable records."""
+        waiting: dict[str, dict[str, int]] = defaultdict(dict)
+        unreadable: Counter[str] = Counter()
         if own.exists(ERRORS):
             final = " FINAL" if ERRORS.replacing else ""
-            counted = f"SELECT pipe, count() FROM {ERRORS.qualified}{final} WHERE state = {quote_text(WAITING)} GROUP BY pipe"
-            found = {pipe: int(count) for pipe, count in sink.reader().query(counted)[1]}
+            states = f"{quote_text(WAITING)}, {quote_text(UNREADABLE)}"
+            counted = (
+                f"SELECT pipe, table, state, count() FROM {ERRORS.qualified}{final} WHERE state IN ({states}) GROUP BY pipe, table, state"
+            )
+            for pipe, table, state, count in sink.reader().query(counted)[1]:
+                if state == WAITING:
+                    waiting[pipe][table] = int(count)
+                else:
+                    unreadable[pipe] += int(count)
         for runner in self._runners:
-            runner.dead_letters = found.get(runner.name, 0)
+            counts = waiting[runner.name]
+            runner.dead_letters, runner.unreadable = sum(counts.values()), unreadable[runner.name]
+            runner.view.set_dead_letters(counts)
 
     def _count_rows(self, sink: ClickHouseSink) -> None:
         due = [one for runner in self._runners for one in self._due(runner)][:_MAX_TABLES_PER_RUN]

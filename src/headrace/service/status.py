@@ -74,6 +74,14 @@ class TableStatus:
     estimate: int | None = None
     """Rows that the snapshot will copy, by the source's estimate."""
     complete: bool = True
+    skipped: int = 0
+    """Events that were ever skipped with `skip`."""
+    dead_letters: int = 0
+    """Rows that wait in `headrace.errors`."""
+    filtered: int = 0
+    """Changes and snapshot rows that the table's filter excluded, since the process began."""
+    late_rows: int = 0
+    """Rows of the source's log that arrived too late to be read."""
     verify: VerifyResult | None = None
 
 
@@ -133,6 +141,10 @@ class PipeStatus:
     """Rows of the source's log that arrived too late to be read."""
     late_place: str = ""
     """The position of the first of them."""
+    unreadable: int = 0
+    """Records that could not be read and are in `headrace.errors` or in the dead-letter topic, in total."""
+    filtered: int = 0
+    """Changes and snapshot rows that filters excluded, since the process began."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

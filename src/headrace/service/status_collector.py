@@ -49,6 +49,9 @@ class PipeProgress:
     schema_changes: tuple[SchemaChangeStatus, ...]
     late_rows: int
     late_place: str
+    unreadable: int
+    """Records in the dead-letter topic."""
+    filtered: int
 
 
 @dataclass(slots=True)
@@ -62,6 +65,8 @@ class _State:
     following: bool = False
     late_rows: int = 0
     late_place: str = ""
+    unreadable: int = 0
+    filtered: int = 0
 
 
 class StatusCollector(ProgressView):
@@ -94,9 +99,21 @@ class StatusCollector(ProgressView):
         with self._lock:
             self._state.schema_changes.appendleft(SchemaChangeStatus(time.time(), table, statement, outcome))
 
-    def late_rows(self, rows: int, place: str) -> None:
+    def late_rows(self, rows: Mapping[str, int], place: str) -> None:
         with self._lock:
-            self._state.late_rows, self._state.late_place = rows, place
+            self._state.late_rows, self._state.late_place = sum(rows.values()), place
+            for table in self._changed_tables(rows, "late_rows"):
+                self._state.tables[table.name] = replace(table, late_rows=rows.get(table.name, 0))
+
+    def unreadable(self, records: int) -> None:
+        self._state.unreadable = records
+
+    def filtered(self, rows: Mapping[str, int]) -> None:
+        with self._lock:
+            self._state.filtered += sum(rows.values())
+            for name, count in rows.items():
+                known = self._table(name)
+                self._state.tables[name] = replace(known, filtered=known.filtered + count)
 
     def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:
         self._lines.snapshot_begins(estimates, done)
@@ -166,6 +183,18 @@ class StatusCollector(ProgressView):
                 if name in self._state.tables:
                     self._state.tables[name] = replace(self._state.tables[name], rows=count)
 
+    def set_skipped(self, counts: Mapping[str, int]) -> None:
+        """Set the number of skipped events, by the source's table names."""
+        with self._lock:
+            for table in self._changed_tables(counts, "skipped"):
+                self._state.tables[table.name] = replace(table, skipped=counts.get(table.name, 0))
+
+    def set_dead_letters(self, counts: Mapping[str, int]) -> None:
+        """Set the number of waiting dead letters, by the source's table names."""
+        with self._lock:
+            for table in self._changed_tables(counts, "dead_letters"):
+                self._state.tables[table.name] = replace(table, dead_letters=counts.get(table.name, 0))
+
     def set_verify_result(self, table: str, result: VerifyResult | None) -> None:
         with self._lock:
             self._state.tables[table] = replace(self._table(table), verify=result)
@@ -194,6 +223,8 @@ class StatusCollector(ProgressView):
                 tuple(told.schema_changes),
                 told.late_rows,
                 told.late_place,
+                told.unreadable,
+                told.filtered,
             )
 
     def lag_s(self) -> float | None:
@@ -209,6 +240,10 @@ class StatusCollector(ProgressView):
         """Return the table names in the sink, by their names in the source."""
         with self._lock:
             return {table.name: table.target for table in self._state.tables.values()}
+
+    def _changed_tables(self, counts: Mapping[str, int], field_name: str) -> list[TableStatus]:
+        """Return the tables whose value of a field differs from `counts`, in which a missing table means 0."""
+        return [table for table in self._state.tables.values() if getattr(table, field_name) != counts.get(table.name, 0)]
 
     def _table(self, name: str) -> TableStatus:
         return self._state.tables.get(name) or TableStatus(name)

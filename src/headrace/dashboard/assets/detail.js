@@ -134,10 +134,12 @@ export class Detail {
       "fig-retries": show.count(pipe.retries),
       "fig-dead": show.count(pipe.dead_letters),
       "fig-skipped": show.count(pipe.skipped),
+      "fig-unreadable": show.count(pipe.unreadable),
+      "fig-filtered": show.short(pipe.filtered),
     };
     for (const [id, text] of Object.entries(figures)) setText(document.getElementById(id), text);
     setProp(document.getElementById("fig-changes"), "title", show.count(pipe.changes));
-    for (const [id, bad] of [["tile-errors", pipe.stage === "failed"], ["tile-dead", pipe.dead_letters > 0], ["tile-skipped", pipe.skipped > 0]]) {
+    for (const [id, bad] of [["tile-errors", pipe.stage === "failed"], ["tile-dead", pipe.dead_letters > 0], ["tile-skipped", pipe.skipped > 0], ["tile-unreadable", pipe.unreadable > 0]]) {
       document.getElementById(id).classList.toggle("warn", Boolean(bad));
     }
     setProp(document.getElementById("tile-dead"), "disabled", !pipe.dead_letters);

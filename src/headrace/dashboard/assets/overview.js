@@ -86,7 +86,7 @@ function updateLine(node, { pipe, samples, now, selected }) {
   parts.lag.classList.toggle("warn", late(pipe));
   setText(parts.bytes, behind(pipe));
   setText(parts.changes, show.short(pipe.changes));
-  const troubles = [pipe.dead_letters && `${show.short(pipe.dead_letters)} dead`, pipe.skipped && `${show.short(pipe.skipped)} skipped`, pipe.late_rows && `${show.short(pipe.late_rows)} late`, pipe.errors && show.plural(pipe.errors, "error")];
+  const troubles = [pipe.dead_letters && `${show.short(pipe.dead_letters)} dead`, pipe.skipped && `${show.short(pipe.skipped)} skipped`, pipe.unreadable && `${show.short(pipe.unreadable)} unreadable`, pipe.late_rows && `${show.short(pipe.late_rows)} late`, pipe.errors && show.plural(pipe.errors, "error")];
   setText(parts.troubles, troubles.filter(Boolean).join(" · ") || "–");
   setAttr(link, "href", address(pipe.name));
   setAttr(link, "aria-current", selected ? "page" : null);

@@ -25,7 +25,7 @@ from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import retrying
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables, format_timestamp
-from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
+from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS, UNREADABLE
 from headrace.sinks.clickhouse.dead_letters.skipped_events import SKIPPED
 from headrace.sinks.kafka.messages.errors import failure
 from headrace.sources.debezium.events.options import DebeziumOptions, MalformedPolicy
@@ -34,8 +34,6 @@ from headrace.sources.debezium.offset_range_reader import OffsetRange, read_offs
 
 log = logging.getLogger("headrace")
 
-UNREADABLE: Final = "unreadable"
-"""The state of a record in `headrace.errors`: not a row that `headrace retry` could write."""
 HEADERS: Final = "headrace.error."
 _PLACE: Final = re.compile(r"(?P<topic>.+)\[(?P<partition>\d+)\]@(?P<offset>\d+)")
 _FLUSH_S: Final = 30.0
@@ -59,8 +57,11 @@ def handle_bad_records(
     address: KafkaAddress,
     pipe: str,
     skips: EventSkips | None = None,
-) -> None:
-    """Handle bad records as configured; afterwards none of them is lost. Skipped ones are stored, too."""
+) -> int:
+    """Handle bad records as configured; afterwards none of them is lost. Skipped ones are stored, too.
+
+    Return how many records were sent to the dead-letter topic. Those in `headrace.errors` can be counted there.
+    """
     asked = [one for one in found if skips is not None and place_of(one) in skips.pending]
     refused = [one for one in found if one not in asked]
     if skips is not None and asked:
@@ -68,7 +69,7 @@ def handle_bad_records(
             retrying(functools.partial(_post, some, own, pipe, SKIPPED))
         skips.record_skipped({"place": place_of(one), "table": one.topic, "content": one.reason} for one in asked)
     if not refused:
-        return
+        return 0
     if choices.on_malformed is MalformedPolicy.HALT:
         raise _halted(refused)
     for some in _pieces(refused, address):
@@ -79,6 +80,7 @@ def handle_bad_records(
     where = "headrace.errors" if choices.on_malformed is MalformedPolicy.DEAD_LETTER else f"the topic {choices.dead_letter_topic}"
     first = refused[0]
     log.warning("%d records cannot be read and are in %s; the first: %s: %s", len(refused), where, place_of(first), first.reason)
+    return len(refused) if choices.on_malformed is MalformedPolicy.TOPIC else 0
 
 
 def _pieces(refused: Sequence[RejectedRecord], address: KafkaAddress) -> Iterator[list[RejectedRecord]]:

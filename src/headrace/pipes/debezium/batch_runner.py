@@ -102,6 +102,7 @@ class RecordBatchRunner:
         self._skips = EventSkips(directory.path)
         self.backlog = TopicBacklog(self.address, self.topics.pattern, lambda: self.begun)
         self.reporter.backlog = self.backlog.pending
+        self.context.view.unreadable(self.notes.sent)
 
     @property
     def begun(self) -> KafkaPosition:
@@ -131,7 +132,7 @@ class RecordBatchRunner:
         self._check_topics()
         reports = self._read(over, self.notes.tails_for(number))
         own = self.context.targets.sink.own_tables()
-        handle_bad_records(
+        sent = handle_bad_records(
             read_refused_records(reports), self.topics.choices, own, self.address, self.context.settings.pipe_name, self._skips
         )
         reached = KafkaPosition.from_json(offset_of(self.context.directory.checkpoint, number))
@@ -143,7 +144,8 @@ class RecordBatchRunner:
             self.notes.note_emptied(emptied)
         self.evolution.truncate(emptied)
         self._handle_snapshots(read_snapshots(reports), reached)
-        self.notes.note_batch(number, read_tails(reports))
+        self.notes.note_batch(number, read_tails(reports), sent)
+        self.context.view.unreadable(self.notes.sent)
         self.reached = reached
         self._tell(reports)
         self.done += 1

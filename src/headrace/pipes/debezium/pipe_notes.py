@@ -40,6 +40,10 @@ class DebeziumPipeNotes:
     """The snapshot that tables without a key show, by topic."""
     filled: dict[TableName, set[str]] = field(default_factory=dict)
     """The topics that brought changes of each table."""
+    sent_before: int = 0
+    """How many unreadable records batches before `batch` sent to the dead-letter topic."""
+    sent: int = 0
+    """How many all batches sent."""
 
     @classmethod
     def load(cls, directory: StateDirectory) -> DebeziumPipeNotes:
@@ -53,7 +57,8 @@ class DebeziumPipeNotes:
             filled = {TableName(database, table): set(topics) for database, table, topics in raw.get("filled", ())}
             tails = _read_tails(raw["before"]), _read_tails(raw["after"])
             by_topic = {(one.table, one.topic): one for one in snapshots}
-            return cls(directory, orders, raw["topics"], raw["batch"], *tails, emptied, by_topic, filled)
+            sent = raw.get("sent_before", 0), raw.get("sent", 0)
+            return cls(directory, orders, raw["topics"], raw["batch"], *tails, emptied, by_topic, filled, *sent)
         except MISSHAPEN as error:
             raise damaged(error, str(directory.path / FILE)) from error
 
@@ -69,12 +74,13 @@ class DebeziumPipeNotes:
             self.save()
         return bool(fresh)
 
-    def note_batch(self, batch: int, tails: Tails) -> None:
-        """Save the tails of a batch that is in the sink."""
-        before = dict(self.tails_for(batch))
-        after = {**before, **tails}
-        if batch != self.batch or after != self.after:
+    def note_batch(self, batch: int, tails: Tails, sent: int = 0) -> None:
+        """Save the tails of a batch in the sink, and how many records it sent to the dead-letter topic; a repetition counts once."""
+        before, sent_before = dict(self.tails_for(batch)), self.sent_before if batch <= self.batch else self.sent
+        after, sent_after = {**before, **tails}, sent_before + sent
+        if batch != self.batch or after != self.after or sent_after != self.sent:
             self.batch, self.before, self.after = batch, before, after
+            self.sent_before, self.sent = sent_before, sent_after
             self.save()
 
     def note_topics(self, ids: Mapping[str, str]) -> None:
@@ -112,6 +118,8 @@ class DebeziumPipeNotes:
             "after": _tails(self.after),
             "emptied": [[name.database, name.table, version] for name, version in sorted(self.emptied.items())],
             "snapshots": [one.to_json() for _, one in sorted(self.snapshots.items())],
+            "sent_before": self.sent_before,
+            "sent": self.sent,
             "filled": [[name.database, name.table, sorted(topics)] for name, topics in sorted(self.filled.items())],
         }
         self.directory.replace(FILE, content)

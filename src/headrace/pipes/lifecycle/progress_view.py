@@ -53,8 +53,16 @@ class ProgressView(Protocol):
         """A statement changed a table of the source, with this outcome in the sink."""
         return
 
-    def late_rows(self, rows: int, place: str) -> None:  # noqa: ARG002
-        """The number of log rows that arrived too late to be read, and the position of the first."""
+    def late_rows(self, rows: Mapping[str, int], place: str) -> None:  # noqa: ARG002
+        """The number of log rows of each table that arrived too late to be read, and the position of the first."""
+        return
+
+    def unreadable(self, records: int) -> None:  # noqa: ARG002
+        """The number of unreadable records that the pipe has sent to its dead-letter topic, in all runs."""
+        return
+
+    def filtered(self, rows: Mapping[str, int]) -> None:  # noqa: ARG002
+        """How many more changes or snapshot rows of each table its filter has excluded."""
         return
 
     def snapshot_begins(self, estimates: Mapping[str, int], done: Mapping[str, int]) -> None:

@@ -155,7 +155,7 @@ class LateRowWatch:
 
     def _tell(self) -> None:
         waiting = [place for note in self.notes.tables.values() for place, (rows, _) in note.late.places.items() if rows]
-        self.view.late_rows(sum(note.late.rows for note in self.notes.tables.values()), min(waiting, key=_micros, default=""))
+        self.view.late_rows({str(name): note.late.rows for name, note in self.notes.tables.items()}, min(waiting, key=_micros, default=""))
 
 
 def _micros(place: str) -> int:

@@ -11,6 +11,7 @@ import getpass
 import logging
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,9 +77,14 @@ def request_skip(directory: Path, place: str = "", who: str = "") -> str:
     return f"{event} is left out: {halted['message']}"
 
 
+def skipped_by_table(directory: Path) -> Counter[str]:
+    """Return the number of events skipped so far, by table (of a statement: its database; of a record: its topic)."""
+    return Counter({line["place"]: str(line.get("table", "")) for line in _lines(directory) if line["what"] == SKIPPED}.values())
+
+
 def skipped_events(directory: Path) -> int:
     """The number of events skipped so far."""
-    return len({line["place"] for line in _lines(directory) if line["what"] == SKIPPED})
+    return skipped_by_table(directory).total()
 
 
 class EventSkips:

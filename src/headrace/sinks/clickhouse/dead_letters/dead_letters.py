@@ -26,6 +26,8 @@ from headrace.sinks.clickhouse.types.row_json import row_to_json
 
 _MOMENT: Final = "DateTime64(6, 'UTC')"
 WAITING, DONE, SUPERSEDED = "waiting", "done", "superseded"
+UNREADABLE: Final = "unreadable"
+"""The state of a record that cannot be read: it is not a row that `headrace retry` could write."""
 ERRORS = OwnTable(
     "errors",
     (
