@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ class Place:
         assert connector.open is not None
         return connector.open(self.request(directory))
 
-    def open_log(self, name: str, directory: Path) -> AbstractContextManager[NamedSink[LogSink]]:
+    def open_log(self, name: str, directory: Path, *, row_images: bool = False) -> AbstractContextManager[NamedSink[LogSink]]:
         connector = connector_of(name)
         assert connector.open_log is not None
-        return connector.open_log(self.request(directory))
+        return connector.open_log(replace(self.request(directory), row_images=row_images))

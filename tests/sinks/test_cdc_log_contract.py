@@ -18,10 +18,13 @@ import pytest
 
 from headrace.cql.blocks import LogBlock
 from headrace.cql.language.ddl import CqlCatalog
+from headrace.cql.log import Operation
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.postimages.sink import PostimageSink
+from headrace.sinks.clickhouse.postimages.tables import qualified
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.cql.options import ReplayOptions
 from headrace.sinks.kafka.messages.options import KafkaOptions
@@ -34,6 +37,8 @@ from testkit.servers.broker import PrivateBroker
 from testkit.servers.cassandra import GivenCluster, PrivateCassandra
 
 CDC_LOGS = ("clickhouse", "embedded_clickhouse", "kafka", "cql", "stdout")
+CASES = (*CDC_LOGS, "row_images")
+"""ClickHouse has a second sink, which stores postimages."""
 
 
 def test_every_registered_log_sink_has_a_case() -> None:
@@ -48,6 +53,8 @@ class Logged:
     keyspace: str
     rows: Callable[[CqlTable], list[dict[str, Any]]] | None
     messages: Callable[[CqlTable], set[str]] | None = None
+    images: bool = False
+    """Whether the log needs a postimage of each change."""
 
 
 def _cells(place: Place, name: str, directory: Path) -> Iterator[Logged]:
@@ -66,6 +73,21 @@ def clickhouse_log(clickhouse_place: Place, tmp_path: Path) -> Iterator[Logged]:
 @pytest.fixture
 def embedded_clickhouse_log(embedded_clickhouse_place: Place, tmp_path: Path) -> Iterator[Logged]:
     yield from _cells(embedded_clickhouse_place, "embedded_clickhouse", tmp_path)
+
+
+@pytest.fixture
+def row_images_log(embedded_clickhouse_place: Place, tmp_path: Path) -> Iterator[Logged]:
+    with embedded_clickhouse_place.open_log("embedded_clickhouse", tmp_path, row_images=True) as named:
+        sink = named.sink
+        assert isinstance(sink, PostimageSink)
+
+        def rows(table: CqlTable) -> list[dict[str, Any]]:
+            names = [column.name for column in table.columns]
+            found = sink.sink.reader().query(f"SELECT {', '.join(names)} FROM {qualified(table, sink.sink.scope)} FINAL")[1]
+            return [dict(zip(names, row, strict=True)) for row in found]
+
+        yield Logged(sink, "contract", rows, images=True)
+        disconnect(sink.sink.target)
 
 
 @pytest.fixture
@@ -102,14 +124,14 @@ def stdout_log(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> It
         yield Logged(named.sink, "contract", None, messages)
 
 
-@pytest.fixture(params=CDC_LOGS)
+@pytest.fixture(params=CASES)
 def logged(request: pytest.FixtureRequest) -> Logged:
     found: Logged = request.getfixturevalue(f"{request.param}_log")
     return found
 
 
-def log_of(table: CqlTable) -> list[LogBlock]:
-    """Two rows: one is inserted and updated, one is inserted and deleted."""
+def log_of(table: CqlTable, *, images: bool) -> list[LogBlock]:
+    """Two rows: one is inserted and updated, one is inserted and deleted. `images`: changes come with their postimages."""
     update, insert, delete, start = 1, 2, 3, 1_700_000_000_000_000
     entries: list[dict[str, Any]] = [
         {"op": insert, "at": start, "p": 1, "c": 1, "v": "old"},
@@ -117,13 +139,14 @@ def log_of(table: CqlTable) -> list[LogBlock]:
         {"op": update, "at": start + 10, "p": 1, "c": 1, "v": "new"},
         {"op": delete, "at": start + 20, "p": 1, "c": 2},
     ]
-    return [log_block(table, [entry]) for entry in entries]
+    shown = Operation.POSTIMAGE.value
+    return [log_block(table, [entry, {**entry, "op": shown}] if images and "v" in entry else [entry]) for entry in entries]
 
 
 def test_repeated_and_reordered_log_rows_leave_the_same_data(logged: Logged) -> None:
     definition = f"CREATE TABLE t_{secrets.token_hex(6)} (p int, c int, v text, PRIMARY KEY (p, c))"
     [table] = CqlCatalog(logged.keyspace).apply_all(definition).tables.values()
-    blocks = log_of(table)
+    blocks = log_of(table, images=logged.images)
     logged.sink.prepare([table])
     logged.sink.prepare([table])
     writer = pickle.loads(pickle.dumps(logged.sink)).for_replay().writer()
@@ -139,13 +162,13 @@ def test_repeated_and_reordered_log_rows_leave_the_same_data(logged: Logged) -> 
 
 def test_a_log_sink_without_a_table_store_keeps_its_rows(logged: Logged) -> None:
     store = logged.sink.table_store()
-    assert (store is None) == (not isinstance(logged.sink, CellSink))
+    assert (store is None) == (not isinstance(logged.sink, CellSink | PostimageSink))
     if store is not None and logged.rows is not None:
         definition = f"CREATE TABLE t_{secrets.token_hex(6)} (p int, c int, v text, PRIMARY KEY (p, c))"
         [table] = CqlCatalog(logged.keyspace).apply_all(definition).tables.values()
         logged.sink.prepare([table])
         writer = logged.sink.writer()
-        for one in log_of(table):
+        for one in log_of(table, images=logged.images):
             writer.write(one)
         writer.close()
         for _ in range(2):
