@@ -17,7 +17,7 @@ from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
 
 def runner(task: Any = None, **context: Any) -> SnapshotRunner:
     unused: Any = None
-    return SnapshotRunner(unused, cast(Any, SimpleNamespace(**context)), unused, task)
+    return SnapshotRunner(unused, cast(Any, SimpleNamespace(**context)), unused, task, unused)
 
 
 def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> None:

@@ -119,8 +119,12 @@ class TableStore(Protocol):
     def newest_version(self, schema: TableSchema) -> int | None:
         """Return the highest version of a row in the target; None if there is no row, or rows have no version."""
 
-    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
-        """Delete what an interrupted snapshot left, all of whose rows have versions from `since` on."""
+    def discard_partial_snapshot(self, schema: TableSchema, since: int, attempted_from: int = 0, written: int = 0) -> None:
+        """Delete what an interrupted snapshot left, all of whose rows have versions from `since` on.
+
+        The stream may have written changes of the table since then. Rows below `attempted_from` are such changes, and all changes that the
+        stream has written are below `written`.
+        """
 
     def target_names(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, str]:
         """Return the targets as the sink's readers name them."""

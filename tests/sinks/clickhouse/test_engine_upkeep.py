@@ -256,6 +256,7 @@ def test_rows_that_are_there_must_be_older_than_the_log(target: ClickHouseTarget
         ),
         snapshots=nothing,
         task=nothing,
+        written=nothing,
     )
     position = BinlogPosition("binlog.000002", 500, "")
     table = TableState(KEYED, position.to_json())

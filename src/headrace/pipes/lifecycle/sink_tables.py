@@ -103,13 +103,13 @@ class SinkTables:
             )
         return newest
 
-    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
+    def discard_partial_snapshot(self, schema: TableSchema, since: int, attempted_from: int = 0, written: int = 0) -> None:
         """Delete what an interrupted snapshot left. In an append-only sink it stays, and the sink gets notice of the restart."""
         store = self.sink.table_store()
         if store is None:
             self.sink.snapshot_restarted(schema, since)
         else:
-            store.discard_partial_snapshot(schema, since)
+            store.discard_partial_snapshot(schema, since, attempted_from, written)
 
     def commit_batch(self, batch: BatchCommit) -> None:
         """Commit a batch, or a part of a snapshot, of which all blocks were written."""

@@ -95,7 +95,7 @@ class MySQLPipe(SchemaFollowingPipe):
         reporter = ProgressReporter(self._targets, settings.pipe_name, str(self._address), lambda: snapshots.incomplete, directory.seal)
         skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
         stream = StreamRunner(self._address, context, follower, reporter, skips)
-        snapshot_runner = SnapshotRunner(self._address, context, snapshots, stream.snapshot_task)
+        snapshot_runner = SnapshotRunner(self._address, context, snapshots, stream.snapshot_task, lambda: stream.written)
         resyncs = ResyncRunner(stream, snapshot_runner)
         purger = TombstonePurger(
             self._targets,

@@ -73,6 +73,8 @@ class SnapshotRunner:
     snapshots: TableSnapshots
     task: Callable[[Set[TableName]], Task]
     """Returns a task that reads these tables."""
+    written: Callable[[], BinlogPosition]
+    """Returns the position up to which the stream may have written."""
 
     def plan(self, connection: Connection[Any]) -> None:
         """Plan the snapshots that are not planned yet, and create or complete the target tables."""
@@ -323,9 +325,14 @@ class SnapshotRunner:
                 continue
             if len(planned) > 1 and self.context.settings.snapshot is not SnapshotMode.CONSISTENT:
                 planned = [replace(planned[0], where="", estimate=sum(chunk.estimate for chunk in planned))]
-            since = BinlogPosition.from_json(table.captured_at).version
-            retrying(functools.partial(self.context.targets.discard_partial_snapshot, self.context.sink_schema(table.schema), since))
-            self.snapshots.log.restart(name, [chunk.to_json() for chunk in planned])
+            since, written = BinlogPosition.from_json(table.captured_at).version, self.written().version
+            snapshot = self.snapshots.log.tables[str(name)]
+            # A later attempt may find changes that the stream wrote after the first one.
+            first = snapshot.attempted_from if snapshot.restarts else max(since, written)
+            attempted_from = since if first is None else first
+            schema = self.context.sink_schema(table.schema)
+            retrying(functools.partial(self.context.targets.discard_partial_snapshot, schema, since, attempted_from, written))
+            self.snapshots.log.restart(name, [chunk.to_json() for chunk in planned], attempted_from)
             again += planned
         return again
 

@@ -389,6 +389,8 @@ class TableSnapshot:
     """The log's end after each finished chunk was read."""
     restarts: int = 0
     """How often the snapshot was started again; the first start of an exact snapshot counts."""
+    attempted_from: int | None = None
+    """The version at which the rows of an exact snapshot begin: the stream wrote lower ones before the first attempt."""
 
     @property
     def pending(self) -> list[dict[str, Any]]:
@@ -426,10 +428,11 @@ class SnapshotLog:
         """Start a table's snapshot; it replaces an earlier one."""
         self._append({"table": str(table), "snapshot": number, "chunks": chunks, "sweep": sweep})
 
-    def restart(self, table: TableName, chunks: list[dict[str, Any]]) -> None:
+    def restart(self, table: TableName, chunks: list[dict[str, Any]], attempted_from: int) -> None:
         """Start the table's snapshot again with these chunks: rows read so far belong to another point in time."""
         found = self.tables[str(table)]
-        self.plan(table, found.number, chunks, found.sweep)
+        entry = {"table": str(table), "snapshot": found.number, "chunks": chunks, "sweep": found.sweep}
+        self._append({**entry, "attempted_from": attempted_from})
 
     def finish(self, table: TableName, chunk: int, rows: int, read_at: dict[str, Any] | None = None) -> None:
         """Record that a chunk's rows are in the sink; `read_at`: the log's end after they were read."""
@@ -451,7 +454,10 @@ class SnapshotLog:
         if "chunks" in entry:
             before = self.tables.get(table)
             restarts = before.restarts + 1 if before is not None and before.number == entry["snapshot"] else 0
-            self.tables[table] = TableSnapshot(entry["snapshot"], entry["chunks"], entry["sweep"], restarts=restarts)
+            attempted_from = entry.get("attempted_from")
+            self.tables[table] = TableSnapshot(
+                entry["snapshot"], entry["chunks"], entry["sweep"], restarts=restarts, attempted_from=attempted_from
+            )
         elif "done" in entry:
             self.tables[table].done.add(entry["done"])
             if entry.get("at") is not None:

@@ -38,8 +38,8 @@ class ClickHouseTableStore:
     def newest_version(self, schema: TableSchema) -> int | None:
         return newest_version(self.scope, self._table(schema))
 
-    def discard_partial_snapshot(self, schema: TableSchema, since: int) -> None:
-        discard_partial_snapshot(self.scope, self._table(schema), since)
+    def discard_partial_snapshot(self, schema: TableSchema, since: int, attempted_from: int = 0, written: int = 0) -> None:
+        discard_partial_snapshot(self.scope, self._table(schema), since, attempted_from, written)
         # Dead letters of the interrupted snapshot have versions from `since` on, and all waiting rows are read again.
         self._supersede(schema, None)
 

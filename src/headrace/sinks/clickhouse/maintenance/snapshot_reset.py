@@ -1,8 +1,9 @@
 """Prepares tables that count duplicates for a snapshot.
 
 Rows of an interrupted snapshot would be counted twice, so they are removed before the next attempt. A collapsing table is truncated,
-because all of its rows are read again. A history loses only the rows of the interrupted attempt. Engines that merge by version need
-nothing.
+because all of its rows are read again. A history loses only the rows of the interrupted attempt: they are recognised by their operation,
+or, in a table without that column, by versions above all changes that the stream wrote before the attempt. Engines that merge by version
+need nothing.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ def holds_rows(scope: TargetScope, target_table: TargetTable) -> bool:
         return bool(connect(scope.target).client.query(f"SELECT 1 FROM {target_table.qualified} LIMIT 1").result_rows)
 
 
-def discard_partial_snapshot(scope: TargetScope, target_table: TargetTable, since: int) -> None:
-    """Delete the rows of an interrupted snapshot, whose versions start at `since`. Repeatable."""
+def discard_partial_snapshot(scope: TargetScope, target_table: TargetTable, since: int, attempted_from: int = 0, written: int = 0) -> None:
+    """Delete the rows of an interrupted snapshot; see `TableStore.discard_partial_snapshot`. Repeatable."""
     if target_table.family in (EngineFamily.COLLAPSING, EngineFamily.VERSIONED, EngineFamily.HISTORY):
         # The attempt's last INSERT may still run although its task has ended.
         check_no_running_insert(scope, target_table)
@@ -33,14 +34,17 @@ def discard_partial_snapshot(scope: TargetScope, target_table: TargetTable, sinc
         case EngineFamily.COLLAPSING | EngineFamily.VERSIONED:
             _run(scope, target_table, f"TRUNCATE TABLE {_local_table_sql(scope, target_table)}")
         case EngineFamily.HISTORY:
-            condition = _partial_snapshot_condition(target_table, since)
-            with translate_errors(scope.target, f"looking at table {target_table.full_name}"):
-                found = connect(scope.target).client.query(f"SELECT 1 FROM {target_table.qualified} WHERE {condition} LIMIT 1").result_rows
-            if found:
+            condition = _partial_snapshot_condition(scope, target_table, since, attempted_from, written)
+            if _holds_rows_where(scope, target_table, condition):
                 _run(scope, target_table, f"ALTER TABLE {_local_table_sql(scope, target_table)} DELETE WHERE {condition}")
 
 
-def _partial_snapshot_condition(target_table: TargetTable, since: int) -> str:
+def _holds_rows_where(scope: TargetScope, target_table: TargetTable, condition: str) -> bool:
+    with translate_errors(scope.target, f"looking at table {target_table.full_name}"):
+        return bool(connect(scope.target).client.query(f"SELECT 1 FROM {target_table.qualified} WHERE {condition} LIMIT 1").result_rows)
+
+
+def _partial_snapshot_condition(scope: TargetScope, target_table: TargetTable, since: int, attempted_from: int, written: int) -> str:
     """Return the condition of a history's rows that an interrupted snapshot wrote."""
     version, operation = target_table.metadata_column(MetadataRole.VERSION), target_table.metadata_column(MetadataRole.OPERATION)
     if version is None:
@@ -49,8 +53,20 @@ def _partial_snapshot_condition(target_table: TargetTable, since: int) -> str:
             place=f"table {target_table.source}",
             hint="empty the table, or take away the rows of the snapshot, then start again; or give it a version column",
         )
-    condition = f"{quote_name(version.name)} >= {since}"
-    return condition if operation is None else f"{condition} AND {quote_name(operation.name)} = 'snapshot'"
+    name = quote_name(version.name)
+    if operation is not None:
+        return f"{name} >= {since} AND {quote_name(operation.name)} = 'snapshot'"
+    first = max(since, attempted_from)
+    mixed = f"{name} >= {first} AND {name} < {written}"
+    if written > first and _holds_rows_where(scope, target_table, mixed):
+        raise DefiniteError(
+            f"an interrupted snapshot may have left rows in {target_table.full_name} among later changes, and no column tells them apart: "
+            "it has no operation",
+            place=f"table {target_table.source}",
+            hint=f"delete these rows (ALTER TABLE {target_table.qualified} DELETE WHERE {mixed}), then start again: the snapshot brings "
+            "the current rows, and the changes among the deleted rows are not kept; a column for the operation avoids this",
+        )
+    return f"{name} >= {first}"
 
 
 def _local_table_sql(scope: TargetScope, target_table: TargetTable) -> str:
