@@ -237,7 +237,7 @@ def _made_up(now: float) -> list[_Pipe]:
     tables = [
         TableStatus("shop.orders", "shop.orders", rows=1_250_300),
         TableStatus("shop.customers", "shop.customers", rows=80_211, verify=VerifyResult(now - 3600, "equal", 80_211)),
-        TableStatus("shop.audit", "shop.audit", rows=9_000_000, verify=VerifyResult(now - 7200, "different", 9_000_000, 3)),
+        TableStatus("shop.audit", "shop.audit", rows=9_000_000, verify=VerifyResult(now - 7200, "different", 9_000_000, 3, 70)),
         TableStatus(HOSTILE, "shop.odd", rows=1),
     ]
     altered = (

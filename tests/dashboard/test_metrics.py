@@ -57,6 +57,8 @@ def test_every_figure_of_the_status_is_there() -> None:
         "relay_bytes": shop.relay_bytes,
         "skipped_events": 0,
         "late_rows": 0,
+        "unreadable_records": 0,
+        "filtered_rows_total": 0,
         "failed": 0,
     }.items():
         assert read["headrace_pipe_" + name, of_pipe("shop")] == value
@@ -74,6 +76,7 @@ def test_every_figure_of_the_status_is_there() -> None:
     assert read["headrace_table_verify", of_pipe("shop", table="shop.audit", verdict="different")] == 1
     assert read["headrace_table_verify", of_pipe("shop", table="shop.audit", verdict="equal")] == 0
     assert read["headrace_table_verify_differences", of_pipe("shop", table="shop.audit")] == 3
+    assert read["headrace_table_verify_excluded_rows", of_pipe("shop", table="shop.audit")] == 70
     assert read["headrace_process_cpu_seconds_total", frozenset()] == status.cpu_s
     assert read["headrace_process_memory_bytes", frozenset()] == status.memory_bytes
     # Whatever a table is called, its label is that.
@@ -85,13 +88,16 @@ def test_every_figure_of_the_status_is_there() -> None:
 
 
 def test_odd_numbers() -> None:
-    table = TableStatus("t", rows=2**63, verify=VerifyResult(5.0, "running"))
+    table = TableStatus("t", rows=2**63, skipped=1, dead_letters=2, filtered=3, verify=VerifyResult(5.0, "running"))
     pipe = PipeStatus("p\\n", "p", "", "", PipeStage.STREAMING, 0.0, lag_s=inf, rate=1e-9, tables=(table,))
     read = parsed(ServiceStatus("1", 1, 1.0, 'a "file"\\with\nlines', pipes=(pipe,)))
     assert read["headrace_pipe_lag_seconds", of_pipe("p\\n", "p")] == inf
     assert read["headrace_pipe_changes_per_second", of_pipe("p\\n", "p")] == 1e-9
     assert read["headrace_table_rows", of_pipe("p\\n", "p", table="t")] == 2**63
     assert ("headrace_table_verify_differences", of_pipe("p\\n", "p", table="t")) not in read
+    assert ("headrace_table_verify_excluded_rows", of_pipe("p\\n", "p", table="t")) not in read
+    for name, value in {"skipped_events": 1, "dead_letters": 2, "filtered_rows_total": 3}.items():
+        assert read[f"headrace_table_{name}", of_pipe("p\\n", "p", table="t")] == value
     assert ("headrace_info", frozenset({"version": "1", "file": 'a "file"\\with\nlines'}.items())) in read
 
 

@@ -19,6 +19,8 @@ from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.registry_http import HttpRepository
+from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
+from headrace.pipes.state.pipe_state import StateDirectory
 from testkit.oracles.both_ends import sink_client
 from testkit.oracles.topics import read_topic
 from testkit.pipelines.pipeline import Finished, Run, run_command
@@ -175,6 +177,8 @@ def test_offsets_to_start_at_avro_a_record_that_is_none_and_partitions_that_come
     ended = readers.once(*settings)
     assert (ended.code, "nothing new" in ended.output) == (0, True), ended.output
     assert target.rows("goods", "id") == [[2], [3], [4], [5]]
+    # Whatever was sent again, the state counts the record once.
+    assert DebeziumPipeNotes.load(StateDirectory(tmp_path / "state", make=False)).sent == 1
 
 
 def test_a_moment_to_start_at(broker: PrivateBroker, target: Target, tmp_path: Path) -> None:

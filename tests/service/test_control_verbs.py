@@ -73,12 +73,30 @@ def test_status(control: FakeControl, capsys: pytest.CaptureFixture[str]) -> Non
     late = said(capsys, "status", "--pipe", "shop")
     assert f"shop: 1,234 log rows arrived too late to be read, the first at {place}" in late
     assert "headrace resync TABLE --pipe shop copies it again" in late
+    assert not any(word in late for word in ("left out", "could not be read", "excluded"))
+    control.set("shop", skipped=3, unreadable=12, filtered=4567)
+    counted = said(capsys, "status", "--pipe", "shop")
+    assert "shop: 3 events were left out by headrace skip, in total" in counted
+    assert "shop: 12 records could not be read, in total" in counted
+    assert "shop: 4,567 changes or snapshot rows were excluded by filters, since the process began" in counted
     assert said(capsys, "status", "headrace.toml", "--pipe", "orders").count("streaming") == 2
     tables = said(capsys, "status", "--tables", "--pipe", "shop")
     assert re.search(r"shop\.audit +│ shop\.audit +│ +9,0\d\d,\d\d\d │ .* different \(3\), 2 h ago", tables)
+    assert "not written" not in tables
+    orders, *others = control.status().pipes[0].tables
+    control.set("shop", tables=(replace(orders, skipped=1, dead_letters=2, late_rows=3, filtered=4000), *others))
+    tables = said(capsys, "status", "--tables", "--pipe", "shop")
+    assert re.search(r"┃ not written +┃", tables)
+    assert re.search(r"│ shop\.orders .*│ 1 skipped, 2 refused, 3 late, 4,000 filtered +│", tables)
+    assert re.search(r"│ shop\.audit .*│ - +│", tables)
     # A name cannot steer the terminal.
     assert HOSTILE.replace("\n", "\\n") in tables
     document = json.loads(said(capsys, "status", "--json", code=1))
+    counts = [
+        {name: pipe[name] for name in ("skipped", "unreadable", "filtered", "dead_letters", "late_rows")} for pipe in document["pipes"]
+    ]
+    assert counts[0] == {"skipped": 3, "unreadable": 12, "filtered": 4567, "dead_letters": 2, "late_rows": 1234}
+    assert set(counts[1].values()) == {0}
     assert [pipe["name"] for pipe in document["pipes"]] == [pipe.name for pipe in control.status().pipes]
     assert "there is no pipe 'nobody'" in said(capsys, "status", "--pipe", "nobody", code=2)
     for name in ("events", "billing"):

@@ -13,7 +13,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_offsets
-from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
+from headrace.pipes.debezium.pipe_notes import FILE, DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.schema_evolution import check_policy
 from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, parse_start, topic_pattern
@@ -127,6 +127,22 @@ def test_a_batch_that_is_read_again_begins_with_what_was_known_before(tmp_path: 
     assert again.tails_for(2) == {("t", 0): LogTail("binlog", 2)}
     again.note_batch(1, {("t", 0): LogTail("binlog", 2)})
     assert again.tails_for(1) == {("t", 0): LogTail("binlog", 1)}
+
+
+def test_records_in_the_dead_letter_topic_are_counted_once(tmp_path: Path) -> None:
+    """In all runs, however often a batch is repeated; a state without the count begins with 0."""
+    notes = DebeziumPipeNotes.load(StateDirectory(tmp_path))
+    notes.note_batch(0, {}, sent=2)
+    notes.note_batch(1, {})
+    for _ in range(2):
+        notes = DebeziumPipeNotes.load(StateDirectory(tmp_path))
+        notes.note_batch(2, {}, sent=3)
+        assert notes.sent == 5
+    notes.note_batch(3, {}, sent=1)
+    assert DebeziumPipeNotes.load(StateDirectory(tmp_path)).sent == 6
+    old = {key: value for key, value in (StateDirectory(tmp_path).read(FILE) or {}).items() if key not in ("sent", "sent_before")}
+    StateDirectory(tmp_path).replace(FILE, old)
+    assert DebeziumPipeNotes.load(StateDirectory(tmp_path)).sent == 0
 
 
 def test_what_needs_the_source_is_refused() -> None:

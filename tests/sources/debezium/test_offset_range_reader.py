@@ -147,13 +147,13 @@ def test_records_that_cannot_be_read_are_kept_whole_however_large(broker: Privat
     refused = read_refused_records(reports)
     assert [(one.offset, one.is_whole) for one in refused] == [(0, True), (1, False), (2, False), (3, False)]
 
-    def keep(where: str) -> None:
+    def keep(where: str) -> int:
         choices = DebeziumOptions(on_malformed=MalformedPolicy.TOPIC, dead_letter_topic=where)
-        handle_bad_records(
+        return handle_bad_records(
             refused, choices, ClickHouseSink(ClickHouseTarget("127.0.0.1", 1)).own_tables(), parse_kafka_url(broker.url()), "pipe"
         )
 
-    keep(letters)
+    assert keep(letters) == 4
     kept = read_topic(broker, letters)
     assert [(one.key, one.value, one.headers["h"]) for one in kept] == [(b"k", value, b"1") for value in bad]
     assert [one.headers["headrace.error.offset"] for one in kept] == [b"0", b"1", b"2", b"3"]
