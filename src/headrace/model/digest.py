@@ -24,7 +24,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 
 _MODULUS = 1 << 64
 _LONG = ("mediumtext", "longtext", "mediumblob", "longblob")
@@ -44,4 +45,4 @@ class Digest:
 
 def is_hashed(column: Column) -> bool:
     """Whether values may be too long for a server to concatenate into a text of the whole row."""
-    return column.kind in (Kind.JSON, Kind.GEOMETRY) or column.source_type.lower().startswith(_LONG)
+    return column.form in (ValueForm.JSON, ValueForm.GEOMETRY) or column.source_type.lower().startswith(_LONG)

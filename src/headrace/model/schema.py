@@ -1,98 +1,20 @@
 """Tables and columns, independent of source and sink.
 
-A `Column` states which values it holds (`Kind` with its parameters). That determines the Arrow type of its values. Sources fill Arrow
-arrays of exactly `Column.arrow_type`; sinks choose a storage type for the `Kind`. Neither depends on the other.
+A `Column` states which values it holds: its `Kind`, described by a `ColumnType`, with parameters. That determines the Arrow type of its
+values. Sources fill Arrow arrays of exactly `Column.arrow_type`; sinks choose a storage type for it. Neither depends on the other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import Any, Final
+from typing import Any
 
 import pyarrow as pa
 
+from headrace.model.column_types import COLUMN_TYPES, DATE_FORMS, ColumnType, Kind, ValueForm
+from headrace.model.zero_dates import ZeroDates
 
-class Kind(StrEnum):
-    """The type of a column's values. The enum value is used in settings, state files and messages."""
-
-    INT8 = "int8"
-    INT16 = "int16"
-    INT32 = "int32"
-    INT64 = "int64"
-    UINT8 = "uint8"
-    UINT16 = "uint16"
-    UINT32 = "uint32"
-    UINT64 = "uint64"
-    FLOAT32 = "float32"
-    FLOAT64 = "float64"
-    DECIMAL = "decimal"
-    STRING = "string"
-    BYTES = "bytes"
-    DATE = "date"
-    DATETIME = "datetime"
-    TIMESTAMP = "timestamp"
-    TIME = "time"
-    YEAR = "year"
-    ENUM = "enum"
-    SET = "set"
-    BIT = "bit"
-    JSON = "json"
-    GEOMETRY = "geometry"
-    """Spatial reference (four bytes, little-endian), then well-known binary."""
-    VECTOR = "vector"
-    UUID = "uuid"
-    INET4 = "inet4"
-    INET6 = "inet6"
-
-
-SIGNED_INTEGERS: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64})
-UNSIGNED_INTEGERS: Final = frozenset({Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.UINT64})
-INTEGERS: Final = SIGNED_INTEGERS | UNSIGNED_INTEGERS
-FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
-
-_FIXED_ARROW = {
-    Kind.INT8: pa.int8(),
-    Kind.INT16: pa.int16(),
-    Kind.INT32: pa.int32(),
-    Kind.INT64: pa.int64(),
-    Kind.UINT8: pa.uint8(),
-    Kind.UINT16: pa.uint16(),
-    Kind.UINT32: pa.uint32(),
-    Kind.UINT64: pa.uint64(),
-    Kind.FLOAT32: pa.float32(),
-    Kind.FLOAT64: pa.float64(),
-    Kind.STRING: pa.string(),
-    Kind.BYTES: pa.binary(),
-    Kind.DATE: pa.date32(),
-    Kind.DATETIME: pa.timestamp("us"),
-    Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
-    # time64 holds MySQL's negative times and times above 24 h as plain microseconds, not as a time of day.
-    Kind.TIME: pa.time64("us"),
-    Kind.YEAR: pa.uint16(),
-    Kind.ENUM: pa.dictionary(pa.int32(), pa.string()),
-    Kind.SET: pa.dictionary(pa.int32(), pa.string()),
-    Kind.BIT: pa.uint64(),
-    Kind.JSON: pa.string(),
-    Kind.GEOMETRY: pa.binary(),
-    Kind.VECTOR: pa.list_(pa.field("item", pa.float32(), nullable=False)),
-    Kind.UUID: pa.binary(16),
-    # In network byte order.
-    Kind.INET4: pa.binary(4),
-    Kind.INET6: pa.binary(16),
-}
-
-
-class ZeroDates(StrEnum):
-    """How to read an invalid date: 0000-00-00, 2024-00-10, the 31st of February."""
-
-    HALT = "halt"
-    NULL = "null"
-    EPOCH = "epoch"
-    """1970-01-01, with a warning in the log. It cannot be distinguished from that day."""
-
-
-DATES = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
+__all__ = ["Column", "Index", "Kind", "TableName", "TableSchema", "ZeroDates"]
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -132,11 +54,20 @@ class Column:
     comment: str = ""
 
     @property
+    def type(self) -> ColumnType:
+        return COLUMN_TYPES[self.kind]
+
+    @property
+    def form(self) -> ValueForm:
+        return COLUMN_TYPES[self.kind].form
+
+    @property
     def arrow_type(self) -> pa.DataType:
-        if self.kind is Kind.DECIMAL:
-            wide = self.precision > 38
-            return pa.decimal256(self.precision, self.scale) if wide else pa.decimal128(self.precision, self.scale)
-        return _FIXED_ARROW[self.kind]
+        fixed = COLUMN_TYPES[self.kind].arrow
+        if fixed is not None:
+            return fixed
+        wide = self.precision > 38
+        return pa.decimal256(self.precision, self.scale) if wide else pa.decimal128(self.precision, self.scale)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -205,7 +136,7 @@ class TableSchema:
         if read_as is not ZeroDates.NULL:
             return self
         columns = [
-            replace(column, nullable=True) if column.kind in DATES and column.name not in self.row_key else column
+            replace(column, nullable=True) if column.form in DATE_FORMS and column.name not in self.row_key else column
             for column in self.columns
         ]
         return replace(self, columns=tuple(columns))

@@ -15,7 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import Kind, ValueForm
+from headrace.model.schema import Column
 
 Recode = Callable[[Any], Any]
 _HYPHENS: Final = (8, 13, 18, 23)
@@ -32,34 +33,28 @@ _ADDRESS: Final = r"^(?P<a>\d{1,3})\.(?P<b>\d{1,3})\.(?P<c>\d{1,3})\.(?P<d>\d{1,
 def text_functions(column: Column) -> tuple[Recode, Recode] | None:
     """Return the functions that print and parse the column's values; None for kinds without a text form."""
     mine = column.arrow_type
-    match column.kind:
-        case Kind.DECIMAL:
+    match column.form:
+        case ValueForm.DECIMAL:
             return (lambda array: format_decimals(array, column.precision, column.scale)), (lambda array: array.cast(mine))
-        case Kind.DATE:
+        case ValueForm.DATE | ValueForm.INTEGER | ValueForm.FLOAT | ValueForm.TEXT | ValueForm.JSON:
             return _cast_text, (lambda array: array.cast(mine))
-        case Kind.DATETIME | Kind.TIMESTAMP:
+        case ValueForm.TIMESTAMP:
             digits = column.precision
             return (lambda array: format_timestamps(array, digits)), (lambda array: array.cast(pa.timestamp("us")).view(mine))
-        case Kind.TIME:
+        case ValueForm.TIME:
             return (lambda array: format_times(array, column.precision)), parse_times
-        case Kind.YEAR:
+        case ValueForm.YEAR:
             return (lambda array: pc.utf8_lpad(_cast_text(array), 4, "0")), (lambda array: array.cast(mine))
-        case Kind.BIT:
+        case ValueForm.BITS:
             return (lambda array: format_bits(array, column.precision or 64)), parse_bits
-        case Kind.UUID:
-            return format_uuids, parse_uuids
-        case Kind.INET4:
-            return format_ipv4, parse_ipv4
-        case Kind.ENUM | Kind.SET:
+        case ValueForm.FIXED_BYTES:
+            return (_PRINTERS[column.kind], _PARSERS[column.kind]) if column.type.printed_alike else None
+        case ValueForm.MEMBERS:
             return _cast_text, (lambda array: array.dictionary_encode())
-        case Kind.GEOMETRY | Kind.BYTES | Kind.VECTOR | Kind.INET6:
+        case ValueForm.GEOMETRY | ValueForm.BYTES | ValueForm.VECTOR:
             return None
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
-            return _cast_text, (lambda array: array.cast(mine))
-        case Kind.FLOAT32 | Kind.FLOAT64 | Kind.STRING | Kind.JSON:
-            return _cast_text, (lambda array: array.cast(mine))
-        case _:
-            assert_never(column.kind)
+        case unknown:
+            assert_never(unknown)
 
 
 def _cast_text(array: Any) -> Any:
@@ -158,6 +153,21 @@ def parse_ipv4(array: Any) -> Any:
     if (parts > 255).any():
         raise pa.ArrowInvalid("an address with a number above 255")
     return _with_nulls_of(array, fixed_bytes(parts.astype(np.uint8)))
+
+
+def format_ipv6(array: Any) -> Any:
+    """Print IPv6 addresses in full: eight groups of four digits."""
+    bare = pc.replace_substring(format_uuids(array), "-", "")
+    return pc.binary_join_element_wise(*(pc.utf8_slice_codeunits(bare, at, at + 4) for at in range(0, 32, 4)), ":")
+
+
+_PRINTERS: Final = {Kind.UUID: format_uuids, Kind.INET4: format_ipv4, Kind.INET6: format_ipv6}
+_PARSERS: Final = {Kind.UUID: parse_uuids, Kind.INET4: parse_ipv4}
+
+
+def fixed_bytes_printer(column: Column) -> Recode:
+    """Return the function that prints a FIXED_BYTES column, also if servers print its values in different ways."""
+    return _PRINTERS[column.kind]
 
 
 def fixed_bytes(rows: npt.NDArray[np.uint8]) -> Any:

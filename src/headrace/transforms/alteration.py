@@ -12,8 +12,8 @@ from typing import Final
 
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration, AlteredColumn, BackfillValue, Effect, Unchanged, UnknownValues
-from headrace.model.schema import Column, Kind
-from headrace.transforms.column_types import INTEGER_KINDS
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.transforms.options import Mask, MaskKind
 from headrace.transforms.transform_plan import OutputColumn, TransformPlan, error_location
 
@@ -119,9 +119,9 @@ def _is_unchanged(told: Alteration, altered_column: AlteredColumn, name: str) ->
 
 def _is_alike(one: Column, other: Column) -> bool:
     """Whether a value is spelled alike in both columns."""
-    if one.kind in INTEGER_KINDS and other.kind in INTEGER_KINDS:
+    if one.form is ValueForm.INTEGER and other.form is ValueForm.INTEGER:
         return True
-    return (one.kind, one.scale) == (other.kind, other.scale) and (one.kind is Kind.DECIMAL or one.precision == other.precision)
+    return (one.kind, one.scale) == (other.kind, other.scale) and (one.form is ValueForm.DECIMAL or one.precision == other.precision)
 
 
 def _stored_type(column: Column) -> tuple[object, ...]:

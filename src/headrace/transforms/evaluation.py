@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.model.schema import Kind
+from headrace.model.column_types import ValueForm
 from headrace.model.text_values import text_functions
 from headrace.model.version import row_place, unpack_version
 from headrace.transforms import duckdb_engine
@@ -149,7 +149,7 @@ def _key_text(block: ChangeBlock, row: int) -> str:
     found = []
     for name in block.schema.row_key:
         column, value = block.schema.column(name), block.images.column(name).slice(row, 1)
-        how = None if column.kind in (Kind.STRING, Kind.JSON) else text_functions(column)
+        how = None if column.form in (ValueForm.TEXT, ValueForm.JSON) else text_functions(column)
         shown = value[0].as_py() if how is None else how[0](value)[0].as_py()
         found.append(f"{name}={shown.hex() if isinstance(shown, bytes) else shown}")
     return ", ".join(found)

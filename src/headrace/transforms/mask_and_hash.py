@@ -14,14 +14,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.model.text_values import text_functions
-from headrace.transforms.column_types import INTEGER_KINDS, UTF8
+from headrace.transforms.column_types import column_of
 from headrace.transforms.options import Hash, Mask, MaskKind
 
-_TEXTS: Final = frozenset({Kind.STRING, Kind.ENUM, Kind.SET})
-_RAW: Final = frozenset({Kind.BYTES, Kind.GEOMETRY, Kind.INET6})
-_NUMBERS: Final = INTEGER_KINDS | {Kind.FLOAT32, Kind.FLOAT64}
+_WITH_EMPTY_VALUE: Final = (ValueForm.INTEGER, ValueForm.FLOAT, ValueForm.DECIMAL, ValueForm.TEXT, ValueForm.BYTES)
 _STAR: Final = pa.scalar("*")
 _EMAIL: Final = r"(?s)^(?P<first>.).*@(?P<domain>[^@]*)$"
 _WIDTHS: Final = {Hash.SHA256: 64, Hash.MD5: 32}
@@ -34,15 +33,13 @@ def masked_column(column: Column, mask: Mask) -> Column:
         case MaskKind.NULL:
             return replace(plain, nullable=True)
         case MaskKind.EMPTY:
-            if column.kind not in _NUMBERS | {Kind.STRING, Kind.BYTES, Kind.DECIMAL}:
+            if column.form not in _WITH_EMPTY_VALUE:
                 raise DefiniteError(f"there is no empty value of {column.source_type or column.kind}", hint="mask it with null")
             return plain
         case MaskKind.TEXT | MaskKind.FIRST | MaskKind.LAST | MaskKind.EMAIL:
-            if column.kind in _RAW | {Kind.VECTOR, Kind.JSON}:
+            if _is_raw(column) or column.form in (ValueForm.VECTOR, ValueForm.JSON):
                 raise DefiniteError(f"{column.source_type or column.kind} is no text", hint="mask it with null, or hash it")
-            if column.kind is Kind.STRING:
-                return plain
-            return Column(column.name, Kind.STRING, column.nullable, source_type="varchar", charset=UTF8)
+            return plain if column.form is ValueForm.TEXT else column_of(column.name, "VARCHAR", pa.string(), nullable=column.nullable)
         case unknown:
             assert_never(unknown)
 
@@ -66,16 +63,16 @@ def masked(column: Column, mask: Mask, array: Any) -> Any:
 
 def hashed_column(column: Column, how: Hash) -> Column:
     """Return the column that a hash produces; raise `DefiniteError` (without a location) if it cannot be hashed."""
-    if column.kind is Kind.VECTOR:
+    if column.form is ValueForm.VECTOR:
         raise DefiniteError("a vector has no text to be hashed", hint="mask it with null, or drop it")
     if how is Hash.NUMBER:
-        return Column(column.name, Kind.UINT64, column.nullable, source_type="bigint unsigned")
-    return Column(column.name, Kind.STRING, column.nullable, source_type=f"varchar({_WIDTHS[how]})", charset=UTF8)
+        return column_of(column.name, "UBIGINT", pa.uint64(), nullable=column.nullable)
+    return replace(column_of(column.name, "VARCHAR", pa.string(), nullable=column.nullable), source_type=f"varchar({_WIDTHS[how]})")
 
 
 def hash_input(column: Column, array: Any) -> Any:
     """What is hashed of a column: text or bytes."""
-    return array.cast(pa.binary()) if column.kind in _RAW else _to_text(column, array)
+    return array.cast(pa.binary()) if _is_raw(column) else _to_text(column, array)
 
 
 def hash_expression(how: Hash, name: str, parameter: int | None) -> str:
@@ -86,7 +83,7 @@ def hash_expression(how: Hash, name: str, parameter: int | None) -> str:
 
 def salt_for(column: Column, salt: bytes) -> str | bytes:
     """The salt in the type of the column's input."""
-    return salt if column.kind in _RAW else salt.decode()
+    return salt if _is_raw(column) else salt.decode()
 
 
 def hashed(how: Hash, digits: Any) -> Any:
@@ -101,9 +98,13 @@ def hashed(how: Hash, digits: Any) -> Any:
     return pa.array(numbers, mask=np.asarray(digits.is_null().to_numpy(zero_copy_only=False), dtype=bool))
 
 
+def _is_raw(column: Column) -> bool:
+    """Whether the bytes of the values are hashed, not a text."""
+    unprintable = column.form is ValueForm.FIXED_BYTES and not column.type.printed_alike
+    return unprintable or column.form in (ValueForm.BYTES, ValueForm.GEOMETRY)
+
+
 def _to_text(column: Column, array: Any) -> Any:
-    if column.kind in _TEXTS or column.kind is Kind.JSON:
-        return array.cast(pa.string())
     found = text_functions(column)
     assert found is not None, "kinds without a text are refused"
     return found[0](array)
@@ -116,9 +117,9 @@ def _constant(array: Any, value: Any) -> Any:
 
 def _empty(column: Column) -> Any:
     kind = column.arrow_type
-    if column.kind is Kind.STRING:
+    if column.form is ValueForm.TEXT:
         return pa.scalar("", kind)
-    return pa.scalar(b"", kind) if column.kind is Kind.BYTES else pa.scalar(0, kind)
+    return pa.scalar(b"", kind) if column.form is ValueForm.BYTES else pa.scalar(0, kind)
 
 
 def _partly(text: Any, mask: Mask) -> Any:

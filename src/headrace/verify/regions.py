@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from pymysql.connections import Connection
 
-from headrace.model.schema import Kind, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.server.connection import MySQLAddress
@@ -25,8 +26,8 @@ from headrace.sources.mysql.snapshot.row_digests import in_buckets, sampled
 from headrace.verify.table_spec import TableComparison
 
 CHUNK_ROWS: Final = 250_000
-_ALIKE: Final = frozenset(kind for kind in Kind if kind.value.startswith(("int", "uint"))) | {Kind.DECIMAL, Kind.BYTES, Kind.YEAR}
-"""Kinds that both sides order alike and represent exactly."""
+_ALIKE: Final = frozenset({ValueForm.INTEGER, ValueForm.DECIMAL, ValueForm.BYTES, ValueForm.YEAR})
+"""Forms that both sides order alike and represent exactly."""
 _SINK_ROWS: Final = 20_000_000
 """The maximum number of rows in one digest query of the sink: it takes seconds, far below any timeout."""
 _HASHED_ROWS: Final = 2_000_000
@@ -110,8 +111,8 @@ def _ranges(sink: ClickHouseSink, schema: TableSchema, cuts: ChunkBounds) -> lis
     """Return a region for each chunk, split at the key columns that both sides order alike."""
     width = 0
     if cuts.bounds and sink.digests().is_sorted_by(schema):
-        kinds = [schema.column(name).kind for name in schema.row_key]
-        width = next((i for i, kind in enumerate(kinds) if kind not in _ALIKE), len(kinds))
+        forms = [schema.column(name).form for name in schema.row_key]
+        width = next((i for i, form in enumerate(forms) if form not in _ALIKE), len(forms))
     width = min(width, len(cuts.columns))
     columns = cuts.columns[:width]
     bounds: list[tuple[tuple[Any, ...] | None, int]] = []
@@ -161,7 +162,7 @@ def _buckets(sink: ClickHouseSink, table: TableComparison, rows: int, chunk_rows
 def _by_prefix(sink: ClickHouseSink, table: TableComparison, rows: int) -> list[Region]:
     """Split a table with a hashed key by the first digits of the hash; each part costs a read of the source."""
     count = min(max(1, -(-rows // _HASHED_ROWS)), len(_TWO_DIGITS))
-    hashed = next((name for name in table.schema.row_key if table.schema.column(name).kind is Kind.STRING), "")
+    hashed = next((name for name in table.schema.row_key if table.schema.column(name).form is ValueForm.TEXT), "")
     if count == 1 or not hashed:
         return [Region(("",), "1", max(rows, 1))]
     name = quote_name(sink.target_table(table.schema).stored_column(hashed).name)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from headrace.model.schema import DATES, TableSchema, ZeroDates
+from headrace.model.column_types import DATE_FORMS
+from headrace.model.schema import TableSchema, ZeroDates
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.transforms.transform_plan import TransformPlan
 
@@ -92,7 +93,7 @@ def describe(
     layout, digests = sink.target_table(schema), sink.digests()
     losses, left_out = digests.losses(schema), digests.incomparable(schema)
     # The source's functions cannot compute a replaced date.
-    dates = [column.name for column in schema.columns if column.kind in DATES] if zero_dates is ZeroDates.EPOCH else []
+    dates = [column.name for column in schema.columns if column.form in DATE_FORMS] if zero_dates is ZeroDates.EPOCH else []
     read = tuple(name for name in dict.fromkeys((*digests.undigested(schema), *dates)) if name not in left_out)
     found = TableComparison(schema, read, left_out, tuple(losses.items()), layout.ignores_deletes)
     if shape is None:

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
+from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.sources.mysql.ddl.dialect import Dialect
@@ -94,7 +95,7 @@ def test_null_bits_and_bytes_that_cannot_be() -> None:
     ]
     for column, array, why in cases:
         with pytest.raises(DefiniteError, match=why):
-            check_values(TableSchema(TableName("shop", "t"), (column,), ()), [array], frozenset({Kind.JSON}), "here")
+            check_values(TableSchema(TableName("shop", "t"), (column,), ()), [array], frozenset({ValueForm.JSON}), "here")
 
 
 def test_a_key_with_a_prefix_that_is_no_number() -> None:

@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import pyarrow as pa
 
 from headrace.kafka.mypipe.reader import ReadBlock
-from headrace.kafka.mypipe.values import STRINGS, to_map
+from headrace.kafka.mypipe.values import to_map
 from headrace.model.change_block import Op
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 
 Row = Mapping[str, Any]
 
@@ -62,8 +63,6 @@ class RowChange:
         return f"{self.topic}[{self.partition}]@{self.offset}"
 
 
-_TEXTUAL: Final = frozenset({Kind.UUID, Kind.INET4, Kind.INET6})
-_CALENDAR: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
 _OPS: Final = {int(op): op for op in Op}
 WHAT_BY_OP: Final = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE: What.UPDATE, Op.DELETE: What.DELETE}
 
@@ -119,18 +118,34 @@ def _rows(read: ReadBlock) -> list[dict[str, Any]]:
 
 def _plain(column: Column, array: pa.Array) -> list[Any]:
     """A column's values as Python has them; what Python has no type for is text, as the source shows it."""
-    if column.kind is Kind.TIME:
-        # Times of MySQL go below zero and past a day: spans, not times of a day.
-        return list(array.view(pa.int64()).cast(pa.duration("us")).to_pylist())
-    if column.kind in _TEXTUAL:
-        return list(to_map(column, array, STRINGS).to_pylist())
-    if column.kind not in _CALENDAR:
-        return list(array.to_pylist())
-    try:
-        return list(array.to_pylist())
-    except (OverflowError, ValueError):
-        # Python's calendar begins with the year 1, MySQL's with 0.
-        return [_in_calendar(value, text) for value, text in zip(array, to_map(column, array, STRINGS).to_pylist(), strict=True)]
+    match column.form:
+        case ValueForm.TIME:
+            # Times of MySQL go below zero and past a day: spans, not times of a day.
+            return list(array.view(pa.int64()).cast(pa.duration("us")).to_pylist())
+        case ValueForm.FIXED_BYTES:
+            return list(to_map(column, array, "strings").to_pylist())
+        case ValueForm.DATE | ValueForm.TIMESTAMP:
+            try:
+                return list(array.to_pylist())
+            except (OverflowError, ValueError):
+                # Python's calendar begins with the year 1, MySQL's with 0.
+                texts = to_map(column, array, "strings").to_pylist()
+                return [_in_calendar(value, text) for value, text in zip(array, texts, strict=True)]
+        case (
+            ValueForm.INTEGER
+            | ValueForm.YEAR
+            | ValueForm.BITS
+            | ValueForm.FLOAT
+            | ValueForm.DECIMAL
+            | ValueForm.TEXT
+            | ValueForm.JSON
+            | ValueForm.MEMBERS
+        ):
+            return list(array.to_pylist())
+        case ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return list(array.to_pylist())
+        case unknown:
+            assert_never(unknown)
 
 
 def _in_calendar(value: pa.Scalar, text: str | None) -> Any:

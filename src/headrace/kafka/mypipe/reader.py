@@ -13,7 +13,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.decoder import DecodedColumns, Decoder
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
-from headrace.kafka.mypipe.table_schemas import DescribedTable, read_described_columns, read_described_record
-from headrace.kafka.mypipe.values import from_field, from_map
+from headrace.kafka.mypipe.table_schemas import DescribedTable, kind_of_avro, read_described_columns, read_described_record
+from headrace.kafka.mypipe.values import MapName, from_field, from_map
 from headrace.kafka.mypipe.wire_format import (
     COLUMNS_HEADER,
     COMMITTED_HEADER,
@@ -40,12 +40,12 @@ from headrace.kafka.mypipe.wire_format import (
 )
 from headrace.kafka.schema_repository import SchemaRepository
 from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 
 _ID_BYTES, _TIME_BYTES = 2, 8
 Places = npt.NDArray[np.int64]
 Headers = Sequence[tuple[str, bytes | None]]
-_MAP_KINDS: Final = {"bytes": Kind.BYTES, "integers": Kind.INT32, "strings": Kind.STRING, "longs": Kind.INT64}
 _GENERIC: Final = frozenset(f"{mutation.word.capitalize()}Mutation" for mutation in Mutation)
 _OPS: Final = {Mutation.INSERT: Op.INSERT, Mutation.UPDATE: Op.UPDATE, Mutation.DELETE: Op.DELETE}
 _REPOSITORY: Final = "say where the schemas of its messages are: registry=… (a folder, or the http address of a registry)"
@@ -349,13 +349,15 @@ def _values(part: _MutationGroup, column: Column) -> pa.Array:
 
 
 def _as_described(column: Column, array: pa.Array, source: str) -> pa.Array:
-    return (from_field(column, array) if source == "field" else from_map(column, array, source)).cast(column.arrow_type)
+    return (from_field(column, array) if source == "field" else from_map(column, array, cast("MapName", source))).cast(column.arrow_type)
 
 
 def _of_maps(column: Column, array: pa.Array, source: str) -> pa.Array:
     """Return a column known only by its maps; numbers and text in a bytes column become the bytes of their text."""
     del source
-    return array.cast(pa.string() if column.kind is Kind.BYTES and pa.types.is_integer(array.type) else array.type).cast(column.arrow_type)
+    return array.cast(pa.string() if column.form is ValueForm.BYTES and pa.types.is_integer(array.type) else array.type).cast(
+        column.arrow_type
+    )
 
 
 def _schema_of_maps(parts: Sequence[_MutationGroup], heads: _HeaderReader) -> TableSchema:
@@ -379,8 +381,8 @@ def _schema_of_maps(parts: Sequence[_MutationGroup], heads: _HeaderReader) -> Ta
 def _kind_in(maps: set[str]) -> Kind:
     """A column that moved to another map while messages were read is text, which holds numbers too, or bytes, which hold all."""
     if len(maps) == 1:
-        return _MAP_KINDS[next(iter(maps))]
-    return Kind.BYTES if "bytes" in maps else Kind.STRING
+        return kind_of_avro(MAPS[next(iter(maps))])
+    return kind_of_avro("bytes" if "bytes" in maps else "string")
 
 
 def _absent(parts: Sequence[_MutationGroup], schema: TableSchema, order: Places) -> dict[str, npt.NDArray[np.bool_]]:

@@ -120,6 +120,11 @@ def column_json(column: Column) -> dict[str, Any]:
     return {**found, "members": list(column.members)} if column.members else found
 
 
+def kind_of_avro(word: str) -> Kind:
+    """Return the kind of a column of which only the Avro type is known."""
+    return _KINDS_OF_AVRO_TYPES.get(word, Kind.BYTES)
+
+
 def read_column(raw: Map[str, Any]) -> Column:
     return Column(
         raw["name"],
@@ -149,4 +154,4 @@ def _column_of_field(name: str, kind: Any) -> Column:
     word = plain["type"] if isinstance(plain, dict) else plain
     if isinstance(plain, dict) and plain.get("logicalType") == "decimal":
         return Column(name, Kind.DECIMAL, precision=plain["precision"], scale=plain.get("scale", 0))
-    return Column(name, _KINDS_OF_AVRO_TYPES.get(word, Kind.BYTES), "null" in options)
+    return Column(name, kind_of_avro(word), "null" in options)

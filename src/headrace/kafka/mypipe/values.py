@@ -8,10 +8,9 @@ fitting Avro type and logical type. Text is as the source displays it.
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final, assert_never
+from typing import Any, Final, Literal, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -19,15 +18,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.model.text_values import fixed_bytes, text_functions
 
 Recode = Callable[[Any], Any]
-INTEGERS, LONGS, STRINGS, BYTES = "integers", "longs", "strings", "bytes"
-WIRE_TYPES: Final = {INTEGERS: pa.int32(), LONGS: pa.int64(), STRINGS: pa.string(), BYTES: pa.binary()}
-_INSTANTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
+MapName = Literal["integers", "longs", "strings", "bytes"]
+WIRE_TYPES: Final[dict[MapName, pa.DataType]] = {
+    "integers": pa.int32(),
+    "longs": pa.int64(),
+    "strings": pa.string(),
+    "bytes": pa.binary(),
+}
 _TEXTS: Final = re.compile(r"(tiny|medium|long)?text\b", re.IGNORECASE)
 _UNSIGNED_DIGITS: Final = 20
+_MOST_INT: Final = 2**31 - 1
 _MOST_LONG: Final = 2**63 - 1
 
 
@@ -41,28 +46,37 @@ class ValueMapping:
     """BIGINT UNSIGNED as a long; a larger number is rejected."""
 
 
-def map_of(column: Column, mapping: ValueMapping) -> str:
+def map_of(column: Column, mapping: ValueMapping) -> MapName:
     """Return the name of the map in which a generic message holds the column."""
-    match column.kind:
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.UINT8 | Kind.UINT16 | Kind.YEAR:
-            return INTEGERS
-        case Kind.INT64 | Kind.UINT32:
-            return LONGS
-        case Kind.UINT64:
-            return LONGS if mapping.unsigned_as_long else STRINGS
-        case Kind.BYTES | Kind.GEOMETRY | Kind.VECTOR | Kind.BIT:
-            return BYTES
-        case Kind.STRING:
-            return BYTES if mapping.text_as_bytes and _TEXTS.match(column.source_type) else STRINGS
-        case Kind.FLOAT32 | Kind.FLOAT64 | Kind.DECIMAL | Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
-            return STRINGS
-        case Kind.ENUM | Kind.SET | Kind.JSON | Kind.UUID | Kind.INET4 | Kind.INET6:
-            return STRINGS
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.YEAR if column.type.value_range[1] <= _MOST_INT:
+            return "integers"
+        case ValueForm.INTEGER | ValueForm.YEAR:
+            return "strings" if _is_beyond_long(column) and not mapping.unsigned_as_long else "longs"
+        case ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR | ValueForm.BITS:
+            return "bytes"
+        case ValueForm.TEXT:
+            return "bytes" if mapping.text_as_bytes and _TEXTS.match(column.source_type) else "strings"
+        case (
+            ValueForm.FLOAT
+            | ValueForm.DECIMAL
+            | ValueForm.DATE
+            | ValueForm.TIMESTAMP
+            | ValueForm.TIME
+            | ValueForm.MEMBERS
+            | ValueForm.JSON
+            | ValueForm.FIXED_BYTES
+        ):
+            return "strings"
         case unknown:
             assert_never(unknown)
 
 
-def to_map(column: Column, array: pa.Array, name: str) -> pa.Array:
+def _is_beyond_long(column: Column) -> bool:
+    return column.form is ValueForm.INTEGER and column.type.value_range[1] > _MOST_LONG
+
+
+def to_map(column: Column, array: pa.Array, name: MapName) -> pa.Array:
     """Convert the column's values for the map of this name."""
     match name:
         case "integers":
@@ -71,50 +85,50 @@ def to_map(column: Column, array: pa.Array, name: str) -> pa.Array:
             return _long(column, array)
         case "bytes":
             return _raw(column, array)
-    return _text(column, array)
+        case "strings":
+            return _text(column, array)
+        case unknown:
+            assert_never(unknown)
 
 
-def from_map(column: Column, array: pa.Array, name: str) -> pa.Array:
+def from_map(column: Column, array: pa.Array, name: MapName) -> pa.Array:
     """The values of a map as the column's own."""
     match name:
         case "integers" | "longs":
             return array.cast(column.arrow_type)
         case "bytes":
             return _from_raw(column, array)
-    return _from_text(column, array)
+        case "strings":
+            return _from_text(column, array)
+        case unknown:
+            assert_never(unknown)
 
 
 def avro_type(column: Column, mapping: ValueMapping) -> str | dict[str, Any]:
     """Return the Avro type of the column's field in a specific message."""
-    match column.kind:
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.UINT8 | Kind.UINT16 | Kind.YEAR:
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.YEAR if column.type.value_range[1] <= _MOST_INT:
             return "int"
-        case Kind.INT64 | Kind.UINT32:
+        case ValueForm.INTEGER | ValueForm.YEAR if not _is_beyond_long(column) or mapping.unsigned_as_long:
             return "long"
-        case Kind.UINT64 if mapping.unsigned_as_long:
-            return "long"
-        case Kind.UINT64:
+        case ValueForm.INTEGER | ValueForm.YEAR:
             return {"type": "bytes", "logicalType": "decimal", "precision": _UNSIGNED_DIGITS, "scale": 0}
-        case Kind.BYTES | Kind.GEOMETRY | Kind.VECTOR | Kind.BIT:
+        case ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR | ValueForm.BITS:
             return "bytes"
-        case Kind.DECIMAL:
+        case ValueForm.DECIMAL:
             return {"type": "bytes", "logicalType": "decimal", "precision": column.precision, "scale": column.scale}
-        case Kind.FLOAT32:
-            return "float"
-        case Kind.FLOAT64:
-            return "double"
-        case Kind.DATE:
+        case ValueForm.FLOAT:
+            return "float" if column.type.bits == 32 else "double"
+        case ValueForm.DATE:
             return {"type": "int", "logicalType": "date"}
-        case Kind.DATETIME:
-            return {"type": "long", "logicalType": "local-timestamp-micros"}
-        case Kind.TIMESTAMP:
-            return {"type": "long", "logicalType": "timestamp-micros"}
-        case Kind.TIME:
+        case ValueForm.TIMESTAMP:
+            return {"type": "long", "logicalType": "timestamp-micros" if column.type.zoned else "local-timestamp-micros"}
+        case ValueForm.TIME:
             # Microseconds; not `time-micros`, which is a time of day: MySQL's times go from -838:59:59 to 838:59:59.
             return "long"
-        case Kind.UUID:
-            return {"type": "string", "logicalType": "uuid"}
-        case Kind.STRING | Kind.ENUM | Kind.SET | Kind.JSON | Kind.INET4 | Kind.INET6:
+        case ValueForm.FIXED_BYTES if column.type.avro_logical:
+            return {"type": "string", "logicalType": column.type.avro_logical}
+        case ValueForm.FIXED_BYTES | ValueForm.TEXT | ValueForm.MEMBERS | ValueForm.JSON:
             return "string"
         case unknown:
             assert_never(unknown)
@@ -122,26 +136,24 @@ def avro_type(column: Column, mapping: ValueMapping) -> str | dict[str, Any]:
 
 def to_field(column: Column, array: pa.Array, mapping: ValueMapping) -> pa.Array:
     """Return the column's values as its field holds them, in Arrow's type for the Avro type."""
-    match column.kind:
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.UINT8 | Kind.UINT16 | Kind.YEAR:
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.YEAR if column.type.value_range[1] <= _MOST_INT:
             return array.cast(pa.int32())
-        case Kind.INT64 | Kind.UINT32:
+        case ValueForm.INTEGER | ValueForm.YEAR if not _is_beyond_long(column) or mapping.unsigned_as_long:
             return _long(column, array)
-        case Kind.UINT64 if mapping.unsigned_as_long:
-            return _long(column, array)
-        case Kind.UINT64:
+        case ValueForm.INTEGER | ValueForm.YEAR:
             return decimal_bytes(array.cast(pa.decimal128(_UNSIGNED_DIGITS, 0)))
-        case Kind.BYTES | Kind.GEOMETRY | Kind.VECTOR | Kind.BIT:
+        case ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR | ValueForm.BITS:
             return _raw(column, array)
-        case Kind.DECIMAL:
+        case ValueForm.DECIMAL:
             return decimal_bytes(array)
-        case Kind.FLOAT32 | Kind.FLOAT64:
+        case ValueForm.FLOAT:
             return array
-        case Kind.DATE:
+        case ValueForm.DATE:
             return array.view(pa.int32())
-        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+        case ValueForm.TIMESTAMP | ValueForm.TIME:
             return array.view(pa.int64())
-        case Kind.STRING | Kind.ENUM | Kind.SET | Kind.JSON | Kind.UUID | Kind.INET4 | Kind.INET6:
+        case ValueForm.TEXT | ValueForm.MEMBERS | ValueForm.JSON | ValueForm.FIXED_BYTES:
             return _text(column, array)
         case unknown:
             assert_never(unknown)
@@ -149,21 +161,40 @@ def to_field(column: Column, array: pa.Array, mapping: ValueMapping) -> pa.Array
 
 def from_field(column: Column, array: pa.Array) -> pa.Array:
     """A field's values as the column's own."""
-    kind = column.kind
-    if kind in (Kind.DECIMAL, Kind.UINT64) and pa.types.is_binary(array.type):
-        digits = pa.decimal128(_UNSIGNED_DIGITS, 0) if kind is Kind.UINT64 else column.arrow_type
-        return read_decimals(array, digits).cast(column.arrow_type)
-    if kind is Kind.DATE and pa.types.is_integer(array.type):
-        return array.view(column.arrow_type)
-    if kind in _INSTANTS and pa.types.is_integer(array.type):
-        return array.view(column.arrow_type)
-    if pa.types.is_binary(array.type):
+    is_binary = pa.types.is_binary(array.type)
+    match column.form:
+        case ValueForm.DECIMAL:
+            own = read_decimals(array, column.arrow_type) if is_binary else None
+        case ValueForm.INTEGER:
+            digits = is_binary and _is_beyond_long(column)
+            own = read_decimals(array, pa.decimal128(_UNSIGNED_DIGITS, 0)).cast(column.arrow_type) if digits else None
+        case ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME:
+            own = array.view(column.arrow_type) if pa.types.is_integer(array.type) else None
+        case (
+            ValueForm.YEAR
+            | ValueForm.BITS
+            | ValueForm.FLOAT
+            | ValueForm.TEXT
+            | ValueForm.JSON
+            | ValueForm.MEMBERS
+            | ValueForm.BYTES
+            | ValueForm.FIXED_BYTES
+        ):
+            own = None
+        case ValueForm.GEOMETRY | ValueForm.VECTOR:
+            own = None
+        case unknown:
+            assert_never(unknown)
+    if own is not None:
+        return own
+    # A field may have another type than `avro_type` gives: a message of another version of the table, or of another program.
+    if is_binary:
         return _from_raw(column, array)
     return _from_text(column, array) if pa.types.is_string(array.type) else array.cast(column.arrow_type)
 
 
 def _long(column: Column, array: pa.Array) -> pa.Array:
-    if column.kind is Kind.UINT64:
+    if _is_beyond_long(column):
         beyond = pc.max(array).as_py()
         if beyond is not None and beyond > _MOST_LONG:
             raise DefiniteError(
@@ -175,16 +206,16 @@ def _long(column: Column, array: pa.Array) -> pa.Array:
 
 
 def _text(column: Column, array: pa.Array) -> pa.Array:
-    if column.kind is Kind.INET6:
-        return _spelled_distinct(array, lambda value: socket.inet_ntop(socket.AF_INET6, value), pa.string())
+    if column.form is ValueForm.FIXED_BYTES and not column.type.printed_alike:
+        return _spelled_distinct(array, column.type.display_value or column.type.print_value, pa.string())
     spelled = text_functions(column)
     assert spelled is not None, f"kind {column.kind} has no text"
     return spelled[0](array)
 
 
 def _from_text(column: Column, array: pa.Array) -> pa.Array:
-    if column.kind is Kind.INET6:
-        return _spelled_distinct(array, lambda value: socket.inet_pton(socket.AF_INET6, value), pa.binary(16))
+    if column.form is ValueForm.FIXED_BYTES and not column.type.printed_alike:
+        return _spelled_distinct(array, column.type.parse_value, column.arrow_type)
     spelled = text_functions(column)
     assert spelled is not None, f"kind {column.kind} has no text"
     return spelled[1](array)
@@ -197,21 +228,35 @@ def _spelled_distinct(array: pa.Array, spell: Callable[[Any], Any], made: pa.Dat
 
 
 def _raw(column: Column, array: pa.Array) -> pa.Array:
-    match column.kind:
-        case Kind.BIT:
+    match column.form:
+        case ValueForm.BITS:
             return bit_bytes(array, column.precision or 64)
-        case Kind.VECTOR:
+        case ValueForm.VECTOR:
             return vector_bytes(array)
-    return array.cast(pa.binary())
+        case ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.TEXT | ValueForm.JSON | ValueForm.MEMBERS | ValueForm.FIXED_BYTES:
+            return array.cast(pa.binary())
+        case (
+            ValueForm.INTEGER | ValueForm.YEAR | ValueForm.FLOAT | ValueForm.DECIMAL | ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME
+        ):
+            raise AssertionError(f"kind {column.kind} is not stored as bytes")
+        case unknown:
+            assert_never(unknown)
 
 
 def _from_raw(column: Column, array: pa.Array) -> pa.Array:
-    match column.kind:
-        case Kind.BIT:
+    match column.form:
+        case ValueForm.BITS:
             return read_bit_bytes(array)
-        case Kind.VECTOR:
+        case ValueForm.VECTOR:
             return read_vector_bytes(array)
-    return array.cast(column.arrow_type)
+        case ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.TEXT | ValueForm.JSON | ValueForm.MEMBERS | ValueForm.FIXED_BYTES:
+            return array.cast(column.arrow_type)
+        case (
+            ValueForm.INTEGER | ValueForm.YEAR | ValueForm.FLOAT | ValueForm.DECIMAL | ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME
+        ):
+            return array.cast(column.arrow_type)
+        case unknown:
+            assert_never(unknown)
 
 
 def bit_bytes(array: pa.Array, bits: int) -> pa.Array:

@@ -15,7 +15,8 @@ from typing import Any
 
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration
-from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableName, TableSchema
 from headrace.model.schema_change import AddColumn, ModifyColumn
 from headrace.pipes.debezium.type_lookup import TypeLookup
 from headrace.pipes.lifecycle.context import PipeContext
@@ -268,7 +269,7 @@ def _change_text(change: object) -> str:
 
 def type_text(column: Column) -> str:
     """Format a column's type."""
-    inside = f"({column.precision},{column.scale})" if column.kind is Kind.DECIMAL else ""
+    inside = f"({column.precision},{column.scale})" if column.form is ValueForm.DECIMAL else ""
     return f"{column.kind}{inside}{'' if column.nullable else ' not null'}"
 
 

@@ -14,8 +14,9 @@ from dataclasses import replace
 
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration, AlteredColumn, Unchanged
+from headrace.model.column_types import DATE_FORMS
 from headrace.model.projection import Projection
-from headrace.model.schema import DATES, TableName, TableSchema, ZeroDates
+from headrace.model.schema import TableName, TableSchema, ZeroDates
 from headrace.pipes.lifecycle.sink_schema import SinkSchemaResolver
 from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import PipeState, TableState
@@ -82,7 +83,7 @@ def _changed_flag(table: TableState, before: PipeSettings, settings: PipeSetting
     was, now = (SinkSchemaResolver(one).read(table.schema, table.hidden) for one in (before, settings))
     if [column.name for column in was.columns] != [column.name for column in now.columns]:
         return _COLUMNS
-    differs = before.zero_dates not in (ZeroDates.HALT, settings.zero_dates) and any(column.kind in DATES for column in was.columns)
+    differs = before.zero_dates not in (ZeroDates.HALT, settings.zero_dates) and any(column.form in DATE_FORMS for column in was.columns)
     return _ZERO_DATES if differs else ""
 
 

@@ -17,7 +17,8 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import quote_name
@@ -32,7 +33,7 @@ from headrace.sinks.clickhouse.types.literals import constant_sql, scalar_value
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
 _OWN_FORMAT = re.compile(r"\bFORMAT\s+\w+(\s+SETTINGS\s.*)?\s*;?\s*$", re.IGNORECASE | re.DOTALL)
-_TEXT = (Kind.STRING, Kind.JSON, Kind.ENUM, Kind.SET)
+_TEXT = (ValueForm.TEXT, ValueForm.JSON, ValueForm.MEMBERS)
 _ARROW_SETTINGS = {
     # Strings come as bytes and are checked for UTF-8 here; the server would label any bytes as text.
     "output_format_arrow_string_as_string": "0",
@@ -186,7 +187,7 @@ class ClickHouseReader:
 
 def orders_by_bytes(column: Column) -> bool:
     """Whether ClickHouse orders the column by bytes while a source may order it by a collation."""
-    return column.kind in _TEXT
+    return column.form in _TEXT
 
 
 def _readable(raw: bytes) -> str:

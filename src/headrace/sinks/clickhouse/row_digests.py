@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, assert_never
 
+from headrace.model.column_types import ValueForm
 from headrace.model.digest import Digest, is_hashed
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.schema import Column, TableSchema
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
@@ -20,12 +21,17 @@ from headrace.sinks.clickhouse.tables.target_table import StoredColumn, TargetTa
 from headrace.sinks.clickhouse.tables.views import current_rows_from
 from headrace.sinks.clickhouse.types.codec import ColumnCodec
 from headrace.sinks.clickhouse.types.codec_registry import codec_for
-from headrace.sinks.clickhouse.types.numeric import BITS, decimal_arrow
+from headrace.sinks.clickhouse.types.numeric import decimal_arrow
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, parse_stored_type
 
-_TEXT: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
-_SPELLED: Final = frozenset({Kind.DECIMAL, Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME, Kind.UUID, Kind.INET4, *BITS}) - {Kind.BIT}
-"""Kinds whose text in a String column is the canonical one."""
+_TEXT: Final = (ValueForm.TEXT, ValueForm.BYTES, ValueForm.MEMBERS)
+_SPELLED: Final = frozenset(
+    {
+        *(ValueForm.INTEGER, ValueForm.YEAR, ValueForm.DECIMAL, ValueForm.FIXED_BYTES),
+        *(ValueForm.DATE, ValueForm.TIMESTAMP, ValueForm.TIME),
+    }
+)
+"""Forms whose text in a String column is the canonical one."""
 
 
 class ClickHouseDigests:
@@ -124,43 +130,49 @@ def canonical(stored: StoredColumn, codec: ColumnCodec) -> str | None:
         return None
     if value is not None:
         text = _text(stored.source, kept.plain, value, name)
-    elif kept.plain.name == "String" and stored.source.kind in _SPELLED:
+    elif kept.plain.name == "String" and stored.source.form in _SPELLED:
         # The stored text is the canonical one; any other text was written by someone else.
         text = f"if(match({name}, '^[0-9a-f.: -]+$'), {name}, concat('?', hex({name})))"
     else:
         return None
     if not kept.nullable:
         return text
-    length_first = stored.source.kind in _TEXT and not is_hashed(stored.source)
+    length_first = stored.source.form in _TEXT and not is_hashed(stored.source)
     return f"ifNull({text}, '{'N,' if length_first else 'N'}')"
 
 
 def _text(column: Column, plain: ClickHouseType, value: str, name: str) -> str:
     if is_hashed(column):
         return f"lower(hex(SHA256({value})))"
-    match column.kind:
-        case Kind.STRING | Kind.BYTES | Kind.ENUM | Kind.SET:
+    match column.form:
+        case ValueForm.TEXT | ValueForm.BYTES | ValueForm.MEMBERS:
             return f"concat(toString(length({value})), ',', {value})"
-        case Kind.DATETIME | Kind.TIMESTAMP:
+        case ValueForm.TIMESTAMP:
             return _instant(column, plain, value)
-        case Kind.FLOAT32 | Kind.FLOAT64:
+        case ValueForm.FLOAT:
             return f"hex(toFloat64({value}))"
-        case Kind.DECIMAL:
+        case ValueForm.DECIMAL:
             return _decimal(column, plain, value)
-        case Kind.TIME:
+        case ValueForm.TIME:
             return f"toString({name})" if plain.name == "Time64" and plain.number(0, 3) == column.precision else _time(column, value)
-        case Kind.VECTOR:
+        case ValueForm.VECTOR:
             # An Array cannot be NULL: the empty array, which no vector is, represents NULL.
             text = f"arrayStringConcat(arrayMap(x -> hex(x), {value}))"
             return f"if(empty({value}), 'N', {text})" if column.nullable else text
-        case Kind.INET6:
+        case ValueForm.FIXED_BYTES if not column.type.printed_alike:
             return f"hex({value})"
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+        case (
+            ValueForm.INTEGER
+            | ValueForm.YEAR
+            | ValueForm.BITS
+            | ValueForm.DATE
+            | ValueForm.FIXED_BYTES
+            | ValueForm.JSON
+            | ValueForm.GEOMETRY
+        ):
             return f"toString({value})"
-        case Kind.YEAR | Kind.BIT | Kind.DATE | Kind.UUID | Kind.INET4 | Kind.JSON | Kind.GEOMETRY:
-            return f"toString({value})"
-        case _:
-            assert_never(column.kind)
+        case unknown:
+            assert_never(unknown)
 
 
 def _decimal(column: Column, plain: ClickHouseType, value: str) -> str:

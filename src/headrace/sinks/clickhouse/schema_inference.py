@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from headrace.errors import DefiniteError
+from headrace.model.column_types import COLUMN_TYPES, ValueForm
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
@@ -23,30 +24,19 @@ from headrace.sinks.clickhouse.types.numeric import decimal_arrow
 from headrace.sinks.clickhouse.types.type_mapping import DELETED, OCCURRENCE, ROW
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, parse_stored_type
 
+_DEFAULTS: Final = {described.clickhouse: kind for kind, described in reversed(COLUMN_TYPES.items()) if described.clickhouse}
+"""The kind of each default type: the first one, if several kinds share it."""
 _PLAIN: Final = {
-    "Int8": Kind.INT8,
-    "Int16": Kind.INT16,
-    "Int32": Kind.INT32,
-    "UInt8": Kind.UINT8,
-    "UInt16": Kind.UINT16,
-    "UInt32": Kind.UINT32,
-    "UInt64": Kind.UINT64,
-    "Bool": Kind.INT8,
-    "Float32": Kind.FLOAT32,
-    "Float64": Kind.FLOAT64,
-    "String": Kind.STRING,
-    "FixedString": Kind.STRING,
-    "Date": Kind.DATE,
-    "Date32": Kind.DATE,
-    "UUID": Kind.UUID,
-    "IPv4": Kind.INET4,
-    "IPv6": Kind.INET6,
+    **_DEFAULTS,
+    "Bool": _DEFAULTS["Int8"],
+    "FixedString": _DEFAULTS["String"],
+    "Date": _DEFAULTS["Date32"],
     "JSON": Kind.JSON,
     "Enum8": Kind.ENUM,
     "Enum16": Kind.ENUM,
     # Wider than any source's integers.
-    **dict.fromkeys(("Int64", "Int128", "Int256"), Kind.INT64),
-    **dict.fromkeys(("UInt128", "UInt256"), Kind.UINT64),
+    **dict.fromkeys(("Int128", "Int256"), _DEFAULTS["Int64"]),
+    **dict.fromkeys(("UInt128", "UInt256"), _DEFAULTS["UInt64"]),
     **dict.fromkeys(("Point", "Ring", "LineString", "MultiLineString", "Polygon", "MultiPolygon", "MultiPoint"), Kind.GEOMETRY),
 }
 _UTC: Final = frozenset({"UTC", "Etc/UTC", "GMT"})
@@ -99,7 +89,7 @@ def _column(table: TableName, found: ExistingColumn, name: str) -> Column:
     return Column(
         name,
         made.kind,
-        stored.nullable or made.kind is Kind.VECTOR,
+        stored.nullable or made.form is ValueForm.VECTOR,
         made.precision,
         made.scale,
         made.members,
@@ -114,7 +104,7 @@ def _kind(name: str, plain: ClickHouseType) -> Column | None:
     if decimal is not None:
         return Column(name, Kind.DECIMAL, precision=decimal.precision, scale=decimal.scale)
     kind = _PLAIN.get(plain.name)
-    if kind is Kind.ENUM:
+    if kind is not None and COLUMN_TYPES[kind].form is ValueForm.MEMBERS:
         return Column(name, kind, members=tuple(member for member in plain.members if member))
     if kind is not None:
         return Column(name, kind)

@@ -8,53 +8,53 @@ well-known binary) are base64; a JSON column is the text of its document. Whole 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.schema import Column, Kind
-from headrace.model.text_values import format_decimals, format_times, format_timestamps, text_functions
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
+from headrace.model.text_values import fixed_bytes_printer, format_decimals, format_times, format_timestamps
 from headrace.sinks.kafka.debezium.json_fragments import in_base64, quoted
 from headrace.sinks.stdout.terminal_escapes import as_text, tame
 
 NULL: Final = "null"
-_BIG: Final = frozenset({Kind.INT64, Kind.UINT64, Kind.BIT})
-_WHOLE: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.UINT8, Kind.UINT16, Kind.UINT32, Kind.YEAR}) | _BIG
 
 Render = Callable[[Any], Any]
 
 
 def renderer(column: Column, *, big_as_text: bool = False) -> Render:
     """What makes pieces of JSON of a column's values; NULL stays NULL."""
-    kind = column.kind
-    if kind in _WHOLE:
-        return _in_quotes if big_as_text and kind in _BIG else as_text
-    match kind:
-        case Kind.FLOAT32 | Kind.FLOAT64:
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS:
+            return _in_quotes if big_as_text and column.type.bits == 64 else as_text
+        case ValueForm.FLOAT:
             return _floats
-        case Kind.DECIMAL:
+        case ValueForm.DECIMAL:
             return lambda array: _around(format_decimals(array, column.precision, column.scale))
-        case Kind.DATETIME:
-            return lambda array: _around(format_timestamps(array, column.precision))
-        case Kind.TIMESTAMP:
+        case ValueForm.DATE:
+            return _in_quotes
+        case ValueForm.TIMESTAMP if column.type.zoned:
             return lambda array: _around(pc.replace_substring(format_timestamps(array, column.precision), " ", "T"), "Z")
-        case Kind.TIME:
+        case ValueForm.TIMESTAMP:
+            return lambda array: _around(format_timestamps(array, column.precision))
+        case ValueForm.TIME:
             return lambda array: _around(format_times(array, column.precision))
-        case Kind.BYTES | Kind.GEOMETRY:
+        case ValueForm.BYTES | ValueForm.GEOMETRY:
             return in_base64
-        case Kind.ENUM | Kind.SET:
+        case ValueForm.MEMBERS:
             return _members
-        case Kind.VECTOR:
+        case ValueForm.VECTOR:
             return _lists
-        case Kind.STRING | Kind.JSON:
+        case ValueForm.TEXT | ValueForm.JSON:
             return lambda array: tame(quoted(array))
-        case Kind.INET6:
-            return lambda array: _around(_long_addresses(array))
-    spelled = text_functions(column)
-    assert spelled is not None, kind
-    return lambda array: _around(spelled[0](array))
+        case ValueForm.FIXED_BYTES:
+            text = fixed_bytes_printer(column)
+            return lambda array: _around(text(array))
+        case unknown:
+            assert_never(unknown)
 
 
 def or_null(texts: Any) -> Any:
@@ -90,11 +90,3 @@ def _lists(array: Any) -> Any:
     inner = pa.ListArray.from_arrays(pa.array(offsets), _floats(array.values))
     made = join("[", pc.binary_join(inner, ","), "]")
     return pc.if_else(array.is_valid(), made, pa.scalar(None, pa.string())) if array.null_count else made
-
-
-def _long_addresses(array: Any) -> Any:
-    """IPv6 in full: eight groups of four digits."""
-    spelled = text_functions(Column("", Kind.UUID))
-    assert spelled is not None
-    bare = pc.replace_substring(spelled[0](array), "-", "")
-    return pc.binary_join_element_wise(*(pc.utf8_slice_codeunits(bare, at, at + 4) for at in range(0, 32, 4)), ":")

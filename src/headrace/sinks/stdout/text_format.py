@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.model.change_block import Op
-from headrace.model.schema import Kind, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import TableSchema
 from headrace.sinks.schema_changes import LedgerEntry
 from headrace.sinks.stdout.batches import LineOptions, Piece, committed
 from headrace.sinks.stdout.json_values import join, or_null, renderer
@@ -25,7 +26,7 @@ _SIGNS: Final = {Op.SNAPSHOT: "* SNAPSHOT", Op.INSERT: "+ INSERT", Op.UPDATE: "~
 _COLOURS: Final = {Op.SNAPSHOT: "36", Op.INSERT: "32", Op.UPDATE: "33", Op.DELETE: "31", Op.BEFORE: "0"}
 _DIM, _BOLD, _STATEMENT = "2", "1", "35"
 _PLAIN_NAME: Final = re.compile(r"[^\s=:\"]+")
-_CUT: Final = (Kind.STRING, Kind.JSON, Kind.BYTES, Kind.GEOMETRY)
+_CUT: Final = (ValueForm.TEXT, ValueForm.JSON, ValueForm.BYTES, ValueForm.GEOMETRY)
 
 
 class HumanForm:
@@ -35,7 +36,7 @@ class HumanForm:
         self._key = schema.row_key
         self._schema, self._colour = schema, choices.colour
         self._renderers = {column.name: renderer(column) for column in schema.columns}
-        self._cut = {column.name: column.kind in _CUT for column in schema.columns}
+        self._cut = {column.name: column.form in _CUT for column in schema.columns}
         self._names = {name: _name(name) for name in self._renderers}
         signs = [paint(_SIGNS[op], _COLOURS[op], on=choices.colour) for op in Op]
         self._signs = pa.array([f"{sign} {paint(escape_text(str(schema.name)), _BOLD, on=choices.colour)}" for sign in signs])

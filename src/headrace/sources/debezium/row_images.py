@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any, Final
+from typing import Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,8 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
 from headrace.sources.debezium.events.event_versions import Versions
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.events.parsed_events import CREATE, DELETE, READ, UPDATE, Events, Rejection, Rows, sends_zero_dates
@@ -30,16 +31,6 @@ Mask = npt.NDArray[np.bool_]
 _OPS: Final = np.zeros(256, dtype=np.uint8)
 for _letter, _op in ((CREATE, Op.INSERT), (UPDATE, Op.UPDATE), (DELETE, Op.DELETE), (READ, Op.SNAPSHOT)):
     _OPS[_letter] = _op
-
-_ZEROS: Final[dict[Kind, Any]] = {
-    **dict.fromkeys((Kind.STRING, Kind.SET), ""),
-    **dict.fromkeys((Kind.BYTES, Kind.GEOMETRY), b""),
-    **dict.fromkeys((Kind.UUID, Kind.INET6), bytes(16)),
-    Kind.INET4: bytes(4),
-    Kind.DECIMAL: Decimal(0),
-    Kind.JSON: "{}",
-    Kind.VECTOR: [],
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,18 +139,37 @@ def _filled(array: pa.Array, column: Column) -> pa.Array:
     """Return the array without NULLs if its column does not allow them."""
     if column.nullable or not array.null_count:
         return array
-    kind = column.arrow_type
-    if pa.types.is_dictionary(kind):
-        name = column.members[0] if column.kind is Kind.ENUM and column.members else ""
+    if column.form is ValueForm.MEMBERS:
+        name = column.members[0] if column.members and not column.type.multiple else ""
         return pc.fill_null(array.cast(pa.string()), name).dictionary_encode()
-    zero = pa.array([_ZEROS[column.kind]], kind) if column.kind in _ZEROS else pa.array([0], _carrier_column(kind)).cast(kind)
+    zero = _zero(column)
     indices = np.arange(len(array))
     indices[array.is_null().to_numpy(zero_copy_only=False)] = len(array)
     return pa.concat_arrays([array, zero]).take(pa.array(indices))
 
 
-def _carrier_column(kind: pa.DataType) -> pa.DataType:
-    return pa.int32() if pa.types.is_date32(kind) else pa.int64()
+def _zero(column: Column) -> pa.Array:
+    """Return the zero value of the column's type."""
+    made = column.arrow_type
+    match column.form:
+        case ValueForm.TEXT | ValueForm.MEMBERS:
+            return pa.array([""], made)
+        case ValueForm.JSON:
+            return pa.array(["{}"], made)
+        case ValueForm.BYTES | ValueForm.GEOMETRY:
+            return pa.array([b""], made)
+        case ValueForm.FIXED_BYTES:
+            return pa.array([bytes(made.byte_width)], made)
+        case ValueForm.VECTOR:
+            return pa.array([[]], made)
+        case ValueForm.DECIMAL:
+            return pa.array([Decimal(0)], made)
+        case ValueForm.DATE:
+            return pa.array([0], pa.int32()).cast(made)
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.FLOAT | ValueForm.TIMESTAMP | ValueForm.TIME:
+            return pa.array([0], pa.int64()).cast(made)
+        case unknown:
+            assert_never(unknown)
 
 
 def _moved(events: Events, befores: BeforeImages, schema: TableSchema) -> Rows:

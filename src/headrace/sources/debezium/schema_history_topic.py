@@ -15,7 +15,8 @@ from typing import Any, Final
 import orjson
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableName, TableSchema
 from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText, TypeText
 from headrace.sources.mysql.ddl.column_definition import Setting, define_column
 from headrace.sources.mysql.ddl.column_grammar import parse_type
@@ -28,8 +29,8 @@ _PART: Final = re.compile(r'"((?:[^"]|"")*)"|([^."]+)')
 _AFTERWORDS: Final = re.compile(r"\s+(?:UNSIGNED|SIGNED|ZEROFILL)\b.*", re.IGNORECASE)
 _NAMED: Final = frozenset({"ENUM", "SET"})
 _NOW: Final = re.compile(r"(?:current_timestamp|now|localtime|localtimestamp)(?:\s*\(\s*\d*\s*\))?", re.IGNORECASE)
-_MOMENTS: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
-_LITERALS: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
+_MOMENTS: Final = frozenset({ValueForm.DATE, ValueForm.TIMESTAMP, ValueForm.TIME})
+_LITERALS: Final = frozenset({ValueForm.TEXT, ValueForm.BYTES, ValueForm.MEMBERS})
 _ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b"}
 _BEGINNING: Final = "1970-01-01 00:00:00"
 _HINT: Final = "name the connector's own topic of schema changes (its topic.prefix) as schema_topic, or let events carry their schemas"
@@ -153,11 +154,11 @@ def _column(table: TableName, told: Mapping[str, Any], setting: Setting) -> Colu
 def _default(column: Column, text: str) -> DefaultText:
     """Convert the connector's default: the content of a literal, bits as digits, and the epoch for the time of insertion."""
     digits = f"({column.precision})" if column.precision else ""
-    if column.kind in _MOMENTS and (_NOW.fullmatch(text) or text.startswith(_BEGINNING)):
+    if column.form in _MOMENTS and (_NOW.fullmatch(text) or text.startswith(_BEGINNING)):
         return DefaultText(f"CURRENT_TIMESTAMP{digits}", DefaultForm.EXPRESSION)
-    if column.kind is Kind.BIT and re.fullmatch("[01]+", text):
+    if column.form is ValueForm.BITS and re.fullmatch("[01]+", text):
         return DefaultText(str(int(text, 2)), DefaultForm.NUMBER)
-    if column.kind in _LITERALS:
+    if column.form in _LITERALS:
         text = re.sub(r"''|\\(.)", lambda found: _ESCAPES.get(found[1], found[1]) if found[1] else "'", text, flags=re.DOTALL)
     if column.source_type.startswith("binary("):
         # Servers do not show padding zeros.

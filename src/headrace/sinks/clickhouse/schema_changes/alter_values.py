@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
-from typing import Final
+from typing import Final, assert_never
 
 import pyarrow as pa
 
 from headrace.model.alter_effects import Truncated
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.column_types import FRACTIONAL_FORMS, ValueForm
+from headrace.model.schema import Column, TableSchema
 from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.scalar_values import literal
 from headrace.sinks.clickhouse.types.literals import constant_sql
-from headrace.sinks.clickhouse.types.numeric import INTEGER_TYPES
 from headrace.sinks.clickhouse.types.type_mapping import storage_type
 from headrace.sinks.clickhouse.types.type_names import parse_stored_type
 
-_BY_NUMBER: Final = frozenset({Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP})
-_MOMENTS: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
-_SPELLED: Final = _MOMENTS | {Kind.DATE, Kind.BIT, Kind.YEAR, Kind.FLOAT32, Kind.FLOAT64, Kind.UUID, Kind.INET4}
+_SPELLED: Final = FRACTIONAL_FORMS | {ValueForm.DATE, ValueForm.BITS, ValueForm.YEAR, ValueForm.FLOAT, ValueForm.FIXED_BYTES}
 _FORMED: Final = frozenset(
     {"Array", "JSON", "FixedString", "Point", "Ring", "LineString", "MultiPoint", "Polygon", "MultiLineString", "MultiPolygon"}
 )
-_PLAIN: Final = frozenset({*INTEGER_TYPES, Kind.STRING, Kind.ENUM, Kind.SET, Kind.YEAR, Kind.BIT})
-"""Kinds whose constants have the same meaning in every type."""
 _NUMBER: Final = re.compile(r"(U?)(Int|Float)(\d+)")
 _PRECISE: Final = re.compile(r"(Decimal|DateTime64|Time64)\((\d+)(?:, (\d+))?")
 _MEMBER: Final = re.compile(r"'((?:[^'\\]|\\.)*)' = (-?\d+)")
@@ -33,17 +29,23 @@ _MEMBER: Final = re.compile(r"'((?:[^'\\]|\\.)*)' = (-?\d+)")
 def constant(schema: TableSchema, column: Column, stored: str, value: object) -> str | None:
     """Return a value as a constant of the stored type; empty where the type's default shows it; None where it cannot be expressed."""
     if value is None:
-        return "" if is_nullable(stored) or (column.kind is Kind.VECTOR and stored.startswith("Array(")) else None
-    if stored != storage_type(schema, column) or column.kind is Kind.TIME:
+        return "" if is_nullable(stored) or (column.form is ValueForm.VECTOR and stored.startswith("Array(")) else None
+    if stored != storage_type(schema, column) or column.form is ValueForm.TIME:
         return constant_sql(column, stored, value)
-    if column.kind in _PLAIN:
-        return literal(column, value)
-    if column.kind is Kind.DECIMAL:
-        return f"CAST('{Decimal(str(value)):f}', {quote_text(stored)})"
-    if column.kind in _BY_NUMBER:
-        integer = pa.int32() if column.kind is Kind.DATE else pa.int64()
-        value = pa.array([value], integer).view(column.arrow_type)[0]
-    return f"CAST({literal(column, value)}, {quote_text(stored)})"
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.TEXT | ValueForm.MEMBERS:
+            # Constants have the same meaning in every type.
+            return literal(column, value)
+        case ValueForm.DECIMAL:
+            return f"CAST('{Decimal(str(value)):f}', {quote_text(stored)})"
+        case ValueForm.DATE | ValueForm.TIMESTAMP:
+            integer = pa.int32() if column.form is ValueForm.DATE else pa.int64()
+            moment = pa.array([value], integer).view(column.arrow_type)[0]
+            return f"CAST({literal(column, moment)}, {quote_text(stored)})"
+        case ValueForm.FLOAT | ValueForm.JSON | ValueForm.BYTES | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return f"CAST({literal(column, value)}, {quote_text(stored)})"
+        case unknown:
+            assert_never(unknown)
 
 
 def shortened(text: str, cut: Truncated) -> str:
@@ -79,8 +81,8 @@ def converts_alike(before: Column, old: str, after: Column, new: str) -> bool:
 def _is_spelled(column: Column, stored: str) -> bool:
     plain = parse_stored_type(stored).plain.name
     if plain == "String":
-        return column.kind in _SPELLED or (column.kind is Kind.DECIMAL and column.scale > 0)
-    return plain in _FORMED or (plain == "Int64" and column.kind in _MOMENTS)
+        return column.form in _SPELLED or (column.form is ValueForm.DECIMAL and column.scale > 0)
+    return plain in _FORMED or (plain == "Int64" and column.form in FRACTIONAL_FORMS)
 
 
 def holds_all(old: str, new: str) -> bool:

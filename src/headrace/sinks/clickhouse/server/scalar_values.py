@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import struct
 from datetime import timedelta
-from ipaddress import IPv4Address, IPv6Address
 from typing import Any, assert_never
-from uuid import UUID
 
 import pyarrow as pa
 
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.server_limits import DAY_US
 
@@ -59,9 +58,9 @@ def to_scalar(column: Column, value: object) -> Any:
     """Return a Python value of the column as an Arrow scalar."""
     if isinstance(value, pa.Scalar):
         return value
-    if column.kind is Kind.TIME and isinstance(value, timedelta):
+    if column.form is ValueForm.TIME and isinstance(value, timedelta):
         return pa.array([value // _MICROSECOND], pa.int64()).view(pa.time64("us"))[0]
-    if column.kind in (Kind.ENUM, Kind.SET):
+    if column.form is ValueForm.MEMBERS:
         return pa.scalar(value, pa.string())
     return pa.scalar(value, column.arrow_type)
 
@@ -69,34 +68,28 @@ def to_scalar(column: Column, value: object) -> Any:
 def literal(column: Column, value: object) -> str:
     """Return the value as a SQL constant that compares exactly with the column's canonical form (a TIME in microseconds)."""
     scalar = to_scalar(column, value)
-    match column.kind:
-        case Kind.FLOAT32 | Kind.FLOAT64:
+    match column.form:
+        case ValueForm.FLOAT:
             bits = int.from_bytes(struct.pack("<d", scalar.as_py()), "little")
             return f"reinterpretAsFloat64(toUInt64({bits}))"
-        case Kind.DECIMAL:
+        case ValueForm.DECIMAL:
             return f"CAST('{scalar.as_py():f}' AS Decimal({column.precision}, {column.scale}))"
-        case Kind.DATE:
+        case ValueForm.DATE:
             return f"addDays(toDate32('1970-01-01'), {scalar.value})"
-        case Kind.DATETIME | Kind.TIMESTAMP:
+        case ValueForm.TIMESTAMP:
             return f"addMicroseconds(toDateTime64('1970-01-01 00:00:00', 6, 'UTC'), {scalar.value})"
-        case Kind.TIME:
+        case ValueForm.TIME:
             return str(scalar.value)
-        case Kind.BYTES | Kind.GEOMETRY:
+        case ValueForm.BYTES | ValueForm.GEOMETRY:
             return f"unhex('{scalar.as_py().hex()}')"
-        case Kind.UUID:
-            return f"toUUID('{UUID(bytes=scalar.as_py())}')"
-        case Kind.INET4:
-            return f"toIPv4('{IPv4Address(scalar.as_py())}')"
-        case Kind.INET6:
-            return f"toIPv6('{IPv6Address(scalar.as_py())}')"
-        case Kind.STRING | Kind.JSON | Kind.ENUM | Kind.SET:
+        case ValueForm.FIXED_BYTES:
+            return f"to{column.type.clickhouse}('{column.type.print_value(scalar.as_py())}')"
+        case ValueForm.TEXT | ValueForm.JSON | ValueForm.MEMBERS:
             return quote_text(str(scalar.as_py()))
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.VECTOR:
             return str(scalar.as_py())
-        case Kind.YEAR | Kind.BIT | Kind.VECTOR:
-            return str(scalar.as_py())
-        case _:
-            assert_never(column.kind)
+        case unknown:
+            assert_never(unknown)
 
 
 def _day_text(day: int) -> str:

@@ -6,56 +6,34 @@ any part of its block is written. A pair that would change values is rejected he
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.sinks.clickhouse.server.server_limits import ANY_SERVER, ServerLimits
 from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec
-from headrace.sinks.clickhouse.types.numeric import BITS, decimal_codec, float_codec, integer_codec
+from headrace.sinks.clickhouse.types.numeric import decimal_codec, float_codec, integer_codec
 from headrace.sinks.clickhouse.types.spatial import geometry_codec
 from headrace.sinks.clickhouse.types.temporal import date_codec, time_codec, timestamp_codec
 from headrace.sinks.clickhouse.types.text import (
     bytes_codec,
     canonical_text_codec,
     enum_or_set_codec,
-    inet_codec,
+    fixed_bytes_codec,
     text_codec,
-    uuid_codec,
     vector_codec,
 )
 from headrace.sinks.clickhouse.types.type_names import StoredType, parse_stored_type
-
-_CARRIERS: Final[dict[Kind, Callable[[Column, StoredType, ServerLimits], ColumnCodec | str | None]]] = {
-    **dict.fromkeys(BITS, integer_codec),
-    Kind.FLOAT32: float_codec,
-    Kind.FLOAT64: float_codec,
-    Kind.DECIMAL: decimal_codec,
-    Kind.STRING: text_codec,
-    Kind.JSON: text_codec,
-    Kind.BYTES: bytes_codec,
-    Kind.GEOMETRY: geometry_codec,
-    Kind.DATE: date_codec,
-    Kind.DATETIME: timestamp_codec,
-    Kind.TIMESTAMP: timestamp_codec,
-    Kind.TIME: time_codec,
-    Kind.ENUM: enum_or_set_codec,
-    Kind.SET: enum_or_set_codec,
-    Kind.VECTOR: vector_codec,
-    Kind.UUID: uuid_codec,
-    Kind.INET4: inet_codec,
-    Kind.INET6: inet_codec,
-}
 
 
 def codec_for(column: Column, stored: str, limits: ServerLimits) -> ColumnCodec:
     """Return the codec of a column for the type `stored`; raise `DefiniteError` if there is none."""
     kept = parse_stored_type(stored)
-    found = _CARRIERS[column.kind](column, kept, limits) or canonical_text_codec(column, kept)
+    found = _own_codec(column, kept, limits) or canonical_text_codec(column, kept)
     if found is None or isinstance(found, str):
         why = f": {found}" if found else ""
         raise DefiniteError(
@@ -64,6 +42,37 @@ def codec_for(column: Column, stored: str, limits: ServerLimits) -> ColumnCodec:
             hint="see docs/types.md for the types that hold it",
         )
     return _with_nulls(column, kept, found)
+
+
+def _own_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | str | None:
+    """Return the codec of the column's form; a text tells why the type is rejected, None that the form has no codec for it."""
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS:
+            return integer_codec(column, stored, limits)
+        case ValueForm.FLOAT:
+            return float_codec(column, stored, limits)
+        case ValueForm.DECIMAL:
+            return decimal_codec(column, stored, limits)
+        case ValueForm.TEXT | ValueForm.JSON:
+            return text_codec(column, stored, limits)
+        case ValueForm.MEMBERS:
+            return enum_or_set_codec(column, stored, limits)
+        case ValueForm.BYTES:
+            return bytes_codec(column, stored, limits)
+        case ValueForm.FIXED_BYTES:
+            return fixed_bytes_codec(column, stored, limits)
+        case ValueForm.GEOMETRY:
+            return geometry_codec(column, stored, limits)
+        case ValueForm.VECTOR:
+            return vector_codec(column, stored, limits)
+        case ValueForm.DATE:
+            return date_codec(column, stored, limits)
+        case ValueForm.TIMESTAMP:
+            return timestamp_codec(column, stored, limits)
+        case ValueForm.TIME:
+            return time_codec(column, stored, limits)
+        case unknown:
+            assert_never(unknown)
 
 
 def type_mismatch(column: Column, stored: str) -> str:

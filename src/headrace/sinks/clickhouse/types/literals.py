@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import struct
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
+from typing import Any, assert_never
 from uuid import UUID
 
 import pyarrow as pa
 
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.scalar_values import time_text
 from headrace.sinks.clickhouse.server.server_limits import ANY_SERVER
@@ -41,14 +42,19 @@ def scalar_value(scalar: Any) -> object:
 
 
 def _array(column: Column, value: object) -> Any:
-    match column.kind:
-        case Kind.ENUM | Kind.SET:
+    match column.form:
+        case ValueForm.MEMBERS:
             return pa.array([value], pa.string()).dictionary_encode()
-        case Kind.DATE:
+        case ValueForm.DATE:
             return pa.array([value], pa.int32()).view(column.arrow_type)
-        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+        case ValueForm.TIMESTAMP | ValueForm.TIME:
             return pa.array([value], pa.int64()).view(column.arrow_type)
-    return pa.array([value], column.arrow_type)
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.FLOAT | ValueForm.DECIMAL | ValueForm.TEXT | ValueForm.JSON:
+            return pa.array([value], column.arrow_type)
+        case ValueForm.BYTES | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return pa.array([value], column.arrow_type)
+        case unknown:
+            assert_never(unknown)
 
 
 def _written(stored: str, sent: Any) -> str:

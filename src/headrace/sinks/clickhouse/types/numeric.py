@@ -11,35 +11,12 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, cast_to, check_range, compose
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredType
 
-BITS: Final = {
-    Kind.INT8: 8,
-    Kind.INT16: 16,
-    Kind.INT32: 32,
-    Kind.INT64: 64,
-    Kind.UINT8: 8,
-    Kind.UINT16: 16,
-    Kind.UINT32: 32,
-    Kind.UINT64: 64,
-    Kind.YEAR: 16,
-    Kind.BIT: 64,
-}
-"""The integer kinds and their width."""
-INTEGER_TYPES: Final = {
-    Kind.INT8: "Int8",
-    Kind.INT16: "Int16",
-    Kind.INT32: "Int32",
-    Kind.INT64: "Int64",
-    Kind.UINT8: "UInt8",
-    Kind.UINT16: "UInt16",
-    Kind.UINT32: "UInt32",
-    Kind.UINT64: "UInt64",
-}
-_SIGNED: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64})
 _NARROW: Final = {
     "Int8": pa.int8(),
     "Int16": pa.int16(),
@@ -68,23 +45,23 @@ def integer_codec(column: Column, stored: StoredType, limits: ServerLimits) -> C
         return ColumnCodec(wire, None if wire.equals(back) else cast_to(wire), caution=caution)
     if name in _WIDE:
         # The server widens the value; it would silently wrap a negative number.
-        negative = name.startswith("U") and column.kind in _SIGNED
-        checks = (check_range(back, 0, (1 << (BITS[column.kind] - 1)) - 1, f"is below zero, which {name} cannot hold"),) if negative else ()
+        negative = name.startswith("U") and column.type.signed
+        checks = (check_range(back, 0, (1 << (column.type.bits - 1)) - 1, f"is below zero, which {name} cannot hold"),) if negative else ()
         caution = "numbers below zero" if negative else ""
         return ColumnCodec(back, checks=checks, read=canonical, canonical=canonical, comparable=True, caution=caution)
     if name == "Bool":
         checks = (Check("is neither 0 nor 1, which is all that Bool holds", _not_boolean),)
         as_number = "toUInt8({})"
-        caution = "" if column.kind is Kind.BIT and column.precision == 1 else "numbers other than 0 and 1"
+        caution = "" if column.form is ValueForm.BITS and column.precision == 1 else "numbers other than 0 and 1"
         return ColumnCodec(
             pa.bool_(), cast_to(pa.bool_()), checks=checks, read=as_number, canonical=as_number, comparable=False, caution=caution
         )
     if name in _FLOATS:
-        caution = "" if BITS[column.kind] <= _EXACT_TO[name] else f"numbers beyond 2 to the {_EXACT_TO[name]}"
+        caution = "" if column.type.bits <= _EXACT_TO[name] else f"numbers beyond 2 to the {_EXACT_TO[name]}"
         return ColumnCodec(_FLOATS[name], cast_to(_FLOATS[name]), cast_to(back), canonical=canonical, comparable=False, caution=caution)
     decimal = decimal_arrow(stored.plain)
     if decimal is not None:
-        digits = len(str(1 << BITS[column.kind]))
+        digits = len(str(1 << column.type.bits))
         caution = "" if decimal.precision - decimal.scale >= digits else f"numbers that {stored.plain.sql_name} cannot hold"
         return ColumnCodec(
             decimal,
@@ -129,7 +106,7 @@ def float_codec(column: Column, stored: StoredType, limits: ServerLimits) -> Col
     wire = _FLOATS[name]
     if wire.equals(column.arrow_type):
         return ColumnCodec(wire)
-    if column.kind is Kind.FLOAT32:
+    if column.type.bits == 32:
         return ColumnCodec(wire, cast_to(wire), cast_to(pa.float32()), canonical="toFloat32({})")
     checks = (Check("is not a number that Float32 holds exactly", _not_single),)
     return ColumnCodec(
@@ -152,12 +129,12 @@ def decimal_arrow(plain: ClickHouseType) -> Any | None:
 
 def default_integer(column: Column) -> str:
     """Return the integer type with the kind's exact range."""
-    return f"{'' if column.kind in _SIGNED else 'U'}Int{BITS[column.kind]}"
+    return f"{'' if column.type.signed else 'U'}Int{column.type.bits}"
 
 
 def _holds(column: Column, name: str) -> bool:
-    bits, signed = BITS[column.kind], column.kind in _SIGNED
-    if column.kind is Kind.BIT and column.precision:
+    bits, signed = column.type.bits, column.type.signed
+    if column.form is ValueForm.BITS and column.precision:
         bits = column.precision
     width, unsigned = int(name.lstrip("UInt")), name.startswith("U")
     return width >= bits and not signed if unsigned else width > bits or (width == bits and signed)

@@ -8,20 +8,18 @@ from __future__ import annotations
 import math
 import re
 from decimal import Decimal
-from ipaddress import IPv4Address, IPv6Address
 from typing import Any, Final, assert_never
-from uuid import UUID
 
 import pyarrow as pa
 
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
 from headrace.sinks.clickhouse.server.scalar_values import plain_value, time_text
 from headrace.sinks.clickhouse.server.server_limits import DAY_US
 
 Json = Any
 _DAY: Final = re.compile(r"(\d{4,})-(\d\d)-(\d\d)")
 _CLOCK: Final = re.compile(r"(-?)(\d+):(\d\d):(\d\d)(?:\.(\d{1,6}))?")
-_INSTANTS: Final = (Kind.DATETIME, Kind.TIMESTAMP)
 
 
 def row_to_json(images: pa.RecordBatch, schema: TableSchema, row: int) -> dict[str, Json]:
@@ -38,32 +36,26 @@ def rows_from_json(schema: TableSchema, rows: list[dict[str, Json]]) -> pa.Recor
 def _to_json(column: Column, scalar: Any) -> Json:
     if not scalar.is_valid:
         return None
-    match column.kind:
-        case Kind.FLOAT32 | Kind.FLOAT64:
+    match column.form:
+        case ValueForm.FLOAT:
             number = scalar.as_py()
             return number if math.isfinite(number) else repr(number)
-        case Kind.DECIMAL:
+        case ValueForm.DECIMAL:
             return f"{scalar.as_py():f}"
-        case Kind.BYTES | Kind.GEOMETRY:
+        case ValueForm.BYTES | ValueForm.GEOMETRY:
             return scalar.as_py().hex()
-        case Kind.UUID:
-            return str(UUID(bytes=scalar.as_py()))
-        case Kind.INET4:
-            return str(IPv4Address(scalar.as_py()))
-        case Kind.INET6:
-            return str(IPv6Address(scalar.as_py()))
-        case Kind.TIME:
+        case ValueForm.FIXED_BYTES:
+            return column.type.print_value(scalar.as_py())
+        case ValueForm.TIME:
             return time_text(scalar.value)
-        case Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP:
+        case ValueForm.DATE | ValueForm.TIMESTAMP:
             text = _moment_text(scalar)
             # A value that has no text form is stored as its number.
             return text if _ticks(column, text) == scalar.value else scalar.value
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.TEXT | ValueForm.JSON | ValueForm.MEMBERS | ValueForm.VECTOR:
             return scalar.as_py()
-        case Kind.YEAR | Kind.BIT | Kind.STRING | Kind.JSON | Kind.ENUM | Kind.SET | Kind.VECTOR:
-            return scalar.as_py()
-        case _:
-            assert_never(column.kind)
+        case unknown:
+            assert_never(unknown)
 
 
 def _moment_text(scalar: Any) -> str:
@@ -72,33 +64,27 @@ def _moment_text(scalar: Any) -> str:
 
 
 def _to_array(column: Column, values: list[Json]) -> Any:
-    match column.kind:
-        case Kind.FLOAT32 | Kind.FLOAT64:
+    match column.form:
+        case ValueForm.FLOAT:
             return pa.array([None if value is None else float(value) for value in values], column.arrow_type)
-        case Kind.DECIMAL:
+        case ValueForm.DECIMAL:
             return pa.array([None if value is None else Decimal(value) for value in values], column.arrow_type)
-        case Kind.BYTES | Kind.GEOMETRY:
+        case ValueForm.BYTES | ValueForm.GEOMETRY:
             return _packed(column, values, bytes.fromhex)
-        case Kind.UUID:
-            return _packed(column, values, lambda text: UUID(text).bytes)
-        case Kind.INET4:
-            return _packed(column, values, lambda text: IPv4Address(text).packed)
-        case Kind.INET6:
-            return _packed(column, values, lambda text: IPv6Address(text).packed)
-        case Kind.DATE:
+        case ValueForm.FIXED_BYTES:
+            return _packed(column, values, column.type.parse_value)
+        case ValueForm.DATE:
             return pa.array([_ticks(column, value) for value in values], pa.int32()).cast(pa.date32())
-        case Kind.DATETIME | Kind.TIMESTAMP:
+        case ValueForm.TIMESTAMP:
             return pa.array([_ticks(column, value) for value in values], pa.int64()).cast(column.arrow_type)
-        case Kind.TIME:
+        case ValueForm.TIME:
             return pa.array([_ticks(column, value) for value in values], pa.int64()).view(pa.time64("us"))
-        case Kind.ENUM | Kind.SET:
+        case ValueForm.MEMBERS:
             return pa.array(values, pa.string()).dictionary_encode()
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.TEXT | ValueForm.JSON | ValueForm.VECTOR:
             return pa.array(values, column.arrow_type)
-        case Kind.YEAR | Kind.BIT | Kind.STRING | Kind.JSON | Kind.VECTOR:
-            return pa.array(values, column.arrow_type)
-        case _:
-            assert_never(column.kind)
+        case unknown:
+            assert_never(unknown)
 
 
 def _packed(column: Column, values: list[Json], pack: Any) -> Any:
@@ -109,14 +95,14 @@ def _ticks(column: Column, value: Json) -> int | None:
     """Return days for a date, microseconds for other kinds."""
     if value is None or isinstance(value, int):
         return value
-    if column.kind is Kind.TIME:
+    if column.form is ValueForm.TIME:
         return _clock_us(value)
     day, _, clock = value.partition(" ")
     found = _DAY.fullmatch(day)
     if found is None:
         return None
     days = _days_of(*map(int, found.groups()))
-    return days * DAY_US + _clock_us(clock or "00:00:00") if column.kind in _INSTANTS else days
+    return days * DAY_US + _clock_us(clock or "00:00:00") if column.form is ValueForm.TIMESTAMP else days
 
 
 def _clock_us(text: str) -> int:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.schema import Column, Kind
+from headrace.model.schema import Column
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, cast_to, check_range, compose, reinterpret_as
 from headrace.sinks.clickhouse.types.type_names import StoredType
@@ -100,7 +100,7 @@ def _datetime64_codec(column: Column, stored: StoredType, limits: ServerLimits) 
         *_check_fraction(column, scale),
     )
     zone = stored.plain.text(1) or limits.zone
-    if column.kind is Kind.TIMESTAMP:
+    if column.type.zoned:
         read = "{}" if zone in UTC_ZONES else "toTimeZone({}, 'UTC')"
         return ColumnCodec(_UTC_US, None, compose(cast_to(_UTC_US)), checks, read=read, canonical=read, caution=_both(fraction, years))
     if zone not in UTC_ZONES:
@@ -110,7 +110,7 @@ def _datetime64_codec(column: Column, stored: StoredType, limits: ServerLimits) 
 
 def _datetime_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | str:
     zone = stored.plain.text(0) or limits.zone
-    if column.kind is Kind.DATETIME and zone not in UTC_ZONES:
+    if not column.type.zoned and zone not in UTC_ZONES:
         return _wall_clock_in(zone)
     outside = f"is outside what {stored.sql_name} holds"
     checks = (check_range(pa.int64(), 0, _LAST_SECOND * 1_000_000 + 999_999, outside), *_check_fraction(column, 0))

@@ -12,26 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.model.text_values import parse_uuids, text_functions
 from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.server_limits import ServerLimits
 from headrace.sinks.clickhouse.types.codec import Check, ColumnCodec, Recode, cast_to, compose
 from headrace.sinks.clickhouse.types.json_documents import normalize_source_documents, normalize_stored_documents
-from headrace.sinks.clickhouse.types.numeric import INTEGER_TYPES
 from headrace.sinks.clickhouse.types.type_names import StoredType, parse_stored_type
 
 _ENUMS: Final = {"Enum8": pa.int8(), "Enum16": pa.int16()}
 _WITHOUT_ZEROS: Final = "trim(TRAILING '\\0' FROM {})"
 _SET_ARRAYS: Final = ("String", "LowCardinality(String)")
-_PARSED: Final = {
-    **INTEGER_TYPES,
-    Kind.YEAR: "UInt16",
-    Kind.DATE: "Date32",
-    Kind.UUID: "UUID",
-    Kind.INET4: "IPv4",
-}
-"""Kinds whose text ClickHouse parses exactly, and the type it parses to."""
+_PARSED: Final = (ValueForm.INTEGER, ValueForm.YEAR, ValueForm.DATE, ValueForm.FIXED_BYTES)
+"""Forms whose text ClickHouse parses exactly to the default type."""
 _STRINGS: Final = pa.list_(pa.field("item", pa.string(), nullable=False))
 _FIXED_SOURCE: Final = re.compile(r"binary\((\d+)\)", re.IGNORECASE)
 _JSON_LOSES: Final = "the text: order of keys, keys whose value is null or {}, how numbers are written (see docs/types.md)"
@@ -92,37 +86,30 @@ def enum_or_set_codec(column: Column, stored: StoredType, limits: ServerLimits) 
             return ColumnCodec(column.arrow_type, _distinct_dictionary, _named)
         case "String":
             return ColumnCodec(pa.string(), cast_to(pa.string()), _named)
-        case "Enum8" | "Enum16" if column.kind is Kind.ENUM:
+        case "Enum8" | "Enum16" if not column.type.multiple:
             return _enum(stored, cast_to(pa.string()), _named, column.members)
-        case "Array" if column.kind is Kind.SET and _spelled_inner(stored) in _SET_ARRAYS:
+        case "Array" if column.type.multiple and _spelled_inner(stored) in _SET_ARRAYS:
             read = "arrayStringConcat({}, ',')"
             caution = "NULL" if column.nullable else ""
             return ColumnCodec(_STRINGS, _members, _named, read=read, canonical=read, comparable=False, caution=caution)
     return None
 
 
-def uuid_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """For MariaDB's UUID."""
+def fixed_bytes_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
+    """For MariaDB's UUID, INET4 and INET6."""
     del limits
-    match stored.plain.name:
-        case "UUID":
+    match (column.type.clickhouse, stored.plain.name):
+        case ("UUID", "UUID"):
             return ColumnCodec(column.arrow_type, restore=_storage)
-        case "FixedString" if stored.plain.number(0, 0) == 16:
+        case ("UUID", "FixedString") if stored.plain.number(0, 0) == 16:
             return ColumnCodec(column.arrow_type, canonical="toUUID(UUIDNumToString({}))", comparable=False)
-    return None
-
-
-def inet_codec(column: Column, stored: StoredType, limits: ServerLimits) -> ColumnCodec | None:
-    """For MariaDB's INET4 and INET6."""
-    del limits
-    match (column.kind, stored.plain.name):
-        case (Kind.INET4, "IPv4"):
+        case ("IPv4", "IPv4"):
             return ColumnCodec(pa.uint32(), _numbers, compose(cast_to(pa.uint32()), _addresses))
-        case (Kind.INET4, "UInt32"):
+        case ("IPv4", "UInt32"):
             return ColumnCodec(pa.uint32(), _numbers, compose(cast_to(pa.uint32()), _addresses), canonical="toIPv4({})", comparable=False)
-        case (Kind.INET6, "IPv6"):
+        case ("IPv6", "IPv6"):
             return ColumnCodec(column.arrow_type)
-        case (Kind.INET6, "FixedString") if stored.plain.number(0, 0) == 16:
+        case ("IPv6", "FixedString") if stored.plain.number(0, 0) == 16:
             return ColumnCodec(column.arrow_type, canonical=None, comparable=False)
     return None
 
@@ -146,7 +133,7 @@ def canonical_text_codec(column: Column, stored: StoredType) -> ColumnCodec | No
     if made is None:
         return None
     spell, read = made
-    kind = _PARSED.get(column.kind)
+    kind = column.type.clickhouse if column.form in _PARSED else None
     cast = "accurateCast" if "Int" in (kind or "") else "CAST"
     canonical = None if kind is None else f"{cast}({{}}, '{f'Nullable({kind})' if stored.nullable else kind}')"
     return ColumnCodec(pa.string(), spell, compose(_decoded, read), canonical=canonical, comparable=False)

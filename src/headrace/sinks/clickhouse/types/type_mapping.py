@@ -1,6 +1,6 @@
 """Chooses the ClickHouse type of a source column in created tables.
 
-Invariant: the type holds every value of the `Kind` exactly. The years of Date32 and DateTime64 depend on the server's version, so they are
+Invariant: the type holds every value of the column exactly. The years of Date32 and DateTime64 depend on the server's version, so they are
 measured there, and the writer checks every block.
 """
 
@@ -10,10 +10,11 @@ import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, assert_never
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
 from headrace.sinks.clickhouse.server.identifiers import quote_text
 from headrace.sinks.clickhouse.server.options import (
     BitAs,
@@ -30,28 +31,12 @@ from headrace.sinks.clickhouse.server.options import (
     YearAs,
 )
 from headrace.sinks.clickhouse.types.codec_registry import type_mismatch
-from headrace.sinks.clickhouse.types.numeric import INTEGER_TYPES, decimal_arrow
+from headrace.sinks.clickhouse.types.numeric import decimal_arrow
 from headrace.sinks.clickhouse.types.type_names import ClickHouseType, StoredType, parse_stored_type, parse_type
 
 SIGN, VERSION, DELETED = "_sign", "_version", "_deleted"
 OCCURRENCE, ROW = "_occurrence", "_row"
 """Metadata columns of tables without a key: which of several equal rows a row is, and a hash of the row."""
-_PLAIN = {
-    **INTEGER_TYPES,
-    Kind.FLOAT32: "Float32",
-    Kind.FLOAT64: "Float64",
-    Kind.STRING: "String",
-    Kind.BYTES: "String",
-    Kind.DATE: "Date32",
-    Kind.YEAR: "UInt16",
-    Kind.BIT: "UInt64",
-    Kind.JSON: "String",
-    Kind.GEOMETRY: "String",
-    Kind.VECTOR: "Array(Float32)",
-    Kind.UUID: "UUID",
-    Kind.INET4: "IPv4",
-    Kind.INET6: "IPv6",
-}
 _GEO: Final = {
     "point": "Point",
     "linestring": "LineString",
@@ -138,24 +123,47 @@ def _wrapped(schema: TableSchema, column: Column, kind: StoredType) -> StoredTyp
 
 
 def _chosen_type(schema: TableSchema, column: Column, options: TableOptions) -> str:
-    match column.kind:
-        case Kind.DECIMAL:
+    default = column.type.clickhouse
+    match column.form:
+        case ValueForm.INTEGER:
+            return _integer_type(column, options)
+        case ValueForm.YEAR:
+            return "String" if options.year is YearAs.STRING else default
+        case ValueForm.BITS if options.bit is BitAs.STRING:
+            return "String"
+        case ValueForm.BITS:
+            return "Bool" if options.bit is BitAs.BOOL and column.precision == 1 else default
+        case ValueForm.DECIMAL:
             _check_decimal(schema, column)
             return "String" if options.decimal is DecimalAs.STRING else f"Decimal({column.precision}, {column.scale})"
-        case Kind.DATETIME | Kind.TIMESTAMP:
+        case ValueForm.TIMESTAMP:
             return _instant_type(schema, column, options)
-        case Kind.TIME:
+        case ValueForm.TIME:
             _check_fraction(schema, column)
             times = {TimeAs.INT64: "Int64", TimeAs.STRING: "String"}
             return times.get(options.time, f"Time64({column.precision})")
-        case Kind.ENUM:
+        case ValueForm.MEMBERS if column.type.multiple:
+            return _SETS[options.set]
+        case ValueForm.MEMBERS:
             enums = {EnumAs.LOW_CARDINALITY: "LowCardinality(String)", EnumAs.STRING: "String"}
             return enums.get(options.enum) or enum_type(column.members)
-        case Kind.SET:
-            return _SETS[options.set]
-        case Kind.GEOMETRY if options.geometry is GeometryAs.GEO:
-            return _GEO.get(column.source_type.lower().partition(" ")[0], "String")
-    return _number_type(column, options) or _PLAIN[column.kind]
+        case ValueForm.GEOMETRY:
+            words = _GEO if options.geometry is GeometryAs.GEO else {}
+            return words.get(column.source_type.lower().partition(" ")[0], default)
+        case ValueForm.JSON:
+            return "JSON" if options.json is JsonAs.JSON else default
+        case ValueForm.FLOAT | ValueForm.TEXT | ValueForm.BYTES | ValueForm.DATE | ValueForm.VECTOR | ValueForm.FIXED_BYTES:
+            return default
+        case unknown:
+            assert_never(unknown)
+
+
+def _integer_type(column: Column, options: TableOptions) -> str:
+    bits, signed = column.type.bits, column.type.signed
+    if bits == 8 and signed and options.tinyint1 is TinyintAs.BOOL and _TINYINT1.match(column.source_type):
+        return "Bool"
+    choices = _UNSIGNED if bits == 64 and not signed else {}
+    return choices.get(options.uint64, column.type.clickhouse)
 
 
 def _instant_type(schema: TableSchema, column: Column, options: TableOptions) -> str:
@@ -163,26 +171,8 @@ def _instant_type(schema: TableSchema, column: Column, options: TableOptions) ->
     if options.datetime is DatetimeAs.STRING:
         return "String"
     digits = 6 if options.datetime is DatetimeAs.MICRO else column.precision
-    zone = options.zone if column.kind is Kind.TIMESTAMP else "UTC"
+    zone = options.zone if column.type.zoned else "UTC"
     return ClickHouseType("DateTime64", (digits, zone)).sql_name
-
-
-def _number_type(column: Column, options: TableOptions) -> str:
-    """Return the type that the options choose instead of the default; empty: none."""
-    match column.kind:
-        case Kind.JSON if options.json is JsonAs.JSON:
-            return "JSON"
-        case Kind.BIT if options.bit is BitAs.STRING:
-            return "String"
-        case Kind.BIT if options.bit is BitAs.BOOL and column.precision == 1:
-            return "Bool"
-        case Kind.INT8 if options.tinyint1 is TinyintAs.BOOL and _TINYINT1.match(column.source_type):
-            return "Bool"
-        case Kind.UINT64:
-            return _UNSIGNED.get(options.uint64, "")
-        case Kind.YEAR if options.year is YearAs.STRING:
-            return "String"
-    return ""
 
 
 def _check_decimal(schema: TableSchema, column: Column) -> None:

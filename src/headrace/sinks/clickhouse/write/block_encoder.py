@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
-from headrace.model.schema import Kind
+from headrace.model.column_types import DATE_FORMS
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows, RowRejected, event_of, position_text, row_text
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
 from headrace.sinks.clickhouse.server.scalar_values import render_value
@@ -155,7 +155,7 @@ class BlockEncoder:
         row = pc.index(bad, pa.scalar(True)).as_py()
         value = render_value(block.images.column(source.name)[row])
         hint = _NOT_STORED
-        if source.kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
+        if source.form in DATE_FORMS:
             hint = f"use a newer ClickHouse server (26.x holds the years 0000 to 9999); or {_NOT_STORED}"
         place = f"table {self._schema.name}{row_text(block, row)}, column {source.name}, {position_text(block.version[row].as_py())}"
         return RowRejected(f"{source.name} = {value} {why}", place=place, hint=hint, event=event_of(block, row))

@@ -12,7 +12,8 @@ from typing import Any, assert_never
 import numpy as np
 
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import RejectedRows
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.clickhouse.types.row_json import row_to_json, rows_from_json
@@ -56,26 +57,20 @@ def _with_blanks(
 def _blank(column: Column, *, nulls: bool) -> Any:
     if column.nullable and nulls:
         return None
-    match column.kind:
-        case Kind.ENUM:
+    match column.form:
+        case ValueForm.MEMBERS if not column.type.multiple:
             return column.members[0] if column.members else ""
-        case Kind.VECTOR:
+        case ValueForm.VECTOR:
             return []
-        case Kind.UUID:
-            return "00000000-0000-0000-0000-000000000000"
-        case Kind.INET4:
-            return "0.0.0.0"
-        case Kind.INET6:
-            return "::"
-        case Kind.JSON:
+        case ValueForm.FIXED_BYTES:
+            return column.type.print_value(bytes(column.arrow_type.byte_width))
+        case ValueForm.JSON:
             return "{}"
-        case Kind.STRING | Kind.BYTES | Kind.GEOMETRY | Kind.SET:
+        case ValueForm.TEXT | ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.MEMBERS:
             return ""
-        case Kind.DECIMAL:
+        case ValueForm.DECIMAL:
             return "0"
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+        case ValueForm.INTEGER | ValueForm.FLOAT | ValueForm.YEAR | ValueForm.BITS | ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME:
             return 0
-        case Kind.FLOAT32 | Kind.FLOAT64 | Kind.YEAR | Kind.BIT | Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
-            return 0
-        case _:
-            assert_never(column.kind)
+        case unknown:
+            assert_never(unknown)

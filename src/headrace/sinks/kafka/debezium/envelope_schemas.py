@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
 from headrace.sinks.kafka.debezium.json_fragments import field_of
 
 _SOURCE_TYPE: Final = "__debezium.source.column.type"
+_MOST_INT64: Final = (1 << 63) - 1
 _SNAPSHOT: Final = "true,first,first_in_data_collection,last_in_data_collection,last,false,incremental"
 
 
@@ -41,7 +43,7 @@ def _row_field(column: Column, connector: str) -> dict[str, Any]:
     numbers above 9223372036854775807 from negative ones. Keys stay as they are: partitions depend on their bytes.
     """
     field = field_of(column, connector)
-    if column.kind is not Kind.UINT64:
+    if column.form is not ValueForm.INTEGER or column.type.value_range[1] <= _MOST_INT64:
         return field
     head = {name: field.pop(name) for name in ("type", "optional")}
     return {**head, "parameters": {_SOURCE_TYPE: "BIGINT UNSIGNED"}, **field}

@@ -9,31 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.schema import Column, Kind
-from headrace.model.text_values import fixed_bytes, format_ipv4, format_timestamps, format_uuids
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
+from headrace.model.text_values import fixed_bytes, fixed_bytes_printer, format_timestamps
 from headrace.sinks.kafka.debezium.json_kernels import base64, base64_size, quote, quoted_size
 
 MARIADB: Final = "mariadb"
 NULL: Final = "null"
 
-_INTEGERS: Final = {
-    Kind.INT8: "int16",
-    Kind.UINT8: "int16",
-    Kind.INT16: "int16",
-    Kind.UINT16: "int32",
-    Kind.INT32: "int32",
-    Kind.UINT32: "int64",
-    Kind.INT64: "int64",
-    # Above 9223372036854775807 it wraps round, as with `bigint.unsigned.handling.mode=long`.
-    Kind.UINT64: "int64",
-}
 _MILLISECOND_DIGITS: Final = 3
 _SRID_BYTES: Final = 4
 _POINT_BYTES: Final = 21
@@ -55,54 +45,54 @@ class Shown:
 
 def shown(column: Column, connector: str) -> Shown:
     """The column as Debezium's connector for MySQL or MariaDB shows it."""
-    kind, name = column.kind, column.source_type.lower()
-    if kind in _INTEGERS:
-        medium = kind is Kind.UINT32 and name.startswith("mediumint")
-        return Shown({"type": "int32" if medium else _INTEGERS[kind]}, _wrapped if kind is Kind.UINT64 else _text)
-    match kind:
-        case Kind.FLOAT32:
-            return Shown({"type": "float"}, _floats)
-        case Kind.FLOAT64:
-            return Shown({"type": "double"}, _floats)
-        case Kind.DECIMAL:
+    name = column.source_type.lower()
+    match column.form:
+        case ValueForm.INTEGER:
+            # Above 9223372036854775807 it wraps round, as with `bigint.unsigned.handling.mode=long`.
+            wraps = column.type.bits == 64 and not column.type.signed
+            medium = column.type.bits == 32 and name.startswith("mediumint")
+            return Shown({"type": "int32" if medium else column.type.connect}, _wrapped if wraps else _text)
+        case ValueForm.FLOAT:
+            return Shown({"type": "float" if column.type.bits == 32 else "double"}, _floats)
+        case ValueForm.DECIMAL:
             sizes = {"scale": str(column.scale), "connect.decimal.precision": str(column.precision)}
             return Shown(_named("bytes", "org.apache.kafka.connect.data.Decimal", sizes), _decimals)
-        case Kind.DATE:
+        case ValueForm.DATE:
             return Shown(_named("int32", "io.debezium.time.Date"), lambda array: _text(array.view(pa.int32())))
-        case Kind.DATETIME if column.precision <= _MILLISECOND_DIGITS:
+        case ValueForm.TIMESTAMP if column.type.zoned:
+            return Shown(_named("string", column.type.semantic), lambda array: _instants(array, column.precision))
+        case ValueForm.TIMESTAMP if column.precision <= _MILLISECOND_DIGITS:
             return Shown(_named("int64", "io.debezium.time.Timestamp"), lambda array: _text(_milliseconds(array)))
-        case Kind.DATETIME:
+        case ValueForm.TIMESTAMP:
             return Shown(_named("int64", "io.debezium.time.MicroTimestamp"), lambda array: _text(array.view(pa.int64())))
-        case Kind.TIMESTAMP:
-            return Shown(_named("string", "io.debezium.time.ZonedTimestamp"), lambda array: _instants(array, column.precision))
-        case Kind.TIME:
+        case ValueForm.TIME:
             return Shown(_named("int64", "io.debezium.time.MicroTime"), lambda array: _text(array.view(pa.int64())))
-        case Kind.YEAR:
-            return Shown(_named("int32", "io.debezium.time.Year"), _text)
-        case Kind.BIT if column.precision == 1:
+        case ValueForm.YEAR:
+            return Shown(_named("int32", column.type.semantic), _text)
+        case ValueForm.BITS if column.precision == 1:
             return Shown({"type": "boolean"}, lambda array: pc.if_else(pc.equal(array, pa.scalar(0, pa.uint64())), "false", "true"))
-        case Kind.BIT:
+        case ValueForm.BITS:
             bits = _named("bytes", "io.debezium.data.Bits", {"length": str(column.precision or 64)})
             return Shown(bits, lambda array: _bits(array, column.precision or 64))
-        case Kind.BYTES:
+        case ValueForm.BYTES:
             return Shown({"type": "bytes"}, in_base64)
-        case Kind.ENUM | Kind.SET:
-            semantic = "io.debezium.data.Enum" if kind is Kind.ENUM else "io.debezium.data.EnumSet"
-            return Shown(_named("string", semantic, {"allowed": ",".join(column.members)}), _members)
-        case Kind.JSON if connector != MARIADB:
-            return Shown(_named("string", "io.debezium.data.Json"), quoted)
-        case Kind.GEOMETRY:
+        case ValueForm.MEMBERS:
+            return Shown(_named("string", column.type.semantic, {"allowed": ",".join(column.members)}), _members)
+        case ValueForm.JSON if connector != MARIADB:
+            return Shown(_named("string", column.type.semantic), quoted)
+        case ValueForm.TEXT | ValueForm.JSON:
+            return Shown({"type": "string"}, quoted)
+        case ValueForm.GEOMETRY:
             return _geometry(name)
-        case Kind.VECTOR:
+        case ValueForm.VECTOR:
             items = {"items": {"type": "float", "optional": False}}
-            return Shown({"type": "array", **items, "name": "io.debezium.data.FloatVector", "version": 1}, _lists)
-        case Kind.UUID:
-            return Shown(_named("string", "io.debezium.data.Uuid"), lambda array: quoted(format_uuids(array)))
-        case Kind.INET4:
-            return Shown({"type": "string"}, lambda array: quoted(format_ipv4(array)))
-        case Kind.INET6:
-            return Shown({"type": "string"}, lambda array: quoted(_long_addresses(array)))
-    return Shown({"type": "string"}, quoted)
+            return Shown({"type": "array", **items, "name": column.type.semantic, "version": 1}, _lists)
+        case ValueForm.FIXED_BYTES:
+            text = fixed_bytes_printer(column)
+            field = _named("string", column.type.semantic) if column.type.semantic else {"type": "string"}
+            return Shown(field, lambda array: quoted(text(array)))
+        case unknown:
+            assert_never(unknown)
 
 
 def field_of(column: Column, connector: str) -> Field:
@@ -250,13 +240,6 @@ def _geometry_parts(array: Any) -> tuple[Any, Any]:
     )
     srid = pc.if_else(pa.array(numbers == 0), NULL, _text(pa.array(numbers)))
     return srid, pc.binary_slice(filled, _SRID_BYTES)
-
-
-def _long_addresses(array: Any) -> Any:
-    """IPv6 in full: eight groups of four digits."""
-    digits = format_uuids(array)
-    bare = pc.replace_substring(digits, "-", "")
-    return pc.binary_join_element_wise(*(pc.utf8_slice_codeunits(bare, at, at + 4) for at in range(0, 32, 4)), ":")
 
 
 def _default(column: Column, how: Shown) -> Any:

@@ -7,14 +7,15 @@ keeps the last of them. Integers are numbers, everything else is text as the sou
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.kafka.mypipe.values import BYTES, INTEGERS, LONGS, STRINGS, ValueMapping, map_of, to_map
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.kafka.mypipe.values import ValueMapping, map_of, to_map
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
 
 _HEX: Final = np.array([list(f"{n:02x}".encode()) for n in range(256)], dtype=np.uint8)
 _TEXTUAL: Final = ValueMapping(text_as_bytes=False)
@@ -33,17 +34,19 @@ def encode_keys(schema: TableSchema, images: pa.RecordBatch) -> pa.BinaryArray:
 
 def _fragment(column: Column, array: pa.Array) -> pa.Array:
     """The column's values as pieces of JSON."""
-    if column.kind is Kind.UINT64:
+    if column.form is ValueForm.INTEGER:
         return array.cast(pa.string())
     name = map_of(column, _TEXTUAL)
     values = to_map(column, array, name)
     match name:
-        case _ if name in (INTEGERS, LONGS):
+        case "integers" | "longs":
             return values.cast(pa.string())
-        case _ if name == BYTES:
+        case "bytes":
             return pc.binary_join_element_wise('"', _hex(values), '"', "")
-    assert name == STRINGS
-    return _quoted(values)
+        case "strings":
+            return _quoted(values)
+        case unknown:
+            assert_never(unknown)
 
 
 def _quoted(array: pa.Array) -> pa.Array:

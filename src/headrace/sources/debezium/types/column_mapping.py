@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.errors import DefiniteError
+from headrace.model.column_types import COLUMN_TYPES, FRACTIONAL_FORMS, ValueForm
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sources.debezium.events.fields import ConnectField, RowFields
 
@@ -107,7 +108,6 @@ _DECIMALS: Final = frozenset({"decimal", "numeric", "dec", "fixed"})
 _NAMED_TYPES: Final = frozenset({"enum", "set"})
 _OPTION: Final = re.compile(r",((?:[^\\,]|\\.)*)", re.DOTALL)
 _CLOCKS: Final = frozenset({"datetime", "timestamp", "timestamptz", "time"})
-_FRACTIONAL: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
 _MOST_FRACTION: Final = 6
 
 DefaultOf = Callable[[ConnectField, Column], str | None]
@@ -141,7 +141,7 @@ def with_numeric(schema: TableSchema, numeric: str) -> TableSchema:
 
 
 def _is_variable(column: Column) -> bool:
-    return column.kind is Kind.STRING and column.source_type in _VARIABLE_TYPES
+    return column.form is ValueForm.TEXT and column.source_type in _VARIABLE_TYPES
 
 
 def numeric_digits(numeric: str) -> tuple[int, int] | None:
@@ -258,7 +258,7 @@ def _by_field(field: ConnectField) -> Column:
     kind, digits = _NAMED.get(field.semantic, (None, 0))
     if kind is None:
         kind = _PLAIN[field.type]
-    if kind in (Kind.ENUM, Kind.SET):
+    if COLUMN_TYPES[kind].form is ValueForm.MEMBERS:
         return Column(field.name, kind, members=members_of(field))
     return Column(field.name, kind, precision=digits)
 
@@ -288,11 +288,11 @@ def _by_source(field: ConnectField, column: Column) -> Column:
         digits = (int(found[1]), int(found[2])) if found else (0, 0)
         if 1 <= digits[0] <= MOST_DIGITS and digits[1] <= digits[0]:
             return replace(column, kind=Kind.DECIMAL, precision=digits[0], scale=digits[1])
-    if column.kind in _FRACTIONAL and word in _CLOCKS:
+    if column.form in FRACTIONAL_FORMS and word in _CLOCKS:
         return replace(column, precision=_fractional_digits(field))
     if word == "bit" and field.type == "boolean":
         return replace(column, kind=Kind.BIT, precision=1)
-    if word in _BINARY and column.kind is Kind.STRING and not field.semantic:
+    if word in _BINARY and column.form is ValueForm.TEXT and not field.semantic:
         return replace(column, kind=Kind.BYTES)
     return column
 

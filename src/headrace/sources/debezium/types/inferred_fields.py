@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any, Final, assert_never
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
 from headrace.sources.debezium.events.fields import ConnectField, RowFields
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.types.column_mapping import (
@@ -34,25 +35,6 @@ _BINARIES: Final = ("bytes", "base64", "base64-url-safe", "hex")
 _MILLIS: Final = 3
 """Fractional digits up to which the adaptive modes send milliseconds."""
 
-_PLAIN: Final = {
-    Kind.INT8: ("int16", ""),
-    Kind.UINT8: ("int16", ""),
-    Kind.INT16: ("int16", ""),
-    Kind.UINT16: ("int32", ""),
-    Kind.INT32: ("int32", ""),
-    Kind.UINT32: ("int64", ""),
-    Kind.INT64: ("int64", ""),
-    Kind.UINT64: ("int64", ""),
-    Kind.FLOAT32: ("float32", ""),
-    Kind.FLOAT64: ("float64", ""),
-    Kind.STRING: ("string", ""),
-    Kind.TIMESTAMP: ("string", "io.debezium.time.ZonedTimestamp"),
-    Kind.YEAR: ("int32", "io.debezium.time.Year"),
-    Kind.JSON: ("string", "io.debezium.data.Json"),
-    Kind.UUID: ("string", "io.debezium.data.Uuid"),
-    Kind.INET4: ("string", ""),
-    Kind.INET6: ("string", ""),
-}
 _MODE_NAMES: Final = {
     "connect": "org.apache.kafka.connect.data.{}",
     "isostring": "io.debezium.time.Iso{}",
@@ -111,55 +93,59 @@ def expected_field(column: Column, options: DebeziumOptions) -> ConnectField:
     if column.default is not None:
         parameters = {**parameters, DEFAULTED: "1"}
     inside: tuple[ConnectField, ...] = ()
-    if column.kind is Kind.GEOMETRY:
+    if column.form is ValueForm.GEOMETRY:
         inside = _POINT if semantic.endswith("Point") else _WKB
-    items = ConnectField("item", "float32", optional=False) if column.kind is Kind.VECTOR else None
+    items = ConnectField("item", "float32", optional=False) if column.form is ValueForm.VECTOR else None
     return ConnectField(column.name, word, semantic, parameters, column.nullable, fields=inside, items=items)
 
 
 def _form(column: Column, options: DebeziumOptions) -> tuple[str, str, Mapping[str, str]]:
     """Connect's word, the schema's name and its parameters."""
-    match column.kind:
-        case Kind.DECIMAL:
+    connect, semantic = column.type.connect, column.type.semantic
+    match column.form:
+        case ValueForm.DECIMAL:
             if options.decimals != "precise":
                 return ("string" if options.decimals == "string" else "float64"), "", {}
             return "bytes", DECIMAL, {"scale": str(column.scale), PRECISION: str(column.precision)}
-        case Kind.BYTES:
+        case ValueForm.BYTES:
             return ("bytes" if options.binaries == "bytes" else "string"), "", {}
-        case Kind.BIT:
+        case ValueForm.BITS:
             if column.precision == 1:
                 return "boolean", "", {}
             return "bytes", "io.debezium.data.Bits", {"length": str(column.precision)}
-        case Kind.ENUM | Kind.SET:
-            name = "io.debezium.data.Enum" if column.kind is Kind.ENUM else "io.debezium.data.EnumSet"
-            return "string", name, {"allowed": ",".join(map(escaped_option, column.members)), ESCAPED: "1"}
-        case Kind.GEOMETRY:
+        case ValueForm.MEMBERS:
+            return connect, semantic, {"allowed": ",".join(map(escaped_option, column.members)), ESCAPED: "1"}
+        case ValueForm.GEOMETRY:
             point = column.source_type.lower().startswith("point")
-            return "struct", f"io.debezium.data.geometry.{'Point' if point else 'Geometry'}", {}
-        case Kind.VECTOR:
-            return "array", "io.debezium.data.FloatVector", {}
-        case Kind.DATE | Kind.DATETIME | Kind.TIME:
+            return connect, f"io.debezium.data.geometry.{'Point' if point else 'Geometry'}", {}
+        case ValueForm.TIMESTAMP if column.type.zoned:
+            return connect, semantic, {SOURCE_LENGTH: str(column.precision)}
+        case ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME:
             return (*_temporal_form(column, options.times), {})
-        case Kind.TIMESTAMP:
-            return (*_PLAIN[column.kind], {SOURCE_LENGTH: str(column.precision)})
-        case Kind.UINT32 if column.source_type.lower().startswith("mediumint"):
+        case ValueForm.INTEGER if column.type.bits == 32 and column.source_type.lower().startswith("mediumint"):
             return "int32", "", {}
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
-            return (*_PLAIN[column.kind], {})
-        case Kind.FLOAT32 | Kind.FLOAT64 | Kind.STRING | Kind.YEAR | Kind.JSON | Kind.UUID | Kind.INET4 | Kind.INET6:
-            return (*_PLAIN[column.kind], {})
+        case (
+            ValueForm.INTEGER
+            | ValueForm.FLOAT
+            | ValueForm.TEXT
+            | ValueForm.YEAR
+            | ValueForm.JSON
+            | ValueForm.FIXED_BYTES
+            | ValueForm.VECTOR
+        ):
+            return connect, semantic, {}
         case unknown:
             assert_never(unknown)
 
 
 def _temporal_form(column: Column, mode: str) -> tuple[str, str]:
     """Dates and times without a zone, by `time.precision.mode`."""
-    plain = {Kind.DATE: "Date", Kind.DATETIME: "Timestamp", Kind.TIME: "Time"}[column.kind]
+    plain = {ValueForm.DATE: "Date", ValueForm.TIMESTAMP: "Timestamp", ValueForm.TIME: "Time"}[column.form]
     if mode == "isostring":
         return "string", _MODE_NAMES[mode].format(plain)
-    if column.kind is Kind.DATE:
+    if column.form is ValueForm.DATE:
         return "int32", "org.apache.kafka.connect.data.Date" if mode == "connect" else "io.debezium.time.Date"
-    micro = column.precision > _MILLIS or (mode == "adaptive_time_microseconds" and column.kind is Kind.TIME)
+    micro = column.precision > _MILLIS or (mode == "adaptive_time_microseconds" and column.form is ValueForm.TIME)
     name = _MODE_NAMES.get(mode, _MODE_NAMES["microseconds"] if micro else "io.debezium.time.{}").format(plain)
     return ("int32" if name.endswith(".Time") else "int64"), name
 

@@ -14,7 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.model.text_values import format_decimals
 from headrace.sources.debezium.kernels.values import BAD, read_digits
 from headrace.sources.debezium.types.binary import (
@@ -32,19 +33,6 @@ from headrace.sources.debezium.types.binary import (
 from headrace.sources.debezium.types.column_mapping import MOST_DIGITS
 from headrace.sources.debezium.types.temporal import each
 
-_RANGES: Final = {
-    Kind.INT8: (-(1 << 7), (1 << 7) - 1),
-    Kind.INT16: (-(1 << 15), (1 << 15) - 1),
-    Kind.INT32: (-(1 << 31), (1 << 31) - 1),
-    Kind.INT64: (-(1 << 63), (1 << 63) - 1),
-    Kind.UINT8: (0, (1 << 8) - 1),
-    Kind.UINT16: (0, (1 << 16) - 1),
-    Kind.UINT32: (0, (1 << 32) - 1),
-    Kind.UINT64: (0, (1 << 64) - 1),
-    Kind.YEAR: (0, (1 << 16) - 1),
-    Kind.BIT: (0, (1 << 64) - 1),
-}
-INTEGERS: Final = frozenset(_RANGES)
 _DIGITS: Final = 38
 _EXACT: Final = Context(prec=200_000)
 _PLAIN_NUMBER: Final = r"^[+-]?0*(?P<before>[0-9]*?)(?:\.(?P<after>[0-9]+))?$"
@@ -57,12 +45,12 @@ _MOST_PLACES: Final = 200
 def integers(array: Array, column: Column, wraps: bool) -> ParsedColumn:
     """Whole numbers of a column's width. `wraps`: those below zero are 64 bits without a sign, as Debezium's `long` mode has them."""
     kind = column.arrow_type
-    if wraps and column.kind is Kind.UINT64 and pa.types.is_signed_integer(array.type):
+    if wraps and column.form is ValueForm.INTEGER and pa.types.is_uint64(kind) and pa.types.is_signed_integer(array.type):
         return ParsedColumn(array.cast(pa.int64()).view(kind))
     if not pa.types.is_integer(array.type):
         return each(array, kind, lambda part: _whole(part).cast(kind))
-    least, most = _RANGES[column.kind]
-    if column.kind is Kind.BIT and column.precision:
+    least, most = column.type.value_range
+    if column.form is ValueForm.BITS and column.precision:
         most = min(most, (1 << column.precision) - 1)
     bounds = pc.min_max(array).as_py()
     if bounds["min"] is None or (bounds["min"] >= least and bounds["max"] <= most):

@@ -11,52 +11,27 @@ fit such a column change nothing: a TINYINT UNSIGNED arrives as `int16` and stay
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, assert_never
 
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration, AlteredColumn, BackfillValue, Effect, Unchanged, UnknownValues
+from headrace.model.column_types import COLUMN_TYPES, FRACTIONAL_FORMS, ValueForm
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.model.schema_change import FIRST, AddColumn, ModifyColumn, TableChange, alter
 from headrace.sources.mysql.schema.added_column_values import backfill_value
 
-_BITS: Final = {
-    Kind.INT8: (-(1 << 7), (1 << 7) - 1),
-    Kind.UINT8: (0, (1 << 8) - 1),
-    Kind.INT16: (-(1 << 15), (1 << 15) - 1),
-    Kind.UINT16: (0, (1 << 16) - 1),
-    Kind.INT32: (-(1 << 31), (1 << 31) - 1),
-    Kind.UINT32: (0, (1 << 32) - 1),
-    Kind.INT64: (-(1 << 63), (1 << 63) - 1),
-    Kind.UINT64: (0, (1 << 64) - 1),
-}
-_FRACTIONAL: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
-_TEXTUAL: Final = frozenset({Kind.ENUM, Kind.SET, Kind.JSON, Kind.UUID})
 _MOST_DIGITS: Final = 76
-_EVENT_KINDS: Final[dict[Kind, frozenset[Kind]]] = {
-    Kind.INT8: frozenset({Kind.INT16}),
-    Kind.UINT8: frozenset({Kind.INT8, Kind.INT16}),
-    Kind.UINT16: frozenset({Kind.INT32}),
+_INTEGER_EVENTS: Final[dict[Kind, tuple[Kind, ...]]] = {
+    Kind.INT8: (Kind.INT16,),
+    Kind.UINT8: (Kind.INT8, Kind.INT16),
+    Kind.UINT16: (Kind.INT32,),
     # A MEDIUMINT UNSIGNED is an INT32 on the way.
-    Kind.UINT32: frozenset({Kind.INT32, Kind.INT64}),
-    Kind.UINT64: frozenset({Kind.INT64, Kind.DECIMAL}),
-    Kind.DECIMAL: frozenset({Kind.STRING, Kind.FLOAT64}),
-    Kind.DATETIME: frozenset({Kind.DATETIME}),
-    Kind.TIMESTAMP: frozenset({Kind.TIMESTAMP, Kind.DATETIME}),
-    Kind.TIME: frozenset({Kind.TIME}),
-    Kind.YEAR: frozenset({Kind.INT32}),
-    Kind.BIT: frozenset({Kind.INT8, Kind.BYTES}),
-    Kind.ENUM: frozenset({Kind.ENUM, Kind.STRING}),
-    Kind.SET: frozenset({Kind.SET, Kind.STRING}),
-    Kind.JSON: frozenset({Kind.STRING}),
-    Kind.STRING: _TEXTUAL | {Kind.DECIMAL, Kind.BYTES},
-    Kind.BYTES: frozenset({Kind.STRING, Kind.UUID, Kind.BIT}),
-    Kind.UUID: frozenset({Kind.STRING}),
-    Kind.INET4: frozenset({Kind.STRING}),
-    Kind.INET6: frozenset({Kind.STRING}),
+    Kind.UINT32: (Kind.INT32, Kind.INT64),
+    Kind.UINT64: (Kind.INT64,),
 }
-"""Other kinds in which a column of known type may arrive, depending on the connector's settings. Each value is checked on arrival."""
+"""Other integers as which an integer may arrive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +102,9 @@ def absent(column: Column, rows: int, *, zeroes: bool = False) -> pa.Array[pa.Sc
             hint="let the column take NULLs in the target, or give it a default in the source",
         )
     plain = column.arrow_type.value_type if pa.types.is_dictionary(column.arrow_type) else column.arrow_type
-    if column.kind in _FRACTIONAL:
+    if column.form in FRACTIONAL_FORMS:
         made = pa.array([filled.value] * rows, pa.int64()).view(plain)
-    elif column.kind is Kind.DATE:
+    elif column.form is ValueForm.DATE:
         made = pa.array([filled.value] * rows, pa.int32()).view(plain)
     else:
         made = pa.repeat(pa.scalar(filled.value, plain), rows)
@@ -186,50 +161,92 @@ def _grown(known: TableSchema, old: Column, new: Column) -> Column:
 
 def _widened(old: Column, new: Column) -> Column | None:
     """The narrowest column for both; None if there is none that alters no values."""
-    if not _from_events(old) and new.kind in _EVENT_KINDS.get(old.kind, ()) and not _is_more_precise(new):
+    if not _from_events(old) and _may_arrive_as(old, new) and not _is_more_precise(new):
         return old
-    if old.kind in _BITS and new.kind in _BITS:
+    if old.form is ValueForm.INTEGER and new.form is ValueForm.INTEGER:
         return _wider_integer(old, new)
     if old.kind is new.kind:
         return _wider_same(old, new)
-    if {old.kind, new.kind} == {Kind.FLOAT32, Kind.FLOAT64}:
-        return old if old.kind is Kind.FLOAT64 else _retyped(old, new)
-    if old.kind in _TEXTUAL and new.kind is Kind.STRING:
+    if old.form is ValueForm.FLOAT and new.form is ValueForm.FLOAT:
+        return old if old.type.bits > new.type.bits else _retyped(old, new)
+    if _is_named_text(old) and new.form is ValueForm.TEXT:
         return _retyped(old, new)
-    if old.kind is Kind.STRING and new.kind in _TEXTUAL:
+    if old.form is ValueForm.TEXT and _is_named_text(new):
         return old
-    if old.kind is Kind.DECIMAL and new.kind in _BITS:
-        return _wider_decimal(old, _as_decimal(new))
-    if old.kind in _BITS and new.kind is Kind.DECIMAL:
-        return _wider_decimal(replace(_as_decimal(old), source_type=new.source_type), new)
+    if old.form is ValueForm.DECIMAL and new.form is ValueForm.INTEGER:
+        return _wider_decimal(old, _as_decimal(new, old.kind))
+    if old.form is ValueForm.INTEGER and new.form is ValueForm.DECIMAL:
+        return _wider_decimal(replace(_as_decimal(old, new.kind), source_type=new.source_type), new)
     return None
 
 
-def _as_decimal(column: Column) -> Column:
+def _may_arrive_as(known: Column, event: Column) -> bool:
+    """Whether a column of known type may arrive in another kind, by the connector's settings. Each value is checked on arrival."""
+    match known.form:
+        case ValueForm.INTEGER:
+            digits = event.form is ValueForm.DECIMAL and known.kind is Kind.UINT64
+            return digits or event.kind in _INTEGER_EVENTS.get(known.kind, ())
+        case ValueForm.YEAR:
+            return event.kind is Kind.INT32
+        case ValueForm.BITS:
+            return event.kind is Kind.INT8 or event.form is ValueForm.BYTES
+        case ValueForm.DECIMAL:
+            return event.form is ValueForm.TEXT or (event.form is ValueForm.FLOAT and event.type.bits == 64)
+        case ValueForm.TIMESTAMP:
+            return event.form is ValueForm.TIMESTAMP and (known.type.zoned or not event.type.zoned)
+        case ValueForm.TIME:
+            return event.form is ValueForm.TIME
+        case ValueForm.MEMBERS:
+            return event.kind is known.kind or event.form is ValueForm.TEXT
+        case ValueForm.JSON | ValueForm.FIXED_BYTES:
+            return event.form is ValueForm.TEXT
+        case ValueForm.TEXT:
+            return _is_named_text(event) or event.form in (ValueForm.DECIMAL, ValueForm.BYTES)
+        case ValueForm.BYTES:
+            return event.form in (ValueForm.TEXT, ValueForm.FIXED_BYTES, ValueForm.BITS)
+        case ValueForm.FLOAT | ValueForm.DATE | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return False
+        case unknown:
+            assert_never(unknown)
+
+
+def _is_named_text(column: Column) -> bool:
+    """Whether events hold the column as text whose schema has a name."""
+    return bool(column.type.semantic) and column.form in (ValueForm.MEMBERS, ValueForm.JSON, ValueForm.FIXED_BYTES)
+
+
+def _as_decimal(column: Column, decimal: Kind) -> Column:
     """A decimal that holds a whole number's values."""
-    return replace(column, kind=Kind.DECIMAL, precision=len(str(_BITS[column.kind][1])), scale=0)
+    return replace(column, kind=decimal, precision=len(str(column.type.value_range[1])), scale=0)
 
 
 def _wider_integer(old: Column, new: Column) -> Column | None:
-    (least, most), (new_least, new_most) = _BITS[old.kind], _BITS[new.kind]
+    (least, most), (new_least, new_most) = old.type.value_range, new.type.value_range
     if least <= new_least and new_most <= most:
         return old
     if new_least <= least and most <= new_most:
         return _retyped(old, new)
     least, most = min(least, new_least), max(most, new_most)
-    kind = next((kind for kind, (low, high) in _BITS.items() if low <= least and most <= high), None)
+    integers = ((kind, described.value_range) for kind, described in COLUMN_TYPES.items() if described.form is ValueForm.INTEGER)
+    kind = next((kind for kind, (low, high) in integers if low <= least and most <= high), None)
     return None if kind is None else replace(_retyped(old, new), kind=kind)
 
 
 def _wider_same(old: Column, new: Column) -> Column | None:
-    if old.kind is Kind.DECIMAL:
-        return _wider_decimal(old, new)
-    if old.kind in _FRACTIONAL or old.kind is Kind.BIT:
-        return old if new.precision <= old.precision else _retyped(old, new)
-    if old.kind in (Kind.ENUM, Kind.SET):
-        extra = tuple(member for member in new.members if member not in old.members)
-        return replace(_retyped(old, new), members=old.members + extra) if extra else old
-    return old
+    match old.form:
+        case ValueForm.DECIMAL:
+            return _wider_decimal(old, new)
+        case ValueForm.TIMESTAMP | ValueForm.TIME | ValueForm.BITS:
+            return old if new.precision <= old.precision else _retyped(old, new)
+        case ValueForm.MEMBERS:
+            extra = tuple(member for member in new.members if member not in old.members)
+            return replace(_retyped(old, new), members=old.members + extra) if extra else old
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.FLOAT | ValueForm.DATE | ValueForm.TEXT | ValueForm.JSON | ValueForm.BYTES:
+            return old
+        case ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return old
+        case unknown:
+            assert_never(unknown)
 
 
 def _wider_decimal(old: Column, new: Column) -> Column | None:
@@ -263,7 +280,7 @@ def _from_events(column: Column) -> bool:
 
 def _is_more_precise(column: Column) -> bool:
     """Whether events pass on the source's own type."""
-    return not _from_events(column) and column.kind is not Kind.DECIMAL
+    return not _from_events(column) and column.form is not ValueForm.DECIMAL
 
 
 def _described(column: Column) -> str:

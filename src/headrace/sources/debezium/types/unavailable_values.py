@@ -15,7 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.sources.debezium.events.fields import ConnectField, WireFormat
 from headrace.sources.debezium.types.binary import Array, Mask, struct_parts
 
@@ -47,7 +48,7 @@ def _find(array: Array, field: ConnectField, column: Column, wire: WireFormat, p
 def _texts(column: Column, placeholder: str) -> list[str]:
     raw = placeholder.encode()
     texts = [placeholder, f'{{"{placeholder}":"{placeholder}"}}']
-    if column.kind is Kind.BYTES:
+    if column.form is ValueForm.BYTES:
         texts += [b64encode(raw).decode(), urlsafe_b64encode(raw).decode(), raw.hex()]
     return texts
 

@@ -6,11 +6,9 @@ because it did not change (`__debezium_unavailable_value`) is distinct from NULL
 
 from __future__ import annotations
 
-import ipaddress
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import orjson
@@ -18,15 +16,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind
-from headrace.model.text_values import format_decimals, parse_ipv4, parse_uuids, text_functions
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
+from headrace.model.text_values import format_decimals, text_functions
 from headrace.sources.debezium.events.fields import ConnectField, WireFormat
 from headrace.sources.debezium.events.parsed_events import wire_type
 from headrace.sources.debezium.types.binary import Array, Mask, ParsedColumn, bits, fixed, from_base64, from_hex, with_nulls_at
 from headrace.sources.debezium.types.column_mapping import DECIMAL, VARIABLE, column_of, options_of
 from headrace.sources.debezium.types.nested_json import documents
 from headrace.sources.debezium.types.numeric import (
-    INTEGERS,
     decimal_bytes,
     decimals,
     decimals_of_bytes,
@@ -76,7 +74,7 @@ def convert_column(
     kept = unavailable(array, field, column, wire, placeholder)
     known = array if kept is None else with_nulls_at(array, kept)
     try:
-        found = _CONVERTERS[column.kind](_Conversion(known, field, column, binaries))
+        found = _converted(_Conversion(known, field, column, binaries))
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError, pa.ArrowKeyError):
         # A column of another sort altogether: every value of it is wrong.
         bad = np.asarray(pc.is_valid(known).to_numpy(zero_copy_only=False), dtype=np.bool_)
@@ -95,34 +93,40 @@ def default_text(field: ConnectField, column: Column) -> str | None:
         made = convert_column(pa.array([field.default], wire_type(field, WireFormat.JSON)), field, column, WireFormat.JSON)
     except (pa.ArrowInvalid, pa.ArrowTypeError):
         return None
-    value = made.array[0].as_py() if made.bad is None and column.kind not in _NO_TEXT else None
+    value = made.array[0].as_py() if made.bad is None and _has_text(column) else None
     if value is None:
         return None
-    if column.kind is Kind.BYTES:
+    if column.form is ValueForm.BYTES:
         return f"0x{value.hex().upper()}"
-    if column.kind is Kind.BIT:
+    if column.form is ValueForm.BITS:
         return f"b'{value:b}'"
     spelled = text_functions(column)
     text = str((spelled[0](made.array) if spelled is not None else made.array)[0].as_py())
     # The moment at which a row was made has no other default in an event than the beginning of time.
-    return "(current_timestamp())" if column.kind in (Kind.DATETIME, Kind.TIMESTAMP) and text.startswith("1970-01-01 00:00:00") else text
+    return "(current_timestamp())" if column.form is ValueForm.TIMESTAMP and text.startswith("1970-01-01 00:00:00") else text
 
 
-_NO_TEXT: Final = frozenset({Kind.GEOMETRY, Kind.VECTOR, Kind.INET6})
+def _has_text(column: Column) -> bool:
+    return column.form is ValueForm.BYTES or text_functions(column) is not None
 
 
 def _described(column: Column) -> str:
-    match column.kind:
-        case Kind.DECIMAL:
+    match column.form:
+        case ValueForm.DECIMAL:
             return f"decimal({column.precision},{column.scale})"
-        case Kind.BIT:
+        case ValueForm.BITS:
             return f"bit({column.precision})"
-        case Kind.DATETIME | Kind.TIMESTAMP | Kind.TIME:
+        case ValueForm.TIMESTAMP | ValueForm.TIME:
             return f"{column.kind.value} in microseconds"
-    return column.kind.value
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.FLOAT | ValueForm.DATE | ValueForm.TEXT | ValueForm.JSON | ValueForm.MEMBERS:
+            return column.kind.value
+        case ValueForm.BYTES | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return column.kind.value
+        case unknown:
+            assert_never(unknown)
 
 
-# -- by kind
+# -- by form
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +162,7 @@ def _integers(case: _Conversion) -> ParsedColumn:
         found = decimal_bytes(case.array, case.scale)
         made = each(found.array, column.arrow_type, lambda part: part.cast(column.arrow_type))
         return ParsedColumn(made.array, either(found.bad, made.bad))
-    if column.kind is Kind.YEAR and pa.types.is_integer(case.array.type):
+    if column.form is ValueForm.YEAR and pa.types.is_integer(case.array.type):
         # No YEAR is 1900, but Debezium counts the year 0000 of a binary log from there.
         zero = pc.equal(case.array, _LOGGED_ZERO)
         return integers(pc.if_else(zero, pa.scalar(0, case.array.type), case.array), column, wraps=False)
@@ -231,67 +235,68 @@ def _names(case: _Conversion) -> ParsedColumn:
 def _leaf(array: Array, field: ConnectField) -> tuple[list[Any], Mask]:
     """Values inside of others, as a column of their own would show them."""
     column = column_of(field)
-    found = _CONVERTERS[column.kind](_Conversion(array, field, column))
+    found = _converted(_Conversion(array, field, column))
     bad = np.zeros(len(array), np.bool_) if found.bad is None else found.bad
-    if column.kind is Kind.JSON:
+    if column.form is ValueForm.JSON:
         return [None if text is None else orjson.loads(text) for text in found.array.to_pylist()], bad
     if field.type == "boolean":
         return found.array.cast(pa.bool_()).to_pylist(), bad
-    spelled = text_functions(column) if column.kind not in _AS_THEY_ARE else None
+    spelled = text_functions(column) if column.form not in _AS_THEY_ARE else None
     return (spelled[0](found.array) if spelled is not None else found.array).to_pylist(), bad
 
 
-_AS_THEY_ARE: Final = INTEGERS | {Kind.FLOAT32, Kind.FLOAT64}
+_AS_THEY_ARE: Final = (ValueForm.INTEGER, ValueForm.YEAR, ValueForm.BITS, ValueForm.FLOAT)
 
 
-def _uuids(case: _Conversion) -> ParsedColumn:
+def _fixed_bytes(case: _Conversion) -> ParsedColumn:
     if case.field.type == "bytes":
-        return _fixed(case)
-    return each(case.array, case.column.arrow_type, lambda part: parse_uuids(pc.utf8_lower(part)))
-
-
-def _fixed(case: _Conversion) -> ParsedColumn:
-    found = _decoded(case.array)
-    made = fixed(found.array, case.column.arrow_type.byte_width)
-    return ParsedColumn(made.array, either(found.bad, made.bad))
-
-
-def _addresses(case: _Conversion) -> ParsedColumn:
-    if case.field.type == "bytes":
-        return _fixed(case)
-    if case.column.kind is Kind.INET4:
-        return each(case.array, case.column.arrow_type, parse_ipv4)
+        found = _decoded(case.array)
+        made = fixed(found.array, case.column.arrow_type.byte_width)
+        return ParsedColumn(made.array, either(found.bad, made.bad))
+    spelled = text_functions(case.column)
+    if spelled is not None:
+        return each(case.array, case.column.arrow_type, lambda part: spelled[1](pc.utf8_lower(part)))
     named = case.array.dictionary_encode()
-    packed = [_packed(text) for text in named.dictionary.to_pylist()]
+    packed = [_packed(case.column, text) for text in named.dictionary.to_pylist()]
     wrong = pa.array([value is None for value in packed], pa.bool_())
     bad = np.asarray(pc.fill_null(wrong.take(named.indices), False).to_numpy(zero_copy_only=False), dtype=np.bool_)
     return ParsedColumn(pa.array(packed, case.column.arrow_type).take(named.indices), bad)
 
 
-def _packed(text: str) -> bytes | None:
+def _packed(column: Column, text: str) -> bytes | None:
     try:
-        return ipaddress.IPv6Address(text).packed
+        return column.type.parse_value(text)
     except ValueError:
         return None
 
 
-_CONVERTERS: Final[dict[Kind, Callable[[_Conversion], ParsedColumn]]] = {
-    **dict.fromkeys(INTEGERS, _integers),
-    Kind.FLOAT32: _floats,
-    Kind.FLOAT64: _floats,
-    Kind.DECIMAL: _decimals,
-    Kind.STRING: _texts,
-    Kind.BYTES: _bytes,
-    Kind.DATE: lambda case: days(case.array),
-    Kind.DATETIME: lambda case: timestamps(case.array, case.semantic, zoned=False),
-    Kind.TIMESTAMP: lambda case: timestamps(case.array, case.semantic, zoned=True),
-    Kind.TIME: lambda case: times(case.array, case.semantic),
-    Kind.ENUM: _names,
-    Kind.SET: _names,
-    Kind.JSON: lambda case: documents(case.array, case.field, _leaf),
-    Kind.GEOMETRY: lambda case: geometries(case.array),
-    Kind.VECTOR: lambda case: vectors(case.array, case.column),
-    Kind.UUID: _uuids,
-    Kind.INET4: _addresses,
-    Kind.INET6: _addresses,
-}
+def _converted(case: _Conversion) -> ParsedColumn:
+    match case.column.form:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS:
+            return _integers(case)
+        case ValueForm.FLOAT:
+            return _floats(case)
+        case ValueForm.DECIMAL:
+            return _decimals(case)
+        case ValueForm.TEXT:
+            return _texts(case)
+        case ValueForm.MEMBERS:
+            return _names(case)
+        case ValueForm.JSON:
+            return documents(case.array, case.field, _leaf)
+        case ValueForm.BYTES:
+            return _bytes(case)
+        case ValueForm.FIXED_BYTES:
+            return _fixed_bytes(case)
+        case ValueForm.GEOMETRY:
+            return geometries(case.array)
+        case ValueForm.VECTOR:
+            return vectors(case.array, case.column)
+        case ValueForm.DATE:
+            return days(case.array)
+        case ValueForm.TIMESTAMP:
+            return timestamps(case.array, case.semantic, zoned=case.column.type.zoned)
+        case ValueForm.TIME:
+            return times(case.array, case.semantic)
+        case unknown:
+            assert_never(unknown)

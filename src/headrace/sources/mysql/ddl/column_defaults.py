@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 from decimal import ROUND_DOWN, ROUND_HALF_UP, Context, Decimal, InvalidOperation
-from typing import Final
+from typing import Final, assert_never
 
-from headrace.model.schema import INTEGERS, Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.sources.mysql.ddl.ast import DefaultForm, DefaultText
 
 _NOW: Final = re.compile(r"\(?\s*(?:current_timestamp|now|localtime|localtimestamp)\s*(?:\(\s*(\d*)\s*\))?\s*\)?", re.IGNORECASE)
 _WIDE: Final = frozenset({"ucs2", "utf16", "utf16le", "utf32"})
 _EXACT: Final = Context(prec=100)
+_NUMBERS: Final = (ValueForm.INTEGER, ValueForm.DECIMAL, ValueForm.FLOAT, ValueForm.YEAR)
 _MOMENT: Final = re.compile(r"(\d{1,4})\D(\d{1,2})\D(\d{1,2})(?:[ T](\d{1,2}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?)?")
 _PLAIN_NUMBER: Final = re.compile(r"0|-?[1-9]\d*")
 _CLOCK: Final = re.compile(r"(-?)(\d{1,3}):(\d{1,2})(?::(\d{1,2}))?(?:\.(\d*))?")
@@ -27,12 +29,12 @@ def default_of(column: Column, default: DefaultText, *, mariadb: bool) -> str:
         return _expression(column, default.text)
     if default.written is DefaultForm.BITS:
         return _bits(column, bytes.fromhex(default.text))
-    if column.kind is Kind.TIME:
+    if column.form is ValueForm.TIME:
         # A fraction that is too long is cut off by MariaDB and rounded by MySQL.
         return _time(column, default.text, ROUND_DOWN if mariadb else ROUND_HALF_UP)
-    if column.kind is Kind.YEAR:
+    if column.form is ValueForm.YEAR:
         return _year(default)
-    if column.kind is Kind.BIT and default.written is DefaultForm.STRING:
+    if column.form is ValueForm.BITS and default.written is DefaultForm.STRING:
         return _bits(column, default.text.encode())
     if default.written is DefaultForm.NUMBER and not _is_printed(column, default.text):
         return f"({default.text})"
@@ -44,25 +46,25 @@ def _is_printed(column: Column, number: str) -> bool:
 
     Text columns store its shortest form, ENUM and SET the member at that index, and integer columns round a float to even.
     """
-    if column.kind in (Kind.ENUM, Kind.SET):
+    if column.form is ValueForm.MEMBERS:
         return False
-    if column.kind in (Kind.STRING, Kind.BYTES):
+    if column.form in (ValueForm.TEXT, ValueForm.BYTES):
         return _PLAIN_NUMBER.fullmatch(number) is not None
-    return not (column.kind in INTEGERS and "e" in number.lower())
+    return not (column.form is ValueForm.INTEGER and "e" in number.lower())
 
 
 def _expression(column: Column, text: str) -> str:
-    if _NOW.fullmatch(text.strip()) and column.kind in (Kind.DATETIME, Kind.TIMESTAMP):
+    if _NOW.fullmatch(text.strip()) and column.form is ValueForm.TIMESTAMP:
         return f"(current_timestamp({column.precision or ''}))"
     return text if text.startswith("(") else f"({text})"
 
 
 def _bits(column: Column, raw: bytes) -> str:
-    if column.kind is Kind.BIT:
+    if column.form is ValueForm.BITS:
         return f"b'{int.from_bytes(raw, 'big'):b}'"
-    if column.kind is Kind.BYTES:
+    if column.form is ValueForm.BYTES:
         return _binary(column, raw)
-    if column.kind in INTEGERS or column.kind in (Kind.DECIMAL, Kind.FLOAT32, Kind.FLOAT64, Kind.YEAR):
+    if column.form in _NUMBERS:
         return _literal(column, str(int.from_bytes(raw, "big")))
     if not raw.isascii() or column.charset in _WIDE:
         return f"(0x{raw.hex().upper()})"
@@ -74,25 +76,30 @@ def _binary(column: Column, raw: bytes) -> str:
 
 
 def _literal(column: Column, text: str) -> str:
-    kind = column.kind
-    if kind is Kind.BIT:
-        return f"b'{int(text):b}'" if text.isdecimal() else text
-    if kind is Kind.BYTES:
-        return _binary(column, text.encode())
-    if kind in INTEGERS or kind is Kind.DECIMAL:
-        return _number(column, text, column.scale)
-    if kind in (Kind.FLOAT32, Kind.FLOAT64):
-        digits = re.search(r"\(\d+,(\d+)\)", column.source_type)
-        if not digits:
+    match column.form:
+        case ValueForm.BITS:
+            return f"b'{int(text):b}'" if text.isdecimal() else text
+        case ValueForm.BYTES:
+            return _binary(column, text.encode())
+        case ValueForm.INTEGER | ValueForm.DECIMAL:
+            return _number(column, text, column.scale)
+        case ValueForm.FLOAT:
+            digits = re.search(r"\(\d+,(\d+)\)", column.source_type)
+            if not digits:
+                return text
+            printed = _number(column, text, int(digits[1]))
+            # The server rounds in binary; decimal rounding may give another value.
+            return printed if _is_equal(printed, text) else f"({text})"
+        case ValueForm.DATE | ValueForm.TIMESTAMP:
+            return _moment(column, text)
+        case ValueForm.MEMBERS if not column.type.multiple:
+            return next((member for member in column.members if member.lower() == text.rstrip(" ").lower()), text)
+        case ValueForm.MEMBERS | ValueForm.TEXT | ValueForm.YEAR | ValueForm.TIME:
             return text
-        printed = _number(column, text, int(digits[1]))
-        # The server rounds in binary; decimal rounding may give another value.
-        return printed if _is_equal(printed, text) else f"({text})"
-    if kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP):
-        return _moment(column, text)
-    if kind is Kind.ENUM:
-        return next((member for member in column.members if member.lower() == text.rstrip(" ").lower()), text)
-    return text
+        case ValueForm.JSON | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return text
+        case unknown:
+            assert_never(unknown)
 
 
 def _is_equal(printed: str, text: str) -> bool:
@@ -111,7 +118,7 @@ def _number(column: Column, text: str, scale: int) -> str:
     if "zerofill" not in column.source_type:
         return printed
     width = re.search(r"\((\d+)", column.source_type)
-    digits = column.precision + bool(column.scale) if column.kind is Kind.DECIMAL else int(width[1]) if width else 0
+    digits = column.precision + bool(column.scale) if column.form is ValueForm.DECIMAL else int(width[1]) if width else 0
     return printed.zfill(digits)
 
 
@@ -144,7 +151,7 @@ def _moment(column: Column, text: str) -> str:
     month, day = int(found[2]), int(found[3])
     year = _year_of(found[1], is_zero=not any(int(part or 0) for part in found.groups()))
     printed = f"{year:04}-{month:02}-{day:02}"
-    if column.kind is Kind.DATE:
+    if column.form is ValueForm.DATE:
         # One server rounds up to the next day, the other truncates.
         return printed if not (found[7] or "").strip("0") else f"('{text}')"
     if (found[7] or "")[column.precision :].strip("0"):

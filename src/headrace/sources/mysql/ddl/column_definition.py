@@ -7,18 +7,15 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Final
 
+from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, Kind
 from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText, TypeText
 from headrace.sources.mysql.ddl.column_defaults import default_of
 from headrace.sources.mysql.ddl.dialect import Dialect
+from headrace.sources.mysql.type_names import GEOMETRIES, kind_of
 
-_INTEGERS: Final = {
-    "tinyint": (Kind.INT8, Kind.UINT8, 4, 3),
-    "smallint": (Kind.INT16, Kind.UINT16, 6, 5),
-    "mediumint": (Kind.INT32, Kind.UINT32, 9, 8),
-    "int": (Kind.INT32, Kind.UINT32, 11, 10),
-    "bigint": (Kind.INT64, Kind.UINT64, 20, 20),
-}
+_INTEGER_WIDTHS: Final = {"tinyint": (4, 3), "smallint": (6, 5), "mediumint": (9, 8), "int": (11, 10), "bigint": (20, 20)}
+"""The display widths of signed and unsigned integers."""
 _TEXT_SIZES: Final = (("tinytext", "tinyblob", 255), ("text", "blob", 65_535), ("mediumtext", "mediumblob", (1 << 24) - 1))
 _BLOB_OF: Final = {
     "char": "binary",
@@ -30,20 +27,7 @@ _BLOB_OF: Final = {
 }
 _TEXT_OF: Final = {blob: text for text, blob in _BLOB_OF.items()}
 _BYTES_OF: Final = {"tinytext": 255, "text": 65_535, "mediumtext": (1 << 24) - 1, "longtext": (1 << 32) - 1}
-_GEOMETRIES: Final = frozenset(
-    {"geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon", "geometrycollection"}
-)
-_FRACTIONAL: Final = {"datetime": Kind.DATETIME, "timestamp": Kind.TIMESTAMP, "time": Kind.TIME}
-_PLAIN: Final = {
-    "float": Kind.FLOAT32,
-    "double": Kind.FLOAT64,
-    "date": Kind.DATE,
-    "year": Kind.YEAR,
-    "json": Kind.JSON,
-    "uuid": Kind.UUID,
-    "inet4": Kind.INET4,
-    "inet6": Kind.INET6,
-}
+_FRACTIONAL: Final = ("datetime", "timestamp", "time")
 LONGEST_VARCHAR: Final = 65_535
 _NO_DISPLAY_WIDTH: Final = 80_019
 """The MySQL version since which integers are shown without a display width."""
@@ -108,7 +92,7 @@ def define_column(text: ColumnText, setting: Setting) -> Column:
 def _default(column: Column, text: ColumnText, setting: Setting) -> str | None:
     if text.default is not None:
         return default_of(column, text.default, mariadb=setting.dialect.mariadb)
-    implicit = column.kind is Kind.TIMESTAMP and not setting.explicit_timestamps
+    implicit = column.type.zoned and not setting.explicit_timestamps
     # MariaDB shows the zero date as the default of a required column that is only set ON UPDATE.
     shown = setting.dialect.mariadb and text.on_update
     if (implicit or shown) and not _is_nullable(text, setting) and not text.generated:
@@ -127,39 +111,39 @@ def _is_nullable(text: ColumnText, setting: Setting) -> bool:
 
 def _define_type(name: str, text: TypeText, charset: str, setting: Setting) -> Column:
     word = text.word
-    if word in _INTEGERS:
-        signed, unsigned, *_ = _INTEGERS[word]
-        return Column(name, unsigned if text.unsigned else signed, source_type=_integer(text, setting.dialect))
+    if word in _TEXT_OF or word in _BLOB_OF:
+        return _define_string(name, text, charset, setting.dialect)
+    kind = kind_of(word, unsigned=text.unsigned)
+    if word in _INTEGER_WIDTHS:
+        return Column(name, kind, source_type=_integer(text, setting.dialect))
     if word == "decimal":
         spelled = f"decimal({text.length},{text.scale}){_sign(text)}"
-        return Column(name, Kind.DECIMAL, precision=text.length or 0, scale=text.scale or 0, source_type=spelled)
+        return Column(name, kind, precision=text.length or 0, scale=text.scale or 0, source_type=spelled)
     if word in ("float", "double"):
         digits = f"({text.length},{text.scale})" if text.length is not None and text.scale is not None else ""
-        return Column(name, _PLAIN[word], source_type=f"{word}{digits}{_sign(text)}")
+        return Column(name, kind, source_type=f"{word}{digits}{_sign(text)}")
     if word in _FRACTIONAL:
         digits = f"({text.length})" if text.length else ""
-        return Column(name, _FRACTIONAL[word], precision=text.length or 0, source_type=f"{word}{digits}")
+        return Column(name, kind, precision=text.length or 0, source_type=f"{word}{digits}")
     if word == "bit":
-        return Column(name, Kind.BIT, precision=text.length or 1, source_type=f"bit({text.length or 1})")
+        return Column(name, kind, precision=text.length or 1, source_type=f"bit({text.length or 1})")
     if word in ("enum", "set"):
         # Trailing spaces are insignificant in text.
         members = text.members if charset == "binary" else tuple(member.rstrip(" ") for member in text.members)
         spelled = f"{word}({','.join(_quoted(member) for member in members)})"
         # Names without a character set: MySQL reports none, MariaDB reports binary.
         told = "" if charset == "binary" and not setting.dialect.mariadb else charset
-        return Column(name, Kind(word), members=members, source_type=spelled, charset=told)
+        return Column(name, kind, members=members, source_type=spelled, charset=told)
     if word == "json" and setting.dialect.mariadb:
         return Column(name, Kind.STRING, source_type="longtext", charset="utf8mb4")
-    if word in _GEOMETRIES:
+    if word in GEOMETRIES:
         spelled = "geomcollection" if word == "geometrycollection" and not setting.dialect.mariadb else word
-        return Column(name, Kind.GEOMETRY, source_type=spelled)
+        return Column(name, kind, source_type=spelled)
     if word == "vector":
-        return Column(name, Kind.VECTOR, source_type=f"vector({text.length or DEFAULT_VECTOR})")
+        return Column(name, kind, source_type=f"vector({text.length or DEFAULT_VECTOR})")
     if word == "year":
-        return Column(name, Kind.YEAR, source_type="year(4)" if _shows_width(setting.dialect) else "year")
-    if word in _PLAIN:
-        return Column(name, _PLAIN[word], source_type=word)
-    return _define_string(name, text, charset, setting.dialect)
+        return Column(name, kind, source_type="year(4)" if _shows_width(setting.dialect) else "year")
+    return Column(name, kind, source_type=word)
 
 
 def _define_string(name: str, text: TypeText, charset: str, dialect: Dialect) -> Column:
@@ -189,7 +173,7 @@ def convert_column(column: Column, charset: str) -> Column:
     """Return a column after CONVERT TO CHARACTER SET: a TEXT grows if its characters would no longer fit."""
     if not column.charset or column.charset == "binary":
         return column
-    if column.kind in (Kind.ENUM, Kind.SET):
+    if column.form is ValueForm.MEMBERS:
         return replace(column, charset=charset)
     word, _, rest = column.source_type.partition(" ")
     plain = word.partition("(")[0]
@@ -217,7 +201,7 @@ def string_length(column: Column) -> int | None:
 
 
 def _integer(text: TypeText, dialect: Dialect) -> str:
-    *_, signed, unsigned = _INTEGERS[text.word]
+    signed, unsigned = _INTEGER_WIDTHS[text.word]
     width = text.length if text.length is not None else (unsigned if text.unsigned else signed)
     shown = _shows_width(dialect) or text.zerofill or (text.word == "tinyint" and text.length == 1 and not text.unsigned)
     return f"{text.word}({width}){_sign(text)}" if shown else f"{text.word}{_sign(text)}"

@@ -9,6 +9,7 @@ from headrace.sources.mysql.ddl.ast import ColumnText, DefaultForm, DefaultText,
 from headrace.sources.mysql.ddl.dialect import ORACLE, REAL_AS_FLOAT
 from headrace.sources.mysql.ddl.lexer import DdlTokenKind
 from headrace.sources.mysql.ddl.token_cursor import DdlCursor
+from headrace.sources.mysql.type_names import UNSIZED
 
 _INTEGERS: Final = {
     "TINYINT": "tinyint",
@@ -26,27 +27,9 @@ _INTEGERS: Final = {
 }
 _DECIMALS: Final = frozenset({"DECIMAL", "DEC", "NUMERIC", "FIXED", "NUMBER"})
 _PLAIN: Final = {
-    "DATE": "date",
-    "JSON": "json",
-    "UUID": "uuid",
-    "INET4": "inet4",
-    "INET6": "inet6",
-    "GEOMETRY": "geometry",
-    "POINT": "point",
-    "LINESTRING": "linestring",
-    "POLYGON": "polygon",
-    "MULTIPOINT": "multipoint",
-    "MULTILINESTRING": "multilinestring",
-    "MULTIPOLYGON": "multipolygon",
-    "GEOMETRYCOLLECTION": "geometrycollection",
+    **{word.upper(): word for word in UNSIZED},
     "GEOMCOLLECTION": "geometrycollection",
-    "TINYTEXT": "tinytext",
-    "MEDIUMTEXT": "mediumtext",
-    "LONGTEXT": "longtext",
     "CLOB": "longtext",
-    "TINYBLOB": "tinyblob",
-    "MEDIUMBLOB": "mediumblob",
-    "LONGBLOB": "longblob",
 }
 _SIZED: Final = {
     "TIME": "time",

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from headrace.model.schema import Column, Kind, TableName, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableName, TableSchema
 from headrace.model.schema_change import (
     AlterDatabase,
     CreateDatabase,
@@ -180,7 +181,7 @@ class _Interpreter:
         """
         dialect, zone = self.setting.dialect, self.session.time_zone
         fixed = not zone or _FIXED_ZONE.fullmatch(zone) or (zone == "SYSTEM" and dialect.in_utc)
-        return not dialect.mariadb and not fixed and any(column.kind is Kind.TIMESTAMP for column in schema.columns)
+        return not dialect.mariadb and not fixed and any(column.type.zoned for column in schema.columns)
 
     def merges_names(self, statement: AlterTable, altered: TableSchema) -> bool:
         """Whether a new collation may treat two names of an ENUM or SET as equal. A strict session refuses such a collation."""
@@ -189,7 +190,7 @@ class _Interpreter:
         changed = {clause.column.name.lower() for clause in statement.clauses if isinstance(clause, ChangeColumn)}
         converted = any(isinstance(clause, ConvertTo) for clause in statement.clauses)
         return any(
-            column.kind in (Kind.ENUM, Kind.SET) and (converted or column.name.lower() in changed) and not are_distinct(column.members)
+            column.form is ValueForm.MEMBERS and (converted or column.name.lower() in changed) and not are_distinct(column.members)
             for column in altered.columns
         )
 
@@ -324,5 +325,5 @@ def _recomputes(statement: AlterTable, before: TableSchema, after: TableSchema) 
 def _may_recompute(old: Column | None, new: Column | None) -> bool:
     if old is None or new is None or old.generated or new.generated:
         return True
-    has_collation = bool(new.charset) and new.kind in (Kind.STRING, Kind.ENUM, Kind.SET)
+    has_collation = bool(new.charset) and new.form in (ValueForm.TEXT, ValueForm.MEMBERS)
     return has_collation or (old.kind, old.source_type) != (new.kind, new.source_type)

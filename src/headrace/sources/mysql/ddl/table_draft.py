@@ -11,7 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, Index, TableName, TableSchema
 from headrace.model.schema_change import FIRST
 from headrace.sources.mysql.ddl.ast import (
     PRIMARY,
@@ -43,7 +44,7 @@ from headrace.sources.mysql.ddl.column_definition import (
     string_length,
 )
 
-_DIVISIBLE: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.GEOMETRY})
+_DIVISIBLE: Final = frozenset({ValueForm.TEXT, ValueForm.BYTES, ValueForm.GEOMETRY})
 
 
 class ClauseMismatch(ValueError):
@@ -78,7 +79,7 @@ class Draft:
         self.columns = [DraftColumn(column, column.name) for column in schema.columns]
         primary = [Key(PRIMARY, schema.primary_key, unique=True)] if schema.primary_key else []
         # Whether an index part is a prefix depends on the geometry type, even if the type changes later.
-        geometries = {column.name for column in schema.columns if column.kind is Kind.GEOMETRY}
+        geometries = {column.name for column in schema.columns if column.form is ValueForm.GEOMETRY}
         self.keys = primary + [
             Key(index.name, index.columns, index.unique, index.whole or not geometries.isdisjoint(index.columns))
             for index in schema.indexes
@@ -100,7 +101,7 @@ class Draft:
         keys = [replace(key, columns=tuple(spelled[part.lower()] for part in key.columns)) for key in keys]
         primary = next((key.columns for key in keys if key.name == PRIMARY), ())
         # An index covers only the first bytes of a geometry.
-        partial = {one.column.name for one in self.columns if one.column.kind is Kind.GEOMETRY}
+        partial = {one.column.name for one in self.columns if one.column.form is ValueForm.GEOMETRY}
         indexes = tuple(
             Index(key.name, key.columns, key.unique, key.whole and partial.isdisjoint(key.columns)) for key in keys if key.name != PRIMARY
         )
@@ -237,7 +238,7 @@ class Draft:
 
     def _widen(self, name: str) -> None:
         """Extend a prefix index to the whole column if the column's new type has no prefixes."""
-        indivisible = {one.column.name for one in self.columns if one.column.kind not in _DIVISIBLE}
+        indivisible = {one.column.name for one in self.columns if one.column.form not in _DIVISIBLE}
         self.keys = [
             replace(key, whole=True) if name in key.columns and not key.whole and indivisible.issuperset(key.columns) else key
             for key in self.keys
@@ -312,7 +313,7 @@ class Draft:
             return
         for i, one in enumerate(self.columns):
             column = one.column
-            if column.kind is Kind.TIMESTAMP and not column.nullable and not column.generated:
+            if column.type.zoned and not column.nullable and not column.generated:
                 if column.default is None or column.name in self._plain:
                     now = DefaultText("current_timestamp", DefaultForm.EXPRESSION)
                     default = default_of(column, now, mariadb=self._setting.dialect.mariadb)

@@ -15,32 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from headrace.model.schema import Column, Kind
-
 VALIDITY, VALUES, DATA, DATA_END = range(4)
 """The columns of `Arena.layout`: byte offsets of each buffer."""
-
-_WIDTHS = {
-    Kind.INT8: 1,
-    Kind.UINT8: 1,
-    Kind.INT16: 2,
-    Kind.UINT16: 2,
-    Kind.YEAR: 2,
-    Kind.INT32: 4,
-    Kind.UINT32: 4,
-    Kind.FLOAT32: 4,
-    Kind.DATE: 4,
-    Kind.INT64: 8,
-    Kind.UINT64: 8,
-    Kind.FLOAT64: 8,
-    Kind.DATETIME: 8,
-    Kind.TIMESTAMP: 8,
-    Kind.TIME: 8,
-    Kind.BIT: 8,
-}
-_VARIABLE = (Kind.STRING, Kind.BYTES, Kind.JSON)
-_RAW = (Kind.GEOMETRY, Kind.VECTOR, Kind.UUID, Kind.INET4, Kind.INET6)
-"""Kinds that decoders return as bytes of variable width. A finisher converts them to their own type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +27,6 @@ class Slot:
     """Bytes per value; 0 for variable width."""
     carrier: pa.DataType
     """The Arrow type of the bytes as the decoder wrote them."""
-
-
-def slot_for(column: Column, *, names_as_text: bool, finished_later: bool = False) -> Slot:
-    """Return the slot of a column. ENUM and SET are numbers in the binary log and text in query results.
-
-    `finished_later`: a finisher converts the decoder's output to the column's own type.
-    """
-    if column.kind in _RAW or (column.kind in _VARIABLE and finished_later):
-        return Slot(0, pa.binary())
-    if column.kind in _VARIABLE:
-        return Slot(0, column.arrow_type)
-    if column.kind in (Kind.ENUM, Kind.SET):
-        if names_as_text:
-            return Slot(0, pa.string())
-        return Slot(4, pa.int32()) if column.kind is Kind.ENUM else Slot(8, pa.uint64())
-    if column.kind is Kind.DECIMAL:
-        return Slot(32 if column.precision > 38 else 16, column.arrow_type)
-    return Slot(_WIDTHS[column.kind], column.arrow_type)
 
 
 class Arena:

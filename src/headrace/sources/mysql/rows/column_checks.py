@@ -13,7 +13,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import DATES, Column, Kind, TableSchema, ZeroDates
+from headrace.model.column_types import DATE_FORMS, ValueForm
+from headrace.model.schema import Column, TableSchema, ZeroDates
 from headrace.sources.mysql.events.event_types import DAMAGE_HINT
 from headrace.sources.mysql.rows.zero_dates import zero_date_in_key
 
@@ -21,14 +22,14 @@ _LAST_YEAR: Final = 2155
 
 
 def check_values(
-    schema: TableSchema, arrays: Sequence[Any], unvalidated: frozenset[Kind], place: str, zero_dates: ZeroDates = ZeroDates.HALT
+    schema: TableSchema, arrays: Sequence[Any], unvalidated: frozenset[ValueForm], place: str, zero_dates: ZeroDates = ZeroDates.HALT
 ) -> None:
     """Raise a definite error that names the first column with an invalid value.
 
-    doubtful: kinds whose values the decoder has not validated. zero_dates: with NULL, the decoder writes a NULL for an invalid date.
+    unvalidated: forms whose values the decoder has not validated. zero_dates: with NULL, the decoder writes a NULL for an invalid date.
     """
     for column, array in zip(schema.columns, arrays, strict=True):
-        if zero_dates is ZeroDates.NULL and column.kind in DATES and not column.nullable and array.null_count:
+        if zero_dates is ZeroDates.NULL and column.form in DATE_FORMS and not column.nullable and array.null_count:
             raise zero_date_in_key(schema.name, column.name, place)
         what = _find_invalid(column, array, unvalidated)
         if what:
@@ -37,14 +38,14 @@ def check_values(
             )
 
 
-def _find_invalid(column: Column, array: Any, unvalidated: frozenset[Kind]) -> str:
+def _find_invalid(column: Column, array: Any, unvalidated: frozenset[ValueForm]) -> str:
     if not column.nullable and array.null_count:
         return "NULL, and its table says that it cannot"
-    if column.kind is Kind.BIT and column.precision < 64 and (pc.max(array).as_py() or 0) >> column.precision:
+    if column.form is ValueForm.BITS and column.precision < 64 and (pc.max(array).as_py() or 0) >> column.precision:
         return f"more than its {column.precision} bits"
-    if column.kind is Kind.YEAR and (pc.max(array).as_py() or 0) > _LAST_YEAR:
+    if column.form is ValueForm.YEAR and (pc.max(array).as_py() or 0) > _LAST_YEAR:
         return f"a year after {_LAST_YEAR}"
-    if column.kind in unvalidated:
+    if column.form in unvalidated:
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.sources.mysql.charsets.charsets import NotUnicode, TextTooLarge, UnknownCharset, transcoder
 from headrace.sources.mysql.events import table_map
+from headrace.sources.mysql.kernels.arrow_arena import Slot
 
 Array = Any  # pa.Array[Any], which pyarrow's stubs cannot narrow
 Finisher = Callable[[Array], Array]
@@ -27,7 +29,6 @@ Finisher = Callable[[Array], Array]
 UnreadableText = (NotUnicode, TextTooLarge)
 """What a finisher of text may raise. The caller, which knows the place, converts it with `unreadable_text`."""
 _ZLIB: Final = 8
-_FIXED_BYTES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
 
 
 def finisher(column: Column, stored: int | None, metadata: int, place: str) -> Finisher | None:
@@ -39,13 +40,41 @@ def finisher(column: Column, stored: int | None, metadata: int, place: str) -> F
     if stored in (table_map.VARCHAR_COMPRESSED, table_map.BLOB_COMPRESSED):
         plain = finisher(column, table_map.BLOB, metadata, place)
         return lambda raw: _after(plain, decompress(column, raw, place), column)
-    if column.kind is Kind.VECTOR:
-        return lambda raw: _vectors(column, raw, place)
-    if column.kind in _FIXED_BYTES:
-        return lambda raw: _fixed_bytes(column, raw, _FIXED_BYTES[column.kind], place)
-    if column.kind is Kind.STRING:
-        return _text(column, "utf8mb4" if stored is None else column.charset or "utf8mb4", place)
-    return None
+    match column.form:
+        case ValueForm.VECTOR:
+            return lambda raw: _vectors(column, raw, place)
+        case ValueForm.FIXED_BYTES:
+            return lambda raw: _fixed_bytes(column, raw, column.arrow_type.byte_width, place)
+        case ValueForm.TEXT:
+            return _text(column, "utf8mb4" if stored is None else column.charset or "utf8mb4", place)
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.FLOAT | ValueForm.DECIMAL | ValueForm.MEMBERS:
+            return None
+        case ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME | ValueForm.JSON | ValueForm.BYTES | ValueForm.GEOMETRY:
+            return None
+        case unknown:
+            assert_never(unknown)
+
+
+def slot_for(column: Column, *, names_as_text: bool, finished_later: bool = False) -> Slot:
+    """Return how the arena stores a column before the finisher runs. ENUM and SET are numbers in the binary log and text in query results.
+
+    `finished_later`: a finisher converts the decoder's output to the column's own type.
+    """
+    match column.form:
+        case ValueForm.GEOMETRY | ValueForm.VECTOR | ValueForm.FIXED_BYTES:
+            return Slot(0, pa.binary())
+        case ValueForm.TEXT | ValueForm.BYTES | ValueForm.JSON:
+            return Slot(0, pa.binary() if finished_later else column.arrow_type)
+        case ValueForm.MEMBERS if names_as_text:
+            return Slot(0, pa.string())
+        case ValueForm.MEMBERS:
+            return Slot(8, pa.uint64()) if column.type.multiple else Slot(4, pa.int32())
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.FLOAT | ValueForm.DECIMAL:
+            return Slot(column.arrow_type.bit_width // 8, column.arrow_type)
+        case ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME:
+            return Slot(column.arrow_type.bit_width // 8, column.arrow_type)
+        case unknown:
+            assert_never(unknown)
 
 
 def _after(finish: Finisher | None, raw: Array, column: Column) -> Array:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 import numpy.typing as npt
@@ -17,16 +17,17 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
+from headrace.model.column_types import ValueForm
 from headrace.model.projection import Projection
-from headrace.model.schema import UNSIGNED_INTEGERS, Column, Kind, TableSchema, ZeroDates
+from headrace.model.schema import Column, TableSchema, ZeroDates
 from headrace.sources.mysql.charsets.charsets import UTF8, UnknownCharset, charset_of_collation, decode_text
 from headrace.sources.mysql.events import table_map as tablemap
 from headrace.sources.mysql.events.event_types import DAMAGE_HINT, truncated
 from headrace.sources.mysql.events.table_map import TYPE_NAMES, TableMap
 from headrace.sources.mysql.kernels import row_images
-from headrace.sources.mysql.kernels.arrow_arena import Arena, slot_for
+from headrace.sources.mysql.kernels.arrow_arena import Arena
 from headrace.sources.mysql.rows.column_checks import check_values
-from headrace.sources.mysql.rows.column_finish import Finisher, UnreadableText, finisher, unreadable_text
+from headrace.sources.mysql.rows.column_finish import Finisher, UnreadableText, finisher, slot_for, unreadable_text
 from headrace.sources.mysql.rows.column_layout import OLD_TEMPORAL, column_layout
 from headrace.sources.mysql.rows.zero_dates import ZERO_CODES, logged_zero_date, warn_of_zero_dates
 
@@ -37,66 +38,18 @@ _LARGEST_DATA_BYTES: Final = (1 << 31) - 1
 _PLACE: Final = 6
 """The column of an index with an event's offset in its file (see `scan`)."""
 
-_INTEGERS: Final = {
-    Kind.INT8: 1,
-    Kind.INT16: 2,
-    Kind.INT32: 4,
-    Kind.INT64: 8,
-    Kind.UINT8: 1,
-    Kind.UINT16: 2,
-    Kind.UINT32: 4,
-    Kind.UINT64: 8,
-}
-_WIDTHS: Final = {
-    **_INTEGERS,
-    Kind.FLOAT32: 4,
-    Kind.FLOAT64: 8,
-    Kind.DATE: 4,
-    Kind.DATETIME: 8,
-    Kind.TIMESTAMP: 8,
-    Kind.TIME: 8,
-    Kind.YEAR: 2,
-    Kind.ENUM: 4,
-    Kind.SET: 8,
-    Kind.BIT: 8,
-}
-_TEMPORAL: Final = {
-    Kind.DATETIME: (tablemap.DATETIME2, tablemap.DATETIME),
-    Kind.TIMESTAMP: (tablemap.TIMESTAMP2, tablemap.TIMESTAMP),
-    Kind.TIME: (tablemap.TIME2, tablemap.TIME),
-}
-"""The current storage type, whose metadata holds the fractional digits, and the one before MySQL 5.6."""
-_INTEGER_STORAGE: Final = {1: {tablemap.TINY}, 2: {tablemap.SHORT}, 4: {tablemap.LONG, tablemap.INT24}, 8: {tablemap.LONGLONG}}
-_PADDED: Final = {Kind.BYTES, Kind.UUID, Kind.INET4, Kind.INET6}
+_INTEGER_STORAGE: Final = {8: {tablemap.TINY}, 16: {tablemap.SHORT}, 32: {tablemap.LONG, tablemap.INT24}, 64: {tablemap.LONGLONG}}
+_PADDED: Final = (ValueForm.BYTES, ValueForm.FIXED_BYTES)
 _COMPRESSED: Final = {tablemap.VARCHAR_COMPRESSED, tablemap.BLOB_COMPRESSED}
 _TEXT_STORAGE: Final = {tablemap.VARCHAR, tablemap.VAR_STRING, tablemap.STRING, tablemap.BLOB} | _COMPRESSED
-_STORED: Final = {
-    **{kind: _INTEGER_STORAGE[width] for kind, width in _INTEGERS.items()},
-    Kind.FLOAT32: {tablemap.FLOAT},
-    Kind.FLOAT64: {tablemap.DOUBLE},
-    Kind.STRING: _TEXT_STORAGE,
-    Kind.BYTES: _TEXT_STORAGE,
-    Kind.JSON: _TEXT_STORAGE | {tablemap.JSON},
-    Kind.DATE: {tablemap.DATE},
-    Kind.YEAR: {tablemap.YEAR},
-    Kind.ENUM: {tablemap.ENUM},
-    Kind.SET: {tablemap.SET},
-    Kind.BIT: {tablemap.BIT},
-    Kind.GEOMETRY: {tablemap.GEOMETRY},
-    Kind.VECTOR: {tablemap.VECTOR},
-    Kind.UUID: {tablemap.STRING},
-    Kind.INET4: {tablemap.STRING},
-    Kind.INET6: {tablemap.STRING},
-}
-"""The storage types of a kind's values. Decimals and times also depend on their parameters."""
-_COLLATED: Final = frozenset({Kind.STRING, Kind.BYTES, Kind.ENUM, Kind.SET})
+_COLLATED: Final = (ValueForm.TEXT, ValueForm.BYTES, ValueForm.MEMBERS)
 _BINARY_COLLATION: Final = 63
 _BEYOND_THREE_BYTES: Final = frozenset({"", "utf16", "utf16le", "utf32", "gb18030"})
 """Character sets, besides utf8mb4, with characters that a server's table descriptions cannot show. The empty name stands for an unknown
 set.
 """
-_UNVALIDATED: Final = frozenset({Kind.JSON})
-"""Kinds whose values the kernel copies without full validation."""
+_UNVALIDATED: Final = frozenset({ValueForm.JSON})
+"""Forms whose values the kernel copies without full validation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,7 +172,7 @@ class RowDecoder:
         )
 
     def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array, place: str) -> pa.Array:
-        if column.kind in (Kind.ENUM, Kind.SET):
+        if column.form is ValueForm.MEMBERS:
             return _named(column, raw, self._members[column.name], place)
         try:
             return raw if finish is None else finish(raw)
@@ -272,10 +225,10 @@ def _column_order(schema: TableSchema, table_map: TableMap, place: str) -> list[
 
 def _as_logged(column: Column, collation: int, schema: TableSchema, place: str) -> Column:
     """Return a column with the character set in the log: it was fixed when the bytes were written."""
-    if column.kind not in _COLLATED or collation == 0:
+    if column.form not in _COLLATED or collation == 0:
         return column
-    if column.kind in (Kind.STRING, Kind.BYTES) and (column.kind is Kind.BYTES) != (collation == _BINARY_COLLATION):
-        was = "bytes" if column.kind is Kind.STRING else "text"
+    if column.form is not ValueForm.MEMBERS and (column.form is ValueForm.BYTES) != (collation == _BINARY_COLLATION):
+        was = "bytes" if column.form is ValueForm.TEXT else "text"
         raise _schema_mismatch(schema, f"column {column.name} ({column.source_type}) was {was} then", place)
     try:
         return replace(column, charset=charset_of_collation(collation))
@@ -295,33 +248,58 @@ def _schema_mismatch(schema: TableSchema, what: str, place: str) -> DefiniteErro
 def _encode(column: Column, stored: int, metadata: int, schema: TableSchema, place: str) -> tuple[int, int, int, int]:
     """Return the encoding, its two parameters, and the width of the output (in bytes; for decimals in 8-byte words)."""
     layout = column_layout(stored, column.precision if stored in OLD_TEMPORAL else metadata)
-    if layout is None or not _matches_kind(column, stored, metadata):
+    if layout is None or not _matches_form(column, stored, metadata):
         stored_name = TYPE_NAMES.get(stored, str(stored))
         raise _schema_mismatch(schema, f"column {column.name} ({column.source_type}) is stored as {stored_name}({metadata})", place)
     encoding, a, b = layout
-    if encoding == row_images.INT and column.kind in UNSIGNED_INTEGERS:
+    if encoding == row_images.INT and column.form is ValueForm.INTEGER and not column.type.signed:
         encoding = row_images.UINT
-    if stored == tablemap.STRING and column.kind in _PADDED:
+    if stored == tablemap.STRING and column.form in _PADDED:
         # The log omits trailing zero bytes of a BINARY, and of types that MariaDB stores as one.
         b = metadata
-    if column.kind is Kind.DECIMAL:
-        return encoding, a, b, 4 if column.precision > 38 else 2
-    return encoding, a, b, _WIDTHS.get(column.kind, 0)
+    width = slot_for(column, names_as_text=False).width
+    return encoding, a, b, width // 8 if column.form is ValueForm.DECIMAL else width
 
 
-def _matches_kind(column: Column, stored: int, metadata: int) -> bool:
-    """Whether the stored type matches the schema's kind."""
-    kind = column.kind
-    if kind is Kind.DECIMAL:
-        return stored == tablemap.NEWDECIMAL and (metadata >> 8, metadata & 255) == (column.precision, column.scale)
-    if kind in _TEMPORAL:
-        today, before = _TEMPORAL[kind]
-        return stored == before or (stored == today and metadata == column.precision)
-    return stored in _STORED[kind]
+def _matches_form(column: Column, stored: int, metadata: int) -> bool:
+    """Whether the stored type matches the schema's column."""
+    match column.form:
+        case ValueForm.INTEGER:
+            return stored in _INTEGER_STORAGE[column.type.bits]
+        case ValueForm.FLOAT:
+            return stored == (tablemap.FLOAT if column.type.bits == 32 else tablemap.DOUBLE)
+        case ValueForm.DECIMAL:
+            return stored == tablemap.NEWDECIMAL and (metadata >> 8, metadata & 255) == (column.precision, column.scale)
+        case ValueForm.TEXT | ValueForm.BYTES:
+            return stored in _TEXT_STORAGE
+        case ValueForm.JSON:
+            return stored in _TEXT_STORAGE or stored == tablemap.JSON
+        case ValueForm.MEMBERS:
+            return stored == (tablemap.SET if column.type.multiple else tablemap.ENUM)
+        case ValueForm.FIXED_BYTES:
+            return stored == tablemap.STRING
+        case ValueForm.GEOMETRY:
+            return stored == tablemap.GEOMETRY
+        case ValueForm.VECTOR:
+            return stored == tablemap.VECTOR
+        case ValueForm.DATE:
+            return stored == tablemap.DATE
+        case ValueForm.YEAR:
+            return stored == tablemap.YEAR
+        case ValueForm.BITS:
+            return stored == tablemap.BIT
+        case ValueForm.TIMESTAMP if column.type.zoned:
+            return stored == tablemap.TIMESTAMP or (stored == tablemap.TIMESTAMP2 and metadata == column.precision)
+        case ValueForm.TIMESTAMP:
+            return stored == tablemap.DATETIME or (stored == tablemap.DATETIME2 and metadata == column.precision)
+        case ValueForm.TIME:
+            return stored == tablemap.TIME or (stored == tablemap.TIME2 and metadata == column.precision)
+        case unknown:
+            assert_never(unknown)
 
 
 def _check_sign(column: Column, unsigned: bool | None, schema: TableSchema, place: str) -> None:
-    if column.kind in _INTEGERS and unsigned is not None and unsigned != (column.kind in UNSIGNED_INTEGERS):
+    if column.form is ValueForm.INTEGER and unsigned is not None and unsigned == column.type.signed:
         raise _schema_mismatch(
             schema, f"column {column.name} ({column.source_type}) is stored {'unsigned' if unsigned else 'signed'}", place
         )
@@ -332,7 +310,7 @@ def _exact_members(column: Column, stored: tuple[bytes, ...] | None, schema: Tab
 
     A server describes its tables in three-byte UTF-8: a longer character is a question mark in the schema, and complete only in the log.
     """
-    if column.kind not in (Kind.ENUM, Kind.SET):
+    if column.form is not ValueForm.MEMBERS:
         return ()
     if stored is None:
         beyond = column.charset in UTF8 | _BEYOND_THREE_BYTES
@@ -360,7 +338,7 @@ def _exact_member(column: Column, member: str, stored: bytes, schema: TableSchem
 
 def _named(column: Column, numbers: pa.Array, members: tuple[str, ...], place: str) -> pa.DictionaryArray:
     """Convert ENUM indexes and SET masks to names."""
-    if column.kind is Kind.ENUM:
+    if not column.type.multiple:
         names = ["", *members]
         highest = pc.max(numbers).as_py()
         if highest is not None and highest >= len(names):

@@ -10,34 +10,23 @@ from __future__ import annotations
 from typing import Final
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.schema import Column, TableSchema
 from headrace.sources.mysql.charsets.charsets import UnknownCharset, charset_of_collation, decode_text
 from headrace.sources.mysql.events import table_map as tablemap
 from headrace.sources.mysql.events.table_map import TYPE_NAMES, TableMap
 from headrace.sources.mysql.rows.column_layout import OLD_TEMPORAL
+from headrace.sources.mysql.type_names import kind_of
 
 _BINARY: Final = "binary"
 _INTEGERS: Final = {
-    tablemap.TINY: (Kind.INT8, Kind.UINT8, "tinyint"),
-    tablemap.SHORT: (Kind.INT16, Kind.UINT16, "smallint"),
-    tablemap.INT24: (Kind.INT32, Kind.UINT32, "mediumint"),
-    tablemap.LONG: (Kind.INT32, Kind.UINT32, "int"),
-    tablemap.LONGLONG: (Kind.INT64, Kind.UINT64, "bigint"),
+    tablemap.TINY: "tinyint",
+    tablemap.SHORT: "smallint",
+    tablemap.INT24: "mediumint",
+    tablemap.LONG: "int",
+    tablemap.LONGLONG: "bigint",
 }
-_PLAIN: Final = {
-    tablemap.FLOAT: Kind.FLOAT32,
-    tablemap.DOUBLE: Kind.FLOAT64,
-    tablemap.DATE: Kind.DATE,
-    tablemap.YEAR: Kind.YEAR,
-    tablemap.JSON: Kind.JSON,
-    tablemap.VECTOR: Kind.VECTOR,
-    tablemap.GEOMETRY: Kind.GEOMETRY,
-}
-_FRACTIONAL: Final = {
-    tablemap.DATETIME2: (Kind.DATETIME, "datetime"),
-    tablemap.TIMESTAMP2: (Kind.TIMESTAMP, "timestamp"),
-    tablemap.TIME2: (Kind.TIME, "time"),
-}
+_PLAIN: Final = (tablemap.FLOAT, tablemap.DOUBLE, tablemap.DATE, tablemap.YEAR, tablemap.JSON, tablemap.VECTOR, tablemap.GEOMETRY)
+_FRACTIONAL: Final = {tablemap.DATETIME2: "datetime", tablemap.TIMESTAMP2: "timestamp", tablemap.TIME2: "time"}
 _STRINGS: Final = {
     tablemap.VARCHAR: ("varchar", "varbinary"),
     tablemap.VAR_STRING: ("varchar", "varbinary"),
@@ -64,21 +53,22 @@ def _column(table_map: TableMap, name: str, c: int, collation: int) -> Column:
     invisible = table_map.visible is not None and not table_map.visible[c]
     unsigned = table_map.unsigned is not None and table_map.unsigned[c]
     if stored in _INTEGERS:
-        signed_kind, unsigned_kind, word = _INTEGERS[stored]
-        kind, text = (unsigned_kind, f"{word} unsigned") if unsigned else (signed_kind, word)
-        return Column(name, kind, nullable, source_type=text, invisible=invisible)
+        word = _INTEGERS[stored]
+        text = f"{word} unsigned" if unsigned else word
+        return Column(name, kind_of(word, unsigned=unsigned), nullable, source_type=text, invisible=invisible)
     if stored == tablemap.NEWDECIMAL:
         digits, scale = metadata >> 8, metadata & 255
         text = f"decimal({digits},{scale})"
-        return Column(name, Kind.DECIMAL, nullable, precision=digits, scale=scale, source_type=text, invisible=invisible)
+        return Column(name, kind_of("decimal"), nullable, precision=digits, scale=scale, source_type=text, invisible=invisible)
     if stored in _FRACTIONAL:
-        kind, word = _FRACTIONAL[stored]
+        word = _FRACTIONAL[stored]
         text = f"{word}({metadata})" if metadata else word
-        return Column(name, kind, nullable, precision=metadata, source_type=text, invisible=invisible)
+        return Column(name, kind_of(word), nullable, precision=metadata, source_type=text, invisible=invisible)
     if stored == tablemap.BIT:
-        return Column(name, Kind.BIT, nullable, precision=metadata, source_type=f"bit({metadata})", invisible=invisible)
+        return Column(name, kind_of("bit"), nullable, precision=metadata, source_type=f"bit({metadata})", invisible=invisible)
     if stored in _PLAIN:
-        return Column(name, _PLAIN[stored], nullable, source_type=TYPE_NAMES[stored].lower(), invisible=invisible)
+        word = TYPE_NAMES[stored].lower()
+        return Column(name, kind_of(word), nullable, source_type=word, invisible=invisible)
     if stored in _STRINGS:
         return _string(name, stored, metadata, nullable, charset_of_collation(collation), invisible)
     if stored in (tablemap.ENUM, tablemap.SET):
@@ -90,14 +80,13 @@ def _string(name: str, stored: int, metadata: int, nullable: bool, charset: str,
     text, binary = _STRINGS[stored]
     word = binary if charset == _BINARY else text
     spelled = word if stored in (tablemap.BLOB, tablemap.BLOB_COMPRESSED) or charset != _BINARY else f"{word}({metadata})"
-    kind = Kind.BYTES if charset == _BINARY else Kind.STRING
-    return Column(name, kind, nullable, source_type=spelled, charset="" if kind is Kind.BYTES else charset, invisible=invisible)
+    return Column(name, kind_of(word), nullable, source_type=spelled, charset="" if charset == _BINARY else charset, invisible=invisible)
 
 
 def _named(name: str, stored: int, nullable: bool, charset: str, members: tuple[bytes, ...], invisible: bool) -> Column:
-    kind = Kind.ENUM if stored == tablemap.ENUM else Kind.SET
+    word = "enum" if stored == tablemap.ENUM else "set"
     names = tuple(decode_text(charset, member) for member in members)
-    return Column(name, kind, nullable, members=names, source_type=kind.value, charset=charset, invisible=invisible)
+    return Column(name, kind_of(word), nullable, members=names, source_type=word, charset=charset, invisible=invisible)
 
 
 def _unknown(table_map: TableMap, name: str, stored: int) -> DefiniteError:

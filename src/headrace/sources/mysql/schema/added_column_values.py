@@ -11,10 +11,11 @@ import struct
 from collections.abc import Callable
 from datetime import date
 from decimal import Decimal, InvalidOperation
-from typing import Final
+from typing import Final, assert_never
 
 from headrace.model.alter_effects import BackfillValue, Effect, UnknownValues
-from headrace.model.schema import INTEGERS, Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 
 _DATE: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2})")
 _MOMENT: Final = re.compile(r"(\d{4})-(\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2})(?:\.(\d{1,6}))?")
@@ -39,26 +40,32 @@ def backfill_value(column: Column, *, zeroes: bool = True) -> Effect:
     if column.default.startswith("("):
         # An expression. A string in parentheses looks the same, but is rare enough to resync.
         return _ON_ITS_OWN
-    parse = _PARSERS.get(column.kind)
+    parse = _parser(column)
     value = parse(column, column.default) if parse is not None else None
     return BackfillValue(value) if value is not None else UnknownValues(f"its default {column.default!r} is not told exactly by its text")
 
 
 def _implicit(column: Column) -> Effect:
     """Return the implicit value of a required column without a default."""
-    if column.kind in INTEGERS or column.kind in (Kind.BIT, Kind.TIME):
-        return BackfillValue(0)
-    if column.kind in (Kind.FLOAT32, Kind.FLOAT64):
-        return BackfillValue(0.0)
-    if column.kind is Kind.DECIMAL:
-        return BackfillValue(Decimal(0))
-    if column.kind is Kind.ENUM and column.members:
-        return BackfillValue(column.members[0])
-    if column.kind in (Kind.STRING, Kind.SET):
-        return BackfillValue("")
-    if column.kind is Kind.BYTES:
-        return BackfillValue(_padded(column, b""))
-    return _REQUIRED
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.BITS | ValueForm.TIME:
+            return BackfillValue(0)
+        case ValueForm.FLOAT:
+            return BackfillValue(0.0)
+        case ValueForm.DECIMAL:
+            return BackfillValue(Decimal(0))
+        case ValueForm.MEMBERS if not column.type.multiple:
+            return BackfillValue(column.members[0]) if column.members else _REQUIRED
+        case ValueForm.TEXT | ValueForm.MEMBERS:
+            return BackfillValue("")
+        case ValueForm.BYTES:
+            return BackfillValue(_padded(column, b""))
+        case ValueForm.YEAR | ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.JSON:
+            return _REQUIRED
+        case ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return _REQUIRED
+        case unknown:
+            assert_never(unknown)
 
 
 def _integer(column: Column, text: str) -> object:
@@ -69,7 +76,7 @@ def _integer(column: Column, text: str) -> object:
 def _float(column: Column, text: str) -> object:
     try:
         value = float(text)
-        return struct.unpack("<f", struct.pack("<f", value))[0] if column.kind is Kind.FLOAT32 else value
+        return struct.unpack("<f", struct.pack("<f", value))[0] if column.type.bits == 32 else value
     except (ValueError, OverflowError):
         return None
 
@@ -152,19 +159,33 @@ def _year(column: Column, text: str) -> object:
     return int(text) if re.fullmatch(r"\d{4}", text) else None
 
 
-# The text of a TIMESTAMP depends on the time zone.
-_PARSERS: Final[dict[Kind, Callable[[Column, str], object]]] = {
-    **dict.fromkeys(INTEGERS, _integer),
-    Kind.FLOAT32: _float,
-    Kind.FLOAT64: _float,
-    Kind.DECIMAL: _decimal,
-    Kind.BIT: _bits,
-    Kind.STRING: _text,
-    Kind.BYTES: _bytes,
-    Kind.ENUM: _member,
-    Kind.SET: _members,
-    Kind.DATE: _date,
-    Kind.DATETIME: _datetime,
-    Kind.TIME: _time,
-    Kind.YEAR: _year,
-}
+def _parser(column: Column) -> Callable[[Column, str], object] | None:
+    """Return the function that parses a literal default; None if its text does not determine the value."""
+    match column.form:
+        case ValueForm.INTEGER:
+            return _integer
+        case ValueForm.FLOAT:
+            return _float
+        case ValueForm.DECIMAL:
+            return _decimal
+        case ValueForm.BITS:
+            return _bits
+        case ValueForm.TEXT:
+            return _text
+        case ValueForm.BYTES:
+            return _bytes
+        case ValueForm.MEMBERS:
+            return _members if column.type.multiple else _member
+        case ValueForm.DATE:
+            return _date
+        case ValueForm.TIMESTAMP:
+            # The text of a TIMESTAMP depends on the time zone.
+            return None if column.type.zoned else _datetime
+        case ValueForm.TIME:
+            return _time
+        case ValueForm.YEAR:
+            return _year
+        case ValueForm.JSON | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return None
+        case unknown:
+            assert_never(unknown)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import Final
+from typing import Final, assert_never
 
 from headrace.model.alter_effects import Effect, Truncated, Unchanged, UnknownValues
-from headrace.model.schema import Column, Kind
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column
 from headrace.model.schema_change import AddColumn, ModifyColumn
 from headrace.sources.mysql.ddl.column_definition import are_distinct, character_width
 from headrace.sources.mysql.ddl.dialect import PAD_CHAR_TO_FULL_LENGTH, STRICT
@@ -27,23 +28,9 @@ _BYTES_OF: Final = {
     for size, most in (("tiny", 255), ("", 65_535), ("medium", (1 << 24) - 1), ("long", (1 << 32) - 1))
     for kind in ("text", "blob")
 }
-_BITS: Final = {
-    Kind.INT8: (-(1 << 7), (1 << 7) - 1),
-    Kind.INT16: (-(1 << 15), (1 << 15) - 1),
-    Kind.INT32: (-(1 << 31), (1 << 31) - 1),
-    Kind.INT64: (-(1 << 63), (1 << 63) - 1),
-    Kind.UINT8: (0, (1 << 8) - 1),
-    Kind.UINT16: (0, (1 << 16) - 1),
-    Kind.UINT32: (0, (1 << 32) - 1),
-    Kind.UINT64: (0, (1 << 64) - 1),
-}
-_MEDIUM: Final = {Kind.INT32: (-(1 << 23), (1 << 23) - 1), Kind.UINT32: (0, (1 << 24) - 1)}
-_EXACT_IN_DOUBLE: Final = frozenset({Kind.INT8, Kind.INT16, Kind.INT32, Kind.UINT8, Kind.UINT16, Kind.UINT32})
-_AS_THEY_ARE: Final = frozenset({Kind.DATE, Kind.YEAR, Kind.JSON, Kind.GEOMETRY, Kind.VECTOR, Kind.UUID, Kind.INET4, Kind.INET6})
-"""Kinds whose values do not depend on the parameters of the type."""
-_FRACTIONAL: Final = frozenset({Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME})
-_FLOATS: Final = frozenset({Kind.FLOAT32, Kind.FLOAT64})
-_NAMED: Final = frozenset({Kind.ENUM, Kind.SET})
+_MEDIUM: Final = {True: (-(1 << 23), (1 << 23) - 1), False: (0, (1 << 24) - 1)}
+"""The range of a MEDIUMINT, if it is signed and if it is not."""
+_BITS_OF_DOUBLE: Final = 53
 _UTF8: Final = frozenset({"", "utf8mb3", "utf8mb4"})
 
 _CONVERTED: Final = UnknownValues("the source converted its values to another type")
@@ -79,25 +66,32 @@ def _modified(old: Column, new: Column, *, strict: bool) -> Effect:
         return Unchanged() if _plain(old) == _plain(new) else UnknownValues("the source computes it")
     if new.auto_increment and not old.auto_increment:
         return UnknownValues("the source numbered rows that held 0")
-    if old.nullable and not new.nullable and (not strict or new.kind is Kind.TIMESTAMP):
+    if old.nullable and not new.nullable and (not strict or new.type.zoned):
         return UnknownValues("the source put something in the place of NULLs")
-    if old.kind in _BITS:
+    if old.form is ValueForm.INTEGER:
         return _from_integer(old, new, strict=strict)
-    if old.kind in _NAMED:
+    if old.form is ValueForm.MEMBERS:
         return _from_names(old, new, strict=strict)
-    if old.kind is not new.kind and not (old.kind in _FLOATS and new.kind in _FLOATS):
+    if old.kind is not new.kind and not (old.form is ValueForm.FLOAT and new.form is ValueForm.FLOAT):
         return _CONVERTED
-    if old.kind in _AS_THEY_ARE:
-        return Unchanged()
-    if old.kind is Kind.BIT:
-        return _if(new.precision >= old.precision or strict)
-    if old.kind in _FRACTIONAL:
-        return Unchanged() if new.precision >= old.precision else UnknownValues("the source rounded fractions of seconds")
-    if old.kind in _FLOATS:
-        return _float(old, new, strict=strict)
-    if old.kind is Kind.DECIMAL:
-        return _decimal(old, new, strict=strict)
-    return _bytes(old, new) if old.kind is Kind.BYTES else _text(old, new, strict=strict)
+    match old.form:
+        case ValueForm.DATE | ValueForm.YEAR | ValueForm.JSON | ValueForm.GEOMETRY | ValueForm.VECTOR | ValueForm.FIXED_BYTES:
+            # Values do not depend on the parameters of the type.
+            return Unchanged()
+        case ValueForm.BITS:
+            return _if(new.precision >= old.precision or strict)
+        case ValueForm.TIMESTAMP | ValueForm.TIME:
+            return Unchanged() if new.precision >= old.precision else UnknownValues("the source rounded fractions of seconds")
+        case ValueForm.FLOAT:
+            return _float(old, new, strict=strict)
+        case ValueForm.DECIMAL:
+            return _decimal(old, new, strict=strict)
+        case ValueForm.BYTES:
+            return _bytes(old, new)
+        case ValueForm.TEXT:
+            return _text(old, new, strict=strict)
+        case unknown:
+            assert_never(unknown)
 
 
 def _plain(column: Column) -> Column:
@@ -109,19 +103,19 @@ def _if(sure: bool) -> Effect:
 
 
 def _range(column: Column) -> tuple[int, int]:
-    return _MEDIUM[column.kind] if column.source_type.startswith("mediumint") else _BITS[column.kind]
+    return _MEDIUM[column.type.signed] if column.source_type.startswith("mediumint") else column.type.value_range
 
 
 def _from_integer(old: Column, new: Column, *, strict: bool) -> Effect:
     least, most = _range(old)
-    if new.kind in _BITS:
+    if new.form is ValueForm.INTEGER:
         lowest, highest = _range(new)
         return _if(strict or (lowest <= least and most <= highest))
-    if new.kind is Kind.DECIMAL and "unsigned" not in new.source_type:
+    if new.form is ValueForm.DECIMAL and "unsigned" not in new.source_type:
         return Unchanged() if new.precision - new.scale >= len(str(most)) else _CONVERTED
-    if new.kind is Kind.FLOAT64 and "(" not in new.source_type and "unsigned" not in new.source_type:
-        return Unchanged() if old.kind in _EXACT_IN_DOUBLE else _CONVERTED
-    if new.kind is Kind.STRING and "zerofill" not in old.source_type:
+    if new.form is ValueForm.FLOAT and new.type.bits == 64 and "(" not in new.source_type and "unsigned" not in new.source_type:
+        return Unchanged() if old.type.bits <= _BITS_OF_DOUBLE else _CONVERTED
+    if new.form is ValueForm.TEXT and "zerofill" not in old.source_type:
         word, length = _form(new.source_type)
         room = length if word in ("char", "varchar") else _BYTES_OF.get(word, 0) // character_width(new.charset)
         return Unchanged() if room >= max(len(str(least)), len(str(most))) else _CONVERTED
@@ -133,7 +127,7 @@ def _float(old: Column, new: Column, *, strict: bool) -> Effect:
         return Unchanged()
     if "(" in new.source_type:
         return UnknownValues("the source rounded to the digits of the new type")
-    if old.kind is Kind.FLOAT64 and new.kind is Kind.FLOAT32:
+    if new.type.bits < old.type.bits:
         return UnknownValues("the source rounded to fewer bits")
     return _if(strict or "unsigned" not in new.source_type)
 
@@ -147,17 +141,17 @@ def _decimal(old: Column, new: Column, *, strict: bool) -> Effect:
 
 
 def _from_names(old: Column, new: Column, *, strict: bool) -> Effect:
-    if new.kind is Kind.STRING:
+    if new.form is ValueForm.TEXT:
         word, length = _form(new.source_type)
         longest = (
-            max(map(len, old.members), default=0) if old.kind is Kind.ENUM else sum(map(len, old.members)) + max(len(old.members) - 1, 0)
+            max(map(len, old.members), default=0) if not old.type.multiple else sum(map(len, old.members)) + max(len(old.members) - 1, 0)
         )
         room = length if word in ("char", "varchar") else _BYTES_OF.get(word, 0) // character_width(new.charset)
         return _characters(old, new, strict=strict) if room >= longest and word != "char" else _CONVERTED
     if new.kind is not old.kind:
         return _CONVERTED
     grown, shrunk = set(new.members) >= set(old.members), set(new.members) <= set(old.members)
-    if not (grown or shrunk) or (old.kind is Kind.SET and not _in_order(old.members, new.members)):
+    if not (grown or shrunk) or (old.type.multiple and not _in_order(old.members, new.members)):
         # A name may now match another one that its collation treats as equal; a SET prints its names in the order of its members.
         return _CONVERTED
     if not (strict and grown) and not are_distinct({*old.members, *new.members}):

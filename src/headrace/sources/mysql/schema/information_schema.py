@@ -25,35 +25,14 @@ from typing import Any, Final
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError
+from headrace.model.column_types import COLUMN_TYPES, FRACTIONAL_FORMS, ValueForm
 from headrace.model.schema import Column, Index, Kind, TableName, TableSchema
 from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query
+from headrace.sources.mysql.type_names import find_kind
 
 _SYSTEM: Final = frozenset({"mysql", "information_schema", "performance_schema", "sys"})
 
-_INTEGERS: Final = {
-    "tinyint": (Kind.INT8, Kind.UINT8),
-    "smallint": (Kind.INT16, Kind.UINT16),
-    "mediumint": (Kind.INT32, Kind.UINT32),
-    "int": (Kind.INT32, Kind.UINT32),
-    "bigint": (Kind.INT64, Kind.UINT64),
-}
-_TEXT: Final = frozenset({"char", "varchar", "tinytext", "text", "mediumtext", "longtext"})
-_PLAIN: Final = {
-    "float": Kind.FLOAT32,
-    "double": Kind.FLOAT64,
-    "date": Kind.DATE,
-    "year": Kind.YEAR,
-    "json": Kind.JSON,
-    "vector": Kind.VECTOR,
-    "uuid": Kind.UUID,
-    "inet4": Kind.INET4,
-    "inet6": Kind.INET6,
-    **dict.fromkeys(("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob"), Kind.BYTES),
-    **dict.fromkeys(("geometry", "point", "linestring", "polygon", "multipoint", "multilinestring", "multipolygon"), Kind.GEOMETRY),
-    **dict.fromkeys(("geometrycollection", "geomcollection"), Kind.GEOMETRY),
-}
-_FRACTIONAL: Final = {"datetime": Kind.DATETIME, "timestamp": Kind.TIMESTAMP, "time": Kind.TIME}
-
+_WITH_CLOCK: Final = ("datetime", "timestamp", "time")
 _ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b"}
 _MEMBER = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9.]+(?:e[-+]?[0-9]+)?|b'[01]*'", re.IGNORECASE)
@@ -157,16 +136,17 @@ def charset_of(collation: str) -> str:
 
 def _column(table: TableName, told: _Described, mariadb: bool) -> Column:
     kind = _kind(table, told)
+    form = COLUMN_TYPES[kind].form
     extra = told.extra.upper()
     return Column(
         told.name,
         kind,
         told.is_nullable == "YES",
-        precision=_precision(kind, told),
-        scale=int(told.scale or 0) if kind is Kind.DECIMAL else 0,
-        members=parse_members(told.column_type) if kind in (Kind.ENUM, Kind.SET) else (),
+        precision=_precision(form, told),
+        scale=int(told.scale or 0) if form is ValueForm.DECIMAL else 0,
+        members=parse_members(told.column_type) if form is ValueForm.MEMBERS else (),
         source_type=told.column_type,
-        charset=(told.charset or "") if kind in (Kind.STRING, Kind.ENUM, Kind.SET) else "",
+        charset=(told.charset or "") if form in (ValueForm.TEXT, ValueForm.MEMBERS) else "",
         generated="virtual" if "VIRTUAL GENERATED" in extra else "stored" if "STORED GENERATED" in extra else "",
         # INVISIBLE stands alone or after a comma or a space, and in no other word.
         invisible="INVISIBLE" in extra,
@@ -177,26 +157,18 @@ def _column(table: TableName, told: _Described, mariadb: bool) -> Column:
 
 
 def _kind(table: TableName, told: _Described) -> Kind:
-    word = told.data_type.lower()
-    if word in _INTEGERS:
-        signed, unsigned = _INTEGERS[word]
-        return unsigned if "unsigned" in told.column_type.lower() else signed
-    if word in _TEXT:
-        return Kind.STRING
-    if word in ("enum", "set", "bit", "decimal"):
-        return Kind(word)
-    kind = _PLAIN.get(word) or _FRACTIONAL.get(word)
+    kind = find_kind(told.data_type.lower(), unsigned="unsigned" in told.column_type.lower())
     if kind is None:
         raise _refused(table, told.name, told.column_type, "leave the table out with --exclude")
     return kind
 
 
-def _precision(kind: Kind, told: _Described) -> int:
-    if kind is Kind.DECIMAL:
+def _precision(form: ValueForm, told: _Described) -> int:
+    if form is ValueForm.DECIMAL:
         return int(told.precision or 0)
-    if kind is Kind.BIT:
+    if form is ValueForm.BITS:
         return int(told.precision or 1)
-    return int(told.digits or 0) if kind in _FRACTIONAL.values() else 0
+    return int(told.digits or 0) if form in FRACTIONAL_FORMS else 0
 
 
 def _default(told: _Described, mariadb: bool) -> str | None:
@@ -205,7 +177,7 @@ def _default(told: _Described, mariadb: bool) -> str | None:
     if text is None or "VIRTUAL GENERATED" in told.extra or "STORED GENERATED" in told.extra:
         return None
     now = _NOW.fullmatch(text)
-    if now and (mariadb or "DEFAULT_GENERATED" in told.extra or told.data_type.lower() in _FRACTIONAL):
+    if now and (mariadb or "DEFAULT_GENERATED" in told.extra or told.data_type.lower() in _WITH_CLOCK):
         return f"(current_timestamp({now.group(1) or ''}))"
     if not mariadb:
         return f"({text})" if "DEFAULT_GENERATED" in told.extra else text
@@ -213,7 +185,8 @@ def _default(told: _Described, mariadb: bool) -> str | None:
         return None
     if _MEMBER.fullmatch(text):
         literal = _unescape(text[1:-1])
-        return _hex_literal(told, literal) if _PLAIN.get(told.data_type.lower()) is Kind.BYTES else literal
+        kind = find_kind(told.data_type.lower())
+        return _hex_literal(told, literal) if kind is not None and COLUMN_TYPES[kind].form is ValueForm.BYTES else literal
     return text if _NUMBER.fullmatch(text) else f"({text})"
 
 

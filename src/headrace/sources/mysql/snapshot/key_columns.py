@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import datetime
 import decimal
-import ipaddress
 import re
 import unicodedata
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, assert_never
 
-from headrace.model.schema import INTEGERS, Kind
+from headrace.model.column_types import COLUMN_TYPES, ValueForm
+from headrace.model.schema import Kind
 from headrace.sources.mysql.server.connection import quote_name
 
 _UNICODE: Final = {"utf8mb4": 0x110000, "utf16": 0x110000, "utf16le": 0x110000, "utf32": 0x110000}
@@ -49,21 +49,23 @@ class KeyColumn(Protocol):
 def key_column(name: str, kind: Kind, charset: str, collation: str) -> KeyColumn | None:
     """Return the key column; None if its values have no exact literals, or if their comparison differs from their order."""
     quoted = quote_name(name)
-    if kind in INTEGERS or kind is Kind.YEAR:
-        return Number(quoted, quoted)
-    if kind is Kind.BIT:
-        return Number(quoted, f"{quoted} + 0")
-    if kind is Kind.DECIMAL:
-        return Number(quoted, quoted)
-    if kind is Kind.BYTES:
-        return Binary(quoted)
-    if kind is Kind.STRING:
-        return Text(quoted, charset or "utf8mb4", folds=not collation.endswith("_bin"))
-    if kind in (Kind.DATE, Kind.DATETIME, Kind.TIMESTAMP, Kind.TIME):
-        return Temporal(quoted, kind)
-    if kind in (Kind.UUID, Kind.INET4, Kind.INET6):
-        return Printed(quoted, kind)
-    return None
+    match COLUMN_TYPES[kind].form:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.DECIMAL:
+            return Number(quoted, quoted)
+        case ValueForm.BITS:
+            return Number(quoted, f"{quoted} + 0")
+        case ValueForm.BYTES:
+            return Binary(quoted)
+        case ValueForm.TEXT:
+            return Text(quoted, charset or "utf8mb4", folds=not collation.endswith("_bin"))
+        case ValueForm.DATE | ValueForm.TIMESTAMP | ValueForm.TIME:
+            return Temporal(quoted, kind)
+        case ValueForm.FIXED_BYTES:
+            return Printed(quoted, kind)
+        case ValueForm.FLOAT | ValueForm.MEMBERS | ValueForm.JSON | ValueForm.GEOMETRY | ValueForm.VECTOR:
+            return None
+        case unknown:
+            assert_never(unknown)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +184,9 @@ class Temporal(_AsPrinted):
     """Dates and times, as the server prints them."""
 
     def guesses(self, low: Any, high: Any) -> list[str]:
-        middle = (_moment(low, self.kind) + _moment(high, self.kind) + 1) // 2
-        return [self.literal(_print_moment(middle, self.kind))]
+        form = COLUMN_TYPES[self.kind].form
+        middle = (_moment(low, form) + _moment(high, form) + 1) // 2
+        return [self.literal(_print_moment(middle, form))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +196,10 @@ class Printed(_AsPrinted):
     def guesses(self, low: Any, high: Any) -> list[str]:
         if self.kind is Kind.UUID:
             return [self.literal(_middle_uuid(low, high))]
-        small, large = ipaddress.ip_address(low), ipaddress.ip_address(high)
-        return [self.literal(type(large)((int(small) + int(large) + 1) // 2))]
+        values = COLUMN_TYPES[self.kind]
+        small, large = values.parse_value(low), values.parse_value(high)
+        middle = (int.from_bytes(small) + int.from_bytes(large) + 1) // 2
+        return [self.literal(values.print_value(middle.to_bytes(len(large))))]
 
 
 def _text(value: Any) -> str:
@@ -231,7 +236,7 @@ _MOMENT = re.compile(r"(-?)(?:(\d+)-(\d+)-(\d+))? ?(?:(\d+):(\d+):(\d+)(?:\.(\d+
 _DAY_US: Final = 86_400_000_000
 
 
-def _moment(text: str, kind: Kind) -> int:
+def _moment(text: str, form: ValueForm) -> int:
     """Return microseconds; for an invalid date those of a nearby day."""
     found = _MOMENT.fullmatch(text)
     if found is None:
@@ -239,17 +244,17 @@ def _moment(text: str, kind: Kind) -> int:
     sign, *parts = found.groups()
     year, month, day, hours, minutes, seconds = (int(part or 0) for part in parts[:6])
     within = ((hours * 60 + minutes) * 60 + seconds) * 1_000_000 + int((parts[6] or "").ljust(6, "0"))
-    if kind is Kind.TIME:
+    if form is ValueForm.TIME:
         return -within if sign else within
     real = datetime.date(max(year, 1), max(month, 1), min(max(day, 1), 28))
     return (real.toordinal() + day - real.day) * _DAY_US + within
 
 
-def _print_moment(moment: int, kind: Kind) -> str:
-    days, within = (0, abs(moment)) if kind is Kind.TIME else divmod(moment, _DAY_US)
+def _print_moment(moment: int, form: ValueForm) -> str:
+    days, within = (0, abs(moment)) if form is ValueForm.TIME else divmod(moment, _DAY_US)
     seconds, micros = divmod(within, 1_000_000)
     clock = f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{micros:06d}"
-    if kind is Kind.TIME:
+    if form is ValueForm.TIME:
         return f"-{clock}" if moment < 0 else clock
     date = datetime.date.fromordinal(min(max(days, 1), datetime.date.max.toordinal())).isoformat()
-    return date if kind is Kind.DATE else f"{date} {clock}"
+    return date if form is ValueForm.DATE else f"{date} {clock}"

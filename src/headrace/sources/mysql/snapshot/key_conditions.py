@@ -7,12 +7,12 @@ compares the keys of the result.
 from __future__ import annotations
 
 from typing import Any, assert_never
-from uuid import UUID
 
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema
 from headrace.sources.mysql.server.connection import quote_name
 
 
@@ -28,34 +28,30 @@ def key_condition(schema: TableSchema, keys: pa.Table) -> str:
 
 
 def _literals(column: Column, values: Any) -> list[str]:
-    match column.kind:
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64 | Kind.YEAR | Kind.BIT:
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS:
             return [str(value) for value in values.to_pylist()]
-        case Kind.FLOAT32 | Kind.FLOAT64:
+        case ValueForm.FLOAT:
             return [text if "e" in text else f"{text}e0" for text in map(repr, values.to_pylist())]
-        case Kind.DECIMAL:
+        case ValueForm.DECIMAL:
             return [format(value, "f") for value in values.to_pylist()]
-        case Kind.STRING | Kind.ENUM | Kind.SET | Kind.JSON:
+        case ValueForm.TEXT | ValueForm.MEMBERS | ValueForm.JSON:
             return [f"_utf8mb4 X'{value.encode().hex()}'" for value in values.to_pylist()]
-        case Kind.BYTES | Kind.GEOMETRY:
+        case ValueForm.BYTES | ValueForm.GEOMETRY:
             return [f"_binary X'{value.hex()}'" for value in values.to_pylist()]
-        case Kind.DATE:
+        case ValueForm.DATE:
             return [f"'{text}'" for text in values.cast(pa.string()).to_pylist()]
-        case Kind.DATETIME | Kind.TIMESTAMP:
+        case ValueForm.TIMESTAMP:
             # The session's time zone is UTC, so a tick prints the same for both kinds.
             return [f"'{text}'" for text in values.cast(pa.int64()).cast(pa.timestamp("us")).cast(pa.string()).to_pylist()]
-        case Kind.TIME:
+        case ValueForm.TIME:
             return [f"'{_time(micros)}'" for micros in values.cast(pa.int64()).to_pylist()]
-        case Kind.UUID:
-            return [f"'{UUID(bytes=value)}'" for value in values.to_pylist()]
-        case Kind.INET4:
-            return [f"'{'.'.join(map(str, value))}'" for value in values.to_pylist()]
-        case Kind.INET6:
-            return [f"'{':'.join(value[i : i + 2].hex() for i in range(0, 16, 2))}'" for value in values.to_pylist()]
-        case Kind.VECTOR:
+        case ValueForm.FIXED_BYTES:
+            return [f"'{column.type.print_value(value)}'" for value in values.to_pylist()]
+        case ValueForm.VECTOR:
             raise DefiniteError(f"column {column.name} is a VECTOR, which cannot be part of a key")
-        case _:
-            assert_never(column.kind)
+        case unknown:
+            assert_never(unknown)
 
 
 def _time(micros: int) -> str:

@@ -12,12 +12,13 @@ from typing import Any, Final, assert_never
 
 from pymysql.connections import Connection
 
+from headrace.model.column_types import ValueForm
 from headrace.model.digest import Digest, is_hashed
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.schema import Column, TableSchema
 from headrace.sources.mysql.server.connection import MySQLAddress, query, quote_name
 
 _UTF8: Final = frozenset({"", "utf8mb4", "utf8mb3", "utf8", "ascii"})
-_TEXT: Final = frozenset({Kind.STRING, Kind.ENUM, Kind.SET})
+_TEXT: Final = (ValueForm.TEXT, ValueForm.MEMBERS)
 _MODULUS: Final = 1 << 64
 
 
@@ -73,35 +74,33 @@ def canonical(column: Column) -> str:
     if is_hashed(column):
         return _hashed(column)
     name = quote_name(column.name)
-    match column.kind:
-        case Kind.STRING | Kind.ENUM | Kind.SET | Kind.BYTES:
+    match column.form:
+        case ValueForm.TEXT | ValueForm.MEMBERS | ValueForm.BYTES:
             text = _utf8(column)
             return f"IFNULL(LENGTH({text}), 'N'), IFNULL({text}, '')" if column.nullable else f"LENGTH({text}), {text}"
-        case Kind.JSON | Kind.GEOMETRY:
+        case ValueForm.JSON | ValueForm.GEOMETRY:
             return _hashed(column)
-        case Kind.DATE | Kind.DATETIME | Kind.TIMESTAMP:
+        case ValueForm.DATE | ValueForm.TIMESTAMP:
             return _real_date(name)
-        case Kind.FLOAT32 | Kind.FLOAT64:
+        case ValueForm.FLOAT:
             return _or_null(column, f"HEX(SUBSTRING(POINT({name}, 0), 10, 8))")
-        case Kind.BIT | Kind.YEAR:
+        case ValueForm.BITS | ValueForm.YEAR:
             return _or_null(column, f"{name} + 0")
-        case Kind.VECTOR:
+        case ValueForm.VECTOR:
             return _or_null(column, f"HEX({name})")
-        case Kind.UUID | Kind.INET4:
+        case ValueForm.FIXED_BYTES if column.type.printed_alike:
             # Without the cast, the server would parse the text that stands for NULL as a value of these types.
             return _or_null(column, f"CAST({name} AS CHAR)")
-        case Kind.INET6:
-            return _or_null(column, f"HEX(CAST({name} AS BINARY(16)))")
-        case Kind.INT8 | Kind.INT16 | Kind.INT32 | Kind.INT64 | Kind.UINT8 | Kind.UINT16 | Kind.UINT32 | Kind.UINT64:
+        case ValueForm.FIXED_BYTES:
+            return _or_null(column, f"HEX(CAST({name} AS BINARY({column.arrow_type.byte_width})))")
+        case ValueForm.INTEGER | ValueForm.DECIMAL | ValueForm.TIME:
             return _or_null(column, _without_zerofill(column))
-        case Kind.DECIMAL | Kind.TIME:
-            return _or_null(column, _without_zerofill(column))
-        case _:
-            assert_never(column.kind)
+        case unknown:
+            assert_never(unknown)
 
 
 def _hashed(column: Column) -> str:
-    text = _utf8(column) if column.kind in _TEXT else quote_name(column.name)
+    text = _utf8(column) if column.form in _TEXT else quote_name(column.name)
     return _or_null(column, f"SHA2({text}, 256)")
 
 
@@ -122,4 +121,4 @@ def _real_date(name: str) -> str:
 
 def _utf8(column: Column) -> str:
     name = quote_name(column.name)
-    return name if column.kind is Kind.BYTES or column.charset in _UTF8 else f"CONVERT({name} USING utf8mb4)"
+    return name if column.form is ValueForm.BYTES or column.charset in _UTF8 else f"CONVERT({name} USING utf8mb4)"

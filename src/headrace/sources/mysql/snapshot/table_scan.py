@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 import pyarrow as pa
@@ -16,18 +16,19 @@ from pymysql.constants import FIELD_TYPE, FLAG
 from pymysql.protocol import FieldDescriptorPacket, MysqlPacket
 
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.schema import FLOATS, INTEGERS, UNSIGNED_INTEGERS, Column, Kind, TableSchema, ZeroDates
+from headrace.model.column_types import ValueForm
+from headrace.model.schema import Column, TableSchema, ZeroDates
 from headrace.sources.mysql.kernels import resultset
-from headrace.sources.mysql.kernels.arrow_arena import Arena, slot_for
+from headrace.sources.mysql.kernels.arrow_arena import Arena
 from headrace.sources.mysql.rows.column_checks import check_values
-from headrace.sources.mysql.rows.column_finish import Finisher, UnreadableText, finisher, unreadable_text
+from headrace.sources.mysql.rows.column_finish import Finisher, UnreadableText, finisher, slot_for, unreadable_text
 from headrace.sources.mysql.rows.row_decoder import MAX_BLOCK_ROWS
 from headrace.sources.mysql.rows.zero_dates import ZERO_CODES, scanned_zero_date, warn_of_zero_dates
 from headrace.sources.mysql.server.bounded_connection import LARGEST_ROW_BYTES
 from headrace.sources.mysql.server.connection import MySQLAddress, quote_name, server_errors
 
-_UNVALIDATED: Final = frozenset({Kind.JSON, Kind.DECIMAL, Kind.ENUM, Kind.SET})
-"""Kinds whose values the kernel copies without validation."""
+_UNVALIDATED: Final = frozenset({ValueForm.JSON, ValueForm.DECIMAL, ValueForm.MEMBERS})
+"""Forms whose values the kernel copies without validation."""
 _STMT_PREPARE, _STMT_EXECUTE, _STMT_CLOSE = 0x16, 0x17, 0x19
 _RECEIVE_BYTES: Final = 1 << 20
 _DATA_BYTES: Final = 8 << 20
@@ -35,30 +36,20 @@ _DATA_BYTES: Final = 8 << 20
 _LARGEST_DATA_BYTES: Final = (1 << 31) - 1
 _SPLIT_SIZE: Final = 0xFFFFFF
 
-_AS_BYTES: Final = {Kind.UUID: 16, Kind.INET4: 4, Kind.INET6: 16}
-_FIXED: Final = INTEGERS | FLOATS | {Kind.YEAR}
-_FIXED_TYPES: Final = {
-    **dict.fromkeys((Kind.INT8, Kind.UINT8), (FIELD_TYPE.TINY,)),
-    **dict.fromkeys((Kind.INT16, Kind.UINT16), (FIELD_TYPE.SHORT,)),
-    **dict.fromkeys((Kind.INT32, Kind.UINT32), (FIELD_TYPE.LONG, FIELD_TYPE.INT24)),
-    **dict.fromkeys((Kind.INT64, Kind.UINT64), (FIELD_TYPE.LONGLONG,)),
-    Kind.FLOAT32: (FIELD_TYPE.FLOAT,),
-    Kind.FLOAT64: (FIELD_TYPE.DOUBLE,),
-    Kind.YEAR: (FIELD_TYPE.YEAR,),
-    Kind.DATE: (FIELD_TYPE.DATE,),
-    Kind.DATETIME: (FIELD_TYPE.DATETIME,),
-    Kind.TIMESTAMP: (FIELD_TYPE.TIMESTAMP,),
-    Kind.TIME: (FIELD_TYPE.TIME,),
-    Kind.BIT: (FIELD_TYPE.BIT,),
+_INTEGER_TYPES: Final = {
+    8: (FIELD_TYPE.TINY,),
+    16: (FIELD_TYPE.SHORT,),
+    32: (FIELD_TYPE.LONG, FIELD_TYPE.INT24),
+    64: (FIELD_TYPE.LONGLONG,),
 }
-_WITHOUT_LENGTH: Final = frozenset(stored for types in _FIXED_TYPES.values() for stored in types) - {FIELD_TYPE.BIT}
+_WITHOUT_LENGTH: Final = frozenset(
+    {
+        *(stored for types in _INTEGER_TYPES.values() for stored in types),
+        *(FIELD_TYPE.FLOAT, FIELD_TYPE.DOUBLE, FIELD_TYPE.YEAR),
+        *(FIELD_TYPE.DATE, FIELD_TYPE.DATETIME, FIELD_TYPE.TIMESTAMP, FIELD_TYPE.TIME),
+    }
+)
 """Types whose values have no length prefix; all others are strings in the protocol."""
-_TEMPORAL: Final = {
-    Kind.DATE: (resultset.DATE, 4),
-    Kind.DATETIME: (resultset.DATETIME, 8),
-    Kind.TIMESTAMP: (resultset.DATETIME, 8),
-    Kind.TIME: (resultset.TIME, 8),
-}
 
 
 def scan_table(
@@ -81,7 +72,7 @@ def scan_table(
 def _selected(column: Column) -> str:
     """Return the select expression of a column: types that the server would print as text are cast to bytes."""
     name = quote_name(column.name)
-    return f"CAST({name} AS BINARY({_AS_BYTES[column.kind]}))" if column.kind in _AS_BYTES else name
+    return f"CAST({name} AS BINARY({column.arrow_type.byte_width}))" if column.form is ValueForm.FIXED_BYTES else name
 
 
 class _Result:
@@ -183,7 +174,7 @@ class _Result:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema.arrow_schema)
 
     def _finished(self, column: Column, finish: Finisher | None, raw: pa.Array) -> pa.Array:
-        if column.kind in (Kind.ENUM, Kind.SET):
+        if column.form is ValueForm.MEMBERS:
             return raw.dictionary_encode()
         try:
             return raw if finish is None else finish(raw)
@@ -274,26 +265,57 @@ class _Result:
 
 def _fits(column: Column, stored: int, scale: int, unsigned: bool) -> bool:
     """Whether values of the result's type decode correctly as the column's kind."""
-    if column.kind in _FIXED_TYPES:
-        return stored in _FIXED_TYPES[column.kind] and (column.kind not in INTEGERS or unsigned == (column.kind in UNSIGNED_INTEGERS))
-    if column.kind is Kind.DECIMAL:
-        return stored == FIELD_TYPE.NEWDECIMAL and scale == column.scale
-    return stored not in _WITHOUT_LENGTH
+    match column.form:
+        case ValueForm.INTEGER:
+            return stored in _INTEGER_TYPES[column.type.bits] and unsigned != column.type.signed
+        case ValueForm.FLOAT:
+            return stored == (FIELD_TYPE.FLOAT if column.type.bits == 32 else FIELD_TYPE.DOUBLE)
+        case ValueForm.YEAR:
+            return stored == FIELD_TYPE.YEAR
+        case ValueForm.DATE:
+            return stored == FIELD_TYPE.DATE
+        case ValueForm.TIMESTAMP:
+            return stored == (FIELD_TYPE.TIMESTAMP if column.type.zoned else FIELD_TYPE.DATETIME)
+        case ValueForm.TIME:
+            return stored == FIELD_TYPE.TIME
+        case ValueForm.BITS:
+            return stored == FIELD_TYPE.BIT
+        case ValueForm.DECIMAL:
+            return stored == FIELD_TYPE.NEWDECIMAL and scale == column.scale
+        case ValueForm.TEXT | ValueForm.JSON | ValueForm.MEMBERS | ValueForm.BYTES | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY:
+            return stored not in _WITHOUT_LENGTH
+        case ValueForm.VECTOR:
+            return stored not in _WITHOUT_LENGTH
+        case unknown:
+            assert_never(unknown)
 
 
 def _describe(columns: Sequence[Column]) -> Any:
     table = np.zeros((3, len(columns)), dtype=np.int32)
     for c, column in enumerate(columns):
-        if column.kind in _FIXED:
-            width = slot_for(column, names_as_text=True).width
-            table[:, c] = resultset.FIXED, width, width
-        elif column.kind is Kind.DECIMAL:
-            table[:, c] = resultset.DECIMAL, column.scale, 4 if column.precision > 38 else 2
-        elif column.kind is Kind.BIT:
-            table[:, c] = resultset.BITS, 0, 8
-        elif column.kind in _TEMPORAL:
-            encoding, width = _TEMPORAL[column.kind]
-            table[:, c] = encoding, 0, width
-        else:
-            table[:, c] = resultset.TEXT, 0, 0
+        table[:, c] = _encode(column)
     return table
+
+
+def _encode(column: Column) -> tuple[int, int, int]:
+    """Return the encoding of a column, its parameter, and the width of the output (in bytes; for decimals in 8-byte words)."""
+    match column.form:
+        case ValueForm.INTEGER | ValueForm.FLOAT | ValueForm.YEAR:
+            width = slot_for(column, names_as_text=True).width
+            return resultset.FIXED, width, width
+        case ValueForm.DECIMAL:
+            return resultset.DECIMAL, column.scale, 4 if column.precision > 38 else 2
+        case ValueForm.BITS:
+            return resultset.BITS, 0, 8
+        case ValueForm.DATE:
+            return resultset.DATE, 0, 4
+        case ValueForm.TIMESTAMP:
+            return resultset.DATETIME, 0, 8
+        case ValueForm.TIME:
+            return resultset.TIME, 0, 8
+        case ValueForm.TEXT | ValueForm.JSON | ValueForm.MEMBERS | ValueForm.BYTES | ValueForm.FIXED_BYTES | ValueForm.GEOMETRY:
+            return resultset.TEXT, 0, 0
+        case ValueForm.VECTOR:
+            return resultset.TEXT, 0, 0
+        case unknown:
+            assert_never(unknown)
