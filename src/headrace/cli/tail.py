@@ -78,8 +78,8 @@ def tail(arguments: argparse.Namespace) -> int:
 
 def _tail_changes(arguments: argparse.Namespace) -> int:
     """Print the changes of a server's binary log or of log files."""
-    from headrace.model.schema import ZeroDates
     from headrace.model.table_selection import Selection
+    from headrace.model.zero_dates import ZeroDates
     from headrace.pipes.commands.mysql_tail import NOW, OLDEST, DirectoryTail, ServerTail, TailOptions
     from headrace.sinks.stdout.batches import LineOptions, as_bytes
     from headrace.sinks.stdout.output import may_colour

@@ -70,8 +70,8 @@ def verify(arguments: argparse.Namespace) -> int:
 
 def _verified(arguments: argparse.Namespace) -> Iterator[TableResult]:
     from headrace.model.projection import Projection
-    from headrace.model.schema import ZeroDates
     from headrace.model.table_selection import Selection
+    from headrace.model.zero_dates import ZeroDates
     from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.settings.settings_file import read_settings
     from headrace.sources.mysql.server.connection import parse_mysql_url

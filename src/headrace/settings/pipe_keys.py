@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from headrace.model.schema import ZeroDates
+from headrace.model.zero_dates import ZeroDates
 from headrace.retry import DEADLINE_S
 from headrace.settings.dataclass_fields import Size
 from headrace.sources.mysql.limits import CHUNK_ROWS, BatchLimits
