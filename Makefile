@@ -16,7 +16,7 @@ COMPILED := $(VENV)/.compiled-kernels
 ARCHIVE := $(VENV)/.java-archive
 
 # Test processes: most tests wait more than they compute. ARGS="-n0 -k NAME" runs some in one process, with their output as it comes.
-WORKERS ?= 3
+WORKERS ?= 4
 # How long `make soak` breaks things, and how many rounds of kill -9 follow. 0 leaves a part out.
 SECONDS ?= 3600
 KILLS ?= 500
