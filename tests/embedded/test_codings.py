@@ -81,6 +81,15 @@ def _peak_mib(pid: int) -> int:
     return int(re.findall(r"VmHWM:\s+(\d+)", text)[0]) >> 10
 
 
+@pytest.mark.slow(
+    "gzip",
+    "br",
+    "bz2",
+    because=(
+        "test_a_body_that_grows_beyond_measure_is_refused_in_bounded_memory[deflate], "
+        "test_a_body_that_grows_beyond_measure_is_refused_in_bounded_memory[xz]"
+    ),
+)
 @pytest.mark.parametrize("coding", ["deflate", "gzip", "xz", "br", "zstd", "bz2"])
 def test_a_body_that_grows_beyond_measure_is_refused_in_bounded_memory(
     server: EmbeddedServer, client: Client, table: str, coding: str

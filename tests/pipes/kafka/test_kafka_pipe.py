@@ -302,6 +302,7 @@ def test_a_table_gets_another_name_after_a_kill_in_its_snapshot(runs: Runs, monk
     runs.check("late")
 
 
+@pytest.mark.slow("mariadb", because="test_debezium_s_events, test_a_table_gets_another_name_before_its_rows_are_read, test_whole_tables")
 @pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
 def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServer, database: str) -> None:
     book = runs.book

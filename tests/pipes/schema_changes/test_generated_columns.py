@@ -17,6 +17,8 @@ from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
 
+pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql] has generated columns")
+
 TABLE = "id INT PRIMARY KEY, v INT, s VARCHAR(20) COLLATE utf8mb4_general_ci"
 EXPRESSIONS = "g INT AS (v * 2) {kind}, n INT AS (LENGTH(s)) {kind}, e INT AS (s = 'A') {kind}"
 ROWS = "(1, 1, 'a'), (2, 2, 'A'), (3, NULL, 'b  ')"

@@ -17,6 +17,8 @@ from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
 
+pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql]")
+
 LOOSE = "SET sql_mode = ''"
 PADDING = "SET sql_mode = 'STRICT_ALL_TABLES,PAD_CHAR_TO_FULL_LENGTH'"
 BINARY, FOLDING = "COLLATE utf8mb4_bin", "COLLATE utf8mb4_general_ci"

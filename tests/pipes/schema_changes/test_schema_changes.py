@@ -388,6 +388,12 @@ def test_what_was_begun_is_finished_when_the_sink_gets_another_host(
 
 
 @pytest.mark.slow(
+    "after",
+    because=(
+        "test_a_table_is_to_be_read_again_after_a_crash_while_it_was_renamed before the crash; test_a_crash_at_any_point_recovers_by_itself"
+    ),
+)
+@pytest.mark.slow(
     "mysql",
     because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
 )

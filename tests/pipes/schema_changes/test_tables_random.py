@@ -74,6 +74,7 @@ def test_tables_that_change_while_they_are_read(
         client.command(f"DROP DATABASE IF EXISTS `{database}`")
 
 
+@pytest.mark.slow("keyless", because="the test itself with keys; test_tables_that_change_while_they_are_read has tables without keys")
 @pytest.mark.slow("consistent", because="the test itself with lock-free snapshots; test_dropped_before_an_exact_snapshot")
 @pytest.mark.parametrize("snapshot", [SnapshotMode.LOCK_FREE, SnapshotMode.CONSISTENT], ids=str)
 @pytest.mark.parametrize("key", [" PRIMARY KEY", ""], ids=["keyed", "keyless"])
@@ -105,6 +106,7 @@ def test_a_statement_directly_before_a_table_is_read_again(
         client.command(f"DROP DATABASE IF EXISTS `{database}`")
 
 
+@pytest.mark.slow("keep", because="the test itself with the policy apply; test_tables_that_change_while_they_are_read[mariadb-413-keep]")
 @pytest.mark.parametrize("policy", [(), KEEP], ids=["apply", "keep"])
 @pytest.mark.parametrize(
     "statements",

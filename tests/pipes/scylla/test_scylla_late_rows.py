@@ -259,7 +259,12 @@ def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> 
     assert sorted(found) == list(range(12))
 
 
-@pytest.mark.slow("cql", because="test_targets_outside_of_clickhouse_get_late_rows_too[kafka], test_rows_of_a_snapshot_and_the_log_meet")
+@pytest.mark.slow(
+    because=(
+        "test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows, "
+        "test_the_log_in_kafka_and_on_the_screen, test_rows_of_a_snapshot_and_the_log_meet"
+    )
+)
 @pytest.mark.parametrize("kind", ["cql", "kafka"])
 def test_targets_outside_of_clickhouse_get_late_rows_too(
     source: Source, cassandra: PrivateCassandra | GivenCluster, broker: PrivateBroker, kind: str

@@ -70,6 +70,14 @@ def ask(sink: ClickHouseSink, sql: str) -> list[list[Any]]:
     return sink.reader().query(sql)[1]
 
 
+@pytest.mark.slow(
+    "replacing gone",
+    "collapsing",
+    because=(
+        "test_a_sweep_takes_away_what_a_new_snapshot_did_not_see[versioned-keyed], "
+        "test_a_sweep_takes_away_what_a_new_snapshot_did_not_see[history-keyed]"
+    ),
+)
 @pytest.mark.parametrize("schema", [KEYED, KEYLESS], ids=["keyed", "keyless"])
 @pytest.mark.parametrize(
     "chosen",

@@ -98,6 +98,12 @@ def test_snapshot_changes_and_statements(
     assert {line["transaction"] for line in second} != {None}
 
 
+@pytest.mark.slow(
+    because=(
+        "test_one_kill_of_a_printing_pipe with Spark, test_snapshot_changes_and_statements without; "
+        "test_a_reader_that_does_not_read_holds_nothing_up"
+    ),
+)
 @pytest.mark.timeout(900)
 def test_through_spark_into_a_reader_that_leaves(mariadb_server: PrivateServer, tmp_path: Path) -> None:
     """Lines come while the pipe runs; a reader that leaves ends it well; the next one gets what was not printed, and all is there."""

@@ -152,6 +152,10 @@ COUNTS = (0, 3, 7, 40)
 """Transactions after a reset: none, fewer than before, as many, more."""
 
 
+@pytest.mark.slow(
+    "after the snapshot",
+    because="test_a_reset_log_is_refused_and_the_remedy_repairs_the_target[mariadb-after changes] and on MySQL",
+)
 @pytest.mark.parametrize("snapshot_only", [False, True], ids=["after changes", "after the snapshot"])
 def test_a_reset_log_is_refused_and_the_remedy_repairs_the_target(copy: Copy, snapshot_only: bool) -> None:
     execute(copy.server, RESET[copy.server.flavour])
