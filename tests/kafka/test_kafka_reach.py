@@ -181,7 +181,6 @@ def test_offsets_to_start_at_avro_a_record_that_is_none_and_partitions_that_come
     assert DebeziumPipeNotes.load(StateDirectory(tmp_path / "state", make=False)).sent == 1
 
 
-@pytest.mark.slow(because="test_logins_over_tls_on_both_sides reads topics with Spark; test_one_kill[DebeziumTopics]")
 def test_a_moment_to_start_at(broker: PrivateBroker, target: Target, tmp_path: Path) -> None:
     """Partitions whose records are all older have nothing to read yet."""
     prefix = f"reach{secrets.token_hex(4)}"
