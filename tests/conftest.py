@@ -13,7 +13,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -21,11 +21,17 @@ from playwright.sync_api import Browser
 
 from headrace.cql.session import CqlSession, close_shared_sessions, connect
 from headrace.demo.private_server import PrivateServer, Setting
+from headrace.embedded.process import EmbeddedServer
 from headrace.errors import HeadraceError
+from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.machine.distribution import Spreading, expected_seconds, flavour_of, longest_first
 from testkit.machine.durations import DURATIONS, write_durations
 from testkit.machine.tiers import CollectedTest, collected_test
-from testkit.pipelines.embedded_access import set_password
+from testkit.oracles.binlogs import Logbook, open_logbook
+from testkit.oracles.both_ends import sink_client
+from testkit.pipelines.embedded_access import set_password, target_of
 from testkit.servers.accounts import Account, create_replica_account
 from testkit.servers.broker import PrivateBroker
 from testkit.servers.browser import SCREENSHOTS, chromium, find_chromium, kept_since
@@ -34,6 +40,10 @@ from testkit.servers.debezium import Worker
 from testkit.servers.maven_fetch import fetch_broker, fetch_cassandra, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
 from testkit.servers.schema_registry import PrivateRegistry
 from testkit.servers.servers import FLAVOURS, build, find_program
+
+if TYPE_CHECKING:
+    # The sink's package chooses the driver's Python parser: it must be imported before the driver.
+    from clickhouse_connect.driver.client import Client
 
 set_password()
 IN_CI = os.environ.get("CI") == "true"
@@ -343,3 +353,38 @@ def fresh_cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
     finally:
         for one in servers:
             one.remove()
+
+
+@pytest.fixture
+def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
+    """A `Logbook` of `database`."""
+    with open_logbook(server, database) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """The module's embedded ClickHouse server."""
+    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as running:
+        yield running
+
+
+@pytest.fixture
+def client(clickhouse: EmbeddedServer) -> Iterator[Client]:
+    """A client of `clickhouse`."""
+    with sink_client(clickhouse.url) as connected:
+        yield connected
+
+
+@pytest.fixture
+def target(clickhouse: EmbeddedServer) -> Iterator[ClickHouseTarget]:
+    """A new database of `clickhouse`."""
+    found = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
+    yield found
+    disconnect(found)
+
+
+@pytest.fixture
+def sink(target: ClickHouseTarget) -> ClickHouseSink:
+    """A sink that writes to `target`."""
+    return ClickHouseSink(target)

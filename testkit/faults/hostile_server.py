@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 Attack = Callable[[socket.socket], None]
 
@@ -38,3 +41,17 @@ def hostile_port(attack: Attack) -> Iterator[int]:
             for connection in connections:
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RDWR)
+
+
+@contextlib.contextmanager
+def bounded(most_mib: int, most_s: float = 60.0) -> Iterator[None]:
+    """Fail if the block takes more time, or adds more memory to this process."""
+    Path("/proc/self/clear_refs").write_text("5")
+    begin, before = time.monotonic(), _peak_mib()
+    yield
+    assert time.monotonic() - begin < most_s
+    assert _peak_mib() - before < most_mib
+
+
+def _peak_mib() -> int:
+    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) >> 10

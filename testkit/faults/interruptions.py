@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from testkit.machine.waiting import wait_until
 from testkit.pipelines.pipeline import Run, command_lines
 
 LIMIT_S = 5.0
@@ -101,10 +102,7 @@ def _send(run: Run, what: Interruption) -> None:
 
 def _await_handlers(run: Run) -> None:
     """Wait for the program's first line: the kernel shows that SIGTERM is caught."""
-    deadline = time.monotonic() + _START_S
-    while run.code is None and not _catches(run.pid, signal.SIGTERM):
-        assert time.monotonic() < deadline, "the command does not handle SIGTERM"
-        time.sleep(0.001)
+    wait_until(lambda: run.code is not None or _catches(run.pid, signal.SIGTERM), _START_S, 0.001)
 
 
 def _catches(pid: int, number: int) -> bool:

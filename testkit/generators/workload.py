@@ -13,6 +13,7 @@ from typing import Any, Self
 from pymysql.connections import Connection
 
 from headrace.demo.private_server import PrivateServer
+from testkit.servers.servers import execute_in
 
 TABLES = ("accounts", "parts", "notes")
 KEYS = {"accounts": "id", "parts": "(account, line)", "notes": "title"}
@@ -32,10 +33,7 @@ class Workload:
 
     def prepare(self) -> None:
         """Create the tables with some rows in them."""
-        with self._server.root_connection(self._database) as connection, connection.cursor() as cursor:
-            for statement in _TABLES:
-                cursor.execute(statement)
-            cursor.execute("ANALYZE TABLE accounts, parts, notes")
+        execute_in(self._server, self._database, *_TABLES, "ANALYZE TABLE accounts, parts, notes")
 
     def start(self) -> Self:
         self._thread.start()

@@ -27,6 +27,11 @@ def target_of(server: EmbeddedServer, database: str | None = None, others: tuple
     return ClickHouseTarget(server.host, server.port, server.user, server.password, database, others=others)
 
 
+def url_of(server: EmbeddedServer) -> str:
+    """Return the sink URL of a running embedded server. Its password comes from the environment (`set_password`)."""
+    return f"clickhouse://{server.user}@{server.host}:{server.port}"
+
+
 def basic(password: str = PASSWORD, user: str = "default") -> dict[str, str]:
     """The header of HTTP basic authentication."""
     return {"Authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}

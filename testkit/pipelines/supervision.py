@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
 from headrace.service.status import PipeStage
 from headrace.service.supervisor import Supervisor
+from testkit.machine.waiting import wait_until
 
 PATIENCE_S = 180.0
 
 
 def until(what: str, condition: Callable[[], Any], supervisor: Supervisor) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        if time.monotonic() > deadline:
-            states = [(one.name, one.stage, one.position, one.lag_bytes, one.error) for one in supervisor.status().pipes]
-            raise AssertionError(f"{what} did not happen: {states}")
-        time.sleep(0.1)
+    """Wait until `condition` holds. On failure the error names `what` and the state of each pipe."""
+
+    def states() -> tuple[object, ...]:
+        return what, [(one.name, one.stage, one.position, one.lag_bytes, one.error) for one in supervisor.status().pipes]
+
+    wait_until(condition, PATIENCE_S, 0.1, states)
 
 
 def await_stage(supervisor: Supervisor, stage: PipeStage, *names: str) -> None:

@@ -24,7 +24,7 @@ from testkit.servers.broker import PrivateBroker
 from testkit.servers.debezium import Worker, avro_converters, flattened, json_converters, mysql_settings, postgres_settings
 from testkit.servers.postgres import PrivatePostgres
 from testkit.servers.schema_registry import PrivateRegistry
-from testkit.servers.servers import build
+from testkit.servers.servers import build, execute
 
 PATIENCE_S = 180.0
 HEARTBEATS = 2
@@ -198,8 +198,7 @@ def record_binlog(flavour: str, scratch: Path, chosen: list[Variant]) -> tuple[B
     case = {"mysql": MYSQL, "mariadb": MARIADB}[flavour]
     server = build(flavour, scratch / "server", server_id=7).start()
     try:
-        with server.root_connection() as root, root.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
+        execute(server, f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
         with open_logbook(server, DATABASE) as book, _bench(scratch, case, flavour) as bench:
             bench.prefix = DATABASE
             bench.run = book.run

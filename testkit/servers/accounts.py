@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from headrace.demo.private_server import PrivateServer
+from testkit.servers.servers import execute
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +37,17 @@ def create_replica_account(server: PrivateServer, user: str = "replica") -> Acco
 def create_locking_account(server: PrivateServer) -> Account:
     """An account of its own kind, for tests whose snapshots lock tables for a moment: other tests rely on `replica` being refused that."""
     account = create_replica_account(server, f"locker_{secrets.token_hex(4)}")
-    with server.root_connection() as connection, connection.cursor() as cursor:
-        cursor.execute(f"GRANT RELOAD, LOCK TABLES ON *.* TO '{account.user}'@'%'")
+    execute(server, f"GRANT RELOAD, LOCK TABLES ON *.* TO '{account.user}'@'%'")
     return account
+
+
+@contextmanager
+def account_with(server: PrivateServer, *grants: str) -> Iterator[Account]:
+    """Create an account with only these grants. Drop it at the end."""
+    account = Account(server, f"few{secrets.token_hex(3)}", secrets.token_hex(8))
+    name = f"'{account.user}'@'%'"
+    execute(server, f"CREATE USER {name} IDENTIFIED BY '{account.password}'", *(f"GRANT {grant} TO {name}" for grant in grants))
+    try:
+        yield account
+    finally:
+        execute(server, f"DROP USER {name}")

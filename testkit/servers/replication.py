@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import secrets
-import time
 from collections.abc import Callable
 
 from headrace.demo.private_server import PrivateServer
+from testkit.machine.waiting import wait_until
+from testkit.servers.servers import execute
 
 PATIENCE_S = 60.0
 REPLICA_SETTINGS = {"mariadb": {"log_slave_updates": True}, "mysql": {"log_replica_updates": True}}
@@ -57,16 +58,8 @@ def await_applied(replica: PrivateServer, gtids: str) -> None:
 def await_executed(replica: PrivateServer, gtids: str) -> None:
     """Wait until the server has applied all of these and has them in its own log."""
     await_applied(replica, gtids)
-    deadline = time.monotonic() + PATIENCE_S
-    while replica.flavour == "mariadb" and not _beyond(replica, gtids):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def execute(server: PrivateServer, *statements: str) -> None:
-    with server.root_connection() as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
+    if replica.flavour == "mariadb":
+        wait_until(lambda: _beyond(replica, gtids))
 
 
 def _beyond(replica: PrivateServer, gtids: str) -> bool:

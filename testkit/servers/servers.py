@@ -39,6 +39,18 @@ def mysql(directory: Path, **settings: Setting) -> PrivateServer:
 
 
 @functools.cache
+def execute(server: PrivateServer, *statements: str) -> None:
+    """Run statements in one session of root."""
+    execute_in(server, None, *statements)
+
+
+def execute_in(server: PrivateServer, database: str | None, *statements: str) -> None:
+    """Run statements in one session of root that uses `database`."""
+    with server.root_connection(database) as connection, connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
 def find_program(flavour: str) -> Program:
     """The flavour's server, with data directories made from the cached template."""
     program = {"mariadb": _find_mariadb_with_plugins, "mysql": find_mysql}[flavour]()

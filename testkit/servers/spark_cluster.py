@@ -13,7 +13,6 @@ import secrets
 import signal
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from typing import Any, ClassVar
 import pyspark
 
 from headrace.demo.private_process import PrivateProcess, find_free_port
+from testkit.machine.waiting import wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
 _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
@@ -155,10 +155,7 @@ class SparkCluster:
                 part.kill()
 
     def await_workers(self, count: int, timeout_s: float = 60.0) -> None:
-        deadline = time.monotonic() + timeout_s
-        while self.master.status["aliveworkers"] != count:
-            assert time.monotonic() < deadline, self.master.status
-            time.sleep(0.05)
+        wait_until(lambda: self.master.status["aliveworkers"] == count, timeout_s, message=lambda: self.master.status)
 
     def kill_executor(self, worker: int) -> int:
         """SIGKILL an executor of a worker; its process id, 0 if there was none."""

@@ -24,6 +24,7 @@ from headrace.sinks.clickhouse.cells.sink import CellSink
 from testkit.generators.cql_changes import COLUMNS as CQL_COLUMNS
 from testkit.generators.cql_changes import AllKinds
 from testkit.generators.workload import KEYS, TABLES, Workload, run_transaction
+from testkit.machine.waiting import wait_until
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client, source_rows
 from testkit.oracles.cell_views import selected, shown
 from testkit.oracles.counted_rows import ENGINES, check_history, check_sums
@@ -295,11 +296,8 @@ class DebeziumTopics(EmbeddedRoute):
         mark = f"mark {self._marks:06}"
         rows = {"accounts": f"(1000000, '{mark}', 0, NULL)", "parts": f"('{mark}', 1, 0)", "notes": f"('the last', '{mark}', 0)"}
         self.peers.execute(self.flavour, *(f"REPLACE INTO {self.database}.{table} VALUES {row}" for table, row in rows.items()))
-        deadline = time.monotonic() + _ARRIVAL_S
-        for table in rows:
-            while not self._holds(f"{self._prefix}.{self.database}.{table}", mark.encode()):
-                assert time.monotonic() < deadline, f"Debezium did not send the last row of {table}"
-                time.sleep(0.2)
+        topics = [f"{self._prefix}.{self.database}.{table}" for table in rows]
+        wait_until(lambda: all(self._holds(topic, mark.encode()) for topic in topics), _ARRIVAL_S, 0.2)
 
     def _holds(self, topic: str, mark: bytes) -> bool:
         """Whether one of the last messages of the topic's partitions holds the mark."""

@@ -23,20 +23,19 @@ from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.sources.mysql.limits import BatchLimits
-from testkit.oracles.binlogs import Image, Logbook, Row, images_of, open_logbook
+from testkit.oracles.binlogs import Image, Logbook, Row, images_of
 
 Changes = Callable[..., Feed[ChangeBlock]]
 
 
 @pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as logbook:
-        logbook.run(
-            "CREATE TABLE goods (id INT PRIMARY KEY, name VARCHAR(40), price DECIMAL(8,2), made DATETIME(3))",
-            "CREATE TABLE sales (day DATE, goods INT, pieces INT UNSIGNED, PRIMARY KEY (day, goods))",
-            "CREATE TABLE notes (id INT PRIMARY KEY, body TEXT)",
-        )
-        yield logbook
+def book(book: Logbook) -> Logbook:
+    book.run(
+        "CREATE TABLE goods (id INT PRIMARY KEY, name VARCHAR(40), price DECIMAL(8,2), made DATETIME(3))",
+        "CREATE TABLE sales (day DATE, goods INT, pieces INT UNSIGNED, PRIMARY KEY (day, goods))",
+        "CREATE TABLE notes (id INT PRIMARY KEY, body TEXT)",
+    )
+    return book
 
 
 @pytest.fixture

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from headrace import cli
 from headrace.demo.private_server import PrivateServer
-from testkit.servers.accounts import Account
+from testkit.servers.accounts import Account, account_with
+from testkit.servers.servers import execute, execute_in
 
 FreshServer = Callable[..., PrivateServer]
 Findings = dict[str, dict[str, str]]
@@ -47,19 +46,13 @@ def check(capsys: pytest.CaptureFixture[str]) -> Checkup:
     return Checkup(capsys)
 
 
-def run(server: PrivateServer, database: str | None, *statements: str) -> None:
-    with server.root_connection(database) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
-
 def levels_of(findings: Findings, *names: str) -> list[str]:
     return [findings[name]["level"] for name in names]
 
 
 def test_a_sound_server(server: PrivateServer, database: str, replica_account: Account, check: Checkup) -> None:
     engine = "Aria" if server.flavour == "mariadb" else "MyISAM"
-    run(
+    execute_in(
         server,
         database,
         "CREATE TABLE good (id INT PRIMARY KEY)",
@@ -100,17 +93,6 @@ def test_nothing_selected(replica_account: Account, check: Checkup) -> None:
     assert (code, findings["tables"]["level"]) == (2, "error")
 
 
-@contextmanager
-def account_with(server: PrivateServer, *grants: str) -> Iterator[Account]:
-    account = Account(server, f"few{secrets.token_hex(3)}", secrets.token_hex(8))
-    run(server, None, f"CREATE USER '{account.user}'@'%' IDENTIFIED BY '{account.password}'")
-    run(server, None, *(f"GRANT {grant} TO '{account.user}'@'%'" for grant in grants))
-    try:
-        yield account
-    finally:
-        run(server, None, f"DROP USER '{account.user}'@'%'")
-
-
 def repair(server: PrivateServer, findings: Findings) -> list[str]:
     """Do what the findings say, as the administrator would; the names of those that no statement repairs."""
     left = []
@@ -118,7 +100,7 @@ def repair(server: PrivateServer, findings: Findings) -> list[str]:
         if finding["level"] == "ok":
             continue
         if finding["repair"].startswith(("SET GLOBAL ", "GRANT ", "ALTER TABLE ")) and "(...)" not in finding["repair"]:
-            run(server, None, *finding["repair"].split("; "))
+            execute(server, *finding["repair"].split("; "))
         else:
             left.append(name)
     return left
@@ -126,7 +108,7 @@ def repair(server: PrivateServer, findings: Findings) -> list[str]:
 
 def test_missing_privileges_are_named_and_granted(server: PrivateServer, database: str, check: Checkup) -> None:
     """With hardly a right, then with what the check asked for, until nothing is missing."""
-    run(server, database, "CREATE TABLE good (id INT PRIMARY KEY, v INT)")
+    execute_in(server, database, "CREATE TABLE good (id INT PRIMARY KEY, v INT)")
     with account_with(server, f"SELECT (id), INSERT ON `{database}`.good") as account:
         url = account.url(database)
         code, findings = check(url)
@@ -147,7 +129,7 @@ def test_missing_privileges_are_named_and_granted(server: PrivateServer, databas
 
 
 def test_prepared_transactions(server: PrivateServer, database: str, check: Checkup) -> None:
-    run(server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+    execute_in(server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
     with server.root_connection(database) as connection, connection.cursor() as cursor:
         for statement in ("XA START 'forgotten'", "INSERT INTO t VALUES (1)", "XA END 'forgotten'", "XA PREPARE 'forgotten'"):
             cursor.execute(statement)
@@ -180,10 +162,10 @@ def test_everything_wrong_and_repaired(fresh_server: FreshServer, flavour: str, 
         wrong |= {"log_replica_updates": wrong.pop("log_slave_updates"), "binlog_row_value_options": "PARTIAL_JSON"}
         follow = "CHANGE REPLICATION SOURCE TO SOURCE_HOST = '127.0.0.1', SOURCE_PORT = 1, SOURCE_USER = 'nobody'"
     server = fresh_server(**wrong)
-    run(server, None, "CREATE DATABASE shop", "CREATE DATABASE hidden", "CREATE TABLE hidden.t (id INT PRIMARY KEY)")
-    run(server, "shop", "CREATE TABLE parent (id INT PRIMARY KEY)")
+    execute(server, "CREATE DATABASE shop", "CREATE DATABASE hidden", "CREATE TABLE hidden.t (id INT PRIMARY KEY)")
+    execute_in(server, "shop", "CREATE TABLE parent (id INT PRIMARY KEY)")
     key = "FOREIGN KEY (parent) REFERENCES parent (id) ON DELETE CASCADE"
-    run(server, "shop", f"CREATE TABLE child (id INT PRIMARY KEY, parent INT, CONSTRAINT up {key})", follow)
+    execute_in(server, "shop", f"CREATE TABLE child (id INT PRIMARY KEY, parent INT, CONSTRAINT up {key})", follow)
     code, findings = check(server.url("shop"))
     assert code == 2
     updates = "log_slave_updates" if flavour == "mariadb" else "log_replica_updates"

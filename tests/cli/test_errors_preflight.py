@@ -5,7 +5,6 @@ from __future__ import annotations
 import secrets
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,7 +14,9 @@ from headrace import cli, retry
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.oracles.both_ends import sink_client
-from testkit.servers.accounts import Account
+from testkit.pipelines.embedded_access import url_of
+from testkit.servers.accounts import Account, account_with
+from testkit.servers.servers import execute, execute_in
 
 PASSWORD = f"pass/{secrets.token_hex(6)}"
 GOOD = "CREATE TABLE good (id INT PRIMARY KEY, v VARCHAR(10))"
@@ -38,7 +39,7 @@ class Refusal:
 
     def __init__(self, sink: EmbeddedServer, client: Client, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._sink, self._client, self._state, self._capsys = sink, client, state, capsys
-        self.sink_url = f"clickhouse://default@127.0.0.1:{sink.port}"
+        self.sink_url = url_of(sink)
         self.secrets = [PASSWORD]
 
     def __call__(self, source: str, *options: str, sink: str | None = None) -> str:
@@ -72,14 +73,8 @@ def refused(
         signal.signal(number, handler)
 
 
-def run(server: PrivateServer, database: str | None, *statements: str) -> None:
-    with server.root_connection(database) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
-
 def test_addresses(server: PrivateServer, database: str, replica_account: Account, refused: Refusal) -> None:
-    run(server, database, GOOD)
+    execute_in(server, database, GOOD)
     refused.secrets += [replica_account.password, "wr0ng"]
     good = replica_account.url(database)
     assert "check user and password" in refused(good.replace(replica_account.password, "wr0ng"))
@@ -97,7 +92,7 @@ def test_addresses(server: PrivateServer, database: str, replica_account: Accoun
 def test_sinks(
     server: PrivateServer, database: str, replica_account: Account, refused: Refusal, sink: EmbeddedServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(server, database, GOOD)
+    execute_in(server, database, GOOD)
     refused.secrets += [replica_account.password, "wr0ng"]
     source = replica_account.url(database)
     assert "chdb:PATH" in refused(source, sink="nonsense:wr0ng")
@@ -116,21 +111,10 @@ def test_sinks(
 )
 def test_tables(server: PrivateServer, database: str, replica_account: Account, refused: Refusal, table: str, says: str) -> None:
     """One table that cannot be replicated stops all, before the others are created."""
-    run(server, database, GOOD, table)
+    execute_in(server, database, GOOD, table)
     output = refused(replica_account.url(database))
     assert says in output
     assert f"{database}.bad" in output
-
-
-@contextmanager
-def account_with(server: PrivateServer, *grants: str) -> Iterator[Account]:
-    account = Account(server, f"few{secrets.token_hex(3)}", secrets.token_hex(8))
-    run(server, None, f"CREATE USER '{account.user}'@'%' IDENTIFIED BY '{account.password}'")
-    run(server, None, *(f"GRANT {grant} TO '{account.user}'@'%'" for grant in grants))
-    try:
-        yield account
-    finally:
-        run(server, None, f"DROP USER '{account.user}'@'%'")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +128,7 @@ def account_with(server: PrivateServer, *grants: str) -> Iterator[Account]:
     ids=["no SELECT", "no REPLICATION SLAVE", "no REPLICATION CLIENT", "SELECT only"],
 )
 def test_privileges(server: PrivateServer, database: str, refused: Refusal, grants: tuple[str, ...]) -> None:
-    run(server, database, GOOD)
+    execute_in(server, database, GOOD)
     with account_with(server, *grants) as account:
         refused.secrets.append(account.password)
         output = refused(account.url(database))
@@ -153,21 +137,21 @@ def test_privileges(server: PrivateServer, database: str, refused: Refusal, gran
 
 def test_server_settings(fresh_server: Callable[..., PrivateServer], refused: Refusal) -> None:
     server = fresh_server()
-    run(server, None, "CREATE DATABASE shop", f"{GOOD.replace('good', 'shop.good')}")
+    execute(server, "CREATE DATABASE shop", f"{GOOD.replace('good', 'shop.good')}")
     source = server.url("shop")
     refused.secrets.append(server.password)
     settings = [("binlog_format", "STATEMENT", "ROW"), ("binlog_format", "MIXED", "ROW"), ("binlog_row_image", "MINIMAL", "FULL")]
     settings += [("binlog_row_image", "NOBLOB", "FULL")]
     for name, wrong, right in settings:
-        run(server, None, f"SET GLOBAL {name} = '{wrong}'")
+        execute(server, f"SET GLOBAL {name} = '{wrong}'")
         output = refused(source)
         assert f"{name} = {wrong}" in output
         assert f"SET GLOBAL {name} = " in output
-        run(server, None, f"SET GLOBAL {name} = '{right}'")
+        execute(server, f"SET GLOBAL {name} = '{right}'")
 
 
 def test_binary_log_off(fresh_server: Callable[..., PrivateServer], refused: Refusal) -> None:
     server = fresh_server(log_bin=None, skip_log_bin=True, gtid_mode=None, enforce_gtid_consistency=None)
-    run(server, None, "CREATE DATABASE shop", f"{GOOD.replace('good', 'shop.good')}")
+    execute(server, "CREATE DATABASE shop", f"{GOOD.replace('good', 'shop.good')}")
     refused.secrets.append(server.password)
     assert "writes no binary log" in refused(server.url("shop"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,20 +22,11 @@ from headrace.sinks.clickhouse.server.url import parse_target
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.oracles.binlogs import open_logbook
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 from testkit.servers.broker import PrivateBroker
 from testkit.servers.cassandra import GivenCluster, PrivateCassandra
 
 AWAY = "127.0.0.1:1"
-
-
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
-def url_of(sink: EmbeddedServer) -> str:
-    return f"clickhouse://default@127.0.0.1:{sink.port}"
 
 
 @pytest.fixture
@@ -91,9 +81,9 @@ def test_a_sink_of_a_cluster(cassandra: PrivateCassandra | GivenCluster, keyspac
     [(f"mysql://root@{AWAY}/shop",), (f"kafka://{AWAY}", "--topics", "t"), (f"scylla://{AWAY}/ks",)],
     ids=["mysql", "kafka", "scylla"],
 )
-def test_a_source(sink: EmbeddedServer, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_a_source(clickhouse: EmbeddedServer, tmp_path: Path, words: tuple[str, ...]) -> None:
     source, *more = words
-    fails_fast(tmp_path / "state", source, url_of(sink), *more)
+    fails_fast(tmp_path / "state", source, url_of(clickhouse), *more)
 
 
 @pytest.mark.usefixtures("fast")
@@ -135,13 +125,13 @@ def test_a_source_of_changes(
 
 @pytest.mark.parametrize("which", ["source", "sink"])
 def test_a_pipe_that_has_run_before_waits(
-    server: PrivateServer, database: str, sink: EmbeddedServer, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
+    server: PrivateServer, database: str, clickhouse: EmbeddedServer, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retry, "FIRST_CONTACT_S", 0.1)
     with open_logbook(server, database) as book:
         book.run("CREATE TABLE t (id INT PRIMARY KEY)")
-        DrivenPipe(book, url_of(sink), tmp_path / "state").open().catch_up()
-        target = parse_target(f"clickhouse://default@{AWAY}" if which == "sink" else url_of(sink))
+        DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open().catch_up()
+        target = parse_target(f"clickhouse://default@{AWAY}" if which == "sink" else url_of(clickhouse))
         address = book.address if which == "sink" else type(book.address)("127.0.0.1", 1, "root", "")
         settings = PipeSettings(Selection((f"{database}.*",)), tmp_path / "state", name=database)
         pipe = MySQLPipe(address, ClickHouseSink(target), "sink", settings, LogView())
@@ -203,10 +193,10 @@ def test_a_mistyped_directory_is_an_error(words: tuple[str, ...], place: str, tm
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_the_printed_remedy_makes_a_directory(sink: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_printed_remedy_makes_a_directory(clickhouse: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What `headrace serve` has made, `headrace sql` opens, also when nothing serves it any more."""
     with EmbeddedServer(tmp_path / "made"):
         pass
     assert main(["sql", f"chdb:{tmp_path / 'made'}", "SELECT 6 * 7 AS answer"]) == cli.OK
     assert "42" in capsys.readouterr().out
-    assert main(["sql", url_of(sink), "SELECT 6 * 7 AS answer"]) == cli.OK
+    assert main(["sql", url_of(clickhouse), "SELECT 6 * 7 AS answer"]) == cli.OK

@@ -19,6 +19,7 @@ from headrace.pipes.factory import open_pipe
 from headrace.pipes.lifecycle.progress_view import LogView
 from testkit.oracles.both_ends import log_end, sink_client, source_rows
 from testkit.pipelines.local_pipeline import without_spark
+from testkit.servers.servers import execute_in
 
 CONNECTOR = """\
 name: "shop"
@@ -81,12 +82,6 @@ def run(file: Path) -> None:
                 ready.pipe.run()
 
 
-def execute(server: PrivateServer, database: str, *statements: str) -> None:
-    with server.root_connection(database) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
-
 def rows(client: Client, table: str, order: str = "id") -> list[tuple[Any, ...]]:
     return [tuple(row) for row in client.query(f"SELECT * EXCEPT (_version, is_deleted) FROM {table} FINAL ORDER BY {order}").result_rows]
 
@@ -101,7 +96,7 @@ def test_files_of_three_tools_run(
 ) -> None:
     without_spark(monkeypatch)
     monkeypatch.setenv("SHOP_PASSWORD", server.password)
-    execute(
+    execute_in(
         server,
         database,
         "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(20))",
@@ -131,7 +126,7 @@ def test_files_of_three_tools_run(
     assert client.query(f"SELECT count() FROM system.tables WHERE database = 'to_{database}' AND name LIKE 'tmp%'").result_rows == [(0,)]
 
     (tmp_path / "look-127.0.0.1-{port}.pos".format(**words)).write_text("{}:{}".format(*_end(server)))
-    execute(server, database, "DELETE FROM orders WHERE id = 1", "INSERT INTO orders VALUES (3, 'three')")
+    execute_in(server, database, "DELETE FROM orders WHERE id = 1", "INSERT INTO orders VALUES (3, 'three')")
     capfd.readouterr()
     run(tmp_path / "application.conf")
     lines = [json.loads(line) for line in capfd.readouterr().out.splitlines() if line.startswith("{")]
@@ -140,7 +135,7 @@ def test_files_of_three_tools_run(
     assert rows(client, f"to_{database}.orders") == sorted(source_rows(server, database, "orders")) == [(2, "two"), (3, "three")]
 
     run(tmp_path / "headrace.toml")
-    execute(server, database, "RENAME TABLE orders TO old_orders", "INSERT INTO old_orders VALUES (4, 'four')")
+    execute_in(server, database, "RENAME TABLE orders TO old_orders", "INSERT INTO old_orders VALUES (4, 'four')")
     run(tmp_path / "headrace.toml")
     shown = client.query(f"SELECT id, note FROM `{database}`.east_old_orders FINAL ORDER BY id").result_rows
     assert [tuple(row) for row in shown] == sorted(source_rows(server, database, "old_orders"))

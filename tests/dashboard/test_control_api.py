@@ -21,6 +21,7 @@ from headrace.dashboard.server import Server, serve
 from headrace.dashboard.static_files import Asset, load_assets
 from headrace.errors import DefiniteError
 from testkit.generators.fake_control import HOSTILE, POISON, TOKEN, FakeControl
+from testkit.machine.waiting import wait_until
 
 PAGE = {
     "/": Asset(b"<!doctype html><title>page</title>", "text/html; charset=utf-8", '"one"'),
@@ -295,7 +296,7 @@ def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(served.control, "history", lambda _: 1 / 0)
     with caplog.at_level("ERROR"):
         assert served.ask("GET", "/api/pipes/shop/history").status == 500
-        _until(lambda: "ZeroDivisionError" in caplog.text)
+        wait_until(lambda: "ZeroDivisionError" in caplog.text)
     assert served.ask("GET", "/health").status == 200
 
 
@@ -322,9 +323,9 @@ def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pyte
         # One that takes nothing is let go too, and holds up nobody meanwhile.
         served.control.set("shop", source="x" * 8_000_000)
         begun = time.monotonic()
-        _until(lambda: served.ask("GET", "/health").status == 200)
+        wait_until(lambda: served.ask("GET", "/health").status == 200)
         assert time.monotonic() - begun < 5
-        _until(lambda: _streams(served) == 200)
+        wait_until(lambda: _streams(served) == 200)
 
 
 def test_slow_connections_never_make_the_process_look_dead(served: Served) -> None:
@@ -346,7 +347,7 @@ def test_when_all_connections_are_at_work_the_process_still_says_that_it_lives(s
             listener = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
             listener.sendall(f"GET /api/stream HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
             assert b" 200 " in listener.recv(100)
-        _until(lambda: served.ask("GET", "/api/status").status == 503)
+        wait_until(lambda: served.ask("GET", "/api/status").status == 503)
         assert served.ask("GET", "/health").status == 200
 
 
@@ -410,13 +411,6 @@ def _streams(served: Served) -> int:
         return connection.getresponse().status
     finally:
         connection.close()
-
-
-def _until(holds: Any, every: float = 0.1) -> None:
-    deadline = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(every)
 
 
 def test_where_it_may_listen() -> None:

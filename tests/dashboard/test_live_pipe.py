@@ -23,7 +23,7 @@ from testkit.oracles.both_ends import sink_client
 from testkit.pipelines.pipeline import Run
 from testkit.servers.accounts import create_replica_account
 from testkit.servers.browser import Pages, keep, settle
-from testkit.servers.servers import build
+from testkit.servers.servers import build, execute
 
 CUSTOMERS, ORDERS = 3_000, 12_000
 SLOWLY_MS = 180_000
@@ -94,12 +94,6 @@ def running(source: PrivateServer, home: Path) -> Iterator[tuple[Run, ControlEnd
         yield run, read_endpoint(home / "state")
     finally:
         run.kill()
-
-
-def _execute(source: PrivateServer, *statements: str) -> None:
-    with source.root_connection() as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
 
 
 def _count(source: PrivateServer, table: str) -> int:
@@ -183,7 +177,7 @@ def _stream(page: Page) -> None:
 
 
 def _schema_change(page: Page, source: PrivateServer) -> None:
-    _execute(source, "ALTER TABLE shop.orders ADD COLUMN channel VARCHAR(20) DEFAULT 'web'")
+    execute(source, "ALTER TABLE shop.orders ADD COLUMN channel VARCHAR(20) DEFAULT 'web'")
     change = page.locator("#schema-changes .event").first
     expect(change.locator(".statement")).to_contain_text("ADD COLUMN channel VARCHAR(20)", timeout=SLOWLY_MS)
     expect(change.locator(".table-name")).to_contain_text("orders")
@@ -205,7 +199,7 @@ def _error(page: Page, source: PrivateServer, client: Client) -> None:
     page.get_by_role("link", name="crm").click()
     expect(page.locator("#pipe-badge")).to_have_text("streaming", timeout=SLOWLY_MS)
     client.command("ALTER TABLE crm.contacts ADD CONSTRAINT young CHECK age < 120")
-    _execute(source, "INSERT INTO crm.contacts VALUES (3, 'Methuselah', 969, NULL)")
+    execute(source, "INSERT INTO crm.contacts VALUES (3, 'Methuselah', 969, NULL)")
     expect(page.locator("#pipe-badge")).to_have_text("failed", timeout=SLOWLY_MS)
     expect(page.locator("#halt-message")).to_contain_text("young")
     assert page.locator("#halt-place").inner_text().strip() != "at"
@@ -224,7 +218,7 @@ def _error(page: Page, source: PrivateServer, client: Client) -> None:
 def _skip(page: Page, source: PrivateServer) -> None:
     """One event has a date that no calendar has: it is left out, it alone, and recorded."""
     poison = "INSERT INTO crm.contacts VALUES (4, 'Nobody', 0, '0000-00-00')"
-    _execute(source, "SET sql_mode = ''", poison, "INSERT INTO crm.contacts VALUES (5, 'Edsger', 72, '1930-05-11')")
+    execute(source, "SET sql_mode = ''", poison, "INSERT INTO crm.contacts VALUES (5, 'Edsger', 72, '1930-05-11')")
     expect(page.locator("#pipe-badge")).to_have_text("failed", timeout=SLOWLY_MS)
     page.get_by_role("button", name="Skip this event…").click()
     expect(page.locator("#confirm-detail")).to_contain_text("0000-00-00")
@@ -238,7 +232,7 @@ def _pause_and_resume(page: Page, source: PrivateServer, client: Client) -> None
     page.evaluate("() => document.activeElement.blur()")
     page.keyboard.press("p")
     expect(page.locator("#pipe-badge")).to_have_text("paused", timeout=SLOWLY_MS)
-    _execute(source, "UPDATE crm.contacts SET name = 'Augusta Ada' WHERE id = 1")
+    execute(source, "UPDATE crm.contacts SET name = 'Augusta Ada' WHERE id = 1")
     settle(page, 3)
     assert client.query("SELECT name FROM crm.contacts FINAL WHERE id = 1").result_rows == [("Ada",)]
     expect(page.locator("#pipe-badge")).to_have_text("paused")

@@ -21,6 +21,7 @@ from headrace.cli import main
 from headrace.embedded.engine.directory_lock import DirectoryInUse, read_serving_process
 from headrace.embedded.process import EmbeddedServer, ping
 from headrace.errors import DefiniteError, HeadraceError, TransientError
+from testkit.machine.waiting import wait_until
 from testkit.pipelines.embedded_access import basic
 
 
@@ -40,14 +41,6 @@ def _alive(pid: int) -> bool:
     except FileNotFoundError:
         return False
     return state != "Z"
-
-
-def _wait(condition: object, seconds: float = 15.0) -> None:
-    assert callable(condition)
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 @pytest.fixture
@@ -119,7 +112,7 @@ def test_sigterm_lets_the_request_under_way_finish(server: EmbeddedServer) -> No
     slow.join()
     idle.close()
     assert answers == [b"12\n"]
-    _wait(lambda: not ping(server.host, server.port))
+    wait_until(lambda: not ping(server.host, server.port))
 
 
 def test_sigterm_lets_an_insert_under_way_finish(server: EmbeddedServer) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -28,15 +28,10 @@ from testkit.recordings.debezium_recordings import KafkaRecord, load_records, lo
 from testkit.servers.broker import BrokerTls, PrivateBroker
 from testkit.servers.certificates import Authority
 from testkit.servers.schema_registry import PrivateRegistry
+from testkit.servers.servers import execute
 
 OLD, NEW = 1_714_521_600_000, 1_717_200_000_000
 """The first of May and the first of June 2024."""
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
 
 
 class Target:
@@ -77,10 +72,12 @@ def test_logins_over_tls_on_both_sides(
     database = f"reach_{secrets.token_hex(4)}"
     broker = fresh_broker(accounts={"me": "s ec:ret"}, tls=BrokerTls.made(tmp_path))
     url = broker.url().replace("s ec:ret", "s%20ec%3Aret")
-    with closing(mariadb_server.root_connection()) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-        cursor.execute(f"CREATE TABLE {database}.goods (id INT PRIMARY KEY, name TEXT)")
-        cursor.execute(f"INSERT INTO {database}.goods VALUES (1, 'apple'), (2, NULL), (3, 'plum')")
+    execute(
+        mariadb_server,
+        f"CREATE DATABASE {database}",
+        f"CREATE TABLE {database}.goods (id INT PRIMARY KEY, name TEXT)",
+        f"INSERT INTO {database}.goods VALUES (1, 'apple'), (2, NULL), (3, 'plum')",
+    )
     into = ["replicate", mariadb_server.url(database), url, "--once", "--set", "kafka.format=debezium", "--set", "kafka.schemas=true"]
     out_of = ["replicate", url, target.url, "--once", "--topics", f"headrace.{database}.*"]
     for number, arguments in enumerate((into, out_of)):

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import pytest
 from headrace.errors import DefiniteError, TransientError
 from headrace.materialize_mysql import keeper
 from headrace.materialize_mysql.background_pipe import BackgroundPipe
+from testkit.machine.waiting import wait_until
 from testkit.pipelines.pipeline import command_lines
 
 # Owns its state directory as a pipe does, says what `script` says, and ends in order when it is told to.
@@ -66,20 +66,13 @@ def runs(pipe: BackgroundPipe) -> list[int]:
     return [int(line.split()[0]) for line in (pipe.directory / "runs").read_text().splitlines()]
 
 
-def until(condition: Callable[[], object]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: Callable[..., BackgroundPipe]) -> None:
     pipe = start("transient crash vain run")
     with pytest.raises(TransientError) as caught:
         # Whoever waits for the beginning hears of the first failure, though it is not the last word.
         pipe.await_started(even_without_source=False)
     assert (caught.value.message, caught.value.place) == ("the source is away", "there")
-    until(lambda: len(runs(pipe)) == 4 and pipe.status["state"] == keeper.RUNNING)
+    wait_until(lambda: len(runs(pipe)) == 4 and pipe.status["state"] == keeper.RUNNING)
     pipe.await_started(even_without_source=False)
     assert (pipe.directory / "runs").read_text().count("s3cret") == 4
 
@@ -89,7 +82,7 @@ def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: C
     assert b"s3cret" not in Path(f"/proc/{keeper_pid}/environ").read_bytes()
 
     os.kill(pipe.status["pid"], signal.SIGKILL)
-    until(lambda: len(runs(pipe)) == 5 and pipe.status["state"] == keeper.RUNNING)
+    wait_until(lambda: len(runs(pipe)) == 5 and pipe.status["state"] == keeper.RUNNING)
     pipe.stop()
     assert (pipe.is_running, pipe.status["state"]) == (False, keeper.STOPPED)
     pipe.stop()
@@ -102,7 +95,7 @@ def test_a_definite_error_ends_it(start: Callable[..., BackgroundPipe]) -> None:
     with pytest.raises(DefiniteError) as caught:
         pipe.await_started(even_without_source=True)
     assert (caught.value.message, caught.value.place, caught.value.hint) == ("the data is wrong", "here", "mend it")
-    until(lambda: not pipe.is_running)
+    wait_until(lambda: not pipe.is_running)
     assert len(runs(pipe)) == 1
     assert "the data is wrong" in pipe.log.read_text()
     assert pipe.log.stat().st_mode & 0o777 == 0o600
@@ -116,7 +109,7 @@ def test_without_retries_a_passing_failure_ends_it_too(start: Callable[..., Back
     pipe = start("transient run", retry_ms=-1)
     with pytest.raises(TransientError):
         pipe.await_started(even_without_source=True)
-    until(lambda: not pipe.is_running)
+    wait_until(lambda: not pipe.is_running)
     assert json.loads((pipe.directory / keeper.STATUS).read_text())["state"] == keeper.FAILED
 
 
@@ -127,7 +120,7 @@ def test_the_pipe_ends_with_its_keeper_and_one_keeper_is_enough(start: Callable[
     with pytest.raises(DefiniteError):
         BackgroundPipe(pipe.directory)._await_exit(0.1)
     os.kill(first, signal.SIGKILL)
-    until(lambda: not pipe.is_running)
+    wait_until(lambda: not pipe.is_running)
     assert pipe.status["state"] == keeper.RUNNING, "nobody was there to say otherwise"
     pipe.start(())
     pipe.await_started(even_without_source=False)

@@ -11,7 +11,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from testkit.generators.scenario_steps import STEPS, TABLES
 from testkit.oracles.binlogs import open_logbook
-from testkit.pipelines.embedded_access import PASSWORD
+from testkit.pipelines.embedded_access import PASSWORD, url_of
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.accounts import create_locking_account
 from testkit.servers.clustered import CLUSTER, ClusteredServer
@@ -67,7 +67,7 @@ def test_one_pipe_fills_tables_of_every_engine(server: PrivateServer, database: 
             client.command(f"CREATE TABLE {database}.spread AS {database}.spread_local ENGINE = {over}")
             settings = tmp_path / "settings.toml"
             settings.write_text(SETTINGS)
-            target = f"clickhouse://default@127.0.0.1:{sink.port}"
+            target = url_of(sink)
             pipeline = Pipeline(account.url(), target, tmp_path / "state", tables=(f"{database}.*",))
             first = pipeline.once("--settings", str(settings))
             assert first.code == 0, first.output

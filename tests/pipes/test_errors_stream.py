@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,31 +10,15 @@ from clickhouse_connect.driver.client import Client
 
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from testkit.oracles.both_ends import log_end, sink_client, sink_rows, source_rows
+from testkit.oracles.both_ends import log_end, sink_rows, source_rows
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Finished, Pipeline, run_command
 from testkit.servers.accounts import Account
+from testkit.servers.servers import execute_in
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
-@pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as found:
-        yield found
-
-
-def run(server: PrivateServer, database: str, *statements: str) -> None:
-    with server.root_connection(database) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
-
-def pipeline_to(sink: EmbeddedServer, source: str, state: Path, *options: str) -> Pipeline:
-    return Pipeline(source, f"clickhouse://default@127.0.0.1:{sink.port}", state, options)
+def pipeline_to(clickhouse: EmbeddedServer, source: str, state: Path, *options: str) -> Pipeline:
+    return Pipeline(source, url_of(clickhouse), state, options)
 
 
 def check_halt(done: Finished, *parts: str) -> None:
@@ -47,24 +31,26 @@ def check_halt(done: Finished, *parts: str) -> None:
 
 @pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
 def test_definitions_that_change(
-    server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
+    server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     """New tables come along, alterations that change nothing pass, and what was to halt halts at its place."""
-    pipeline = pipeline_to(sink, replica_account.url(database), tmp_path / "state")
+    pipeline = pipeline_to(clickhouse, replica_account.url(database), tmp_path / "state")
     pipeline.options += ("--schema-changes", "drop_column=halt", "--schema-changes", "modify_column=halt")
-    run(server, database, "CREATE TABLE first (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO first VALUES (1, 'a')")
+    execute_in(server, database, "CREATE TABLE first (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO first VALUES (1, 'a')")
     last = "ALTER TABLE first DROP COLUMN v" if server.flavour == "mariadb" else "ALTER TABLE first MODIFY v VARCHAR(20) NOT NULL"
     with pipeline.running() as stream:
         stream.until(lambda: "snapshot: complete" in stream.output)
-        run(server, database, "CREATE TABLE second (id INT PRIMARY KEY, w INT)", "INSERT INTO second VALUES (1, 10), (2, 20)")
-        run(server, database, "CREATE TABLE third LIKE second", "INSERT INTO third SELECT * FROM second", "DELETE FROM second WHERE id = 1")
-        run(server, database, "ALTER TABLE first ADD INDEX by_v (v), COMMENT 'same columns'", "ANALYZE TABLE first")
-        run(server, database, "CREATE TEMPORARY TABLE first (x INT)", "CREATE OR REPLACE VIEW seen AS SELECT 1 AS one")
-        run(server, database, "INSERT INTO first VALUES (2, 'b')", "UPDATE first SET v = 'c' WHERE id = 1")
+        execute_in(server, database, "CREATE TABLE second (id INT PRIMARY KEY, w INT)", "INSERT INTO second VALUES (1, 10), (2, 20)")
+        execute_in(
+            server, database, "CREATE TABLE third LIKE second", "INSERT INTO third SELECT * FROM second", "DELETE FROM second WHERE id = 1"
+        )
+        execute_in(server, database, "ALTER TABLE first ADD INDEX by_v (v), COMMENT 'same columns'", "ANALYZE TABLE first")
+        execute_in(server, database, "CREATE TEMPORARY TABLE first (x INT)", "CREATE OR REPLACE VIEW seen AS SELECT 1 AS one")
+        execute_in(server, database, "INSERT INTO first VALUES (2, 'b')", "UPDATE first SET v = 'c' WHERE id = 1")
         end = log_end(server)
         stream.until(lambda: (pipeline.committed_position() or (0, 0)) >= end)
         wanted = {table: source_rows(server, database, table) for table in ("first", "second", "third")}
-        run(server, database, last, "INSERT INTO second VALUES (3, 30)")
+        execute_in(server, database, last, "INSERT INTO second VALUES (3, 30)")
         done = stream.wait()
     check_halt(done, f"{database}.first", last, "binlog.", f"headrace resync {database}.first", "--schema-changes")
     found = {table: sorted(client.query(f"SELECT * FROM `{database}`.`{table}` FINAL").result_rows, key=repr) for table in wanted}
@@ -74,13 +60,13 @@ def test_definitions_that_change(
 @pytest.mark.slow(because="test_whole_tables, test_statements_while_tables_are_read, without Spark")
 @pytest.mark.soak("mysql", because="what differs between the servers is in test_schema_changes")
 def test_a_truncation_before_the_first_look_is_not_passed_over(
-    server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
+    server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     """The tables are looked at after the start position: what emptied one in between must not be taken for known."""
-    run(server, database, "CREATE TABLE emptied (id INT PRIMARY KEY)")
+    execute_in(server, database, "CREATE TABLE emptied (id INT PRIMARY KEY)")
     number, offset = log_end(server)
-    run(server, database, "INSERT INTO emptied VALUES (1), (2)", "TRUNCATE TABLE emptied", "INSERT INTO emptied VALUES (3)")
-    done = pipeline_to(sink, replica_account.url(database), tmp_path / "state").once("--start-at", f"binlog.{number:06}:{offset}")
+    execute_in(server, database, "INSERT INTO emptied VALUES (1), (2)", "TRUNCATE TABLE emptied", "INSERT INTO emptied VALUES (3)")
+    done = pipeline_to(clickhouse, replica_account.url(database), tmp_path / "state").once("--start-at", f"binlog.{number:06}:{offset}")
     assert done.code == 0, done.output
     assert sink_rows(client, server, database, "emptied") == source_rows(server, database, "emptied") == [(3,)]
 
@@ -91,11 +77,11 @@ def test_a_truncation_before_the_first_look_is_not_passed_over(
     ),
 )
 def test_dates_that_do_not_exist(
-    server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
+    server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    run(server, database, "CREATE TABLE days (id INT PRIMARY KEY, d DATE NOT NULL, t DATETIME)")
-    run(server, database, "SET SESSION sql_mode = ''", "INSERT INTO days VALUES (1, '2024-02-29', NULL)")
-    pipeline = pipeline_to(sink, replica_account.url(database), tmp_path / "halting")
+    execute_in(server, database, "CREATE TABLE days (id INT PRIMARY KEY, d DATE NOT NULL, t DATETIME)")
+    execute_in(server, database, "SET SESSION sql_mode = ''", "INSERT INTO days VALUES (1, '2024-02-29', NULL)")
+    pipeline = pipeline_to(clickhouse, replica_account.url(database), tmp_path / "halting")
     if server.flavour == "mariadb":
         insert_zero_date(server, database)
         done = pipeline.once()
@@ -107,15 +93,15 @@ def test_dates_that_do_not_exist(
     check_halt(done, "column d", f"{database}.days", "--zero-dates null")
 
     client.command(f"DROP DATABASE `{database}`")
-    lenient = pipeline_to(sink, replica_account.url(database), tmp_path / "lenient", "--zero-dates", "null")
+    lenient = pipeline_to(clickhouse, replica_account.url(database), tmp_path / "lenient", "--zero-dates", "null")
     assert lenient.once().code == 0
     assert client.query(f"SELECT id, d FROM `{database}`.days FINAL ORDER BY id").result_rows[1] == (2, None)
-    other = pipeline_to(sink, replica_account.url(database), tmp_path / "lenient")
+    other = pipeline_to(clickhouse, replica_account.url(database), tmp_path / "lenient")
     check_halt(other.once(), "another --zero-dates")
 
 
 def insert_zero_date(server: PrivateServer, database: str) -> None:
-    run(server, database, "SET SESSION sql_mode = ''", "INSERT INTO days VALUES (2, '0000-00-00', '2024-01-01')")
+    execute_in(server, database, "SET SESSION sql_mode = ''", "INSERT INTO days VALUES (2, '0000-00-00', '2024-01-01')")
 
 
 @pytest.mark.slow(
@@ -126,22 +112,22 @@ def insert_zero_date(server: PrivateServer, database: str) -> None:
 )
 @pytest.mark.soak("mysql", because="the damage of both logs is in tests/damage")
 def test_a_log_that_is_damaged_then_purged(
-    fresh_server: Callable[..., PrivateServer], sink: EmbeddedServer, client: Client, tmp_path: Path
+    fresh_server: Callable[..., PrivateServer], clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     server = fresh_server()
     database = f"damaged_{server.flavour}"
-    run(server, "mysql", f"CREATE DATABASE {database}")
-    run(server, database, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40))", "INSERT INTO t VALUES (0, 'snapshot')")
-    pipeline = pipeline_to(sink, server.url(database), tmp_path / "state")
+    execute_in(server, "mysql", f"CREATE DATABASE {database}")
+    execute_in(server, database, "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(40))", "INSERT INTO t VALUES (0, 'snapshot')")
+    pipeline = pipeline_to(clickhouse, server.url(database), tmp_path / "state")
     assert pipeline.once().code == 0
-    run(server, database, "INSERT INTO t VALUES (1, 'whole')", "INSERT INTO t VALUES (2, 'this one is damaged')")
-    run(server, database, "INSERT INTO t VALUES (3, 'beyond')")
+    execute_in(server, database, "INSERT INTO t VALUES (1, 'whole')", "INSERT INTO t VALUES (2, 'this one is damaged')")
+    execute_in(server, database, "INSERT INTO t VALUES (3, 'beyond')")
     flip_byte(server, b"this one is damaged")
     done = pipeline.once()
     check_halt(done, "checksum", "binlog.", "snapshot")
     assert client.query(f"SELECT id, v FROM {database}.t FINAL ORDER BY id").result_rows == [(0, "snapshot"), (1, "whole")]
 
-    run(server, database, "FLUSH BINARY LOGS")
+    execute_in(server, database, "FLUSH BINARY LOGS")
     with server.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOGS")
         newest = cursor.fetchall()[-1][0]
@@ -163,14 +149,14 @@ def flip_byte(server: PrivateServer, text: bytes) -> None:
 
 @pytest.mark.slow(because="test_events_rows_and_statements without Spark; test_definitions_that_change halts with Spark")
 def test_changes_logged_as_statements(
-    server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
+    server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    run(server, database, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)")
-    pipeline = pipeline_to(sink, replica_account.url(database), tmp_path / "state")
+    execute_in(server, database, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1)")
+    pipeline = pipeline_to(clickhouse, replica_account.url(database), tmp_path / "state")
     with pipeline.running() as stream:
         stream.until(lambda: "snapshot: complete" in stream.output)
         # Another table's statements pass; ours halt.
-        run(server, database, "INSERT INTO t VALUES (2, 2)", "SET SESSION binlog_format = 'STATEMENT'", "UPDATE t SET v = v + 1")
+        execute_in(server, database, "INSERT INTO t VALUES (2, 2)", "SET SESSION binlog_format = 'STATEMENT'", "UPDATE t SET v = v + 1")
         done = stream.wait()
     check_halt(done, "UPDATE t SET v = v + 1", f"{database}.t")
     assert sink_rows(client, server, database, "t") == [(1, 1), (2, 2)]
@@ -178,14 +164,14 @@ def test_changes_logged_as_statements(
 
 @pytest.mark.slow("mysql", because="test_verify_finds_what_differs[mariadb], test_every_difference_is_found_whatever_the_key[mysql]")
 def test_verify_finds_what_differs(
-    server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client
+    server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client
 ) -> None:
-    run(server, database, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
+    execute_in(server, database, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
     client.command(f"CREATE DATABASE `{database}`")
     columns = "id Int32, v Nullable(Int32), _sign Int8, _version UInt64, _deleted UInt8 MATERIALIZED _sign = -1"
     client.command(f"CREATE TABLE `{database}`.t ({columns}) ENGINE = ReplacingMergeTree(_version, _deleted) ORDER BY id")
     client.command(f"INSERT INTO `{database}`.t (id, v, _sign, _version) VALUES (1, 1, 1, 1), (2, 7, 1, 1), (4, 4, 1, 1)")
-    done = run_command("verify", replica_account.url(database), f"clickhouse://default@127.0.0.1:{sink.port}")
+    done = run_command("verify", replica_account.url(database), url_of(clickhouse))
     assert done.code == 1
     assert done.output.splitlines()[-1] == "verify: 1 tables, 3 rows, 3 differences"
     assert replica_account.password not in done.output

@@ -14,10 +14,12 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.model.version import unpack_version
 from testkit.generators.workload import KEYS, TABLES, Workload
+from testkit.machine.waiting import wait_until
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.pipelines.pipeline import Pipeline, Run
 from testkit.servers.accounts import Account, create_replica_account
-from testkit.servers.replication import await_executed, execute, executed, promote, start_replica
+from testkit.servers.replication import await_executed, executed, promote, start_replica
+from testkit.servers.servers import execute
 
 
 def catch_up(run: Run, pipeline: Pipeline, server: PrivateServer, epoch: int) -> None:
@@ -55,10 +57,7 @@ def test_the_replica_takes_over(fresh_server: Callable[..., PrivateServer], tmp_
     # The primary goes on, is ahead of its replica by some transactions, and dies.
     time.sleep(0.3)
     primary.kill()
-    deadline = time.monotonic() + 20
-    while workload.failure is None:
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    wait_until(lambda: workload.failure is not None)
     assert isinstance(workload.stop(), pymysql.err.MySQLError)
     assert workload.transactions > 20
     promote(replica)

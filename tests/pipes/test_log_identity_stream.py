@@ -12,7 +12,7 @@ from headrace.demo.private_server import PrivateServer
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.pipelines.pipeline import Finished, Pipeline, run_command
 from testkit.servers.accounts import create_replica_account
-from testkit.servers.replication import execute
+from testkit.servers.servers import execute
 
 RESET = {"mariadb": "RESET MASTER", "mysql": "RESET BINARY LOGS AND GTIDS"}
 

@@ -24,6 +24,7 @@ from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Finished, Pipeline, Run, resident_bytes
 from testkit.servers.accounts import create_locking_account
 
@@ -151,7 +152,7 @@ def test_hundreds_of_tables_in_one_pipe(server: PrivateServer, database: str, tm
     monkeypatch.setattr(target_cache, "read_target_tables", counted)
     with open_logbook(server, database) as book, EmbeddedServer(tmp_path / "ch") as sink:
         create_tables(book, range(TABLES))
-        pipe = DrivenPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state")
+        pipe = DrivenPipe(book, url_of(sink), tmp_path / "state")
         pipe.open().catch_up()
         assert len(asked) < 10, "a request for each table would take minutes with thousands of them"
         change_tables(book, range(TABLES))

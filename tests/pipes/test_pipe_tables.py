@@ -13,8 +13,10 @@ from clickhouse_connect.driver.client import Client
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.oracles.both_ends import log_end, sink_client, sink_rows, source_rows
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Pipeline, Run, run_command
 from testkit.servers.accounts import create_locking_account
+from testkit.servers.servers import execute_in
 
 KEYLESS = "CREATE TABLE keyless (a INT, b VARCHAR(20), c ENUM('x', 'y'))"
 TABLES = (
@@ -71,12 +73,6 @@ def client(sink: EmbeddedServer) -> Iterator[Client]:
         yield found
 
 
-def run(server: PrivateServer, database: str, *statements: str) -> None:
-    with server.root_connection(database) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
-
 def caught_up(pipeline: Pipeline, server: PrivateServer, stream: Run) -> None:
     end = log_end(server)
     stream.until(lambda: (pipeline.committed_position() or (0, 0)) >= end)
@@ -96,17 +92,17 @@ def compare(client: Client, server: PrivateServer, database: str, *tables: str) 
 @pytest.mark.soak("mysql", because="test_schema_changes and test_kept_tables are on both, without Spark")
 @pytest.mark.timeout(900)
 def test_a_pipe_s_tables(server: PrivateServer, database: str, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
-    target = f"clickhouse://default@127.0.0.1:{sink.port}"
+    target = url_of(sink)
     hidden = ("--exclude-columns", "*.private.hidden")
     mode = "consistent" if server.flavour == "mariadb" else "lock-free"
     options = ("--exclude", "skipped*", "--exclude", "_*", "--snapshot", mode, *hidden)
     account = create_locking_account(server)
     pipeline = Pipeline(account.url(database), target, tmp_path / "state", options)
-    run(server, database, *TABLES)
+    execute_in(server, database, *TABLES)
     with pipeline.running() as stream:
         stream.until(lambda: "snapshot: complete" in stream.output)
         assert ("they were locked for" in stream.output) == (mode == "consistent")
-        run(server, database, *CHANGES)
+        execute_in(server, database, *CHANGES)
         caught_up(pipeline, server, stream)
         stream.until(lambda: stream.output.count("snapshot: complete") == 2)
         compare(client, server, database, "keyed", "uniquely", "later", "derived")
@@ -122,26 +118,30 @@ def test_a_pipe_s_tables(server: PrivateServer, database: str, sink: EmbeddedSer
         asked = run_command("resync", f"{database}.keyed", f"{database}.keyless", f"{database}.skipped_one", "--state", str(pipeline.state))
         assert "the running pipe" in asked.output, asked.output
         stream.until(lambda: stream.output.count("snapshot: complete") == 3)
-        run(server, database, "INSERT INTO keyless VALUES (1, 'same', 'x')", "DELETE FROM keyless WHERE a = 3", "DELETE FROM skipped_one")
-        run(server, database, "INSERT INTO skipped_one VALUES (8)", "INSERT INTO uniquely VALUES ('z', 'ZZZZ', 26)")
+        execute_in(
+            server, database, "INSERT INTO keyless VALUES (1, 'same', 'x')", "DELETE FROM keyless WHERE a = 3", "DELETE FROM skipped_one"
+        )
+        execute_in(server, database, "INSERT INTO skipped_one VALUES (8)", "INSERT INTO uniquely VALUES ('z', 'ZZZZ', 26)")
         caught_up(pipeline, server, stream)
         compare(client, server, database, "keyed", "uniquely", "later", "skipped_one")
 
-        run(server, database, *SWAP)
+        execute_in(server, database, *SWAP)
         stream.until(lambda: stream.output.count("snapshot: complete") == 4)
-        run(server, database, "UPDATE keyed SET extra = id WHERE id < 3")
+        execute_in(server, database, "UPDATE keyed SET extra = id WHERE id < 3")
         caught_up(pipeline, server, stream)
         compare(client, server, database, "keyed", "uniquely", "later", "skipped_one")
         assert not [name for (name,) in client.query(f"SHOW TABLES FROM `{database}`").result_rows if "gho" in name]
-        run(server, database, "DROP TABLE later")
+        execute_in(server, database, "DROP TABLE later")
         caught_up(pipeline, server, stream)
         assert "later" not in {row[0] for row in client.query(f"SHOW TABLES FROM `{database}`").result_rows}
         assert stream.terminate().code == 143
 
     # A name that is used again while nobody watches is another table, with rows to be read.
-    run(server, database, "CREATE TABLE later (id INT PRIMARY KEY, w VARCHAR(9))", "INSERT INTO later VALUES (1, 'again'), (5, 'new')")
+    execute_in(
+        server, database, "CREATE TABLE later (id INT PRIMARY KEY, w VARCHAR(9))", "INSERT INTO later VALUES (1, 'again'), (5, 'new')"
+    )
     # An alteration that is not to be followed halts the pipe, and the remedies it names are some.
-    run(server, database, "ALTER TABLE uniquely DROP COLUMN loose, ADD COLUMN added INT DEFAULT 4")
+    execute_in(server, database, "ALTER TABLE uniquely DROP COLUMN loose, ADD COLUMN added INT DEFAULT 4")
     halted = pipeline.once("--schema-changes", "drop_column=halt")
     assert halted.code == 2, halted.output
     assert f"headrace resync {database}.uniquely" in halted.output

@@ -15,6 +15,7 @@ from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.segments.row_counter import groups_within
 from testkit.oracles.binlogs import open_logbook, scan_log
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Pipeline, Run, command_lines, resident_bytes
 from testkit.servers.accounts import Account
 
@@ -66,7 +67,7 @@ def databases(server: PrivateServer, database: str) -> Iterator[tuple[str, str]]
 def test_stop_and_go_on(
     server: PrivateServer, databases: tuple[str, str], replica_account: Account, sink: EmbeddedServer, tmp_path: Path
 ) -> None:
-    target = f"clickhouse://default@127.0.0.1:{sink.port}"
+    target = url_of(sink)
     globs = tuple(f"{name}.*" for name in databases)
     pipeline = Pipeline(replica_account.url(), target, tmp_path / "state", ("--chunk-rows", "100"), tables=globs)
 

@@ -28,26 +28,15 @@ from headrace.pipes.spec import PipeSpec
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseTargetClaims
 from headrace.sinks.target_claims import Claim
-from testkit.oracles.both_ends import sink_client
 from testkit.oracles.topics import read_topic
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.pipelines.pipeline import Pipeline, run_command
 from testkit.pipelines.remedies import commands_of
 from testkit.servers.broker import PrivateBroker
 from testkit.servers.cassandra import PrivateCassandra
 from testkit.servers.logged_cluster import LoggedCluster
-
-
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
-@pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as opened:
-        yield opened
+from testkit.servers.servers import execute, execute_in
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +50,11 @@ class Shop:
 
     def __init__(self, source: PrivateServer, name: str, sink: str, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.source, self.name, self.sink, self.directory, self._capsys = source, name, sink, directory, capsys
-        with source.root_connection() as connection, connection.cursor() as cursor:
-            cursor.execute(f"CREATE DATABASE `{name}`")
+        execute(source, f"CREATE DATABASE `{name}`")
         self.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 10), (2, 20)")
 
     def run(self, *statements: str) -> None:
-        with self.source.root_connection(self.name) as connection, connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
+        execute_in(self.source, self.name, *statements)
 
     def replicate(self, state: str, *options: str) -> tuple[int, str]:
         """The exit code and the error of one run."""
@@ -93,20 +79,18 @@ class Shop:
 
 @pytest.fixture
 def shops(
-    source: PrivateServer, sink: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    source: PrivateServer, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Iterator[Any]:
-    """Makes shops; each goes to its own database of the sink unless another is named."""
+    """Makes shops; each goes to its own database unless another is named."""
     without_spark(monkeypatch)
     made: list[str] = []
 
     def make(name: str, target: str) -> Shop:
         made.append(name)
-        return Shop(source, name, f"clickhouse://default@127.0.0.1:{sink.port}/{target}", tmp_path, capsys)
+        return Shop(source, name, f"clickhouse://default@127.0.0.1:{clickhouse.port}/{target}", tmp_path, capsys)
 
     yield make
-    with source.root_connection() as connection, connection.cursor() as cursor:
-        for name in made:
-            cursor.execute(f"DROP DATABASE `{name}`")
+    execute(source, *(f"DROP DATABASE `{name}`" for name in made))
 
 
 def rows(client: Client, table: str) -> list[Any]:
@@ -268,12 +252,12 @@ def test_of_pipes_that_start_at_the_same_moment_one_wins(shops: Any, client: Cli
         "test_a_second_pipe_is_refused_until_the_claim_of_the_first_is_given_up, test_of_pipes_that_start_at_the_same_moment_one_wins"
     ),
 )
-def test_a_pipe_that_runs_keeps_its_tables(source: PrivateServer, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_a_pipe_that_runs_keeps_its_tables(source: PrivateServer, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     with source.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE own_live")
         cursor.execute("CREATE TABLE own_live.t (id INT PRIMARY KEY, v INT)")
         cursor.execute("INSERT INTO own_live.t VALUES (1, 10)")
-        address = f"clickhouse://default@127.0.0.1:{sink.port}"
+        address = url_of(clickhouse)
         first, second = (Pipeline(source.url("own_live"), address, tmp_path / name) for name in ("first", "second"))
         with first.running() as live:
             live.until(lambda: client.query("EXISTS own_live.t").result_rows == [(1,)] and rows(client, "own_live.t") == [(1, 10)])

@@ -10,6 +10,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.oracles.both_ends import log_end, sink_client
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Pipeline, run_command
 from testkit.servers.accounts import create_replica_account
 
@@ -31,7 +32,7 @@ def test_a_pipe_tells_where_it_is_keeps_refused_rows_and_ends_promptly_while_the
         cursor.execute(f"INSERT INTO {database}.t VALUES (1, 'a'), (2, 'b')")
         account = create_replica_account(mariadb_server, "upkeep")
         sink = EmbeddedServer(tmp_path / "clickhouse").start()
-        address = f"clickhouse://default@127.0.0.1:{sink.port}"
+        address = url_of(sink)
         chosen = ("--name", "orders", "--set", "on_refused_row=dead_letter", "--set", "cleanup_hours=1")
         pipeline = Pipeline(account.url(database), address, tmp_path / "state", chosen)
         try:

@@ -22,6 +22,7 @@ from headrace.pipes.debezium.topic_backlog import TopicBacklog
 from headrace.service.client.endpoint import CONTROL_FILE, ControlEndpoint, read_endpoint
 from headrace.service.client.http_control import HttpControl
 from headrace.service.status import PipeStage
+from testkit.machine.waiting import wait_until
 from testkit.pipelines.pipeline import Run
 from testkit.servers.accounts import create_replica_account
 from testkit.servers.broker import PrivateBroker
@@ -227,7 +228,7 @@ def test_records_of_topics_are_pending_until_they_are_read(broker: PrivateBroker
         return None if found is None else found.since
 
     with backlog.watched():
-        _until(lambda: pending_since() is not None)
+        wait_until(lambda: pending_since() is not None)
         assert pending_since() == pytest.approx(first, abs=1)
         broker.produce(topic, [{"value": b"2"}])
         second = time.time()
@@ -238,10 +239,3 @@ def test_records_of_topics_are_pending_until_they_are_read(broker: PrivateBroker
         reached[0] = KafkaPosition({topic: {0: 2}})
         assert backlog.pending() is not None
         assert pending_since() is None
-
-
-def _until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)

@@ -18,9 +18,11 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.generators.workload import KEYS, TABLES, Workload
+from testkit.machine.waiting import wait_until
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.pipelines.pipeline import Pipeline, Run
 from testkit.servers.accounts import Account, create_replica_account
+from testkit.servers.servers import execute, execute_in
 from testkit.servers.spark_cluster import SparkCluster, bare_python, command_lines
 
 PATIENCE_S = 240.0
@@ -39,19 +41,19 @@ def tasks_of(directory: Path) -> Counter[tuple[str, str, str]]:
 
 def prepare(server: PrivateServer, database: str) -> None:
     """A table of many chunks."""
-    with server.root_connection(database) as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE TABLE {BIG} (id INT PRIMARY KEY, v VARCHAR(200), n BIGINT)")
-        cursor.execute(f"INSERT INTO {BIG} VALUES (1, REPEAT('x', 150), 0)")
-        for _ in range(14):
-            cursor.execute(f"INSERT INTO {BIG} SELECT id + (SELECT MAX(id) FROM {BIG}), v, id FROM {BIG}")
-        cursor.execute(f"ANALYZE TABLE {BIG}")
+    execute_in(
+        server,
+        database,
+        f"CREATE TABLE {BIG} (id INT PRIMARY KEY, v VARCHAR(200), n BIGINT)",
+        f"INSERT INTO {BIG} VALUES (1, REPEAT('x', 150), 0)",
+        *(f"INSERT INTO {BIG} SELECT id + (SELECT MAX(id) FROM {BIG}), v, id FROM {BIG}" for _ in range(14)),
+        f"ANALYZE TABLE {BIG}",
+    )
 
 
 def change_all(server: PrivateServer, database: str, times: int) -> None:
     """Batches large enough to be met under way."""
-    with server.root_connection(database) as connection, connection.cursor() as cursor:
-        for _ in range(times):
-            cursor.execute(f"UPDATE {BIG} SET n = n + 1")
+    execute_in(server, database, *(f"UPDATE {BIG} SET n = n + 1" for _ in range(times)))
 
 
 def strike(run: Run, pipeline: Pipeline, cluster: SparkCluster, sink: EmbeddedServer, workers: tuple[int, ...]) -> None:
@@ -78,8 +80,7 @@ def follow(run: Run, pipeline: Pipeline, server: PrivateServer) -> None:
 
 
 def create_database(server: PrivateServer, name: str) -> Account:
-    with server.root_connection() as connection, connection.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+    execute(server, f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
     return create_replica_account(server, name)
 
 
@@ -201,7 +202,4 @@ def end(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
-    deadline = time.monotonic() + 30
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: not Path(f"/proc/{pid}").exists())

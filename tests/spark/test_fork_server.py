@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from headrace.spark.runtime.fork_server import RUNNER, ForkServer, python_script
+from testkit.machine.waiting import wait_until
 
 PATIENCE_S = 60.0
 
@@ -94,9 +95,7 @@ def test_whoever_waits_for_a_fork_that_does_not_come_is_let_go(tmp_path: Path) -
     forks._process.kill()
     forks._process.wait()
     shell = subprocess.Popen([script, "-m", RUNNER])
-    deadline = time.monotonic() + PATIENCE_S
-    while not (tmp_path / "forks" / str(shell.pid)).exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait_until((tmp_path / "forks" / str(shell.pid)).exists, PATIENCE_S)
     assert shell.poll() is None
     forks.close()
     assert shell.wait(PATIENCE_S) != 0

@@ -41,6 +41,7 @@ from headrace.spark.runtime.cluster import (
 from headrace.spark.runtime.executors import await_executors, explain_executor_error
 from headrace.spark.runtime.remote_tasks import RemoteTask, read_reports
 from headrace.spark.session.dependency_archive import SHIPPED_KERNELS, _required_distributions, build_archives
+from testkit.machine.waiting import wait_until
 
 
 def test_where_tasks_run() -> None:
@@ -220,9 +221,7 @@ def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: py
     with pytest.raises(DefiniteError, match="wrong") as caught:
         read_reports(rows_of(RemoteTask(passing, line), RemoteTask(lasting, line), RemoteTask(well, line)))
     assert (caught.value.place, caught.value.hint) == ("here", "that")
-    deadline = time.monotonic() + 10
-    while len(heard) < 6 and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: len(heard) >= 6)
     assert heard == ["headrace-log WARNING / a task says something\n"] * 6
     # Who does not know the key is not heard.
     rows_of(RemoteTask(well, remote_tasks.LogLine(line.host, line.port, "guessed")))

@@ -18,7 +18,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer, Program, find_mariadb, render_options
 from headrace.errors import DefiniteError
 from testkit.servers.accounts import Account
-from testkit.servers.servers import mysqlbinlog
+from testkit.servers.servers import execute, mysqlbinlog
 
 FreshServer = Callable[..., PrivateServer]
 
@@ -30,10 +30,12 @@ def fetch_all(server: PrivateServer, sql: str) -> list[tuple[Any, ...]]:
 
 
 def fill(server: PrivateServer) -> None:
-    with server.root_connection() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE kept")
-        cursor.execute("CREATE TABLE kept.rows_here (id INT PRIMARY KEY, word VARCHAR(20))")
-        cursor.execute("INSERT INTO kept.rows_here VALUES (1, 'first'), (2, 'second')")
+    execute(
+        server,
+        "CREATE DATABASE kept",
+        "CREATE TABLE kept.rows_here (id INT PRIMARY KEY, word VARCHAR(20))",
+        "INSERT INTO kept.rows_here VALUES (1, 'first'), (2, 'second')",
+    )
 
 
 def is_running(pid: int) -> bool:

@@ -9,7 +9,6 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,35 +31,14 @@ from headrace.verify.verifier import SparkUse, VerifyOptions, verify_tables
 from headrace.verify.watched_pipe import KnownPipe, find_watermark
 from testkit.faults.killed_pipeline import Victim
 from testkit.generators.workload import Workload
-from testkit.oracles.binlogs import Logbook, open_logbook
+from testkit.oracles.binlogs import Logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.pipelines.driven_pipe import Crash, DrivenPipe, crash_at
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.accounts import Account
 
 pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql]")
-
-
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
-@pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as found:
-        yield found
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as found:
-        yield found
-
-
-def url(sink: EmbeddedServer) -> str:
-    return f"clickhouse://default@127.0.0.1:{sink.port}"
 
 
 COLUMNS = """
@@ -182,7 +160,7 @@ def assert_same(client: Client, book: Logbook) -> None:
 
 @pytest.mark.timeout(900)
 def test_the_sink_shows_what_the_sources_own_select_shows(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HEADRACE_TEST_SALT", "pepper")
     for table, (key, _) in TABLES.items():
@@ -193,7 +171,7 @@ def test_the_sink_shows_what_the_sources_own_select_shows(
     state = tmp_path / "state"
 
     def piped() -> DrivenPipe:
-        return DrivenPipe(book, url(sink), state, choices=choices, settings=settings_for(book))
+        return DrivenPipe(book, url_of(clickhouse), state, choices=choices, settings=settings_for(book))
 
     pipe = piped().open()
     assert_same(client, book)
@@ -242,13 +220,15 @@ def compared(book: Logbook, pipe: DrivenPipe, settings: dict[str, Any], *, repai
     return list(verify_tables(book.address, sink, selection, options, watermark=watermark))
 
 
-def test_a_copy_is_compared_and_repaired_through_transforms(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_a_copy_is_compared_and_repaired_through_transforms(
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
     rows = ", ".join(f"({number}, 'n{number}', {number % 7})" for number in range(1, 400))
     book.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), rest INT)", f"INSERT INTO t VALUES {rows}")
     settings = settings_for(
         book, "filter = 'rest > 1'\nrename = { id = 'number' }\ncomputed = { odd = 'rest % 2 = 1' }\ndrop = ['rest']", "t"
     )
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state", settings=settings).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", settings=settings).open()
     book.run("UPDATE t SET rest = rest - 1 WHERE id % 3 = 0")
     pipe.catch_up()
     [equal] = compared(book, pipe, settings)
@@ -266,14 +246,14 @@ def test_a_copy_is_compared_and_repaired_through_transforms(book: Logbook, sink:
 
 
 def test_verify_reports_the_rows_that_a_filter_excludes(
-    server: PrivateServer, book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: PrivateServer, book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = ", ".join(f"({number}, {number % 10 or 'NULL'})" for number in range(1, 1001))
     for table in ("some", "none", "plain"):
         book.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, rest INT)", f"INSERT INTO {table} VALUES {rows}", f"ANALYZE TABLE {table}")
     text = '[transforms."*.some"]\nfilter = "rest > 2"\n[transforms."*.none"]\nfilter = "id > 0"'
     settings = parse_settings(text, "test.toml").plain
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state", settings=settings).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", settings=settings).open()
     book.run("UPDATE some SET rest = 1 WHERE rest = 3 AND id < 100")
     pipe.catch_up()
     passing, excluded = count(book, "some", "rest > 2"), count(book, "some", "(rest > 2) IS NOT TRUE")
@@ -282,7 +262,7 @@ def test_verify_reports_the_rows_that_a_filter_excludes(
     def run_verify(*options: str) -> tuple[int, str]:
         capsys.readouterr()
         code = cli.main(
-            ["verify", server.url(book.database), url(sink), "--state", str(tmp_path / "state"), "--chunk-rows", "100", *options]
+            ["verify", server.url(book.database), url_of(clickhouse), "--state", str(tmp_path / "state"), "--chunk-rows", "100", *options]
         )
         return code, capsys.readouterr().out
 
@@ -313,13 +293,13 @@ def test_verify_reports_the_rows_that_a_filter_excludes(
     assert (code, missing["rows"], missing["differences"], missing["excluded"]) == (1, passing, passing, excluded)
 
 
-def test_tables_are_cut_by_the_sources_own_key(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_tables_are_cut_by_the_sources_own_key(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     """Also where the sink has another one: renamed, or hashed, which is a text there."""
     rows = ", ".join(f"({number})" for number in range(1, 2001))
     for table in ("named", "hashed"):
         book.run(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES {rows}", f"ANALYZE TABLE {table}")
     text = '[transforms."*.named"]\nrename = { id = "number" }\n[transforms."*.hashed"]\nhash = { id = "sha256" }'
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state", settings=parse_settings(text, "test.toml").plain, chunk_rows=300)
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", settings=parse_settings(text, "test.toml").plain, chunk_rows=300)
     pipe.open()
     for table in ("named", "hashed"):
         chunks = pipe.parts.snapshots.snapshots.log.tables[f"{book.database}.{table}"].chunks
@@ -329,14 +309,14 @@ def test_tables_are_cut_by_the_sources_own_key(book: Logbook, sink: EmbeddedServ
 
 
 def test_settings_of_tables_that_are_there(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), rank_no INT)", "INSERT INTO t VALUES (1, 'ann', 1), (2, 'bob', 2)")
     state = tmp_path / "state"
     place = f"`{book.database}`.t FINAL"
 
     def piped(transforms: str) -> DrivenPipe:
-        return DrivenPipe(book, url(sink), state, settings=settings_for(book, transforms, "t"))
+        return DrivenPipe(book, url_of(clickhouse), state, settings=settings_for(book, transforms, "t"))
 
     for wrong, said in (
         ("mask = { nam = 'null' }", "mask names nam"),
@@ -372,7 +352,7 @@ def test_settings_of_tables_that_are_there(
     assert client.query(f"SELECT id FROM {place}").result_rows == [(1,)]
 
 
-def test_schema_changes_of_columns_that_transforms_name(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_schema_changes_of_columns_that_transforms_name(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     database, state = book.database, tmp_path / "state"
     book.run(
         "CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), score INT NOT NULL, phone VARCHAR(20), extra INT)",
@@ -382,7 +362,7 @@ def test_schema_changes_of_columns_that_transforms_name(book: Logbook, sink: Emb
     first += "\ncomputed = { tens = 'floor(score / 10)' }"
 
     def piped(transforms: str = first) -> DrivenPipe:
-        return DrivenPipe(book, url(sink), state, settings=settings_for(book, transforms, "t"))
+        return DrivenPipe(book, url_of(clickhouse), state, settings=settings_for(book, transforms, "t"))
 
     def rows(columns: str) -> list[tuple[Any, ...]]:
         return sorted(client.query(f"SELECT {columns} FROM `{database}`.t FINAL").result_rows)
@@ -458,7 +438,7 @@ filter = "line % 3 <> 0 AND account <> 'a7'"
 
 @pytest.mark.parametrize("chosen", ["all", "one"])
 def test_what_was_hidden_is_not_shown_under_another_name(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, chosen: str
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, chosen: str
 ) -> None:
     """A tool makes a table anew, with a column of another name, and swaps the two."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(20))", "INSERT INTO t VALUES (1, 'ann@x.org')")
@@ -466,7 +446,7 @@ def test_what_was_hidden_is_not_shown_under_another_name(
 
     def piped(transforms: str) -> DrivenPipe:
         settings = settings_for(book, transforms, "t")
-        return DrivenPipe(book, url(sink), tmp_path / "state", exclude=exclude, settings=settings)
+        return DrivenPipe(book, url_of(clickhouse), tmp_path / "state", exclude=exclude, settings=settings)
 
     masked = "mask = { email = 'null' }"
     pipe = piped(masked).open()
@@ -482,13 +462,13 @@ def test_what_was_hidden_is_not_shown_under_another_name(
 
 
 def test_a_table_that_came_meanwhile_has_the_columns_that_its_transforms_name(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY)")
 
     def piped(column: str) -> DrivenPipe:
         settings = settings_for(book, f"mask = {{ {column} = 'null' }}", "later") if column else {}
-        return DrivenPipe(book, url(sink), tmp_path / "state", settings=settings)
+        return DrivenPipe(book, url_of(clickhouse), tmp_path / "state", settings=settings)
 
     piped("").open()
     book.run("CREATE TABLE later (id INT PRIMARY KEY, email VARCHAR(20))", "INSERT INTO later VALUES (1, 'ann@x.org')")

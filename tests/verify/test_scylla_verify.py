@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,12 +10,11 @@ from headrace.cql.language.ddl_printer import create_log_table
 from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
-from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.sinks.base import Progress
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.position import LogPosition, StreamPosition
 from headrace.sources.scylla.snapshot.base_rows import RowQuery
@@ -29,7 +25,6 @@ from headrace.sources.scylla.snapshot.token_ranges import WHOLE
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
 from headrace.verify.watermark import PipePosition, Watermark
-from testkit.pipelines.embedded_access import target_of
 
 COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc decimal, du duration, i inet, ts timestamp, t time, dt date,
  f float, u uuid, bo boolean, m map<text, int>, st set<uuid>, l list<double>, ut ut, fm frozen<map<int, frozen<list<text>>>>,
@@ -37,11 +32,8 @@ COLUMNS = """p int, q text, c varint, d timeuuid, s text static, b blob, dc deci
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> Iterator[CellSink]:
-    with EmbeddedServer(tmp_path / "clickhouse") as server:
-        target = target_of(server, database=f"d_{secrets.token_hex(4)}")
-        yield CellSink(ClickHouseSink(target))
-        disconnect(target)
+def sink(target: ClickHouseTarget) -> CellSink:
+    return CellSink(ClickHouseSink(target))
 
 
 @pytest.fixture

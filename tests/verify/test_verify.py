@@ -30,6 +30,7 @@ from headrace.verify.verifier import Sample, TableResult, Verdict, VerifyOptions
 from headrace.verify.watched_pipe import KnownPipe, find_watermark
 from headrace.verify.watermark import PipePosition, Watermark
 from testkit.oracles.pairs import Pair, open_pair
+from testkit.pipelines.embedded_access import url_of
 
 ROWS = 1000
 NUMBERS = f"WITH RECURSIVE n AS (SELECT 0 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS - 1})"
@@ -49,15 +50,9 @@ KEYS: dict[str, tuple[str, str, tuple[str, str, str]]] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as running:
-        yield running
-
-
 @pytest.fixture
-def pair(server: PrivateServer, database: str, engine: EmbeddedServer) -> Iterator[Pair]:
-    with open_pair(parse_mysql_url(server.url(database)), engine) as opened:
+def pair(server: PrivateServer, database: str, clickhouse: EmbeddedServer) -> Iterator[Pair]:
+    with open_pair(parse_mysql_url(server.url(database)), clickhouse) as opened:
         yield opened
         opened.spoil("DROP DATABASE IF EXISTS headrace")
 
@@ -170,7 +165,7 @@ def test_what_cannot_be_repaired_says_why_and_what_to_do(pair: Pair) -> None:
 
 
 def test_the_summary_names_rows_that_are_pending(
-    pair: Pair, server: PrivateServer, engine: EmbeddedServer, capsys: pytest.CaptureFixture[str]
+    pair: Pair, server: PrivateServer, clickhouse: EmbeddedServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """It must not end in "0 differences" while the sink lacks rows because the pipe stopped."""
     schema = make(pair, "number", *KEYS["number"][:2])
@@ -180,7 +175,7 @@ def test_the_summary_names_rows_that_are_pending(
         pair.copy(one)
     copied = pair.log_end()
     pair.tell("pipe", copied, silent_s=100.0)
-    sink = f"clickhouse://default@127.0.0.1:{engine.port}"
+    sink = url_of(clickhouse)
     command = ["verify", server.url(pair.address.database), sink, "--pipe", "pipe", "--wait", "0.5"]
     pair.run(*(f"INSERT INTO number VALUES ({10**6 + n}, 'new', 1)" for n in range(3)))
     assert cli.main(command) == 3
@@ -438,9 +433,9 @@ def test_tables_of_every_engine_are_compared(pair: Pair, engine_choice: str) -> 
     assert f"headrace resync {schema.name}" in different.notes[0]
 
 
-def test_the_command(server: PrivateServer, pair: Pair, engine: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command(server: PrivateServer, pair: Pair, clickhouse: EmbeddedServer, capsys: pytest.CaptureFixture[str]) -> None:
     def command(*options: str) -> tuple[int, list[str]]:
-        code = cli.main(["verify", server.url(pair.address.database), f"clickhouse://default@127.0.0.1:{engine.port}", *options])
+        code = cli.main(["verify", server.url(pair.address.database), url_of(clickhouse), *options])
         printed = capsys.readouterr()
         assert server.password not in printed.out + printed.err
         return code, (printed.out or printed.err).splitlines()

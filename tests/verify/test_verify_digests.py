@@ -83,15 +83,9 @@ MARIADB = {
 MYSQL = {"vec": ("VECTOR(3)", ["TO_VECTOR('[1,2,3]')", "TO_VECTOR('[1,2,3.5]')", "TO_VECTOR('[0,0,0]')", "TO_VECTOR('[-0.0,0,0]')"])}
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as running:
-        yield running
-
-
 @pytest.fixture
-def pair(server: PrivateServer, database: str, engine: EmbeddedServer) -> Iterator[Pair]:
-    with open_pair(parse_mysql_url(server.url(database)), engine) as opened:
+def pair(server: PrivateServer, database: str, clickhouse: EmbeddedServer) -> Iterator[Pair]:
+    with open_pair(parse_mysql_url(server.url(database)), clickhouse) as opened:
         yield opened
 
 

@@ -7,7 +7,6 @@ checked on the way. The monotonic clock of all processes goes on, as it does whe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import closing
 from datetime import datetime
 from pathlib import Path
 
@@ -21,8 +20,10 @@ from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import assert_equal, sink_client
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Pipeline, Run
 from testkit.servers.accounts import Account
+from testkit.servers.servers import execute, execute_in
 
 HOUR_S = 3600
 OFFSETS_S = (HOUR_S, -HOUR_S, 0)
@@ -59,7 +60,7 @@ def test_the_clock_of_the_pipe_is_set(
     server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, clock: Clock, tmp_path: Path
 ) -> None:
     """Driver, workers and the source's process get the new time while they run, and another time at each restart."""
-    target = f"clickhouse://default@127.0.0.1:{sink.port}"
+    target = url_of(sink)
     pipeline = Pipeline(replica_account.url(database), target, tmp_path / "state", environment=clock.python_environment)
     workload = Workload(server, database, 7, pause_s=0.1)
     workload.prepare()
@@ -72,8 +73,7 @@ def test_the_clock_of_the_pipe_is_set(
         assert run.terminate().code == 143, run.output
     for offset_s in OFFSETS_S[:2]:
         clock.set(offset_s)
-        with closing(server.root_connection(database)) as connection, connection.cursor() as cursor:
-            cursor.execute("UPDATE accounts SET balance = balance + 1")
+        execute_in(server, database, "UPDATE accounts SET balance = balance + 1")
         done = pipeline.once()
         assert done.code == 0, done.output
     verified = pipeline.verify()
@@ -91,7 +91,7 @@ class ClockedSource:
 
     def replicate(self) -> None:
         """A run of the pipe: it must accept the log as the one it knows, and end with the source's rows."""
-        pipe = DrivenPipe(self.book, f"clickhouse://default@127.0.0.1:{self._sink.port}", self._state)
+        pipe = DrivenPipe(self.book, url_of(self._sink), self._state)
         pipe.open().catch_up()
         with sink_client(self._sink.url) as client:
             assert_same(client, self.book, ["t"])
@@ -119,8 +119,7 @@ def source(flavour: str, clock: Clock, sink: EmbeddedServer, tmp_path: Path) -> 
     server = ClockedServer(flavour, tmp_path / "server", clock)
     try:
         server.start()
-        with server.root_connection() as root, root.cursor() as cursor:
-            cursor.execute("CREATE DATABASE d CHARACTER SET utf8mb4")
+        execute(server, "CREATE DATABASE d CHARACTER SET utf8mb4")
         with open_logbook(server, "d") as book:
             book.run("CREATE TABLE t (id INT PRIMARY KEY, v INT, at DATETIME(6))", "INSERT INTO t VALUES (1, 1, NOW(6)), (2, 2, NOW(6))")
             yield ClockedSource(server, book, sink, tmp_path / "state")

@@ -7,9 +7,8 @@ are looked at from outside: the source by its own SELECT and by `mysql-replicati
 from __future__ import annotations
 
 import itertools
-import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 from clickhouse_connect.driver.client import Client
 
 from headrace.demo.private_server import PrivateServer
-from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.model.version import unpack_version
@@ -27,16 +25,16 @@ from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.rows import row_decoder
 from headrace.sources.mysql.segments import segment_reader
 from testkit.oracles.binlogs import Logbook, Place, open_logbook
-from testkit.oracles.both_ends import sink_client, source_rows
-from testkit.pipelines.embedded_access import target_of
+from testkit.oracles.both_ends import source_rows
 from testkit.pipelines.local_pipeline import Cutter, Killed, without_spark
 from testkit.servers.replication import await_executed, executed, promote, start_replica
+from testkit.servers.servers import execute
 
 pytestmark = pytest.mark.scaled
 
@@ -51,31 +49,11 @@ COUNTING = tuple(table for table in TABLES if table != "latest")
 COLUMNS = "id, n, s"
 
 
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
 @pytest.fixture
-def client(clickhouse: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(clickhouse.url) as client:
-        yield client
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
-
-
-@pytest.fixture
-def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
+def sink(target: ClickHouseTarget) -> ClickHouseSink:
     tables = tuple((f"*.{table}", (("engine", engine),)) for table, engine in ENGINES.items())
     parted = tuple((f"*.{table}_parted", (("engine", engine), ("partition_by", "n % 3"))) for table, engine in ENGINES.items())
-    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
-    yield ClickHouseSink(target, ClickHouseOptions(tables=(*tables, *parted)))
-    disconnect(target)
+    return ClickHouseSink(target, ClickHouseOptions(tables=(*tables, *parted)))
 
 
 class Runs:
@@ -277,8 +255,7 @@ def test_another_server_takes_over(
     cutter = Cutter(monkeypatch)
     primary = fresh_server()
     replica = start_replica(primary, fresh_server)
-    with primary.root_connection() as root, root.cursor() as cursor:
-        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+    execute(primary, "CREATE DATABASE shop CHARACTER SET utf8mb4")
     with open_logbook(primary, "shop") as book:
         prepare(book, rows=30)
         before = Runs(book, sink, tmp_path / "state")

@@ -20,9 +20,11 @@ from headrace.demo.private_process import find_free_port
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import ping
 from testkit.generators.workload import KEYS, TABLES, Workload
+from testkit.machine.waiting import wait_until
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.pipelines.pipeline import Pipeline, Run, command_lines
 from testkit.servers.accounts import create_replica_account
+from testkit.servers.servers import execute
 
 
 @contextmanager
@@ -47,8 +49,7 @@ def catch_up(run: Run, pipeline: Pipeline, server: PrivateServer) -> None:
 def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
     server = fresh_server()
     account = create_replica_account(server)
-    with server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute("CREATE DATABASE shop CHARACTER SET utf8mb4")
+    execute(server, "CREATE DATABASE shop CHARACTER SET utf8mb4")
     Workload(server, "shop", 0).prepare()
     port = find_free_port()
     sink = f"clickhouse://default@127.0.0.1:{port}"
@@ -138,9 +139,6 @@ def check_secrecy(run: Run, pipeline: Pipeline, *passwords: str) -> None:
 
 def assert_nothing_left(run: Run, pipeline: Pipeline) -> None:
     """No process, and no scratch file. (Spark's Java part may take a moment to end after its parent.)"""
-    deadline = time.monotonic() + 15
-    while run.processes():
-        assert time.monotonic() < deadline, command_lines(run.processes())
-        time.sleep(0.05)
+    wait_until(lambda: not run.processes(), message=lambda: command_lines(run.processes()))
     assert not (pipeline.state / "relay").exists()
     assert not re.search("blockmgr", " ".join(str(path) for path in pipeline.state.rglob("*")))

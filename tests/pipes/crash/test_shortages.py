@@ -19,6 +19,7 @@ from testkit.generators.workload import KEYS, TABLES, Workload
 from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.pipelines.pipeline import Finished, Pipeline, Run, command_lines, run_command
 from testkit.servers.accounts import Account, create_replica_account
+from testkit.servers.servers import execute
 
 _FULL = "the file system is full"
 _MIB = 1 << 20
@@ -222,9 +223,7 @@ def test_spark_cannot_start(shop: str, mariadb_server: PrivateServer, tmp_path: 
         assert done.code == 0, done.output
         assert assert_equal(client, mariadb_server, "shop", TABLES, KEYS) > 500
 
-        with mariadb_server.root_connection() as root, root.cursor() as cursor:
-            cursor.execute("DELETE FROM shop.notes LIMIT 10")
-            root.commit()
+        execute(mariadb_server, "DELETE FROM shop.notes LIMIT 10")
         (tmp_path / "slow").mkdir()
         (tmp_path / "slow" / "sitecustomize.py").write_text(_SLOW_ONCE)
         pipeline.environment = {"PYTHONPATH": str(tmp_path / "slow"), "SLOW_ONCE": str(tmp_path / "was-slow")}

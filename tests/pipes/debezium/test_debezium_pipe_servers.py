@@ -6,45 +6,29 @@ Without Spark and without a broker (`testkit.pipelines.topic_pipe`); with them: 
 from __future__ import annotations
 
 import json
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.debezium import batch_runner
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.state.event_skips import EventSkips, note_halt, request_skip, skipped_events
 from headrace.settings.schema_policy import SchemaPolicy
-from headrace.sinks.clickhouse.server.client import connect, disconnect
+from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium.events.options import DebeziumOptions, MalformedPolicy, UnavailablePolicy
-from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.topic_pipe import LocalTopicPipe
 from testkit.recordings.debezium_recordings import KafkaRecord, load_records, load_truth
 
 PLAIN_TABLES = ("sbtest1", "uniques", "emptied", "evolving", "late")
 """Whose values ClickHouse spells as MySQL does."""
 Open = Callable[..., LocalTopicPipe]
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
-@pytest.fixture
-def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
-    yield ClickHouseSink(target)
-    disconnect(target)
 
 
 @pytest.fixture

@@ -9,14 +9,13 @@ import hashlib
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress, parse_kafka_url
 from headrace.model.schema import Column, Kind, TableName, TableSchema
@@ -24,32 +23,17 @@ from headrace.pipes.debezium.kafka_cluster import ClusterTopics, query_topics
 from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.type_lookup import TypeLookup, read_topic
 from headrace.settings.settings_file import parse_settings
-from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium.events.options import DebeziumOptions, SecondSnapshot, UnavailablePolicy, VersionSource
 from headrace.sources.debezium.events.records import DetectedSchema
 from headrace.sources.debezium.events.topic_tables import TableNaming
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.verify.watched_pipe import KnownPipe, find_watermark, known_pipe
-from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.topic_pipe import LocalTopicPipe
 from testkit.recordings.debezium_recordings import KafkaRecord, as_batches, load_records
 from testkit.servers.broker import PrivateBroker
 
 Open = Callable[..., LocalTopicPipe]
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
-@pytest.fixture
-def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
-    yield ClickHouseSink(target)
-    disconnect(target)
 
 
 @pytest.fixture

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -19,12 +17,6 @@ from testkit.servers.broker import PrivateBroker
 
 TABLES = ("sbtest1", "uniques", "emptied", "evolving", "late")
 """Types are the readers' matter: `test_debezium_pipe` has them, without Spark."""
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
 
 
 class Story:

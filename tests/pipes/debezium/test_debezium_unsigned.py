@@ -4,39 +4,21 @@ from __future__ import annotations
 
 import json
 import logging
-import secrets
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.debezium.type_lookup import TypeLookup
-from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.debezium.events.records import DetectedSchema
-from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.topic_pipe import LocalTopicPipe
 from testkit.recordings.debezium_recordings import KafkaRecord, load_records, load_schemas, load_truth
 
 WITH_SCHEMAS = ("mysql-schema", "mysql-schema flattened", "mysql-avro", "mysql-texts", "mariadb-schema", "mariadb-doubles")
 DOUBT = "nothing tells whether the 64-bit integers of"
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
-@pytest.fixture
-def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
-    yield ClickHouseSink(target)
-    disconnect(target)
 
 
 def recorded_registry(recording: str, folder: Path) -> str:

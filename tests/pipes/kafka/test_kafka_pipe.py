@@ -11,7 +11,7 @@ import json
 import random
 import secrets
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
@@ -52,13 +52,8 @@ from testkit.pipelines.local_pipeline import Killed, without_spark
 from testkit.recordings.debezium_recordings import KafkaRecord, as_batches, load_records
 from testkit.recordings.debezium_replay import Replay
 from testkit.servers.broker import PrivateBroker
-from testkit.servers.replication import await_executed, execute, executed, promote, start_replica
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
+from testkit.servers.replication import await_executed, executed, promote, start_replica
+from testkit.servers.servers import execute
 
 
 class Runs:

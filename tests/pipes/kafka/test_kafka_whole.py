@@ -14,11 +14,13 @@ import pytest
 
 from headrace.demo.private_server import PrivateServer
 from testkit.generators.workload import KEYS, TABLES, Workload
+from testkit.machine.waiting import wait_until
 from testkit.oracles.both_ends import assert_equal, sink_client
 from testkit.pipelines.pipeline import Pipeline, run_command
 from testkit.servers.accounts import create_locking_account
 from testkit.servers.broker import PrivateBroker
 from testkit.servers.debezium import Worker, json_converters, mysql_settings
+from testkit.servers.servers import execute_in
 
 pytestmark = pytest.mark.scaled
 
@@ -132,18 +134,14 @@ def _database(server: PrivateServer, name: str) -> Iterator[None]:
 
 
 def _write_last(server: PrivateServer, database: str) -> None:
-    with closing(server.root_connection(database)) as connection, connection.cursor() as cursor:
-        for table, values in LAST.items():
-            cursor.execute(f"INSERT INTO {table} VALUES {values}")
+    execute_in(server, database, *(f"INSERT INTO {table} VALUES {values}" for table, values in LAST.items()))
 
 
 def _await_last(broker: PrivateBroker, prefix: str, database: str) -> None:
     """Until the last row of each table is in its topic: a connector sends a table's changes in the order of the log."""
-    deadline = time.monotonic() + 180
     for table in LAST:
-        while "the last" not in run_command("tail", broker.url(f"{prefix}.{database}.{table}"), "--offset", "-5", "--once").output:
-            assert time.monotonic() < deadline, f"Debezium has not sent the last row of {table}"
-            time.sleep(0.5)
+        command = ("tail", broker.url(f"{prefix}.{database}.{table}"), "--offset", "-5", "--once")
+        wait_until(lambda command=command: "the last" in run_command(*command).output, 180)  # type: ignore[misc]
 
 
 def _compare(readers: Readers, server: PrivateServer, database: str, workload: Workload) -> None:

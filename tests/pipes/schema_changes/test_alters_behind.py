@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from testkit.generators.many_alterations import TABLES, alter_and_change, create_tables
-from testkit.oracles.binlogs import Logbook, open_logbook
+from testkit.oracles.binlogs import Logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Pipeline, resident_bytes
 from testkit.servers.accounts import Account
 
@@ -30,10 +29,9 @@ ALTERS = 36
 
 
 @pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as opened:
-        opened.run(*create_tables(ROWS))
-        yield opened
+def book(book: Logbook) -> Logbook:
+    book.run(*create_tables(ROWS))
+    return book
 
 
 def fall_behind(book: Logbook) -> tuple[int, int]:
@@ -53,7 +51,7 @@ def test_alters_far_behind(book: Logbook, tmp_path: Path) -> None:
     if SOAK:
         pytest.skip("the real command does the same with a million changes")
     with EmbeddedServer(tmp_path / "ch") as sink:
-        url = f"clickhouse://default@127.0.0.1:{sink.port}"
+        url = url_of(sink)
         DrivenPipe(book, url, tmp_path / "state").open().catch_up()
         fall_behind(book)
         DrivenPipe(book, url, tmp_path / "state").open().catch_up()

@@ -7,7 +7,7 @@ after the DROP in one case, and its result is checked by `headrace verify` as we
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from testkit.generators.tables_random import SteeredPipe
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.accounts import Account
 from testkit.servers.servers import FLAVOURS
@@ -41,25 +42,12 @@ CASES = list(product((5, 6, 8), CREATED, POLICIES, ("at once", "streamed", "late
 ENGINES = [case for case in product(("history", "collapsing", "versioned"), CREATED) if case != ("collapsing", "keyless")]
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
 @pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as opened:
-        for name in ("t", "stays"):
-            opened.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)")
-            opened.run(f"INSERT INTO {name} VALUES {', '.join(f'({n}, {n})' for n in range(10))}")
-        yield opened
+def book(book: Logbook) -> Logbook:
+    for name in ("t", "stays"):
+        book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT)")
+        book.run(f"INSERT INTO {name} VALUES {', '.join(f'({n}, {n})' for n in range(10))}")
+    return book
 
 
 def once_before_chunk(number: int, act: Callable[[], object]) -> Callable[[], None]:
@@ -84,7 +72,7 @@ def check_tables(client: Client, book: Logbook, created: str) -> None:
 
 @pytest.mark.parametrize(("chunk", "created", "policy", "when"), CASES if SOAK else CASES[::11])
 def test_dropped_before_a_chunk(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, chunk: int, created: str, policy: str, when: str
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, chunk: int, created: str, policy: str, when: str
 ) -> None:
     def drop() -> None:
         book.run("DROP TABLE t", "UPDATE stays SET v = -v", *(CREATED[created] if when == "at once" else ()))
@@ -93,7 +81,7 @@ def test_dropped_before_a_chunk(
             book.run(*CREATED[created])
             pipe.stream_some(2)
 
-    url = f"clickhouse://default@127.0.0.1:{sink.port}"
+    url = url_of(clickhouse)
     pipe = SteeredPipe(book, url, tmp_path / "state", POLICIES[policy], chunk_rows=3, between=once_before_chunk(chunk, drop))
     pipe.open()
     pipe.catch_up()
@@ -107,14 +95,14 @@ def test_dropped_before_a_chunk(
 
 @pytest.mark.parametrize(("engine", "created"), ENGINES if SOAK else ENGINES[::5])
 def test_dropped_before_an_exact_snapshot(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: str, created: str
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, engine: str, created: str
 ) -> None:
     """Engines that count rows read each table at one position, in one chunk."""
 
     def drop() -> None:
         book.run("DROP TABLE t", "UPDATE stays SET v = -v", *CREATED[created])
 
-    url = f"clickhouse://default@127.0.0.1:{sink.port}"
+    url = url_of(clickhouse)
     choices = ClickHouseOptions(all_tables=(("engine", TargetEngine(engine)), ("view", True)))
     between = once_before_chunk(2, drop)
     pipe = SteeredPipe(book, url, tmp_path / "state", choices=choices, chunk_rows=3, between=between)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.client import Client
 from pymysql.err import MySQLError
 
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.state.resync_requests import pending_requests
-from testkit.oracles.binlogs import Logbook, open_logbook
-from testkit.oracles.both_ends import sink_client
+from testkit.oracles.binlogs import Logbook
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 
 pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql] has generated columns")
 
@@ -35,35 +33,17 @@ ALTERATIONS = {
 KEPT = ("ADD COLUMN z INT DEFAULT 4", "MODIFY v INT COMMENT 'a number'", "ADD INDEX (v)", "ALTER COLUMN v SET DEFAULT 3", "DROP COLUMN n")
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
-@pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as opened:
-        yield opened
-
-
-def begin(book: Logbook, sink: EmbeddedServer, state: Path, kind: str) -> DrivenPipe:
+def begin(book: Logbook, clickhouse: EmbeddedServer, state: Path, kind: str) -> DrivenPipe:
     book.run(f"CREATE TABLE t ({TABLE}, {EXPRESSIONS.format(kind=kind)})", f"INSERT INTO t (id, v, s) VALUES {ROWS}")
-    return DrivenPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", state).open()
+    return DrivenPipe(book, url_of(clickhouse), state).open()
 
 
 @pytest.mark.parametrize("kind", ["STORED", "VIRTUAL"])
 @pytest.mark.parametrize("alteration", ALTERATIONS.values(), ids=ALTERATIONS)
 def test_values_that_are_computed_again(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, alteration: str, kind: str
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, alteration: str, kind: str
 ) -> None:
-    pipe = begin(book, sink, tmp_path / "state", kind)
+    pipe = begin(book, clickhouse, tmp_path / "state", kind)
     try:
         book.run(f"ALTER TABLE t {alteration.format(kind=kind)}")
     except MySQLError as error:
@@ -76,9 +56,9 @@ def test_values_that_are_computed_again(
 
 @pytest.mark.parametrize("alteration", KEPT)
 def test_alterations_that_compute_nothing_again(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, alteration: str
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, alteration: str
 ) -> None:
-    pipe = begin(book, sink, tmp_path / "state", "STORED")
+    pipe = begin(book, clickhouse, tmp_path / "state", "STORED")
     book.run(f"ALTER TABLE t {alteration}", "INSERT INTO t (id, v, s) VALUES (9, 9, 'a')")
     pipe._stream()
     assert not any(pending_requests(pipe.directory)), "the table would be read again"

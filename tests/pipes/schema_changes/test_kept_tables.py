@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.state.resync_requests import request_resync
 from testkit.generators.tables_random import SteeredPipe
-from testkit.oracles.binlogs import Logbook, open_logbook
-from testkit.oracles.both_ends import sink_client
+from testkit.oracles.binlogs import Logbook
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 
 pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_whole_tables[mysql], test_policies[mysql]")
 
@@ -23,30 +22,17 @@ KEEP = ("drop_table=keep", "truncate_table=keep")
 OTHER = "CREATE TABLE t (k VARCHAR(9), n INT, PRIMARY KEY (k, n))"
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
 @pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as opened:
-        opened.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t VALUES {', '.join(f'({n}, {n})' for n in range(10))}")
-        yield opened
+def book(book: Logbook) -> Logbook:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", f"INSERT INTO t VALUES {', '.join(f'({n}, {n})' for n in range(10))}")
+    return book
 
 
 class Pipes:
     """Runs of one pipe with chunks of three rows; something may happen before each chunk."""
 
-    def __init__(self, book: Logbook, sink: EmbeddedServer, client: Client, state: Path) -> None:
-        self._book, self._url, self._client, self._state = book, f"clickhouse://default@127.0.0.1:{sink.port}", client, state
+    def __init__(self, book: Logbook, clickhouse: EmbeddedServer, client: Client, state: Path) -> None:
+        self._book, self._url, self._client, self._state = book, url_of(clickhouse), client, state
 
     def open(self, between: Callable[[], None] = lambda: None) -> DrivenPipe:
         return SteeredPipe(self._book, self._url, self._state, KEEP, chunk_rows=3, between=between).open()
@@ -63,8 +49,8 @@ class Pipes:
 
 
 @pytest.fixture
-def pipes(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> Pipes:
-    return Pipes(book, sink, client, tmp_path / "state")
+def pipes(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> Pipes:
+    return Pipes(book, clickhouse, client, tmp_path / "state")
 
 
 def before_chunk(number: int, act: Callable[[], object]) -> Callable[[], None]:

@@ -9,13 +9,12 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from pymysql.err import NotSupportedError
 
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from testkit.oracles.binlogs import Logbook, open_logbook
-from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 
 pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql]")
 
@@ -80,27 +79,9 @@ CONVERTED = ("VARBINARY(9) DEFAULT 'é'", "VARCHAR(9) CHARACTER SET utf8mb4 DEFA
 ZONE = "Test/Overlap"
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
-@pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as opened:
-        yield opened
-
-
-def begin(book: Logbook, sink: EmbeddedServer, state: Path, columns: str, rows: str) -> DrivenPipe:
+def begin(book: Logbook, clickhouse: EmbeddedServer, state: Path, columns: str, rows: str) -> DrivenPipe:
     book.run(f"CREATE TABLE t (id INT PRIMARY KEY, {columns}) DEFAULT CHARSET utf8mb4", f"INSERT INTO t VALUES {rows}")
-    return DrivenPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", state).open()
+    return DrivenPipe(book, url_of(clickhouse), state).open()
 
 
 def compare(book: Logbook, client: Client) -> None:
@@ -110,9 +91,9 @@ def compare(book: Logbook, client: Client) -> None:
 
 @pytest.mark.parametrize(("columns", "rows", "statements"), ALTERATIONS.values(), ids=ALTERATIONS)
 def test_alterations_that_change_values(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, columns: str, rows: str, statements: tuple[str, ...]
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, columns: str, rows: str, statements: tuple[str, ...]
 ) -> None:
-    pipe = begin(book, sink, tmp_path / "state", columns, rows)
+    pipe = begin(book, clickhouse, tmp_path / "state", columns, rows)
     try:
         book.run(*statements)
     except NotSupportedError as error:
@@ -123,10 +104,10 @@ def test_alterations_that_change_values(
 
 @pytest.mark.parametrize(("charset", "definitions"), [("utf8mb4", DEFAULTS), ("latin1", CONVERTED)])
 def test_defaults_that_are_not_what_is_written(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, charset: str, definitions: tuple[str, ...]
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, charset: str, definitions: tuple[str, ...]
 ) -> None:
     """One statement for each: what is filled in is not read again by the way."""
-    pipe = begin(book, sink, tmp_path / "state", "v INT", "(1, 1)")
+    pipe = begin(book, clickhouse, tmp_path / "state", "v INT", "(1, 1)")
     book.run(f"SET character_set_connection = {charset}")
     for number, definition in enumerate(definitions):
         book.run(f"ALTER TABLE t ADD c{number} {definition}")
@@ -155,11 +136,11 @@ def zone(book: Logbook) -> Iterator[str]:
 
 @pytest.mark.parametrize("clause", ["MODIFY id BIGINT", "MODIFY v TIMESTAMP(3) NULL", "COMMENT = 'x', ALGORITHM = COPY"])
 def test_timestamps_in_an_hour_that_comes_twice(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, zone: str, clause: str
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, zone: str, clause: str
 ) -> None:
     """MySQL copies them by their local time."""
     book.run("SET time_zone = '+00:00'")
-    pipe = begin(book, sink, tmp_path / "state", "v TIMESTAMP NULL", "(1, '2024-10-27 00:30:00'), (2, '2024-10-27 01:30:00')")
+    pipe = begin(book, clickhouse, tmp_path / "state", "v TIMESTAMP NULL", "(1, '2024-10-27 00:30:00'), (2, '2024-10-27 01:30:00')")
     book.run(f"SET time_zone = '{zone}'", f"ALTER TABLE t {clause}")
     pipe.catch_up()
     compare(book, client)
@@ -169,9 +150,9 @@ def test_timestamps_in_an_hour_that_comes_twice(
     "statements", [("TRUNCATE TABLE t",), ("ALTER TABLE t DROP COLUMN v",), ("DROP TABLE t",), ("ALTER TABLE t RENAME x",)]
 )
 def test_a_temporary_table_that_hides_another(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, statements: tuple[str, ...]
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, statements: tuple[str, ...]
 ) -> None:
-    pipe = begin(book, sink, tmp_path / "state", "v INT", "(1, 1)")
+    pipe = begin(book, clickhouse, tmp_path / "state", "v INT", "(1, 1)")
     book.run("SET SESSION binlog_format = STATEMENT", "CREATE TEMPORARY TABLE t (id INT, v INT)", *statements)
     with pytest.raises(DefiniteError, match="temporary"):
         pipe.catch_up()

@@ -7,7 +7,6 @@ after it. All cases run through one pipe (driver, reader and sink as they are, w
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
@@ -28,32 +27,10 @@ from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefuse
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.schema_changes import Step
 from testkit.generators.alterations import CASES
-from testkit.oracles.binlogs import Logbook, open_logbook
-from testkit.oracles.both_ends import sink_client
+from testkit.oracles.binlogs import Logbook
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import Crash, DrivenPipe, crash_at
-
-
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
-@pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as found:
-        yield found
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as found:
-        yield found
-
-
-def url(sink: EmbeddedServer) -> str:
-    return f"clickhouse://default@127.0.0.1:{sink.port}"
+from testkit.pipelines.embedded_access import url_of
 
 
 def tables_of(book: Logbook) -> list[str]:
@@ -72,10 +49,10 @@ def ledger(client: Client, book: Logbook) -> list[tuple[str, str, str]]:
 
 
 @pytest.mark.timeout(900)
-def test_columns_and_keys(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_columns_and_keys(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     for case in CASES:
         book.run(f"CREATE TABLE {case.name} ({case.columns})", f"INSERT INTO {case.name} VALUES ({'), ('.join(case.rows)})")
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state").open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
     # Older images of some rows, and of a row that is gone, lie in the target when it is altered.
     for case in CASES:
         first = case.rows[0]
@@ -103,7 +80,7 @@ def test_columns_and_keys(book: Logbook, sink: EmbeddedServer, client: Client, t
     ).result_rows == [("it's \\ new",)]
 
     # Another run goes on with what the state says; rows of before the alterations are changed and deleted as they are now.
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state").open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
     for case in CASES:
         [first, *_] = book.fetch(f"SHOW COLUMNS FROM {case.name}")
         book.run(
@@ -115,12 +92,12 @@ def test_columns_and_keys(book: Logbook, sink: EmbeddedServer, client: Client, t
 
 
 @pytest.mark.timeout(900)
-def test_whole_tables(book: Logbook, server: PrivateServer, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_whole_tables(book: Logbook, server: PrivateServer, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     mariadb = server.flavour == "mariadb"
     for number, name in enumerate(("a", "b", "c", "d", "emptied", "gone", "goes", "duplicated")):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, {name}_c INT)", f"INSERT INTO {name} VALUES (1, {number}), (2, 20)")
     book.run("CREATE TABLE bare (x INT)", "INSERT INTO bare VALUES (1), (1)")
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state", exclude=(f"{book.database}.out*",)).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", exclude=(f"{book.database}.out*",)).open()
     book.run(
         "INSERT INTO a VALUES (3, 3)",
         "RENAME TABLE a TO x, b TO a, x TO b",
@@ -159,7 +136,7 @@ def test_whole_tables(book: Logbook, server: PrivateServer, sink: EmbeddedServer
     assert outcomes["read again"] == (2 if mariadb else 1)
 
 
-def test_policies(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_policies(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT NOT NULL, b VARCHAR(9))", "INSERT INTO t VALUES (1, 1, 'one')")
     book.run("CREATE TABLE u (id INT PRIMARY KEY)", "INSERT INTO u VALUES (1), (2)", "CREATE TABLE v LIKE u", "INSERT INTO v VALUES (1)")
     state = tmp_path / "state"
@@ -171,7 +148,7 @@ def test_policies(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path:
         "drop_table=keep",
         "truncate_table=keep",
     )
-    pipe = DrivenPipe(book, url(sink), state, ignoring).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), state, ignoring).open()
     book.run(
         "ALTER TABLE t ADD COLUMN n INT DEFAULT 7",
         "INSERT INTO t VALUES (2, 2, 'two', 2)",
@@ -199,22 +176,22 @@ def test_policies(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path:
     assert {outcome for _, _, outcome in ledger(client, book)} == {"ignored", "kept"}
 
     # After a restart the same is left out; with another policy the next change is followed, and the hidden column stays hidden.
-    pipe = DrivenPipe(book, url(sink), state, ("all=apply",)).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), state, ("all=apply",)).open()
     book.run("INSERT INTO t VALUES (4, 'four', 4)", "INSERT INTO ignored VALUES (2)", "ALTER TABLE t ADD COLUMN m INT NOT NULL DEFAULT 8")
     book.run("INSERT INTO t VALUES (5, 'five', 5, 5)")
     pipe.catch_up()
     assert columns_of(client, database, "t") == ["id", "a", "b", "m"]
     assert dict(client.query(f"SELECT id, m FROM `{database}`.t FINAL").result_rows) == {1: 8, 2: 8, 3: 8, 4: 8, 5: 5}
 
-    halting = DrivenPipe(book, url(sink), state, ("all=halt",)).open()
+    halting = DrivenPipe(book, url_of(clickhouse), state, ("all=halt",)).open()
     book.run("ALTER TABLE t ADD COLUMN o INT")
     with pytest.raises(DefiniteError, match="add_column is set to halt"):
         halting.catch_up()
-    DrivenPipe(book, url(sink), state).open().catch_up()
+    DrivenPipe(book, url_of(clickhouse), state).open().catch_up()
     assert columns_of(client, database, "t") == ["id", "a", "b", "m", "o"]
 
 
-def test_tables_that_were_there(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_tables_that_were_there(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     database = book.database
     client.command(f"CREATE DATABASE `{database}`")
     engine = "ENGINE = ReplacingMergeTree(ver, del) ORDER BY id"
@@ -222,7 +199,7 @@ def test_tables_that_were_there(book: Logbook, sink: EmbeddedServer, client: Cli
         f"CREATE TABLE `{database}`.own (id Int64, a Int64, b String, ver UInt64, del UInt8, extra String DEFAULT 'mine') {engine}"
     )
     book.run("CREATE TABLE own (id INT PRIMARY KEY, a INT NOT NULL, b VARCHAR(20) NOT NULL)", "INSERT INTO own VALUES (1, 1, 'x')")
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state").open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
     book.run(
         "ALTER TABLE own ADD COLUMN c INT NOT NULL DEFAULT 4, RENAME COLUMN b TO bb, MODIFY a BIGINT NOT NULL",
         "INSERT INTO own VALUES (2, 2, 'y', 2)",
@@ -237,7 +214,7 @@ def test_tables_that_were_there(book: Logbook, sink: EmbeddedServer, client: Cli
     book.run("DROP TABLE own")
 
 
-def test_statements_while_tables_are_read(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_statements_while_tables_are_read(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     """Rows that a snapshot reads after a statement, by the definition from before it, are not altered once more: they are read again."""
     for name in ("crossed", "added", "swapped", "other", "emptied", "again", "lost", "steady"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, a INT, b INT)", f"INSERT INTO {name} VALUES (1, 1, 10), (2, 2, 20)")
@@ -257,7 +234,7 @@ def test_statements_while_tables_are_read(book: Logbook, sink: EmbeddedServer, c
             "ALTER TABLE lost DROP COLUMN a",
         )
 
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state").open(meanwhile)
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open(meanwhile)
     book.run("UPDATE crossed SET a = 5 WHERE id = 2", "DELETE FROM lost WHERE id = 1", "UPDATE steady SET a = 9")
     pipe.catch_up()
     assert_same(client, book, tables_of(book))
@@ -267,12 +244,14 @@ def test_statements_while_tables_are_read(book: Logbook, sink: EmbeddedServer, c
     "mysql",
     because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
 )
-def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> None:
+def test_tables_that_are_gone_when_they_are_to_be_read_again(
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
+) -> None:
     """Neither a hidden column nor a target that has not followed keeps a pipe from going on without the table."""
     for name in ("steady", "hiding", "keyed", "taken"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, c VARCHAR(9))", f"INSERT INTO {name} VALUES (1, '17')")
     state = tmp_path / "state"
-    pipe = DrivenPipe(book, url(sink), state, ("add_column=ignore",)).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), state, ("add_column=ignore",)).open()
     book.run("ALTER TABLE hiding ADD COLUMN d INT")
     pipe.catch_up()
     book.run("ALTER TABLE keyed MODIFY c INT NOT NULL, DROP PRIMARY KEY, ADD PRIMARY KEY (id, c)")
@@ -280,7 +259,7 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink
     assert [name.table for name in pipe.state.waiting] == ["keyed"]
     book.run("DROP TABLE keyed", "DROP TABLE hiding", "DROP TABLE taken")
     request_resync(pipe.directory, (f"{book.database}.hiding", f"{book.database}.taken"))
-    pipe = DrivenPipe(book, url(sink), state, ("add_column=ignore",)).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), state, ("add_column=ignore",)).open()
     book.run("INSERT INTO steady VALUES (2, 'x')")
     pipe.catch_up()
     assert_same(client, book, ["steady"])
@@ -313,14 +292,14 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(book: Logbook, sink
     ],
 )
 def test_rows_that_wait_are_not_written_to_another_table(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, statements: tuple[str, ...], reason: str
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, statements: tuple[str, ...], reason: str
 ) -> None:
     """A row that was refused before its table was renamed, rebuilt or given other columns is not written as if nothing had happened."""
     database = book.database
     for name in ("t", "other"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, c INT NOT NULL, d INT NOT NULL)", f"INSERT INTO {name} VALUES (1, 1, 1)")
     choices = ClickHouseOptions(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", choices=choices).open()
     client.command(f"ALTER TABLE `{database}`.t ADD CONSTRAINT small CHECK c < 100")
     book.run("UPDATE t SET c = 500")
     pipe.catch_up()
@@ -344,12 +323,14 @@ def test_rows_that_wait_are_not_written_to_another_table(
     because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
 )
 @pytest.mark.parametrize("engine", ["replacing", "history"])
-def test_rows_that_are_kept_outlive_reading_again(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: str) -> None:
+def test_rows_that_are_kept_outlive_reading_again(
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, engine: str
+) -> None:
     """A table that keeps what the source deletes keeps it when its rows are read again."""
     for name, key in (("t", " PRIMARY KEY"), ("bare", "")):
         book.run(f"CREATE TABLE {name} (id INT{key}, a INT)", f"INSERT INTO {name} VALUES (1, 1), (2, 2)")
     choices = ClickHouseOptions(all_tables=(("engine", engine), ("deletes", "ignore"), ("view", True)))
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", choices=choices).open()
     book.run("DELETE FROM t WHERE id = 1", "UPDATE t SET a = 3")
     pipe.catch_up()
     request_resync(pipe.directory, (f"{book.database}.*",))
@@ -360,12 +341,12 @@ def test_rows_that_are_kept_outlive_reading_again(book: Logbook, sink: EmbeddedS
 
 @pytest.mark.parametrize("statement", ["CREATE TABLE later (id INT PRIMARY KEY, a INT)", "RENAME TABLE outside TO later"])
 def test_a_table_that_comes_later_does_not_get_another_tables_target(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, statement: str
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, statement: str
 ) -> None:
     for name in ("t", "outside"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, a INT)", f"INSERT INTO {name} VALUES (1, 1), (2, 2)")
     choices = ClickHouseOptions(tables=((f"{book.database}.later", (("target", "t"),)),))
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices, exclude=(f"{book.database}.outside",)).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", choices=choices, exclude=(f"{book.database}.outside",)).open()
     book.run(statement, "INSERT INTO later VALUES (3, 3)")
     with pytest.raises(DefiniteError, match="would both be written to"):
         pipe.catch_up()
@@ -373,15 +354,15 @@ def test_a_table_that_comes_later_does_not_get_another_tables_target(
 
 
 def test_what_was_begun_is_finished_when_the_sink_gets_another_host(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)", "INSERT INTO t VALUES (1, 1, 10)")
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state", sink_name="clickhouse://default@one:8123").open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", sink_name="clickhouse://default@one:8123").open()
     book.run("ALTER TABLE t RENAME COLUMN a TO b, RENAME COLUMN b TO a")
     with pytest.raises(Crash), crash_at([(ClickHouseSchemaApplier, "run_step")], 0, after=True):
         pipe.catch_up()
     assert pipe.state.intent is not None
-    again = DrivenPipe(book, url(sink), tmp_path / "state", sink_name="clickhouse://default@one:8123,two:8123").open()
+    again = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", sink_name="clickhouse://default@one:8123,two:8123").open()
     assert again.state.intent is None
     again.catch_up()
     assert_same(client, book, ["t"])
@@ -400,24 +381,24 @@ def test_what_was_begun_is_finished_when_the_sink_gets_another_host(
 @pytest.mark.parametrize("later", [(), ("DROP TABLE b",), ("RENAME TABLE b TO c",), ("ALTER TABLE b ADD COLUMN x INT",)], ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_table_is_to_be_read_again_after_a_crash_while_it_was_renamed(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, after: bool, later: tuple[str, ...]
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, after: bool, later: tuple[str, ...]
 ) -> None:
     """The restart finishes the RENAME before it reads the table again: no rows stay under the old name."""
     book.run("CREATE TABLE c (id INT PRIMARY KEY, v INT)", "INSERT INTO c VALUES (1, 10)")
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state").open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
     book.run("RENAME TABLE c TO b", "INSERT INTO b VALUES (2, 20)", *later)
     with pytest.raises(Crash), crash_at([(ClickHouseSchemaApplier, "run_step")], 0, after=after):
         pipe.catch_up()
     request_resync(pipe.directory, (f"{book.database}.b",))
-    DrivenPipe(book, url(sink), tmp_path / "state").open().catch_up()
+    DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open().catch_up()
     assert_same(client, book, tables_of(book))
     targets = {name for (name,) in client.query(f"SHOW TABLES FROM `{book.database}`").result_rows}
     for name in targets - set(tables_of(book)):
         assert client.query(f"SELECT * FROM `{book.database}`.{name} FINAL").result_rows == []
 
 
-def test_a_step_may_take_longer_than_an_answer_is_waited_for(sink: EmbeddedServer) -> None:
-    scope = ClickHouseSink.from_url(url(sink)).scope
+def test_a_step_may_take_longer_than_an_answer_is_waited_for(clickhouse: EmbeddedServer) -> None:
+    scope = ClickHouseSink.from_url(url_of(clickhouse)).scope
     connect(scope.target).client.timeout = Timeout(connect=5, read=0.3)  # type: ignore[attr-defined]
     try:
         ClickHouseSchemaApplier(scope).run_step(Step(("SELECT sleep(1.5)",)))
@@ -433,10 +414,10 @@ COUNTING = ("history", "collapsing", "versioned")
     because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
 )
 @pytest.mark.parametrize("engine", COUNTING)
-def test_engines_that_count(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: str) -> None:
+def test_engines_that_count(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, engine: str) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9))", "INSERT INTO t VALUES (1, 1, 'x'), (2, NULL, 'y   ')")
     choices = ClickHouseOptions(all_tables=(("engine", engine), ("view", True)))
-    pipe = DrivenPipe(book, url(sink), tmp_path / "state", choices=choices).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", choices=choices).open()
     book.run(
         "UPDATE t SET a = 3 WHERE id = 2",
         "ALTER TABLE t ADD COLUMN c DECIMAL(9,2) NOT NULL DEFAULT 1.5",
@@ -490,7 +471,7 @@ POINTS = (
 )
 @pytest.mark.timeout(600)
 def test_a_crash_at_any_point_recovers_by_itself(
-    book: Logbook, server: PrivateServer, sink: EmbeddedServer, client: Client, tmp_path: Path
+    book: Logbook, server: PrivateServer, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     """Before and after every step, every save, every line of the ledger and every commit: the same rows, one row in the ledger for each."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)", "INSERT INTO t VALUES (1, 1, 10), (2, 2, 20)")
@@ -501,14 +482,14 @@ def test_a_crash_at_any_point_recovers_by_itself(
         "INSERT INTO w VALUES (1)",
     )
     state = tmp_path / "state"
-    DrivenPipe(book, url(sink), state).open()
+    DrivenPipe(book, url_of(clickhouse), state).open()
     book.run(*STATEMENTS)
     # Each run crashes some points later than the last; what an earlier one did is not done again.
     strides, after, crashed = cycle((0, 3, 1, 6, 2, 9)), server.flavour == "mysql", 0
     while True:
         try:
             with crash_at(POINTS, next(strides), after=after):
-                DrivenPipe(book, url(sink), state).open().catch_up()
+                DrivenPipe(book, url_of(clickhouse), state).open().catch_up()
             break
         except Crash:
             crashed += 1

@@ -7,7 +7,6 @@ position of a chunk and its SELECT, too.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +20,7 @@ from testkit.generators.tables_random import Explorer, SteeredPipe
 from testkit.oracles.binlogs import open_logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
+from testkit.pipelines.embedded_access import url_of
 
 pytestmark = [
     pytest.mark.scaled,
@@ -50,27 +50,21 @@ def histories() -> list[Any]:
     return [(10, ()), (413, KEEP), *(pytest.param(*history, marks=slow) for history in ((0, ()), (6, ()), (0, KEEP)))]
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
 @pytest.mark.parametrize(
     ("seed", "policy"), histories(), ids=lambda value: str(value) if isinstance(value, int) else "keep" if value else "apply"
 )
 def test_tables_that_change_while_they_are_read(
-    server: PrivateServer, database: str, sink: EmbeddedServer, tmp_path: Path, seed: int, policy: tuple[str, ...]
+    server: PrivateServer, database: str, clickhouse: EmbeddedServer, tmp_path: Path, seed: int, policy: tuple[str, ...]
 ) -> None:
-    with open_logbook(server, database) as book, sink_client(sink.url) as client:
-        explorer = Explorer(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state", seed, policy, inside=seed >= INSIDE)
+    with open_logbook(server, database) as book, sink_client(clickhouse.url) as client:
+        explorer = Explorer(book, url_of(clickhouse), tmp_path / "state", seed, policy, inside=seed >= INSIDE)
         try:
             explorer.run(STEPS)
             assert_same(client, book, sorted(name for (name,) in book.fetch("SHOW TABLES")))
         except BaseException:
             print("\n".join(explorer.told))
             raise
-        # Each start of a pipe looks through all tables of the sink.
+        # Each start of a pipe looks through all tables of the server.
         client.command(f"DROP DATABASE IF EXISTS `{database}`")
 
 
@@ -80,7 +74,14 @@ def test_tables_that_change_while_they_are_read(
 @pytest.mark.parametrize("key", [" PRIMARY KEY", ""], ids=["keyed", "keyless"])
 @pytest.mark.parametrize(("what", "moment"), [("swap", "before"), *((what, "inside") for what in STATEMENTS)])
 def test_a_statement_directly_before_a_table_is_read_again(
-    server: PrivateServer, database: str, sink: EmbeddedServer, tmp_path: Path, what: str, key: str, moment: str, snapshot: SnapshotMode
+    server: PrivateServer,
+    database: str,
+    clickhouse: EmbeddedServer,
+    tmp_path: Path,
+    what: str,
+    key: str,
+    moment: str,
+    snapshot: SnapshotMode,
 ) -> None:
     """The snapshot reads the table after the statement, at the position of the statement (`before`) or at an earlier one (`inside`)."""
     statements = [statement.format(key=key) for statement in STATEMENTS[what]]
@@ -89,10 +90,10 @@ def test_a_statement_directly_before_a_table_is_read_again(
         book.run(*statements)
         statements.clear()
 
-    with open_logbook(server, database) as book, sink_client(sink.url) as client:
+    with open_logbook(server, database) as book, sink_client(clickhouse.url) as client:
         book.run(f"CREATE TABLE a (id INT{key}, v INT)", f"CREATE TABLE c (id INT{key}, v INT)")
         book.run("INSERT INTO a VALUES (1, 1), (2, 2)", "INSERT INTO c VALUES (7, 7)")
-        url = f"clickhouse://default@127.0.0.1:{sink.port}"
+        url = url_of(clickhouse)
         SteeredPipe(book, url, tmp_path / "state", between=lambda: None, snapshot=snapshot).open().catch_up()
         steps: dict[str, Any] = {"between": execute} if moment == "before" else {"between": lambda: None, "inside": execute}
         pipe = SteeredPipe(book, url, tmp_path / "state", snapshot=snapshot, **steps)
@@ -118,7 +119,7 @@ def test_a_statement_directly_before_a_table_is_read_again(
     ids=["create", "rename", "swap"],
 )
 def test_another_table_gets_the_name_before_a_chunk_is_read(
-    server: PrivateServer, database: str, sink: EmbeddedServer, tmp_path: Path, statements: tuple[str, ...], policy: tuple[str, ...]
+    server: PrivateServer, database: str, clickhouse: EmbeddedServer, tmp_path: Path, statements: tuple[str, ...], policy: tuple[str, ...]
 ) -> None:
     """The stream follows the statements while the chunk of the former table waits for its turn. That chunk knows no column `s`."""
     left: list[str] = []
@@ -129,10 +130,10 @@ def test_another_table_gets_the_name_before_a_chunk_is_read(
             left.clear()
             pipe.stream_some(9)
 
-    with open_logbook(server, database) as book, sink_client(sink.url) as client:
+    with open_logbook(server, database) as book, sink_client(clickhouse.url) as client:
         book.run("CREATE TABLE a (id INT PRIMARY KEY)", "CREATE TABLE b (id INT PRIMARY KEY, v INT)")
         book.run("CREATE TABLE c (id INT PRIMARY KEY, v INT, s VARCHAR(9))", "INSERT INTO a VALUES (1)", "INSERT INTO c VALUES (9, 9, 'z')")
-        pipe = SteeredPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state", policy, between=execute)
+        pipe = SteeredPipe(book, url_of(clickhouse), tmp_path / "state", policy, between=execute)
         pipe.open().catch_up()
         left.extend(statements)
         request_resync(pipe.directory, (f"{database}.a", f"{database}.b"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,78 +16,58 @@ from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.unmatched_tables import check_unmatched
 from testkit.oracles.binlogs import open_logbook
-from testkit.oracles.both_ends import sink_client, sink_rows, source_rows
+from testkit.oracles.both_ends import sink_rows, source_rows
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.accounts import Account
 from testkit.servers.broker import PrivateBroker
+from testkit.servers.servers import execute_in
 
 LATER = "a table that is created later will be replicated"
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
-@pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as opened:
-        yield opened
-
-
-def url_of(sink: EmbeddedServer) -> str:
-    return f"clickhouse://default@127.0.0.1:{sink.port}"
-
-
-def run(server: PrivateServer, database: str, *statements: str) -> None:
-    with server.root_connection(database) as connection, connection.cursor() as cursor:
-        for statement in statements:
-            cursor.execute(statement)
-
-
 def test_tables_come_and_go_and_come(
-    server: PrivateServer, database: str, sink: EmbeddedServer, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: PrivateServer, database: str, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_logbook(server, database) as book:
-        pipe = DrivenPipe(book, url_of(sink), tmp_path / "state").open()
+        pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
         assert LATER in caplog.text
         pipe.catch_up()
         # Restarts find nothing, again and again.
-        pipe = DrivenPipe(book, url_of(sink), tmp_path / "state").open()
+        pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
         book.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
         pipe.catch_up()
         assert_same(client, book, ["t"])
         book.run("DROP TABLE t")
         pipe.catch_up()
         caplog.clear()
-        pipe = DrivenPipe(book, url_of(sink), tmp_path / "state").open()
+        pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
         assert LATER in caplog.text
         # Dropped while the pipe is away, and made anew with other columns.
         book.run("CREATE TABLE t (id INT PRIMARY KEY, w VARCHAR(9))", "INSERT INTO t VALUES (3, 'c')")
         pipe.catch_up()
         book.run("DROP TABLE t")
-        pipe = DrivenPipe(book, url_of(sink), tmp_path / "state").open()
+        pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
         pipe.catch_up()
         book.run("CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (7)")
-        DrivenPipe(book, url_of(sink), tmp_path / "state").open().catch_up()
+        DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open().catch_up()
         assert_same(client, book, ["t"])
 
 
 @pytest.mark.slow(because="test_tables_come_and_go_and_come without Spark")
 @pytest.mark.soak("mysql", because="the other tests are on both")
 def test_a_live_pipe_waits_for_the_first_table(
-    server: PrivateServer, database: str, replica_account: Account, sink: EmbeddedServer, client: Client, tmp_path: Path
+    server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    pipeline = Pipeline(replica_account.url(database), url_of(sink), tmp_path / "state")
+    pipeline = Pipeline(replica_account.url(database), url_of(clickhouse), tmp_path / "state")
     done = pipeline.once()
     assert done.code == 0, done.output
     assert f"matches {database}.*; {LATER}" in done.output
     with pipeline.running() as stream:
         stream.until(lambda: "replicating 0 tables" in stream.output)
-        run(server, database, "CREATE TABLE first (id INT PRIMARY KEY, v INT)", "INSERT INTO first VALUES (1, 10), (2, 20)")
+        execute_in(server, database, "CREATE TABLE first (id INT PRIMARY KEY, v INT)", "INSERT INTO first VALUES (1, 10), (2, 20)")
         count = f"SELECT count() FROM system.tables WHERE database = '{database}' AND name = 'first'"
         stream.until(lambda: client.query(count).result_rows[0][0] and len(sink_rows(client, server, database, "first")) == 2)
         assert sink_rows(client, server, database, "first") == source_rows(server, database, "first")
@@ -96,7 +75,7 @@ def test_a_live_pipe_waits_for_the_first_table(
 
 
 def test_a_table_that_is_named_must_exist_when_a_pipe_is_new(
-    server: PrivateServer, database: str, sink: EmbeddedServer, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    server: PrivateServer, database: str, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     chosen = Selection((f"{database}.orders", f"{database}.x*"))
     with pytest.raises(DefiniteError, match=f"the source has no table {database}.orders") as caught:
@@ -104,7 +83,7 @@ def test_a_table_that_is_named_must_exist_when_a_pipe_is_new(
     # The printed pattern waits for the table.
     pattern = caught.value.hint.rpartition("--tables ")[2].strip("'")
     with open_logbook(server, database) as book:
-        pipe = DrivenPipe(book, url_of(sink), tmp_path / "state", selection=Selection((pattern,))).open()
+        pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", selection=Selection((pattern,))).open()
         book.run("CREATE TABLE orders (id INT PRIMARY KEY)", "INSERT INTO orders VALUES (1)", "CREATE TABLE other (id INT PRIMARY KEY)")
         pipe.catch_up()
         assert_same(client, book, ["orders"])
@@ -128,7 +107,7 @@ def test_checks_warn_of_patterns_and_fail_for_names(
 
     code, found = check()
     assert (code, found["tables"], found[f"tables {database}.*"]) == (0, "ok", "warning")
-    run(server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
+    execute_in(server, database, "CREATE TABLE t (id INT PRIMARY KEY)")
     code, found = check("--tables", "t", "--tables", "x*")
     assert (code, found[f"tables {database}.x*"]) == (0, "warning")
     assert f"tables {database}.t" not in found

@@ -7,7 +7,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +16,6 @@ import pytest
 
 from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
-from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.pipes.scylla.pipe import ScyllaPipe
@@ -32,7 +31,6 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.settings_file import UserSettings
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.dead_letters.dead_letters import ERRORS
-from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
@@ -40,9 +38,9 @@ from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.scylla.verifier import pipe_position_of, verify_logged
 from headrace.verify.watermark import PipePosition, Watermark
+from testkit.machine.waiting import wait_until
 from testkit.oracles.cell_views import selected, shown
 from testkit.oracles.topics import read_topic
-from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.pipelines.replaying import Replaying
 from testkit.servers.broker import PrivateBroker
@@ -51,14 +49,6 @@ from testkit.servers.scylla_tables import add_generation, create_tables, make_ge
 
 S = 1_000_000
 DAY = 86_400
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server)
-        yield target
-        disconnect(target)
 
 
 @dataclass
@@ -137,17 +127,10 @@ class Source:
         return [(state, position, reason) for state, position, reason, table in found if table == str(self.name)]
 
 
-def until(what: Callable[[], bool], seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, "it does not come to pass"
-        time.sleep(0.1)
-
-
 @pytest.fixture
-def source(cql: CqlSession, keyspace: str, clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+def source(cql: CqlSession, keyspace: str, target: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     without_spark(monkeypatch)
-    return Source(cql, keyspace, CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+    return Source(cql, keyspace, CellSink(ClickHouseSink(target)), tmp_path / "state")
 
 
 def test_reading_from_the_beginning_starts_at_the_first_row_whatever_the_ttl(source: Source) -> None:
@@ -171,16 +154,16 @@ def test_reading_from_the_beginning_starts_at_the_first_row_whatever_the_ttl(sou
 def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source: Source) -> None:
     source.insert(1)
     with source.running():
-        until(lambda: len(source.rows()) == 1)
+        wait_until(lambda: len(source.rows()) == 1)
         # Each further read must have caught up: until then it takes whatever arrives before it.
-        until(lambda: source.behind_s() < 6 and source.behind_s(" again 3") < 60)
+        wait_until(lambda: source.behind_s() < 6 and source.behind_s(" again 3") < 60)
         # Within the window: before the first further read and after it.
         source.insert(2, 8)
         source.insert(3, 14)
-        until(lambda: len(source.rows()) == 3)
+        wait_until(lambda: len(source.rows()) == 3)
         # Beyond it: counted and located.
         source.insert(4, 3600)
-        until(lambda: source.view.progress().late_rows == 1)
+        wait_until(lambda: source.view.progress().late_rows == 1)
         assert len(source.rows()) == 3
         [(state, place, reason)] = source.letters()
         assert (state, place) == ("late", source.view.progress().late_place)
@@ -188,7 +171,7 @@ def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source
         assert re.search(r" 3(59|60)\d s later than their timestamps say", reason)
         # resync copies the table again, and the audits since do not count what it has copied.
         request_resync(StateDirectory(source.state, make=False), (str(source.name),))
-        until(lambda: len(source.rows()) == 4)
+        wait_until(lambda: len(source.rows()) == 4)
         source.assert_equal()
         time.sleep(5)
         assert source.view.progress().late_rows == 0
@@ -197,13 +180,13 @@ def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source
     source.view = StatusCollector()
     source.insert(5, 2 * DAY)
     with source.running():
-        until(lambda: source.view.progress().late_rows == 1)
+        wait_until(lambda: source.view.progress().late_rows == 1)
 
 
 def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
     source.insert(1)
     with source.running(SnapshotMode.LOCK_FREE):
-        until(lambda: len(source.rows()) == 1 and SnapshotProgress(StateDirectory(source.state)).tables[source.name].is_complete)
+        wait_until(lambda: len(source.rows()) == 1 and SnapshotProgress(StateDirectory(source.state)).tables[source.name].is_complete)
         source.insert(2, 3600)
         source.captured.execute(
             f"DELETE FROM {source.keyspace}.t USING TIMESTAMP {time.time_ns() // 1000 - 1800 * S} WHERE p = 1 AND c = 1"
@@ -211,7 +194,7 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
         source.captured.execute(
             f"UPDATE {source.keyspace}.t USING TIMESTAMP {time.time_ns() // 1000 - 1800 * S} SET v = 'x' WHERE p = 3 AND c = 3"
         )
-        until(lambda: source.view.progress().late_rows == 3)
+        wait_until(lambda: source.view.progress().late_rows == 3)
         pipe = source.pipe(once=True)._settings.pipe_name
 
         def stand() -> PipePosition[int]:
@@ -230,7 +213,7 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
         assert (found.verdict, found.repaired) == (Verdict.EQUAL, 2)
         source.assert_equal()
         assert {state for state, _, _ in source.letters()} == {"done"}
-        until(lambda: source.view.progress().late_rows == 0)
+        wait_until(lambda: source.view.progress().late_rows == 0)
 
 
 @pytest.mark.slow(because="test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows")
@@ -251,7 +234,7 @@ def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> 
             # In time, while the first read is due, between the reads, within the window from before the beginning.
             source.insert(key, (0, 0.5, 1, 2, 3, 8)[key % 6])
             time.sleep(0.3)
-        until(lambda: len(set(found)) == 12)
+        wait_until(lambda: len(set(found)) == 12)
         time.sleep(22)
     finally:
         stop.set()
@@ -292,23 +275,23 @@ def test_targets_outside_of_clickhouse_get_late_rows_too(
         )
 
     def check(late: tuple[int, ...], total: int, outside: int, counted: int) -> None:
-        until(lambda: source.behind_s() < 6 and source.behind_s(" again 3") < 60)
+        wait_until(lambda: source.behind_s() < 6 and source.behind_s(" again 3") < 60)
         for number, age_s in enumerate((8, 14)):
             source.insert(late[number], age_s)
         source.insert(outside, 3600)
-        until(lambda: len(set(keys())) == total)
-        until(lambda: source.view.progress().late_rows == counted)
+        wait_until(lambda: len(set(keys())) == total)
+        wait_until(lambda: source.view.progress().late_rows == counted)
 
     with open_log_target(address, UserSettings(), source.state, "127.0.0.1") as target:
         source.insert(1)
         with source.running(target=target):
-            until(lambda: keys() == [1])
+            wait_until(lambda: keys() == [1])
             check((2, 3), 3, outside=4, counted=1)
         # What a restart reads again is there already, and what was too late before it still counts.
         source.view = StatusCollector()
         with source.running(target=target):
             source.insert(5)
-            until(lambda: 5 in keys())
+            wait_until(lambda: 5 in keys())
             check((6, 7), 6, outside=8, counted=2)
             # Longer than the look-back window: every further read has passed all of these rows.
             time.sleep(22)

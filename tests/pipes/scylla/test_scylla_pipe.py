@@ -19,7 +19,6 @@ from headrace.cql.options import CdcOptions
 from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession, connect
 from headrace.cql.timeuuid import micros
-from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
@@ -32,7 +31,6 @@ from headrace.runtime.checkpoint import committed_offset
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
@@ -42,20 +40,11 @@ from headrace.sources.scylla.position import LogPosition
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from testkit.oracles.cell_views import selected, shown
-from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.servers.cassandra import PrivateCassandra
 from testkit.servers.scylla_tables import add_generation, add_tablet_generation, create_tables, make_generation
 
 CHOICES = ScyllaOptions(confidence=0.5, window=0.2, streams_per_query=2)
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server)
-        yield target
-        disconnect(target)
 
 
 @dataclass
@@ -142,9 +131,9 @@ class Source:
 
 
 @pytest.fixture
-def source(cql: CqlSession, keyspace: str, clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
+def source(cql: CqlSession, keyspace: str, target: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     without_spark(monkeypatch)
-    return Source(cql, keyspace, CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+    return Source(cql, keyspace, CellSink(ClickHouseSink(target)), tmp_path / "state")
 
 
 def test_alterations_generations_and_new_tables(source: Source, caplog: pytest.LogCaptureFixture) -> None:
@@ -226,13 +215,13 @@ def test_rows_that_come_late_are_taken_by_the_second_look(source: Source, caplog
 
 
 def test_a_server_that_is_killed_and_comes_back(
-    fresh_cassandra: Callable[..., PrivateCassandra], clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fresh_cassandra: Callable[..., PrivateCassandra], target: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_spark(monkeypatch)
     server = fresh_cassandra()
     with connect(server.address()) as session:
         session.execute("CREATE KEYSPACE away WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1}")
-        source = Source(session, "away", CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+        source = Source(session, "away", CellSink(ClickHouseSink(target)), tmp_path / "state")
         captured = source.create("t", "k int PRIMARY KEY, m map<int, text>")
         captured.execute("INSERT INTO away.t (k, m) VALUES (1, {1: 'a'})")
         with source.running() as failures:

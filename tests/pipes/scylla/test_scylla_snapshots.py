@@ -11,7 +11,7 @@ import random
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -22,7 +22,6 @@ from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.options import CdcOptions
 from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
-from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
@@ -41,7 +40,6 @@ from headrace.sinks.clickhouse.cells.writer import CellWriter
 from headrace.sinks.clickhouse.postimages.sink import PostimageSink
 from headrace.sinks.clickhouse.postimages.writer import PostimageWriter
 from headrace.sinks.clickhouse.server.client import connect as sink_connect
-from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import CapturedSession, capture
@@ -52,7 +50,6 @@ from headrace.verify.row_compare import Difference, compare
 from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
 from testkit.generators.cql_changes import Changes
 from testkit.oracles.cell_views import selected, shown
-from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.cassandra import PrivateCassandra
@@ -61,14 +58,6 @@ from testkit.servers.scylla_tables import add_generation, create_tables, make_ge
 COLUMNS = "p int, c int, s text static, v text, m map<int, text>, l list<int>, PRIMARY KEY (p, c)"
 PATIENCE_S = 400.0
 CHOICES = ScyllaOptions(confidence=0.5, window=0.2, streams_per_query=2, page_rows=50)
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server)
-        yield target
-        disconnect(target)
 
 
 @dataclass
@@ -111,9 +100,9 @@ class Pair:
 
 
 @pytest.fixture
-def pair(cql: CqlSession, keyspace: str, clickhouse: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
+def pair(cql: CqlSession, keyspace: str, target: ClickHouseTarget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pair:
     without_spark(monkeypatch)
-    return Pair(cql, keyspace, CellSink(ClickHouseSink(clickhouse)), tmp_path / "state")
+    return Pair(cql, keyspace, CellSink(ClickHouseSink(target)), tmp_path / "state")
 
 
 def fill(cql: CqlSession, keyspace: str, partitions: int, rows: int) -> None:

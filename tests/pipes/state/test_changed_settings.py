@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
-from testkit.oracles.binlogs import Logbook, open_logbook
-from testkit.oracles.both_ends import sink_client
+from testkit.oracles.binlogs import Logbook
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.remedies import execute
 
 pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_policies[mysql]")
@@ -25,31 +23,18 @@ HALT, NULL, EPOCH = ZeroDates.HALT, ZeroDates.NULL, ZeroDates.EPOCH
 SHOWN = {NULL: None, EPOCH: "1970-01-01"}
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
 @pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as opened:
-        opened.run("SET SESSION sql_mode = ''")
-        opened.run("CREATE TABLE days (id INT PRIMARY KEY, d DATE NOT NULL, v INT)", "INSERT INTO days VALUES (1, '2024-02-29', 1)")
-        yield opened
+def book(book: Logbook) -> Logbook:
+    book.run("SET SESSION sql_mode = ''")
+    book.run("CREATE TABLE days (id INT PRIMARY KEY, d DATE NOT NULL, v INT)", "INSERT INTO days VALUES (1, '2024-02-29', 1)")
+    return book
 
 
 class Runs:
     """Runs of one pipe, one after the other, with one state and one target."""
 
-    def __init__(self, book: Logbook, sink: EmbeddedServer, client: Client, state: Path) -> None:
-        self._book, self._url, self._client, self.state = book, f"clickhouse://default@127.0.0.1:{sink.port}", client, state
+    def __init__(self, book: Logbook, clickhouse: EmbeddedServer, client: Client, state: Path) -> None:
+        self._book, self._url, self._client, self.state = book, url_of(clickhouse), client, state
 
     def run(self, **settings: Any) -> None:
         DrivenPipe(self._book, self._url, self.state, **settings).open().catch_up()
@@ -65,8 +50,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> Runs:
-    return Runs(book, sink, client, tmp_path / "state")
+def runs(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> Runs:
+    return Runs(book, clickhouse, client, tmp_path / "state")
 
 
 @pytest.mark.parametrize("chosen", [NULL, EPOCH])

@@ -10,39 +10,27 @@ import secrets
 import shutil
 import stat
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace import cli
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.state.event_skips import RECORD, halted_at, request_skip, skipped_events
 from headrace.sinks.stdout.output import STDOUT
 from testkit.faults.damage import assemble, event_starts, split_events
-from testkit.oracles.binlogs import Logbook, open_logbook
+from testkit.oracles.binlogs import Logbook
 from testkit.oracles.both_ends import sink_client
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.pipelines.pipeline import Run
 from testkit.recordings.debezium_recordings import load_records, load_truth
 from testkit.servers.broker import PrivateBroker
 
 ROW_EVENTS = (23, 24, 25, 30, 31, 32)
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
 
 
 class Runs:
@@ -75,7 +63,7 @@ def test_events_rows_and_statements(
     without_spark(monkeypatch)
     client = sink_client(f"http://127.0.0.1:{clickhouse.port}")
     book.run("CREATE TABLE t (id INT PRIMARY KEY, day DATE, v VARCHAR(20))", "INSERT INTO t VALUES (1, '2024-01-01', 'there')")
-    target = f"clickhouse://default@127.0.0.1:{clickhouse.port}"
+    target = url_of(clickhouse)
     runs = Runs(book.server.url(book.database), target, tmp_path / "state", "--schema-changes", "add_column=halt")
     runs.well()
 
@@ -221,7 +209,7 @@ def test_what_transforms_hide_is_not_shown_in_the_sinks_record(
     without_spark(monkeypatch)
     client = sink_client(f"http://127.0.0.1:{clickhouse.port}")
     book.run("CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(20))")
-    target, masked = f"clickhouse://default@127.0.0.1:{clickhouse.port}", f'transforms."{book.database}.t".mask.email=null'
+    target, masked = url_of(clickhouse), f'transforms."{book.database}.t".mask.email=null'
     runs = Runs(book.server.url(book.database), target, tmp_path / "state", "--name", book.database, "--set", masked)
     runs.well()
     client.command(f"ALTER TABLE {book.database}.t ADD CONSTRAINT small CHECK id < 100")

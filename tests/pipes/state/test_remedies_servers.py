@@ -3,55 +3,38 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.pipes.state.resync_requests import add_state_to_hint
 from headrace.settings.settings_file import UserSettings
-from testkit.oracles.binlogs import Logbook, open_logbook
-from testkit.oracles.both_ends import sink_client
+from testkit.oracles.binlogs import Logbook
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.remedies import commands_of, execute
 
 pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_policies[mysql], test_whole_tables[mysql]")
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
 @pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as opened:
-        opened.run("SET SESSION sql_mode = ''")
-        for name in ("t", "u"):
-            opened.run(
-                f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT, d DATE)", f"INSERT INTO {name} VALUES (1, 10, NULL), (2, 20, NULL)"
-            )
-        yield opened
+def book(book: Logbook) -> Logbook:
+    book.run("SET SESSION sql_mode = ''")
+    for name in ("t", "u"):
+        book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, v INT, d DATE)", f"INSERT INTO {name} VALUES (1, 10, NULL), (2, 20, NULL)")
+    return book
 
 
 class Runs:
     """Runs of one pipe, one after the other."""
 
-    def __init__(self, book: Logbook, sink: EmbeddedServer, client: Client, state: Path) -> None:
-        self.book, self.client, self.state, self._url = book, client, state, f"clickhouse://default@127.0.0.1:{sink.port}"
+    def __init__(self, book: Logbook, clickhouse: EmbeddedServer, client: Client, state: Path) -> None:
+        self.book, self.client, self.state, self._url = book, client, state, url_of(clickhouse)
 
     def pipe(self, **settings: Any) -> DrivenPipe:
         return DrivenPipe(self.book, self._url, self.state, **settings)
@@ -77,8 +60,8 @@ class Runs:
 
 
 @pytest.fixture
-def runs(book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path) -> Runs:
-    return Runs(book, sink, client, tmp_path / "state")
+def runs(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> Runs:
+    return Runs(book, clickhouse, client, tmp_path / "state")
 
 
 def test_leave_a_table_out(runs: Runs) -> None:

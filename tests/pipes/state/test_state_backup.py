@@ -12,7 +12,6 @@ import pytest
 from clickhouse_connect.driver.client import Client
 
 from headrace.cli import main
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
@@ -24,8 +23,8 @@ from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from testkit.oracles.binlogs import Logbook, open_logbook
-from testkit.oracles.both_ends import sink_client, sink_rows, source_rows
+from testkit.oracles.binlogs import Logbook
+from testkit.oracles.both_ends import sink_rows, source_rows
 from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_pipeline import without_spark
 
@@ -34,23 +33,11 @@ COUNTED = ClickHouseOptions(tables=(("*.counted", (("engine", "collapsing"),)),)
 
 
 @pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
-
-
-@pytest.fixture
 def clickhouse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EmbeddedServer]:
     without_spark(monkeypatch)
     monkeypatch.setattr(sink_record, "_REPLICAS_S", 0.2)
     with EmbeddedServer(tmp_path / "clickhouse") as server:
         yield server
-
-
-@pytest.fixture
-def client(clickhouse: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(clickhouse.url) as client:
-        yield client
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ import pytest
 
 from headrace.cql.schema_reader import describe
 from headrace.cql.session import CqlSession
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
@@ -35,7 +34,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.captured_session import capture
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from testkit.faults.state_damage import DamageTrial
-from testkit.oracles.binlogs import Logbook, open_logbook
+from testkit.oracles.binlogs import Logbook
 from testkit.oracles.both_ends import sink_client, sink_rows, source_rows
 from testkit.oracles.cell_views import selected, shown
 from testkit.pipelines.embedded_access import target_of
@@ -48,12 +47,6 @@ pytestmark = pytest.mark.scaled
 
 SOAK = os.environ.get("HEADRACE_SOAK") == "1"
 ROUNDS = 20 if SOAK else 1
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
 
 
 @pytest.fixture

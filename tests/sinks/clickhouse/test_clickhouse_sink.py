@@ -10,7 +10,6 @@ import signal
 import threading
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,19 +52,6 @@ HOSTILE = [
 ]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
-@pytest.fixture
-def sink(server: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = target_of(server, database=f"d_{secrets.token_hex(6)}")
-    yield ClickHouseSink(target)
-    disconnect(target)
-
-
 def schema_of(name: str = "t", database: str = "shop") -> TableSchema:
     return TableSchema(TableName(database, name), COLUMNS, ("id",))
 
@@ -83,14 +69,14 @@ def tables_of(sink: ClickHouseSink) -> list[str]:
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_of_databases_tables_and_columns(server: EmbeddedServer, name: str) -> None:
+def test_hostile_names_of_databases_tables_and_columns(clickhouse: EmbeddedServer, name: str) -> None:
     columns = (
         Column(name, Kind.INT32, False),
         Column(f"{name}2", Kind.TIME, True, 6),
         Column(f"x{name}", Kind.ENUM, True, members=(name,)),
     )
     schema = TableSchema(TableName(f"h_{name}", name), columns, (name,))
-    sink = ClickHouseSink(target_of(server))
+    sink = ClickHouseSink(target_of(clickhouse))
     sink.prepare([schema])
     sink.prepare([schema])
     images = pa.record_batch(
@@ -361,7 +347,7 @@ def test_a_server_killed_while_blocks_arrive_loses_none_that_was_acknowledged(tm
         disconnect(sink.target)
 
 
-def test_what_a_statement_adds_to_a_table(server: EmbeddedServer) -> None:
+def test_what_a_statement_adds_to_a_table(clickhouse: EmbeddedServer) -> None:
     """TABLE OVERRIDE as the original has it: columns, codecs, indexes, keys and what expires, on the real engine."""
     override = """ TABLE OVERRIDE t (
         COLUMNS (
@@ -376,7 +362,7 @@ def test_what_a_statement_adds_to_a_table(server: EmbeddedServer) -> None:
     name = f"o_{secrets.token_hex(6)}"
     statement = parse_statement(f"CREATE DATABASE {name} ENGINE = MaterializeMySQL('h', 'shop', 'u', 'p') {override}")
     assert isinstance(statement, CreateMaterializedDatabase)
-    sink = ClickHouseSink(target_of(server), plan_pipe(statement).chosen.sink)
+    sink = ClickHouseSink(target_of(clickhouse), plan_pipe(statement).chosen.sink)
     schema = schema_of()
     sink.prepare([schema])
     sink = sink.without_cache()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,27 +20,18 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.model.version import pack_version
 from headrace.sinks.clickhouse.dead_letter_retry import ORDER_COUNTS, retry_dead_letters
 from headrace.sinks.clickhouse.dead_letters.dead_letters import waiting_dead_letters
-from headrace.sinks.clickhouse.server.client import disconnect
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow, TargetEngine
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
-from testkit.pipelines.embedded_access import target_of
 
 Image = tuple[Op, int, int | None, str | None]
 """Operation, id, day, text."""
 
 
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
 @pytest.fixture
-def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
+def sink(target: ClickHouseTarget) -> ClickHouseSink:
     chosen = ClickHouseOptions(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
-    yield ClickHouseSink(target, chosen, pipe=secrets.token_hex(4), label=f"pipe-{target.database}")
-    disconnect(target)
+    return ClickHouseSink(target, chosen, pipe=secrets.token_hex(4), label=f"pipe-{target.database}")
 
 
 def schema_of(sink: ClickHouseSink, *, key: tuple[str, ...] = ("id",)) -> TableSchema:

@@ -29,12 +29,6 @@ COUNTING = (TargetEngine.COLLAPSING, TargetEngine.VERSIONED, TargetEngine.HISTOR
 Made = Callable[..., ClickHouseSink]
 
 
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
 @pytest.fixture
 def made(clickhouse: EmbeddedServer) -> Iterator[Made]:
     """Makes a sink whose table is there."""

@@ -29,12 +29,6 @@ from testkit.pipelines.embedded_access import target_of
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("v", Kind.STRING)), ("id",))
 
 
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
 @dataclass
 class Stream:
     """What stands for the stream: something that writes, and can be paused."""

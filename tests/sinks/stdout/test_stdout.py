@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from decimal import Decimal
@@ -20,6 +19,7 @@ from headrace import cli
 from headrace.demo.private_server import PrivateServer
 from headrace.sources.mysql.rows import row_decoder
 from testkit.generators.workload import TABLES, Workload, run_transaction
+from testkit.machine.waiting import wait_until
 from testkit.oracles.binlogs import open_logbook
 from testkit.oracles.both_ends import source_rows
 from testkit.pipelines.local_pipeline import without_spark
@@ -120,10 +120,7 @@ def test_through_spark_into_a_reader_that_leaves(mariadb_server: PrivateServer, 
         lines = [json.loads(run.stdout.readline()) for _ in range(2)]
         assert [line["after"]["v"] for line in lines] == ["first", "sec\nond"]
         # The other table is read, too, before it changes: what comes then is a change of it.
-        deadline = time.monotonic() + PATIENCE_S
-        while "snapshot: complete" not in (tmp_path / "log").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
+        wait_until(lambda: "snapshot: complete" in (tmp_path / "log").read_text(), PATIENCE_S)
         cursor.execute("UPDATE printed.t SET v = 'third' WHERE id = 1")
         cursor.execute("INSERT INTO printed.u VALUES (18446744073709551615)")
         lines += [json.loads(run.stdout.readline()) for _ in range(2)]

@@ -23,7 +23,8 @@ from headrace.sources.mysql.splits import SegmentSplit
 from headrace.sources.mysql.start_position import resolve_start
 from headrace.sources.splits import MarkSplit
 from testkit.oracles.binlogs import images_of, open_logbook
-from testkit.servers.replication import await_applied, await_executed, execute, executed, follow, promote, start_replica
+from testkit.servers.replication import await_applied, await_executed, executed, follow, promote, start_replica
+from testkit.servers.servers import execute
 
 FOREIGN = "00000000-0000-0000-0000-0000000000aa"
 

@@ -19,7 +19,7 @@ from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
 from headrace.sources.mysql.start_position import complete_gtid, resolve_start
 from testkit.oracles.binlogs import Logbook, images_of, open_logbook
-from testkit.servers.servers import mysql
+from testkit.servers.servers import execute, mysql
 
 FOREIGN = "00000000-0000-0000-0000-0000000000aa"
 
@@ -67,8 +67,7 @@ def keys_after(book: Logbook, start: BinlogPosition, directory: Path) -> list[st
 def test_where_to_start(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
     """One server, because purging its log is part of it."""
     server = fresh_server()
-    with server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute("CREATE DATABASE located")
+    execute(server, "CREATE DATABASE located")
     with open_logbook(server, "located") as book:
         first = book.place()
         book.run("CREATE TABLE t (id VARCHAR(20) PRIMARY KEY)", "INSERT INTO t VALUES ('a')", "FLUSH BINARY LOGS")
@@ -171,8 +170,7 @@ def test_a_server_without_gtids(tmp_path: Path) -> None:
     server = mysql(tmp_path / "server", gtid_mode=False, enforce_gtid_consistency=False)
     try:
         server.start()
-        with server.root_connection() as root, root.cursor() as cursor:
-            cursor.execute("CREATE DATABASE plain")
+        execute(server, "CREATE DATABASE plain")
         with open_logbook(server, "plain") as book:
             for text in ("now", "oldest", f"{book.place().file}:{book.place().offset}"):
                 assert resolved(book, text).gtid == UNKNOWN_GTID

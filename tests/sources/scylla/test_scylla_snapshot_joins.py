@@ -7,9 +7,6 @@ log of the second comes shuffled, some of it twice, before the snapshot's rows o
 from __future__ import annotations
 
 import random
-import secrets
-from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -17,12 +14,11 @@ import pytest
 from headrace.cql.blocks import RowBlock
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
-from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.clickhouse.cells.reader import CellReader
 from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.server.client import disconnect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.capture.log_rows import LogRow
 from headrace.sources.scylla.capture.statement_capture import Capture, log_block
@@ -35,7 +31,6 @@ from headrace.sources.scylla.snapshot.token_ranges import WHOLE, cut
 from headrace.verify.row_compare import Comparison, compare
 from headrace.verify.scylla.verifier import LoggedRows, canonical_schema
 from testkit.generators.cql_histories import History, Statement, random_history, random_statements
-from testkit.pipelines.embedded_access import target_of
 
 pytestmark = pytest.mark.scaled
 
@@ -44,11 +39,8 @@ HISTORIES, STATEMENTS = 8, 25
 
 
 @pytest.fixture
-def sink(tmp_path: Path) -> Iterator[CellSink]:
-    with EmbeddedServer(tmp_path / "clickhouse") as server:
-        target = target_of(server, database=f"d_{secrets.token_hex(4)}")
-        yield CellSink(ClickHouseSink(target))
-        disconnect(target)
+def sink(target: ClickHouseTarget) -> CellSink:
+    return CellSink(ClickHouseSink(target))
 
 
 class _Captured:

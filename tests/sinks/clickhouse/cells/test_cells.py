@@ -5,9 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import re
-import secrets
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -21,32 +19,23 @@ from headrace.cql import timeuuid
 from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.tables import CqlTable
-from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
 from headrace.sinks.clickhouse.cells.sink import CellSink
 from headrace.sinks.clickhouse.cells.storage import CellStorage
 from headrace.sinks.clickhouse.cells.view import view_sql
-from headrace.sinks.clickhouse.server.client import connect, disconnect
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.generators.cql_blocks import as_clickhouse, as_read, log_block, read_view, row_block
 from testkit.generators.cql_values import serialised, witnessed
-from testkit.pipelines.embedded_access import target_of
 
 NOW = int(time.time())
 T = NOW * 1_000_000
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
 @pytest.fixture
-def sink(server: EmbeddedServer) -> Iterator[CellSink]:
-    target = target_of(server, database=f"d_{secrets.token_hex(6)}")
-    yield CellSink(ClickHouseSink(target))
-    disconnect(target)
+def sink(target: ClickHouseTarget) -> CellSink:
+    return CellSink(ClickHouseSink(target))
 
 
 def table_of(script: str, name: str = "t") -> CqlTable:

@@ -46,11 +46,10 @@ History = list[tuple[Statement, list[LogRow]]]
 
 
 @pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CellSink]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server, database=f"d_{secrets.token_hex(6)}")
-        yield CellSink(ClickHouseSink(target))
-        disconnect(target)
+def sink(clickhouse: EmbeddedServer) -> Iterator[CellSink]:
+    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
+    yield CellSink(ClickHouseSink(target))
+    disconnect(target)
 
 
 @pytest.mark.slow("0", "5", "10", because="test_any_delivery_of_random_histories_ends_as_cassandra_has_it[15] has other seeds")

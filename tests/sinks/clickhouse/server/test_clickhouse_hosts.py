@@ -8,7 +8,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -42,19 +42,10 @@ def ids_at(target: ClickHouseTarget) -> list[int]:
     return [row[0] for row in ClickHouseSink(target).reader().query(f"SELECT id FROM {target.database}.t FINAL ORDER BY id")[1]]
 
 
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
-
-
 @pytest.fixture
-def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
-    target = target_of(clickhouse, database=f"d_{secrets.token_hex(6)}")
-    found = ClickHouseSink(target)
-    found.prepare([SCHEMA])
-    yield found
-    disconnect(target)
+def sink(sink: ClickHouseSink) -> ClickHouseSink:
+    sink.prepare([SCHEMA])
+    return sink
 
 
 def unused_port() -> int:

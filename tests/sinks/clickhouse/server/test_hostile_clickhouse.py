@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import struct
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -27,6 +24,7 @@ from headrace.sinks.clickhouse.server.response_rows import arrow_table
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from testkit.faults.hostile_http import HTTP_ATTACKS, NATIVE_ATTACKS, Attack, hostile_http
+from testkit.faults.hostile_server import bounded
 from testkit.pipelines.embedded_access import target_of
 
 _MOST_MIB = 900
@@ -36,23 +34,9 @@ _CUT = ("endless_header_line", "bad_chunks", "not_http", "empty", "not_text", "n
 """Broken answers that a proxy or a server that is going away may send: they may be tried again."""
 
 
-@contextlib.contextmanager
-def bounded() -> Iterator[None]:
-    """Fails if what is done within takes too much memory or time."""
-    Path("/proc/self/clear_refs").write_text("5")
-    begin, before = time.monotonic(), _peak_mib()
-    yield
-    assert time.monotonic() - begin < _MOST_S
-    assert _peak_mib() - before < _MOST_MIB
-
-
-def _peak_mib() -> int:
-    return int(re.findall(r"VmHWM:\s+(\d+)", Path("/proc/self/status").read_text())[0]) >> 10
-
-
 def refusal(attack: Attack) -> HeadraceError:
     """What connecting to a server with this first answer raises."""
-    with hostile_http(attack) as port, bounded(), pytest.raises(HeadraceError) as caught:
+    with hostile_http(attack) as port, bounded(_MOST_MIB, _MOST_S), pytest.raises(HeadraceError) as caught:
         connect(ClickHouseTarget("127.0.0.1", port, "u", "s3cr3t"))
     assert "s3cr3t" not in str(caught.value)
     assert caught.value.hint
@@ -66,17 +50,11 @@ def test_an_attack_by_the_first_answer_is_an_error(name: str, monkeypatch: pytes
     assert name in _CUT or isinstance(raised, DefiniteError), raised
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("real") / "db") as running:
-        yield running
-
-
 @contextlib.contextmanager
-def turned(attack: Attack, real: EmbeddedServer) -> Iterator[ClickHouseTarget]:
-    """A server that is a real one until a statement mentions the attack."""
-    with hostile_http(attack, real=real.port, on=b"hostile") as port:
-        target = replace(target_of(real), port=port)
+def turned(attack: Attack, clickhouse: EmbeddedServer) -> Iterator[ClickHouseTarget]:
+    """A proxy of ClickHouse that attacks when a statement contains "hostile"."""
+    with hostile_http(attack, real=clickhouse.port, on=b"hostile") as port:
+        target = replace(target_of(clickhouse), port=port)
         connect(target)
         try:
             yield target
@@ -85,9 +63,9 @@ def turned(attack: Attack, real: EmbeddedServer) -> Iterator[ClickHouseTarget]:
 
 
 @pytest.mark.parametrize("name", [*NATIVE_ATTACKS, "endless_body", "empty", "not_text", "endless_error"])
-def test_an_attack_by_a_small_result_is_an_error(name: str, real: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attack_by_a_small_result_is_an_error(name: str, clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_client, "ANSWER_BYTES", 128 << 20)
-    with turned({**HTTP_ATTACKS, **NATIVE_ATTACKS}[name], real) as target, bounded():
+    with turned({**HTTP_ATTACKS, **NATIVE_ATTACKS}[name], clickhouse) as target, bounded(_MOST_MIB, _MOST_S):
         connection = connect(target)
         with pytest.raises(HeadraceError) as caught, translate_errors(target, "asking"):
             connection.client.query("SELECT 1 AS hostile").result_rows[0]
@@ -96,9 +74,9 @@ def test_an_attack_by_a_small_result_is_an_error(name: str, real: EmbeddedServer
 
 @pytest.mark.parametrize("name", ["endless_body", "huge_length", "gzip_bomb", "endless_error", "not_text", "endless_header_line"])
 @pytest.mark.parametrize("ask", ["query", "text"])
-def test_an_attack_by_rows_is_an_error(name: str, ask: str, real: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_attack_by_rows_is_an_error(name: str, ask: str, clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bounded_client, "ANSWER_BYTES", 128 << 20)
-    with turned(HTTP_ATTACKS[name], real) as target, bounded():
+    with turned(HTTP_ATTACKS[name], clickhouse) as target, bounded(_MOST_MIB, _MOST_S):
         if ask == "text" and name == "not_text":
             assert ClickHouseReader(TargetScope(target, ClickHouseOptions())).text("SELECT 1 AS hostile") == "\\\\xff\\\\xfe\\\\xfd\n"
             return
@@ -108,8 +86,12 @@ def test_an_attack_by_rows_is_an_error(name: str, ask: str, real: EmbeddedServer
 
 
 @pytest.mark.parametrize("rows", [b"[]\n" * (5 << 20), b"[" + b"0," * (16 << 20) + b"0]\n", b"{}\n", b"[1\n", b"[" * 100_000 + b"\n"])
-def test_rows_that_are_small_on_the_wire_and_large_in_memory_are_refused(rows: bytes, real: EmbeddedServer) -> None:
-    with turned(lambda client: client.answer(rows), real) as target, bounded(), pytest.raises(DefiniteError) as caught:
+def test_rows_that_are_small_on_the_wire_and_large_in_memory_are_refused(rows: bytes, clickhouse: EmbeddedServer) -> None:
+    with (
+        turned(lambda client: client.answer(rows), clickhouse) as target,
+        bounded(_MOST_MIB, _MOST_S),
+        pytest.raises(DefiniteError) as caught,
+    ):
         ClickHouseReader(TargetScope(target, ClickHouseOptions())).query("SELECT 1 AS hostile")
     assert "too large" in caught.value.message or "HTTP interface" in caught.value.message
 
@@ -149,26 +131,30 @@ _COLUMNS = {
 
 
 @pytest.mark.parametrize("name", _COLUMNS)
-def test_columns_that_claim_or_hold_too_much_are_refused(name: str, real: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_columns_that_claim_or_hold_too_much_are_refused(name: str, clickhouse: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(response_rows, "ANSWER_BYTES", 128 << 20)
     columns = _COLUMNS[name]()
-    with turned(lambda client: client.answer(columns), real) as target, bounded():
+    with turned(lambda client: client.answer(columns), clickhouse) as target, bounded(_MOST_MIB, _MOST_S):
         connection = connect(target)
         with pytest.raises(DefiniteError) as caught, translate_errors(target, "reading"):
             arrow_table(connection.client.raw_query("SELECT 1 AS hostile", fmt="ArrowStream"), 1)
     assert caught.value.hint
 
 
-def test_a_body_that_comes_a_byte_at_a_time_ends(real: EmbeddedServer) -> None:
-    with turned(HTTP_ATTACKS["slow_body"], real) as target, bounded(), long_running_connection(target) as connection:
+def test_a_body_that_comes_a_byte_at_a_time_ends(clickhouse: EmbeddedServer) -> None:
+    with (
+        turned(HTTP_ATTACKS["slow_body"], clickhouse) as target,
+        bounded(_MOST_MIB, _MOST_S),
+        long_running_connection(target) as connection,
+    ):
         connection.client._backend.timeout = Timeout(connect=2, read=2)
         with pytest.raises(DefiniteError, match="64 KiB/s"), translate_errors(target, "asking"):
             connection.client.raw_query("SELECT 1 AS hostile")
 
 
-def test_large_answers_of_a_real_server_are_read(real: EmbeddedServer) -> None:
+def test_large_answers_of_a_real_server_are_read(clickhouse: EmbeddedServer) -> None:
     """The limits are far from what the product asks for, and a large result says what to do."""
-    target = target_of(real)
+    target = target_of(clickhouse)
     connection = connect(target)
     with translate_errors(target, "asking"):
         assert len(connection.client.query("SELECT number, toString(number) FROM numbers(1000000)").result_rows) == 1_000_000

@@ -21,6 +21,7 @@ from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
+from testkit.pipelines.embedded_access import url_of
 
 COLUMNS = "id Int32, part Nullable(String), n Nullable(Int32), _sign Int8, _version UInt64"
 REFUSED = {
@@ -61,17 +62,11 @@ CHANGES = (
 pytestmark = pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 
 
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
 class Scene:
     """One source database, and pipes from it into one sink."""
 
-    def __init__(self, book: Logbook, sink: EmbeddedServer, client: Client, state: Path) -> None:
-        self.book, self.client, self._url, self._state = book, client, f"clickhouse://default@127.0.0.1:{sink.port}", state
+    def __init__(self, book: Logbook, clickhouse: EmbeddedServer, client: Client, state: Path) -> None:
+        self.book, self.client, self._url, self._state = book, client, url_of(clickhouse), state
 
     def in_sink(self, *statements: str) -> None:
         for statement in statements:
@@ -97,9 +92,9 @@ class Scene:
 
 
 @pytest.fixture
-def scene(server: PrivateServer, database: str, sink: EmbeddedServer, tmp_path: Path) -> Iterator[Scene]:
-    with open_logbook(server, database) as book, sink_client(sink.url) as client:
-        yield Scene(book, sink, client, tmp_path / "state")
+def scene(server: PrivateServer, database: str, clickhouse: EmbeddedServer, tmp_path: Path) -> Iterator[Scene]:
+    with open_logbook(server, database) as book, sink_client(clickhouse.url) as client:
+        yield Scene(book, clickhouse, client, tmp_path / "state")
 
 
 @pytest.mark.parametrize("engine", REFUSED)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -21,15 +20,10 @@ from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sources.mysql.server.position import BinlogPosition
+from testkit.machine.waiting import wait_until
 from testkit.pipelines.embedded_access import target_of
 
 COMMITTED_US = 1_700_000_000_000_000
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
 
 
 @pytest.fixture
@@ -82,21 +76,15 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
         assert isinstance(found, int | float)
         return float(found)
 
-    def until(condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + 30
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
-
     assert 40 <= lag() < 100
     with reporter.heartbeats():
         # No batch is needed: neither for a change that waits, nor for one that has come.
         pending[0] = Pending(None)
-        until(lambda: lag() == 0)
+        wait_until(lambda: lag() == 0)
         pending[0] = Pending(time.time() - 300)
-        until(lambda: 300 <= lag() < 360)
+        wait_until(lambda: 300 <= lag() < 360)
         pending[0] = Pending(None)
-        until(lambda: lag() == 0)
+        wait_until(lambda: lag() == 0)
     # A pipe that was stopped falls behind from then on.
     time.sleep(1.1)
     assert 1 <= lag() < 60
@@ -105,7 +93,7 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
     time.sleep(1.1)
     assert 1 <= lag() < 60
     with reporter.heartbeats():
-        until(lambda: lag() == 0)
+        wait_until(lambda: lag() == 0)
     sink.reader().query("TRUNCATE TABLE headrace.positions SYNC")
     sink.reader().query("INSERT INTO headrace.positions (pipe, seen_at, updated_at) SELECT 'killed', now64(6) - 90, now64(6) - 90")
     assert 90 <= lag() < 150, "so does one that was killed"

@@ -26,11 +26,10 @@ _PARAMETERS = {
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server, database="shop")
-        yield target
-        disconnect(target)
+def target(clickhouse: EmbeddedServer) -> Iterator[ClickHouseTarget]:
+    target = target_of(clickhouse, database="shop")
+    yield target
+    disconnect(target)
 
 
 def test_a_table_that_headrace_made_is_recognised(target: ClickHouseTarget) -> None:

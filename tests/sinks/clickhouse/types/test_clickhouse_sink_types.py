@@ -33,11 +33,10 @@ MOST_TIME_US = (838 * 3600 + 59 * 60 + 59) * 1_000_000
 
 
 @pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSink]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server, database="types")
-        yield ClickHouseSink(target)
-        disconnect(target)
+def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
+    target = target_of(clickhouse, database="types")
+    yield ClickHouseSink(target)
+    disconnect(target)
 
 
 def schema_of(*columns: Column) -> TableSchema:

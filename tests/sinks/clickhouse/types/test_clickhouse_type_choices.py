@@ -47,11 +47,10 @@ from testkit.pipelines.embedded_access import target_of
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseTarget]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server, database="types")
-        yield target
-        disconnect(target)
+def target(clickhouse: EmbeddedServer) -> Iterator[ClickHouseTarget]:
+    target = target_of(clickhouse, database="types")
+    yield target
+    disconnect(target)
 
 
 def choose(target: ClickHouseTarget, chosen: dict[str, Any]) -> ClickHouseSink:

@@ -116,11 +116,10 @@ CHOICES = {
 
 
 @pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSink]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server)
-        yield ClickHouseSink(target, ClickHouseOptions(tuple(CHOICES.items())))
-        disconnect(target)
+def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
+    target = target_of(clickhouse)
+    yield ClickHouseSink(target, ClickHouseOptions(tuple(CHOICES.items())))
+    disconnect(target)
 
 
 def texts_of(book: Logbook, sink: ClickHouseSink, schema: TableSchema, part: dict[str, Case]) -> tuple[list[list[str]], list[list[str]]]:

@@ -2,48 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.sinks.clickhouse.dead_letter_retry import retry_dead_letters
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, OnRefusedRow, TargetEngine
-from testkit.oracles.binlogs import Logbook, open_logbook
-from testkit.oracles.both_ends import sink_client
+from testkit.oracles.binlogs import Logbook
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
-
-
-@pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("sink") / "ch") as running:
-        yield running
-
-
-@pytest.fixture
-def client(sink: EmbeddedServer) -> Iterator[Client]:
-    with sink_client(sink.url) as opened:
-        yield opened
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as opened:
-        yield opened
+from testkit.pipelines.embedded_access import url_of
 
 
 @pytest.mark.parametrize("engine", list(TargetEngine))
 def test_every_engine_shows_the_text_as_it_was_cut(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path, engine: TargetEngine
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, engine: TargetEngine
 ) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, s VARCHAR(20))", "INSERT INTO t VALUES (1, 'a  '), (2, 'b'), (3, NULL)")
     choices = ClickHouseOptions(all_tables=(("engine", engine), ("view", True)))
-    pipe = DrivenPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state", choices=choices).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", choices=choices).open()
     book.run("INSERT INTO t VALUES (4, 'd ')", "ALTER TABLE t MODIFY s CHAR(20)")
     book.run("INSERT INTO t VALUES (5, 'e')", "DELETE FROM t WHERE id = 2")
     pipe.catch_up()
@@ -54,11 +34,11 @@ def test_every_engine_shows_the_text_as_it_was_cut(
 
 
 def test_a_row_that_waits_is_not_written_with_its_text_from_before(
-    book: Logbook, sink: EmbeddedServer, client: Client, tmp_path: Path
+    book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, c INT, s VARCHAR(20))", "INSERT INTO t VALUES (1, 1, 'a')")
     choices = ClickHouseOptions(all_tables=(("on_refused_row", OnRefusedRow.DEAD_LETTER),))
-    pipe = DrivenPipe(book, f"clickhouse://default@127.0.0.1:{sink.port}", tmp_path / "state", choices=choices).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", choices=choices).open()
     client.command(f"ALTER TABLE `{book.database}`.t ADD CONSTRAINT small CHECK c < 100")
     book.run("UPDATE t SET c = 500, s = 'b  '")
     pipe.catch_up()

@@ -27,7 +27,7 @@ from testkit.oracles.both_ends import assert_equal, log_end, sink_client
 from testkit.oracles.planned import PlannedLog, replayed
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.accounts import create_replica_account
-from testkit.servers.replication import execute
+from testkit.servers.servers import execute
 
 IN_USE_FLAG_AT = 4 + 17
 NONE, CRC32 = "SET GLOBAL binlog_checksum = NONE", "SET GLOBAL binlog_checksum = CRC32"

@@ -30,6 +30,7 @@ from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import MySQLReader
 from headrace.sources.mysql.splits import SegmentSplit
 from testkit.oracles.binlogs import Logbook, Place, images_of, open_logbook
+from testkit.servers.servers import execute
 
 Cut = tuple[str, int, int, int, str]
 """Table, first and last version, rows, digest of the content."""
@@ -149,8 +150,7 @@ def test_blocks_are_cut_alike_whatever_is_read_beside_them(server: PrivateServer
 
 def test_a_table_that_is_described_in_two_ways_stays_in_order(fresh_server: Any, flavour: str) -> None:
     server: PrivateServer = fresh_server(binlog_row_metadata="MINIMAL")
-    with server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute("CREATE DATABASE shop")
+    execute(server, "CREATE DATABASE shop")
     with open_logbook(server, "shop") as book:
         book.run("CREATE TABLE t (id INT PRIMARY KEY, n INT)", "INSERT INTO t VALUES (1, 0)")
         start = book.place()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName
@@ -25,15 +24,9 @@ from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.source import BinlogDirectory
 from headrace.sources.mysql.split_reader import BinlogPlanner
 from headrace.sources.mysql.splits import SegmentSplit
-from testkit.oracles.binlogs import Image, Logbook, images_of, open_logbook
+from testkit.oracles.binlogs import Image, Logbook, images_of
 
 SMALL = BatchLimits(flush_bytes=20_000, flush_seconds=0)
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as found:
-        yield found
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from testkit.oracles.binlogs import Image, Logbook, images_of, open_logbook
 from testkit.oracles.both_ends import source_rows
 from testkit.oracles.planned import replayed
 from testkit.recordings.old_logs import LENGTHS, MAGIC, SETTINGS, as_old, format_description
-from testkit.servers.servers import mariadb, mysqlbinlog
+from testkit.servers.servers import execute, mariadb, mysqlbinlog
 
 VERSIONS = ("5.1.73-log", "5.5.62-0ubuntu0.14.04.1-log", "5.5.30-30.1-log", "5.1.67-MariaDB-log", "5.2.14-MariaDB")
 COLUMNS = (
@@ -47,8 +47,7 @@ def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbook]:
     """A MariaDB with tables `wide` and `orders`, made and changed over two log files."""
     server = mariadb(tmp_path_factory.mktemp("old") / "server", **SETTINGS)
     with server:
-        with server.root_connection() as connection, connection.cursor() as cursor:
-            cursor.execute("CREATE DATABASE shop CHARACTER SET latin1")
+        execute(server, "CREATE DATABASE shop CHARACTER SET latin1")
         with open_logbook(server, "shop", sql_mode="") as found:
             found.run(f"CREATE TABLE wide ({COLUMNS})", f"INSERT INTO wide VALUES {', '.join(VALUES)}")
             found.run("CREATE TABLE orders (id INT PRIMARY KEY, body VARCHAR(40))")

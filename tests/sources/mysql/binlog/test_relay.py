@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError
 from headrace.sources.mysql.binlog import relay as relay_module
 from headrace.sources.mysql.binlog.relay import Relay
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
-from testkit.oracles.binlogs import Logbook, Place, open_logbook
+from testkit.oracles.binlogs import Logbook, Place
 from testkit.servers.accounts import Account
 
 MEGABYTE = 1 << 20
@@ -66,11 +65,10 @@ def fill(book: Logbook, megabytes: int) -> None:
 
 
 @pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as found:
-        found.run("CREATE TABLE big (id INT PRIMARY KEY, body TEXT)", "CREATE TABLE numbers (seq INT PRIMARY KEY)")
-        found.insert("numbers", [(n,) for n in range(32)])
-        yield found
+def book(book: Logbook) -> Logbook:
+    book.run("CREATE TABLE big (id INT PRIMARY KEY, body TEXT)", "CREATE TABLE numbers (seq INT PRIMARY KEY)")
+    book.insert("numbers", [(n,) for n in range(32)])
+    return book
 
 
 def test_the_mirror_equals_the_server_s_files(book: Logbook, replica_account: Account, tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from headrace.demo.private_server import PrivateServer
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.sources.mysql.binlog import batch_planner as planner_module
@@ -31,10 +30,9 @@ from testkit.servers.accounts import Account
 
 
 @pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(2000))")
-        yield book
+def book(book: Logbook) -> Logbook:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(2000))")
+    return book
 
 
 @pytest.fixture

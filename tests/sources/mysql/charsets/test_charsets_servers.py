@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -23,12 +22,6 @@ from testkit.oracles.binlogs import Logbook, images_of, open_logbook, rows_of
 
 WIDE = {"ucs2": "utf-16-be", "utf16": "utf-16-be", "utf16le": "utf-16-le", "utf32": "utf-32-be", "utf8mb3": "utf8", "utf8mb4": "utf8"}
 TEXT_LENGTH = 60
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
 
 
 def charsets(book: Logbook) -> list[str]:

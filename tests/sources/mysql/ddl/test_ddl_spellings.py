@@ -15,6 +15,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.model.schema import TableName
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.ddl import Follower
+from testkit.servers.servers import execute
 
 SETUP = {
     "t": "CREATE TABLE {t} (id INT PRIMARY KEY, a INT, b VARCHAR(20), c DECIMAL(10,2), KEY ia (a))",
@@ -267,8 +268,7 @@ def test_databases(book: Logbook) -> None:
 
 def test_an_alter_that_mariadb_logs_twice(mariadb_server: PrivateServer) -> None:
     """It takes effect when it is done, not when it starts, and not if it is rolled back."""
-    with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE two_phases")
+    execute(mariadb_server, "CREATE DATABASE two_phases")
     try:
         with open_logbook(mariadb_server, "two_phases") as book:
             book.run("CREATE TABLE t (a INT)", "INSERT INTO t VALUES (1), (1)")
@@ -280,13 +280,11 @@ def test_an_alter_that_mariadb_logs_twice(mariadb_server: PrivateServer) -> None
             assert outcomes == ["NOTHING", "CHANGED", "NOTHING", "NOTHING", "NOTHING", "CHANGED"]
             assert follower.differences() == []
     finally:
-        with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
-            cursor.execute("DROP DATABASE two_phases")
+        execute(mariadb_server, "DROP DATABASE two_phases")
 
 
 def test_a_statement_that_failed_after_it_dropped_a_table(mariadb_server: PrivateServer) -> None:
-    with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE half_way")
+    execute(mariadb_server, "CREATE DATABASE half_way")
     try:
         with open_logbook(mariadb_server, "half_way") as book:
             book.run("CREATE TABLE t (a INT)")
@@ -296,13 +294,11 @@ def test_a_statement_that_failed_after_it_dropped_a_table(mariadb_server: Privat
             assert (answer.query.error_code > 0, answer.gone) == (True, {TableName("half_way", "t")})
             assert follower.differences() == []
     finally:
-        with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
-            cursor.execute("DROP DATABASE half_way")
+        execute(mariadb_server, "DROP DATABASE half_way")
 
 
 def test_a_primary_key_that_mysql_generates(mysql_server: PrivateServer) -> None:
-    with mysql_server.root_connection() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE generated_key")
+    execute(mysql_server, "CREATE DATABASE generated_key")
     try:
         with open_logbook(mysql_server, "generated_key") as book:
             follower = Follower(book, ("generated_key",))
@@ -311,5 +307,4 @@ def test_a_primary_key_that_mysql_generates(mysql_server: PrivateServer) -> None
             assert follower.differences() == []
             assert follower.history.catalog.tables[TableName("generated_key", "u")].primary_key == ("my_row_id",)
     finally:
-        with mysql_server.root_connection() as connection, connection.cursor() as cursor:
-            cursor.execute("DROP DATABASE generated_key")
+        execute(mysql_server, "DROP DATABASE generated_key")

@@ -20,6 +20,7 @@ from headrace.sources.mysql.segments.event_expander import EventExpander
 from headrace.sources.mysql.segments.segment_reader import read_segment
 from testkit.oracles.binlogs import Logbook, Place, images_of, kinds_of, open_logbook, quoted, scan_log
 from testkit.oracles.planned import PlannedLog, replayed
+from testkit.servers.servers import execute
 
 PAYLOAD, QUERY_COMPRESSED, ROWS_COMPRESSED = 40, 165, {166, 167, 168}
 
@@ -165,8 +166,7 @@ def test_one_statement_of_many_events_in_one_payload(flavour: str, fresh_server:
     if flavour == "mariadb":
         pytest.skip("MariaDB compresses event by event; see the other tests")
     server = fresh_server(binlog_transaction_compression=True, max_allowed_packet="64M")
-    with server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute("CREATE DATABASE large")
+    execute(server, "CREATE DATABASE large")
     with open_logbook(server, "large") as book:
         book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(2000))", "CREATE TABLE n (id INT PRIMARY KEY)")
         book.insert("n", [(i,) for i in range(20_000)])

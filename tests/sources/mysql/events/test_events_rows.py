@@ -15,12 +15,7 @@ from headrace.sources.mysql.limits import BatchLimits
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.oracles.binlogs import Image, Logbook, Place, open_logbook
 from testkit.oracles.planned import PlannedLog, replayed
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
+from testkit.servers.servers import execute
 
 
 def check(book: Logbook, start: Place, *tables: str) -> list[Image]:
@@ -93,8 +88,7 @@ def test_cascades_where_they_are_logged(mysql_server: PrivateServer) -> None:
 def test_what_is_rolled_back_leaves_nothing(flavour: str, fresh_server: Callable[..., PrivateServer]) -> None:
     """Savepoints, tables without transactions in the same transaction, temporary tables: on a server that lets them mix, without GTIDs."""
     server = fresh_server(**({} if flavour == "mariadb" else {"gtid_mode": False, "enforce_gtid_consistency": False}))
-    with server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute("CREATE DATABASE rolled")
+    execute(server, "CREATE DATABASE rolled")
     with open_logbook(server, "rolled") as book:
         book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(300))", "CREATE TABLE m (id INT PRIMARY KEY, v VARCHAR(300)) ENGINE=MyISAM")
         start = book.place()

@@ -31,10 +31,9 @@ from testkit.servers.accounts import Account
 
 
 @pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(300))", "INSERT INTO t VALUES (1, 'one'), (2, 'two'), (3, 'three')")
-        yield book
+def book(book: Logbook) -> Logbook:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(300))", "INSERT INTO t VALUES (1, 'one'), (2, 'two'), (3, 'three')")
+    return book
 
 
 @pytest.fixture

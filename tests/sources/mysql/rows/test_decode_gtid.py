@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-
-import pytest
+from collections.abc import Callable
 
 from headrace.demo.private_server import PrivateServer
 from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.server.gtid import GtidSet, parse_gtid_set
 from testkit.oracles.binlogs import Logbook, Place, open_logbook, scan_log
 from testkit.oracles.planned import PlannedLog
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
+from testkit.servers.servers import execute
 
 
 def known(book: Logbook) -> str:
@@ -61,8 +54,7 @@ OTHERS = ("00000000-0000-0000-0000-00000000000a", "ffffffff-ffff-ffff-8fff-fffff
 def test_foreign_sources_gaps_and_domains(flavour: str, fresh_server: Callable[..., PrivateServer]) -> None:
     """On a server of its own: what is executed stays in a server's set for good."""
     server = fresh_server()
-    with server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute("CREATE DATABASE foreign_sources")
+    execute(server, "CREATE DATABASE foreign_sources")
     with open_logbook(server, "foreign_sources") as book:
         book.run("CREATE TABLE t (id INT PRIMARY KEY)")
         {"mysql": check_gaps_and_tags, "mariadb": check_domains}[flavour](book)

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
-import pytest
-
-from headrace.demo.private_server import PrivateServer
 from headrace.model.change_block import Op
 from headrace.model.version import unpack_version
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
-from testkit.oracles.binlogs import Image, Logbook, images_of, open_logbook
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
+from testkit.oracles.binlogs import Image, Logbook, images_of
 
 
 def told(images: list[Image]) -> list[tuple[str, tuple[object, ...]]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -18,12 +17,6 @@ from headrace.sources.mysql.snapshot.table_scan import scan_table
 from testkit.oracles.binlogs import Logbook, open_logbook
 
 LENGTHS = [0, 1, 249, 250, 251, 252, 253, 255, 256, 65534, 65535, 65536, 65537]
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
 
 
 def test_an_empty_table_has_no_rows(book: Logbook) -> None:

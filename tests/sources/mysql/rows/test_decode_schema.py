@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
@@ -14,12 +13,6 @@ from headrace.sources.mysql.kernels import scan
 from headrace.sources.mysql.schema.information_schema import capture_schemas
 from headrace.sources.mysql.server.connection import connect, query
 from testkit.oracles.binlogs import Logbook, images_of, open_logbook, scan_log
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
 
 
 def captured(book: Logbook) -> list[str]:

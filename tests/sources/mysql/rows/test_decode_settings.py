@@ -30,12 +30,6 @@ def server(flavour: str, request: pytest.FixtureRequest, tmp_path_factory: pytes
         own.remove()
 
 
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
-
-
 def event_types(book: Logbook, start: Place) -> set[int]:
     data, at, found = book.bytes_of(book.segment(start)), 0, set()
     while at < len(data):

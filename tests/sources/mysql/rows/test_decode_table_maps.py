@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from headrace.demo.private_server import PrivateServer
 from headrace.model.schema import Kind
 from headrace.sources.mysql.events.table_map import parse_table_map
 from headrace.sources.mysql.rows.table_map_schema import schema_of
-from testkit.oracles.binlogs import Logbook, images_of, open_logbook
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
-
+from testkit.oracles.binlogs import Logbook, images_of
 
 TEXTS = ("latin1", "gbk", "utf16", "cp1251", "utf8mb3")
 

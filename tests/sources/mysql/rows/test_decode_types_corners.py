@@ -24,21 +24,14 @@ from headrace.verify import verifier
 from headrace.verify.row_compare import compare
 from testkit.oracles.binlogs import Logbook, Row, images_of, open_logbook
 from testkit.pipelines.embedded_access import target_of
-from testkit.servers.servers import build
-
-
-@pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
+from testkit.servers.servers import build, execute
 
 
 @pytest.fixture(scope="module")
-def sink(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClickHouseSink]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        target = target_of(server, database="corners")
-        yield ClickHouseSink(target)
-        disconnect(target)
+def sink(clickhouse: EmbeddedServer) -> Iterator[ClickHouseSink]:
+    target = target_of(clickhouse, database="corners")
+    yield ClickHouseSink(target)
+    disconnect(target)
 
 
 def filled(book: Logbook, columns: str, *rows: str) -> tuple[list[Row], list[Row]]:
@@ -299,8 +292,7 @@ def test_a_blob_of_64_megabytes(flavour: str, request: pytest.FixtureRequest, tm
     request.getfixturevalue(f"{flavour}_server")
     server = build(flavour, tmp_path_factory.mktemp("blob") / "server", max_allowed_packet="128M")
     try:
-        with server.start().root_connection() as root, root.cursor() as cursor:
-            cursor.execute("CREATE DATABASE big")
+        execute(server.start(), "CREATE DATABASE big")
         with open_logbook(server, "big") as book:
             book.run("CREATE TABLE t (id INT PRIMARY KEY, b LONGBLOB)")
             start = book.place()

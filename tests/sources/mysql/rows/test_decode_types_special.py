@@ -24,12 +24,6 @@ DICE = random.Random(20)
 
 
 @pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        yield book
-
-
-@pytest.fixture
 def mariadb_book(mariadb_server: PrivateServer) -> Iterator[Logbook]:
     yield from one_book(mariadb_server, "special_mariadb")
 

@@ -17,6 +17,7 @@ from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.server.position import BinlogPosition
 from testkit.oracles.binlogs import Logbook, Place, Row, images_of, open_logbook, parts_of
 from testkit.oracles.ddl import logged
+from testkit.servers.servers import execute
 
 STEPS = [
     ("INSERT INTO t VALUES (1, 10, 'one'), (2, 20, 'zwei')", ""),
@@ -31,8 +32,7 @@ STEPS = [
 
 def test_old_rows_are_read_by_their_own_schema(fresh_server: Callable[..., PrivateServer]) -> None:
     server = fresh_server(binlog_row_metadata="MINIMAL")
-    with server.root_connection() as connection, connection.cursor() as cursor:
-        cursor.execute("CREATE DATABASE old")
+    execute(server, "CREATE DATABASE old")
     with open_logbook(server, "old") as book:
         book.run("CREATE TABLE t (id INT PRIMARY KEY, n INT, s VARCHAR(9))", "CREATE TABLE spare (at DATETIME, id INT PRIMARY KEY)")
         with closing(connect(book.address)) as connection:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from headrace.demo.private_server import PrivateServer
 from headrace.model.change_block import Op
 from headrace.model.schema import TableName
 from headrace.model.schema_change import RenameTable
@@ -16,17 +14,15 @@ from headrace.sources.mysql.schema.schema_history import DdlOutcome, OutcomeKind
 from headrace.sources.mysql.segments.segment_reader import read_segment
 from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_tables
 from headrace.sources.mysql.server.position import BinlogPosition
+from testkit.machine.waiting import wait_until
 from testkit.oracles.binlogs import Logbook, Place, images_of, open_logbook, parts_of
 from testkit.oracles.ddl import Follower, logged
 
 
 @pytest.fixture
-def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with open_logbook(server, database) as book:
-        book.run(
-            "CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(9), KEY (v))", "INSERT INTO t (v) VALUES ('a'), ('b'), ('c')"
-        )
-        yield book
+def book(book: Logbook) -> Logbook:
+    book.run("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, v VARCHAR(9), KEY (v))", "INSERT INTO t (v) VALUES ('a'), ('b'), ('c')")
+    return book
 
 
 def migrate_as_ghost(book: Logbook) -> None:
@@ -58,9 +54,7 @@ def migrate_as_ghost(book: Logbook) -> None:
     with open_logbook(book.server, db) as other, open_logbook(book.server, db) as watcher:
         renaming = threading.Thread(target=other.run, args=(swap,))
         renaming.start()
-        deadline = time.monotonic() + 30
-        while not any(row[7] == swap for row in watcher.fetch("SHOW FULL PROCESSLIST")) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        wait_until(lambda: any(row[7] == swap for row in watcher.fetch("SHOW FULL PROCESSLIST")))
         book.run(f"drop /* gh-ost */ table if exists `{db}`.`_t_del`", "unlock tables")
         renaming.join()
     book.run(

@@ -23,7 +23,7 @@ from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.mysql.snapshot.table_scan import scan_table
 from testkit.servers.certificates import Authority, Pair
-from testkit.servers.servers import build
+from testkit.servers.servers import build, execute
 
 PASSWORD = f"pä/ß?{secrets.token_hex(4)}"
 GRANTS = "SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.*"
@@ -49,9 +49,7 @@ class Secured:
             self.run(f"CREATE USER '{user}'@'%' IDENTIFIED BY '{PASSWORD}' {demand}", f"GRANT {GRANTS} TO '{user}'@'%'")
 
     def run(self, *statements: str) -> None:
-        with self.server.root_connection() as connection, connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
+        execute(self.server, *statements)
 
     def use(self, pair: Pair) -> None:
         """Let the running server show another certificate."""

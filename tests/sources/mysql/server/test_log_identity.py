@@ -38,17 +38,11 @@ from testkit.oracles.both_ends import sink_client, sink_rows, source_rows
 from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.recordings.plain_state import make_plain
-from testkit.servers.replication import await_executed, execute, executed, start_replica
-from testkit.servers.servers import build
+from testkit.servers.replication import await_executed, executed, start_replica
+from testkit.servers.servers import build, execute, execute_in
 
 REPLACED = "the source's binary log is not the one that was read"
 RESET = {"mariadb": "RESET MASTER", "mysql": "RESET BINARY LOGS AND GTIDS"}
-
-
-@pytest.fixture(scope="module")
-def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("clickhouse") / "data") as server:
-        yield server
 
 
 @pytest.fixture(scope="module")
@@ -71,9 +65,7 @@ class Copy:
         self.run("CREATE TABLE t (id INT PRIMARY KEY, s VARCHAR(40))", "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, 'c')")
 
     def run(self, *statements: str) -> None:
-        with closing(self.server.root_connection(self.database)) as connection, connection.cursor() as cursor:
-            for statement in statements:
-                cursor.execute(statement)
+        execute_in(self.server, self.database, *statements)
 
     def write(self, count: int, word: str = "x") -> None:
         """`count` transactions: rows that come, change and go."""

@@ -27,8 +27,9 @@ from headrace.sources.mysql.server.connection import MySQLAddress, connect, pars
 from headrace.sources.mysql.snapshot import locked_snapshot
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, read_chunk_at
 from headrace.sources.mysql.snapshot.locked_snapshot import ConsistentSnapshot, Rendezvous, exact_table_snapshot, open_reader
+from testkit.machine.waiting import wait_until
 from testkit.servers.accounts import Account
-from testkit.servers.servers import mysqlbinlog
+from testkit.servers.servers import execute_in, mysqlbinlog
 
 READERS = 2
 ACCOUNTS = 60
@@ -95,12 +96,13 @@ def pool() -> Iterator[ProcessPoolExecutor]:
 
 @pytest.fixture
 def bank(server: PrivateServer, database: str) -> str:
-    with server.root_connection(database) as connection, connection.cursor() as cursor:
-        for table in ("a", "b", "ledger"):
-            cursor.execute(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, amount BIGINT NOT NULL)")
-        for table in ("a", "b"):
-            cursor.execute(f"INSERT INTO {table} VALUES " + ", ".join(f"({i}, 1000)" for i in range(ACCOUNTS)))
-        cursor.execute("FLUSH BINARY LOGS")
+    execute_in(
+        server,
+        database,
+        *(f"CREATE TABLE {table} (id BIGINT PRIMARY KEY, amount BIGINT NOT NULL)" for table in ("a", "b", "ledger")),
+        *(f"INSERT INTO {table} VALUES " + ", ".join(f"({i}, 1000)" for i in range(ACCOUNTS)) for table in ("a", "b")),
+        "FLUSH BINARY LOGS",
+    )
     return database
 
 
@@ -110,7 +112,7 @@ def test_all_readers_see_one_moment(server: PrivateServer, bank: str, pool: Proc
     names = [TableName(bank, table) for table in ("a", "b", "ledger")]
     with busy(server, bank) as waits:
         with server.root_connection(bank) as watcher:
-            wait_for(lambda: count_rows(watcher, "ledger") > 20)
+            wait_until(lambda: count_rows(watcher, "ledger") > 20)
         with ConsistentSnapshot(address, Rendezvous.from_json(meeting.to_json()), names, 0) as snapshot:
             parts = [pool.submit(read_part, address, meeting, number, bank) for number in range(READERS)]
             moment = snapshot.take(lambda: not any(part.done() for part in parts))
@@ -143,13 +145,6 @@ def count_rows(connection: Any, table: str) -> int:
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT COUNT(*) FROM {table}")
         return int(cursor.fetchone()[0])
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def test_a_reader_that_never_comes(server: PrivateServer, bank: str) -> None:
@@ -208,7 +203,7 @@ def test_a_driver_that_dies_stops_its_readers(server: PrivateServer, bank: str, 
     with ConsistentSnapshot(address, meeting, [], 0) as snapshot:
         threads = [run(snapshot.take), run(read)]
         done = meeting.signal_name("done", 0)
-        wait_for(lambda: query(idle, address, "SELECT IS_USED_LOCK(%s)", (done,))[0][0] is not None)
+        wait_until(lambda: query(idle, address, "SELECT IS_USED_LOCK(%s)", (done,))[0][0] is not None)
         [(driver,)] = query(idle, address, "SELECT IS_USED_LOCK(%s)", (meeting.signal_name("driver"),))
         query(idle, address, f"KILL {driver}")
         for thread in threads:
