@@ -1,1 +1,1 @@
-"""What tests and benchmarks stand on: real database servers, private and quick to start."""
+"""Servers, generators, fault injection and oracles for tests and benchmarks."""

@@ -1,12 +1,11 @@
-"""The command blocks of a document, run as a reader runs them: in order, in one shell, as they are written.
+"""Runs the command blocks of a document as a reader does: in order, in one shell, unchanged.
 
 `python -m testkit.documents.command_blocks DOCUMENT CHECKOUT [SERVICE…]` goes through the ```sh blocks of a Markdown file. It must be
-started in a network and a mount namespace of its own (`unshare --net --mount`): there, names such as `db.example` and ports such as 3306
-mean private servers and nobody else's, so that what is written can be run to the letter. The blocks are run in a folder that looks like the
-checkout and holds what they make.
+started in its own network and mount namespace (`unshare --net --mount`), where names such as `db.example` and ports such as 3306 are those
+of private servers. The blocks run in a folder that looks like the checkout and holds what they make.
 
-What a reader knows and a machine does not is said in comments that a page does not show:
-- `<!-- until: TEXT -->` after a block: a reader goes on when its output shows TEXT. The block's command then keeps running, as in a
+Hidden comments give the instructions that a reader does not need:
+- `<!-- until: TEXT -->` after a block: continue when its output shows TEXT. The block's command keeps running, as in a
   terminal of its own.
 - `<!-- Ctrl-C: WORDS -->`: the reader interrupts the running command that begins with WORDS, which must end well.
 - `<!-- killed: WORDS -->`: the running command that begins with WORDS was killed by the block before.
@@ -38,7 +37,7 @@ _PATIENCE_S = 240.0
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A block of commands, or what a reader does: `run`, `start` (go on when `text` is seen), `Ctrl-C`, `killed` or `pass over`."""
+    """A block of commands, or an action: `run`, `start` (continue when the output shows `text`), `Ctrl-C`, `killed` or `pass over`."""
 
     verb: str
     block: str = ""
@@ -46,7 +45,7 @@ class Step:
 
 
 def steps_of(document: str) -> list[Step]:
-    """What a reader of a document does."""
+    """Return the steps of a document."""
     steps: list[Step] = []
     passed = ""
     for found in _STEP.finditer(document):
@@ -69,7 +68,7 @@ class Unfit(Exception):
 
 @dataclass(slots=True)
 class Reader:
-    """A reader with a shell; what is started and goes on has a terminal of its own."""
+    """Runs steps in one shell; a command that keeps running has its own terminal."""
 
     folder: Path
     running: dict[str, tuple[subprocess.Popen[bytes], Path]] = field(default_factory=dict)
@@ -104,7 +103,7 @@ class Reader:
         say(f"({time.monotonic() - begun:.1f} s)")
 
     def start(self, block: str, text: str) -> None:
-        """Run a block in a terminal of its own, with the shell's folder and environment, until its output shows a text."""
+        """Run a block in its own terminal, with the shell's folder and environment, until its output shows a text."""
         say(f"$ {block.rstrip()}     (goes on)")
         log = self.folder / f".terminal-{len(self.running)}-{secrets.token_hex(2)}"
         state = self.folder / ".shell-state"
@@ -120,7 +119,7 @@ class Reader:
             time.sleep(0.1)
 
     def end(self, words: str, *, killed: bool = False) -> None:
-        """What a terminal does on Ctrl-C, and the command must end with the code of an interruption; unless it was killed."""
+        """Interrupt a command as Ctrl-C does. Unless it was killed, its exit code must be that of an interruption."""
         command = next((command for command in self.running if command.startswith(words)), None)
         if command is None:
             raise Unfit(f"nothing that begins with {words!r} runs")
@@ -140,7 +139,7 @@ class Reader:
 
 
 def _exchange(shell: subprocess.Popen[str], block: str) -> str:
-    """Hand a block to a shell; what it says until the block is done, or the shell has ended."""
+    """Run a block in a shell; return its output."""
     end = f"end-of-{secrets.token_hex(8)}"
     writing, reading = shell.stdin, shell.stdout
     assert writing is not None
@@ -200,7 +199,7 @@ def likeness(checkout: Path, folder: Path) -> None:
 
 
 def settle(folder: Path) -> None:
-    """Make the namespaces habitable: a loopback interface, and names for it."""
+    """Set up the loopback interface of the namespace, and host names for it."""
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     hosts = folder / "hosts"
     hosts.write_text(f"127.0.0.1 localhost {' '.join(_HOSTS)}\n")
@@ -208,7 +207,7 @@ def settle(folder: Path) -> None:
 
 
 def main(document: str, checkout: str, *services: str) -> int:
-    """0 if everything that is written works."""
+    """Return 0 if every command of the document works."""
     with ExitStack() as stack:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="newcomer-")))
         settle(home)

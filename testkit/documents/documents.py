@@ -1,4 +1,4 @@
-"""Documents whose examples are run: SQL goes to a server, Python is executed, and what it prints must be what the document shows."""
+"""Runs the examples of documents: SQL goes to a server, Python is executed, and its output must be the output that the document shows."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def examples_of(document: str) -> Iterator[Example]:
 def run_examples(
     name: str, text: str, connection: Connection[Any], real: Mapping[str, str], names: dict[str, Any], *, python: bool = True
 ) -> int:
-    """Run a document's examples in order, with the words of `real` put in the place of its own; how many outputs were compared."""
+    """Run a document's examples in order, with words replaced as in `real`. Return how many outputs were compared."""
     compared, printed = 0, ""
     for example in examples_of(text):
         code = _replaced(example.code, real)

@@ -1,4 +1,4 @@
-"""Processes whose system clock a test sets while they run. The monotonic clock goes on, as it does when a real clock is set.
+"""Processes whose system clock a test sets while they run. The monotonic clock is not changed, as when a real clock is set.
 
 The offset is in a file. Database servers look at it once a second (libfaketime), Python processes at each reading (`clock_site`).
 """
@@ -27,14 +27,14 @@ def find_library() -> Path:
 
 
 class Clock:
-    """A clock that is right until it is set."""
+    """A clock that shows the right time until it is set."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
         self.set(0)
 
     def set(self, offset_s: int) -> None:
-        """Set the clock to the right time plus so many seconds; return when all processes have it."""
+        """Set the clock to the right time plus an offset; return when all processes use it."""
         making = self._file.with_suffix(".making")
         making.write_text(f"{offset_s:+d}\n")
         # A process that reads the file never sees half of it.
@@ -44,7 +44,7 @@ class Clock:
         time.sleep(_LOOK_S + 1.1)
 
     def now(self) -> float:
-        """What the processes with this clock see."""
+        """Return the time that processes with this clock read."""
         return time.time() + self.offset_s
 
     @property
@@ -68,7 +68,7 @@ class Clock:
 
 
 class ClockedServer(PrivateServer):
-    """A database server with a clock of its own."""
+    """A database server with its own clock."""
 
     def __init__(self, flavour: str, directory: Path, clock: Clock, **settings: Setting) -> None:
         super().__init__(find_program(flavour), directory, settings)

@@ -1,9 +1,8 @@
 """Damage to binary logs, drawn from a seed: the same recording and seed give the same bytes, everywhere.
 
-Two kinds. *Blind* damage hits the file's bytes and leaves everything else as it was: what a bad disk or a broken copy does. *Believed*
-damage hits one event and then makes sizes, positions and checksums right again: what arrives from a log without checksums, or from
-somebody who means harm. It works on a *unit* of a log: the head of the file and one transaction, or everything where transactions
-depend on each other.
+Two kinds. *Blind* damage changes bytes of the file only, as a bad disk or a broken copy does. *Believed* damage changes one event and then
+corrects sizes, positions and checksums: what arrives from a log without checksums, or from an attacker. It works on a *unit* of a log: the
+head of the file and one transaction, or everything where transactions depend on each other.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Unit:
 
     events: tuple[bytes, ...]
     first: int
-    """Which of them is the first that is not the head of every file."""
+    """The index of the first event after the head that every file has."""
     checksum: bool
 
     @property
@@ -81,7 +80,7 @@ class Damaged:
     """Where the first damaged event starts."""
     what: str
     body: tuple[int, int] | None = None
-    """The offsets of the one event that was damaged, if nothing but its body was and all other events lie where they did."""
+    """The offsets of the damaged event, if only its body was damaged and no other event moved."""
 
 
 def split_events(log: bytes, checksum: bool) -> list[bytes]:
@@ -123,7 +122,7 @@ def _starts(log: bytes) -> list[int]:
 
 
 def damage_blindly(log: bytes, seed: int) -> Damaged:
-    """One wound, or up to four, anywhere after the magic number."""
+    """Change bytes in one to four places after the magic number."""
     draw = random.Random(seed)
     starts = _starts(log)
     data, what = _wounded_blindly(log, starts, draw)
@@ -163,7 +162,7 @@ def _wounded_blindly(log: bytes, starts: list[int], draw: random.Random) -> tupl
 
 
 def _shuffled(log: bytes, starts: list[int], draw: random.Random) -> tuple[bytes, str]:
-    """An event repeated elsewhere, left out, or in the place of another."""
+    """Repeat an event elsewhere, leave it out, or replace another one by it."""
     first, second = sorted(draw.randrange(len(starts)) for _ in range(2))
     ends = [*starts[1:], len(log)]
     one, two = log[starts[first] : ends[first]], log[starts[second] : ends[second]]
@@ -179,7 +178,7 @@ def _shuffled(log: bytes, starts: list[int], draw: random.Random) -> tuple[bytes
 
 
 def damage_and_repair(unit: Unit, seed: int) -> Damaged:
-    """Wound one event, or the order of events, and make it look right from outside."""
+    """Damage one event, or the order of events, and correct sizes, positions and checksums."""
     draw = random.Random(seed)
     events = [bytearray(event) for event in unit.events]
     # The head of the file is the same in every unit: not every time.
@@ -218,7 +217,7 @@ def damage_and_repair(unit: Unit, seed: int) -> Damaged:
     else:
         same_place = len(event) > HEADER
         what = _wound(event, draw)
-    # A format description that says something else about checksums must be given the benefit of what it says.
+    # If the damaged format description declares another checksum, write that one.
     log = assemble(events, unit.checksum, kept_size)
     return Damaged(log, start, f"event {chosen} ({unit.events[chosen][4]}): {what}", (start, start + len(event)) if same_place else None)
 
@@ -238,11 +237,11 @@ def _reorder(events: list[bytearray], chosen: int, first: int, draw: random.Rand
 
 
 def _wound(event: bytearray, draw: random.Random) -> str:
-    """Change bytes of the body, none of them added or lost."""
+    """Change bytes of the body without changing its length."""
     if len(event) <= HEADER:
         return "nothing"
     for _ in range(draw.choice((1, 1, 1, 2, 4))):
-        # The front of a body holds what lengths and counts there are: hit it as often as all the rest.
+        # The start of a body holds lengths and counts: damage it as often as the rest.
         at = draw.randrange(HEADER, min(len(event), HEADER + 60) if draw.random() < 0.5 else len(event))
         match draw.randrange(5):
             case 0 | 1:

@@ -1,4 +1,4 @@
-"""Avro bodies under damage, in bulk and between fences: what our decoder takes, another library reads alike."""
+"""Damaged Avro bodies, in bulk and between guard pages: fastavro must read what Headrace's decoder accepts, with the same result."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _HUGE = (
     b"\xfe\xff\xff\xff\x0f",
     b"\1",
 )
-"""The largest and smallest numbers, and what is none."""
+"""The largest and smallest numbers, and invalid ones."""
 
 
 class DamagedBodies:
-    """Bodies of schemas that follow from seeds."""
+    """Bodies of random schemas."""
 
     def __init__(self) -> None:
         self._fence = Fenced(1 << 20)
 
     def try_damage(self, seed: int) -> str:
-        """Read wounded bodies of one schema; the most frequent of what came out."""
+        """Read damaged bodies of one schema; return the most frequent outcome."""
         made = RandomAvro(seed)
         tree = made.record()
         schema, theirs = schema_of(tree), fastavro.parse_schema(tree)
@@ -70,7 +70,7 @@ def _wounded(body: bytes, draw: random.Random) -> bytes:
 
 
 def _agree(body: bytes, theirs: Any, ours: Any) -> None:
-    """What we read is what the other library reads, to the last byte."""
+    """Check that both libraries read the same value from the same number of bytes."""
     value, size = read_with_fastavro(body, theirs)
     assert size == len(body)
     assert repr(value) == repr(ours)

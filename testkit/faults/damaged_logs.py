@@ -1,4 +1,4 @@
-"""Logs under damage: a recording cut into units, what each must decode to, and what must hold when it is damaged.
+"""Damaged logs: a recording cut into units, the rows of each unit, and the rules that hold when it is damaged.
 
 Blind damage to a log with checksums: nothing from the damaged event on is published. Believed damage: a definite error, or rows that could
 have come from a server; and damage inside of one row event changes no row of another. Mapped files and arenas end at forbidden pages in
@@ -38,7 +38,7 @@ _ROW_EVENTS = frozenset({23, 24, 25, 30, 31, 32, 39})
 _DEPENDENT = ("xa",)
 """Recordings whose transactions depend on each other."""
 _SHIFTED = ("compressed", "xa")
-"""Recordings whose rows do not lie where their versions say."""
+"""Recordings whose rows are not at the offsets of their versions."""
 
 
 class DamagedLog:
@@ -74,7 +74,7 @@ class DamagedLog:
         return found
 
     def try_blind(self, seed: int) -> str:
-        """With checksums nothing damaged is let through; what lies before the damage is."""
+        """With checksums, everything before the damage is published, and nothing after it."""
         damaged = damage_blindly(self.recording.log, seed)
         end, fault = self.chain.scan(damaged.log, checksum=self.recording.checksum)
         if self.recording.log.startswith(damaged.log):
@@ -101,7 +101,7 @@ class DamagedLog:
         return "rows"
 
     def cuts(self) -> Iterator[Callable[[], str]]:
-        """Every end that the file can have, and every end that each event can have while all around it looks right."""
+        """Cut the file at every offset, and cut each event at every length with a correct frame."""
         for end in range(FIRST, len(self.recording.log)):
             yield partial(self._cut_file, end)
         for number, unit in enumerate(self.units):
@@ -112,9 +112,9 @@ class DamagedLog:
     def _cut_file(self, end: int) -> str:
         cut = self.recording.log[:end]
         published, fault = self.chain.scan(cut, checksum=self.recording.checksum)
-        assert fault is None, "a log that is only shorter is not damaged"
+        assert fault is None, "a shorter log is not damaged"
         assert published in self.bounds, "not on a bound"
-        assert published >= max((group for group in self.ends if group <= end), default=0), "not all that is whole"
+        assert published >= max((group for group in self.ends if group <= end), default=0), "complete groups are missing"
         return "a beginning"
 
     def _cut_event(self, number: int, chosen: int, end: int) -> str:
@@ -127,11 +127,11 @@ class DamagedLog:
         for block in blocks:
             check_block(block)
         rows = {told(image)[2:] for image in images_of(blocks)}
-        assert rows <= {image[2:] for image in self.images[number].values()}, "a row that was not there"
+        assert rows <= {image[2:] for image in self.images[number].values()}, "a row that the recording does not have"
         return "rows"
 
     def _check_others(self, number: int, damaged: Damaged, blocks: list[ChangeBlock]) -> None:
-        """Damage to one row event's body does nothing to the rows of others."""
+        """Check that damage to one row event's body does not change the rows of other events."""
         assert damaged.body is not None
         start, end = damaged.body
         if damaged.log[start + 4] not in _ROW_EVENTS:
@@ -139,14 +139,14 @@ class DamagedLog:
         for block in blocks:
             for version in block.version.to_pylist():
                 offset = version & 0xFFFFFFFF
-                assert version in self.images[number] or start <= offset < end, "a row that is not where an event is"
+                assert version in self.images[number] or start <= offset < end, "a row outside of every event"
         apart = [block for block in blocks if not any(start <= version & 0xFFFFFFFF < end for version in block.version.to_pylist())]
         for image in images_of(apart):
             assert told(image) == self.images[number][image.version], "damage elsewhere changed this row"
 
 
 def _safe_bounds(chain: Chain, recording: Recording) -> list[int]:
-    """Where a file may end so that all of it is whole, by asking for the file up to each event."""
+    """Return the offsets at which a file may end so that all of its groups are complete."""
     found = [FIRST]
     for start in [*event_starts(recording.log), len(recording.log)]:
         end, fault = chain.scan(recording.log[:start], checksum=recording.checksum)
@@ -178,7 +178,7 @@ def _units(recording: Recording, ends: list[int]) -> list[Unit]:
 
 
 def _only_marks_in_use(log: bytes, damaged: bytes) -> bool:
-    """The one bit that servers change without renewing a checksum: the file's first event says that the file is being written."""
+    """Whether only the bit LOG_EVENT_BINLOG_IN_USE differs: servers change it without a new checksum."""
     flags = FIRST + 17
     return (
         len(log) == len(damaged)
@@ -189,7 +189,7 @@ def _only_marks_in_use(log: bytes, damaged: bytes) -> bool:
 
 
 class _FencedArena(Arena):
-    """An arena that ends at a fence."""
+    """An arena that ends at a guard page."""
 
     def __init__(self, slots: list[Slot], rows: int, data_bytes: int) -> None:
         super().__init__(slots, rows, data_bytes)
@@ -198,7 +198,7 @@ class _FencedArena(Arena):
 
 
 class _FencedFiles:
-    """Stands in for the module `mmap`: a mapped range lies before a page that nobody may touch."""
+    """Replaces the module `mmap`: a mapped range ends at a guard page."""
 
     ALLOCATIONGRANULARITY, MAP_PRIVATE = mmap.ALLOCATIONGRANULARITY, mmap.MAP_PRIVATE
     PROT_READ, PROT_WRITE = mmap.PROT_READ, mmap.PROT_WRITE
@@ -210,7 +210,7 @@ class _FencedFiles:
 
 
 class _Fences:
-    """While it lasts, mapped files and arenas end at fences."""
+    """Inside the block, mapped files and arenas end at guard pages."""
 
     def __init__(self, wanted: bool) -> None:
         self._wanted = wanted

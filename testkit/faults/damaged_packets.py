@@ -1,4 +1,4 @@
-"""Packets under damage: the replication stream into the relay, and query results into batches, both as they come from a socket.
+"""Damaged packets: the replication stream into the relay, and query results into batches, both as a socket delivers them.
 
 The bytes are a server's; what delivers them here is not a socket, and breaks them up at random. A network's damage may also be answered
 with trying again (a transient error): then nothing wrong may have been published before.
@@ -36,7 +36,7 @@ _BYTES = (0, 1, 2, 4, 15, 27, 250, 251, 252, 253, 254, 255)
 
 
 def wound(data: bytes, draw: random.Random) -> bytes:
-    """One to three wounds anywhere, or an early end."""
+    """Damage one to three places, or cut the end."""
     damaged = bytearray(data)
     match draw.randrange(6):
         case 0:
@@ -55,7 +55,7 @@ def wound(data: bytes, draw: random.Random) -> bytes:
 
 
 class _Delivery:
-    """Hands out bytes in pieces of any size, then nothing more."""
+    """Returns bytes in pieces of random sizes."""
 
     def __init__(self, data: bytes, draw: random.Random) -> None:
         self._data, self._draw, self._at = data, draw, 0
@@ -74,7 +74,7 @@ class _Delivery:
 
 
 class DamagedStream:
-    """A recording as a server would send it, into a relay."""
+    """A recording that a relay reads as from a server."""
 
     def __init__(self, recording: Recording, directory: Path) -> None:
         self._recording = recording
@@ -91,11 +91,11 @@ class DamagedStream:
             # Only the mark of a file in use may differ: servers change it without renewing the checksum.
             flags = FIRST + 17
             pairs = zip(mirrored, self._recording.log, strict=False)
-            assert all(a == b or i == flags for i, (a, b) in enumerate(pairs)), "something else was published"
+            assert all(a == b or i == flags for i, (a, b) in enumerate(pairs)), "other bytes were published"
         return "definite" if isinstance(error, DefiniteError) else "transient"
 
     def _follow(self, frames: bytes, draw: random.Random) -> tuple[bytes, Exception]:
-        """The bytes that the relay publishes, and what ended it."""
+        """Return the bytes that the relay publishes, and the error that ended it."""
         stream = _stream(_Delivery(frames, draw), self._recording.checksum)
         relay = Relay(_ADDRESS, self._directory, 1 << 40, lambda _: None)
         relay._begin(BinlogPosition(self._recording.file, FIRST))
@@ -107,7 +107,7 @@ class DamagedStream:
             return mirror.path.read_bytes()[: max(mirror.safe_end, FIRST)], error
         finally:
             relay_module.ReplicationStream = cast(Any, made)
-        # The server said that there is no more.
+        # The server sent the end of the stream.
         mirror = relay.files[0]
         return mirror.path.read_bytes()[: max(mirror.safe_end, FIRST)], TransientError("the end")
 
@@ -124,7 +124,7 @@ def _frames(recording: Recording) -> bytes:
 
 
 def _stream(delivery: _Delivery, checksum: bool) -> ReplicationStream:
-    """A stream that is already past its requests."""
+    """A stream whose requests were sent already."""
     stream: Any = object.__new__(ReplicationStream)
     stream._address, stream._checksum = _ADDRESS, checksum
     stream._file_begins = stream._format_comes = False

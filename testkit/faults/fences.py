@@ -1,4 +1,4 @@
-"""Memory with forbidden ground on both sides, for kernels that work on raw pointers: an access outside it ends the process."""
+"""Memory between guard pages, for kernels that work on raw pointers: an access outside of it ends the process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Fenced:
-    """`size` bytes, whole pages, between two pages that nobody may touch."""
+    """`size` bytes, in whole pages, between two guard pages."""
 
     def __init__(self, size: int) -> None:
         pages = -(-size // mmap.PAGESIZE)
@@ -24,13 +24,13 @@ class Fenced:
                 raise OSError(ctypes.get_errno(), "mprotect")
 
     def before_end(self, data: bytes) -> npt.NDArray[np.uint8]:
-        """The data, its last byte right before the fence."""
+        """Return the data; its last byte lies before the guard page."""
         part = self.bytes[self.size - len(data) :]
         part[:] = np.frombuffer(data, np.uint8)
         return part
 
     def after_start(self, data: bytes) -> npt.NDArray[np.uint8]:
-        """The data, its first byte right after the fence."""
+        """Return the data; its first byte lies after the guard page."""
         part = self.bytes[: len(data)]
         part[:] = np.frombuffer(data, np.uint8)
         return part

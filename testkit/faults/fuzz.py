@@ -1,7 +1,7 @@
 """Feeds damaged input to the readers: `python -m testkit.faults.fuzz SUITE FLAVOUR FIRST_SEED COUNT DIRECTORY`, and prints JSON.
 
-Runs in a process of its own: a kernel that touches memory outside of its buffers ends it, and so does a watchdog when one input takes
-longer than a minute. The seed under work stands in DIRECTORY/seed, whatever happens.
+Runs in its own process: a kernel that accesses memory outside of its buffers ends it, and so does a watchdog when one input takes longer
+than a minute. DIRECTORY/seed holds the current seed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from testkit.recordings.recordings import Recording, load_recording, recording_n
 HANG_S = 60
 MOST_FAILURES = 40
 _BLIND_OF_TWENTY = 17
-"""Blind damage is cheap to look at; believed damage is what finds defects, and dear."""
+"""Blind damage is cheap to check. Believed damage is expensive, and finds more defects."""
 
 Trial = Callable[[int], str]
-"""Does with one seed what a suite does; what came of it, or an exception, which is a failure."""
+"""Runs a suite with one seed and returns its outcome. An exception is a failure."""
 
 
 def run(suite: str, flavour: str, first: int, count: int, directory: Path) -> dict[str, Any]:
@@ -46,7 +46,7 @@ def run(suite: str, flavour: str, first: int, count: int, directory: Path) -> di
             outcomes[trial(seed)] += 1
         except StopIteration:
             break
-        # Anything that is not a definite error is what this looks for.
+        # Any error that is not definite is a finding.
         except Exception as error:  # noqa: BLE001
             failures.append({"seed": seed, "error": f"{type(error).__name__}: {error}", "trace": traceback.format_exc()[-2000:]})
             if len(failures) >= MOST_FAILURES:

@@ -95,7 +95,7 @@ def wrong_message(client: Client) -> None:
 
 
 def endless_events(client: Client) -> None:
-    """Frames that were not asked for, without an end."""
+    """Unrequested frames without an end."""
     client.receive()
     event = _string("STATUS_CHANGE") + _string("UP") + b"\x04\x7f\0\0\x01" + struct.pack(">i", 9042)
     while True:
@@ -122,7 +122,7 @@ def unknown_opcode(client: Client) -> None:
 
 
 def cut_rows(client: Client) -> None:
-    """Rows that are announced and not there."""
+    """Fewer rows than announced."""
     client.accept()
     client.send(_RESULT, struct.pack(">iii", 2, 1, 1) + _string("k") + _string("t") + _string("c") + struct.pack(">Hi", 9, 0x7FFFFFFF))
     client.receive()

@@ -70,7 +70,7 @@ class Client:
         self.send(b"HTTP/1.1 " + status + b"\r\n" + headers + b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
     def forward(self, port: int) -> None:
-        """Answer the request as the server on this port does."""
+        """Forward the request to the server on this port."""
         head, _, body = self.request.partition(b"\r\n\r\n")
         method, target, _ = head.split(b"\r\n")[0].decode().split(" ")
         headers = dict(line.decode().split(": ", 1) for line in head.split(b"\r\n")[1:])
@@ -95,7 +95,7 @@ def endless_chunk(client: Client) -> None:
 
 
 def huge_length(client: Client) -> None:
-    """A body that is said to have 100 GB."""
+    """A body with a declared length of 100 GB."""
     client.send(_OK + b"Content-Length: 107374182400\r\n\r\n")
     client.send_for_ever(_BLOCK)
 
@@ -146,7 +146,7 @@ def error_bomb(client: Client) -> None:
 
 
 def lz4_bomb(client: Client) -> None:
-    """The compression that clients ask for: a String of 8 GiB in 32 MB."""
+    """LZ4, which clients request: a String of 8 GiB in 32 MB."""
     packed = lz4.frame.compress(bytes(16 << 20), block_size=lz4.frame.BLOCKSIZE_MAX4MB)
     client.send(_OK + b"Content-Encoding: lz4\r\nTransfer-Encoding: chunked\r\n\r\n")
     start = lz4.frame.compress(native_head(1, 1, "a", "String") + leb128(8 << 30))
@@ -188,7 +188,7 @@ def not_http(client: Client) -> None:
 
 
 def not_text(client: Client) -> None:
-    """An answer that is no text where text is due."""
+    """Bytes that are not UTF-8 where text is expected."""
     client.answer(b"\xff\xfe\xfd\n")
 
 
@@ -232,7 +232,7 @@ def unknown_type(client: Client) -> None:
 
 
 def endless_number(client: Client) -> None:
-    """A number whose every byte says that another follows."""
+    """A varint without an end."""
     client.send(_OK + _CLOSE)
     client.send_for_ever(b"\xff" * (1 << 16))
 
@@ -288,7 +288,7 @@ HTTP_ATTACKS: Final[dict[str, Attack]] = {
         empty,
     )
 }
-"""Of any HTTP server."""
+"""Attacks by any HTTP server."""
 NATIVE_ATTACKS: Final[dict[str, Attack]] = {
     attack.__name__: attack
     for attack in (
@@ -304,7 +304,7 @@ NATIVE_ATTACKS: Final[dict[str, Attack]] = {
         endless_number,
     )
 }
-"""Of a ClickHouse server: its numbers of errors, and its format Native."""
+"""Attacks by a ClickHouse server: error numbers, and the Native format."""
 
 
 @contextlib.contextmanager

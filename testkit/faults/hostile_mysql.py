@@ -1,7 +1,7 @@
 """A MySQL server that attacks its client, for fault injection: each attack is a function over one accepted connection.
 
-It speaks just enough of the protocol to get as far as its attack needs. It listens on loopback, serves each connection in a thread, and
-ends with the `with` block.
+It implements the part of the protocol that the attacks need. It listens on loopback, serves each connection in a thread, and ends with the
+`with` block.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Client:
         self.receive()
 
     def accept(self) -> None:
-        """The whole handshake; the client is let in."""
+        """Complete the handshake."""
         self.greet()
         self.ok()
 
@@ -79,7 +79,7 @@ class Client:
         self.send(b"\0\0\0\x02\0\0\0")
 
     def statement(self) -> bytes:
-        """The next statement, without those that set the session."""
+        """Return the next statement, without those that configure the session."""
         while True:
             text = self.receive()[1:]
             if not text.upper().startswith((b"SET ", b"ROLLBACK", b"COMMIT")):
@@ -107,7 +107,7 @@ def local_infile(client: Client) -> None:
 
 
 def endless_packet(client: Client) -> None:
-    """One row without an end: 16 MB packets, each of which says that there is more."""
+    """One row without an end: 16 MB packets, each marked as continued."""
     client.accept()
     client.statement()
     client.columns()
@@ -117,7 +117,7 @@ def endless_packet(client: Client) -> None:
 
 
 def endless_handshake(client: Client) -> None:
-    """The same before anybody has shown a password."""
+    """The same before authentication."""
     block = b"\x0a" + b"9" * (_FULL - 1)
     while True:
         client.send(block)
@@ -153,7 +153,7 @@ def huge_column_count(client: Client) -> None:
 
 
 def huge_length(client: Client) -> None:
-    """A value that is said to be longer than its packet."""
+    """A value whose length exceeds its packet."""
     client.accept()
     client.statement()
     client.columns()
@@ -201,7 +201,7 @@ def wrong_sequence(client: Client) -> None:
 
 
 def switch_loop(client: Client) -> None:
-    """Switches the way of authentication again and again."""
+    """Switches the authentication method again and again."""
     client.greet()
     while True:
         client.send(b"\xfemysql_native_password\0" + b"12345678901234567890\0")
@@ -209,7 +209,7 @@ def switch_loop(client: Client) -> None:
 
 
 def clear_password(client: Client) -> None:
-    """Asks for the password in the clear, over a connection that everybody on the way can read."""
+    """Requests the password in clear text over an unencrypted connection."""
     client.greet()
     client.send(b"\xfemysql_clear_password\0")
     if b"s3cr3t" in client.receive():
@@ -237,7 +237,7 @@ def odd_error(client: Client) -> None:
 
 
 def many_results(client: Client) -> None:
-    """Every result says that another follows."""
+    """Every result announces another one."""
     client.accept()
     client.statement()
     while True:
@@ -245,7 +245,7 @@ def many_results(client: Client) -> None:
 
 
 STOLEN: list[str] = []
-"""The ways by which a password was had."""
+"""Attacks that request the password."""
 ATTACKS: Final[dict[str, Attack]] = {
     attack.__name__: attack
     for attack in (

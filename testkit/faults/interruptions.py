@@ -1,8 +1,8 @@
-"""Signals at chosen moments of a command's life, and what every command owes its user then.
+"""Signals at chosen moments of a command, and the rules that every command must meet then.
 
-A moment is counted from when the command handles SIGTERM, which is its first line: before that, the interpreter itself starts (15 ms),
-and the kernel's default holds. After the signal: the exit code of the signal, nothing on the terminal that looks like an error, no process
-of the run, and no temporary directory.
+A moment is counted from when the command handles SIGTERM, which is its first line: before that, the interpreter starts (15 ms), and the
+kernel's default applies. After the signal: the exit code of the signal, no error message on the terminal, no process of the run, and no
+temporary directory.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from testkit.machine.waiting import wait_until
 from testkit.pipelines.pipeline import Run, command_lines
 
 LIMIT_S = 5.0
-"""How long a command may take to end."""
+"""The time in which a command must end."""
 _NOISE = re.compile(r"Traceback|Exception|KeyboardInterrupt|Error\b|ERROR|headrace: (?!dashboard|pipe )")
 _START_S = 30.0
 
@@ -41,7 +41,7 @@ class Interruption:
 
 @dataclass(frozen=True, slots=True)
 class Interrupted:
-    """What came of it."""
+    """The outcome."""
 
     code: int
     took_s: float
@@ -51,7 +51,7 @@ class Interrupted:
 
 
 def interrupt(arguments: Sequence[str], home: Path, what: Interruption, environment: dict[str, str] | None = None) -> Interrupted:
-    """Start a command, send the signals, and check what must hold whatever it was doing; `home` is for its log and temporary files."""
+    """Start a command, send the signals, and check the rules; `home` is for its log and temporary files."""
     temporary = home / "tmp"
     temporary.mkdir(parents=True, exist_ok=True)
     log = home / "command.log"

@@ -1,6 +1,6 @@
-"""A run of `headrace replicate` that is watched and killed -9, with all its processes, where it hurts.
+"""A run of `headrace replicate` that is killed with SIGKILL, with all its processes, at a chosen moment.
 
-It is left alone until the wanted moment, frozen (all but the sink), looked at, and killed, the embedded ClickHouse too.
+At that moment all processes except the sink are stopped, the moment is checked, and all are killed, the embedded ClickHouse too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Victim:
         self.run: Run = pipeline.start()
 
     def strike(self, moment: str, chooser: random.Random) -> str:
-        """Kill everything at the moment; where the kill landed."""
+        """Kill everything at the moment; return where the kill landed."""
         try:
             return self._strike(moment, chooser)
         finally:
@@ -47,7 +47,7 @@ class Victim:
             self._await(moment, chooser)
             self.run.signal_all(signal.SIGSTOP, spare=self._sink_pids())
             landed = self._landed()
-            # The moment may pass between seeing it and freezing it: let go and try again.
+            # The moment may pass before all processes are stopped: continue them and try again.
             if moment in ("any", "streaming", landed) or time.monotonic() > deadline:
                 self.run.kill()
                 return landed
@@ -64,7 +64,7 @@ class Victim:
         elif moment == "written":
             self.run.until(lambda: pipeline.batch_is_open() and self._written(), poll_s=0.004)
         else:
-            # What differs is how far the batch has got when it is frozen.
+            # Vary how far the batch has come when it is stopped.
             batch = pipeline.last_planned_batch()
             self.run.until(lambda: pipeline.last_planned_batch() > batch, poll_s=0.002)
             time.sleep(chooser.uniform(0, 0.02 if moment == "planned" else 1.0))

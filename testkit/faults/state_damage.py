@@ -16,13 +16,13 @@ from pathlib import Path
 from headrace.errors import DefiniteError
 
 SCRATCH = ("relay", "spark", "lock", "helper.json")
-"""What every start makes again: `lock` is empty, and `helper.json` is about a process that has ended."""
+"""Files that every start creates: `lock` is empty, and `helper.json` describes a process that has ended."""
 KINDS = ("empty", "truncate", "flip", "old copy", "other pipe", "delete")
 _NUMBER = re.compile(r"[0-9]+")
 
 
 def roles_of(state: Path) -> dict[str, Path]:
-    """The files of a state directory by what they are; of batches the newest file of each kind, and the one before it."""
+    """Return the files of a state directory by role: of batches, the newest two files of each kind."""
     found: dict[str, Path] = {}
     for file in sorted(path for path in state.rglob("*") if path.is_file() and path.relative_to(state).parts[0] not in SCRATCH):
         inside = str(file.relative_to(state))
@@ -38,7 +38,7 @@ def roles_of(state: Path) -> dict[str, Path]:
 
 
 def damage(file: Path, kind: str, draw: random.Random, old: Path | None, other: Path | None) -> bool:
-    """Damage a file; False if that leaves it as it was."""
+    """Damage a file; return False if its content stays the same."""
     before = file.read_bytes()
     if kind == "delete":
         file.unlink()
@@ -60,7 +60,7 @@ def damage(file: Path, kind: str, draw: random.Random, old: Path | None, other: 
 
 @dataclass
 class DamageTrial:
-    """One stopped pipe, damaged again and again."""
+    """One stopped pipe whose files are damaged one after the other."""
 
     state: Path
     run: Callable[[], None]
@@ -107,7 +107,7 @@ class DamageTrial:
             shutil.rmtree(self.state)
             shutil.copytree(backup, self.state)
             if name.split(maxsplit=1)[-1] in self._remedied:
-                # The next case that runs to its end finds out whether the sink is right.
+                # The next case that runs to its end compares the sink.
                 return
             self._remedied.add(name.split(maxsplit=1)[-1])
             self.run()

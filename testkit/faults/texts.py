@@ -34,7 +34,7 @@ _PIECES = (
 
 
 def damage_text(text: str, draw: random.Random) -> str:
-    """One to three wounds: characters lost, doubled, swapped or put in, or an early end."""
+    """Make one to three changes: remove, double, swap or insert characters, or cut the end."""
     for _ in range(draw.randint(1, 3)):
         at, end = sorted(draw.randrange(len(text) + 1) for _ in range(2))
         match draw.randrange(7):

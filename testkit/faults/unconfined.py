@@ -1,4 +1,4 @@
-"""An embedded server as on a kernel without Landlock: the engine's grants and the server's own rules are all that holds SQL back."""
+"""An embedded server as on a kernel without Landlock: only the engine's grants and the server's own rules restrict SQL."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headrace.embedded.process import EmbeddedServer
 
 
 class UnconfinedServer(EmbeddedServer):
-    """An embedded server whose process the kernel does not bind."""
+    """An embedded server whose process Landlock does not restrict."""
 
     _program: ClassVar = (str(Path(__file__).resolve()),)
 

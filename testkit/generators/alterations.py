@@ -1,4 +1,4 @@
-"""Tables, what an ALTER does to each, and how the sink is to follow: the cases of the tests of schema changes."""
+"""Test cases of schema changes: a table, an ALTER statement, and the change of the sink's table."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Case:
-    """A table, what happens to it, and how the sink followed."""
+    """A table, an ALTER statement, and the change of the sink's table."""
 
     name: str
     columns: str
     rows: tuple[str, ...]
     clauses: str
-    """What follows ALTER TABLE and its name."""
+    """The clauses of the ALTER TABLE statement."""
     after: tuple[str, ...] = ()
-    """Rows that come afterwards."""
+    """Rows that are inserted afterwards."""
     outcome: str = "applied"
-    """Nothing: there was nothing to do."""
+    """The statements that the sink runs; empty if none is needed."""
     sql_mode: str = ""
-    """Of the session that alters, if it is not the strict one."""
+    """The SQL mode of the session that alters, if it is not strict."""
 
 
 AGAIN = "read again"
@@ -37,7 +37,7 @@ CONSTANTS = (
     "'AB'", "0x00FF5C27", "'1969-12-31'", "'2037-01-02 03:04:05.678'", "'-838:59:59'", "1999", "'y z'", "'c,a'",
 )  # fmt: skip
 
-# What a column was, two values of it, what it becomes, and a value of that. The target follows all of these where it is.
+# A column's type, two values, its new type, and a value of that. The sink alters its table in place for all of these.
 FOLLOWED = (
     ("INT", "-2147483648", "NULL", "BIGINT", "9223372036854775807"),
     ("BIGINT", "-128", "127", "TINYINT", "0"),
@@ -68,7 +68,7 @@ FOLLOWED = (
     ("DATETIME(1)", "'2001-02-03 04:05:06.7'", "'1000-01-01'", "DATETIME(6)", "'9999-12-31 23:59:59.999999'"),
     ("TIME", "'-838:59:59'", "'838:59:59'", "TIME(3)", "'1:2:3.456'"),
 )
-# Of these only the source knows what became of the values.
+# For these only the source knows the new values: the table is read again.
 READ = (
     ("DECIMAL(9,4)", "-2.5550", "1.2345", "DECIMAL(9,2)", "1"),
     ("DOUBLE", "16777217", "-1e-300", "FLOAT", "0.1"),

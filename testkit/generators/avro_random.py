@@ -1,4 +1,4 @@
-"""Random Avro schemas, values of them, and readers' schemas that they resolve to; what another Avro library says is the witness."""
+"""Random Avro schemas, values, and reader schemas. fastavro is the reference."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RandomAvro:
         return self._value(depth - 1)
 
     def _value(self, depth: int) -> Any:
-        """Anything but a union or null."""
+        """A type that is neither a union nor null."""
         kind = self.draw.choice(("primitive", "primitive", "enum", "fixed", "array", "map", "record"))
         if depth <= 0 and kind in ("array", "map", "record"):
             kind = "primitive"
@@ -58,7 +58,7 @@ class RandomAvro:
         return self.draw.choice(_PRIMITIVES)
 
     def _union(self, depth: int) -> list[Any]:
-        """Branches that the other library tells apart by their values."""
+        """Branches that fastavro can distinguish by their values."""
         branches: list[Any] = [self.draw.choice(("int", "long", "double")), "boolean", self.draw.choice(("string", "bytes"))]
         if depth > 0:
             branches.append(self.draw.choice((self.record(1), {"type": "array", "items": "int"}, {"type": "map", "values": "string"})))
@@ -104,7 +104,7 @@ class RandomAvro:
                 return self.value(draw.choice(found.branches))
 
     def evolved(self, tree: Any) -> Any:
-        """A reader's schema for data of a writer's."""
+        """Return a reader schema for data of a writer schema."""
         draw = self.draw
         if isinstance(tree, str):
             return draw.choice(_PROMOTED[tree]) if tree in _PROMOTED and draw.random() < 0.3 else tree
@@ -141,7 +141,7 @@ class RandomAvro:
 
 
 def plain(found: AvroType, value: Any) -> Any:
-    """A value that our decoder gave, as the other library gives it."""
+    """Return a value of Headrace's decoder in the form of fastavro."""
     if value is None:
         return None
     match found.kind:
@@ -161,7 +161,7 @@ def plain(found: AvroType, value: Any) -> Any:
 
 
 def narrowed(found: AvroType, value: Any) -> Any:
-    """What the other library read, with floats of 32 bits: it promotes a long to a float of 64."""
+    """Return a value of fastavro with 32-bit floats: it promotes a long to a 64-bit float."""
     if found.kind is AvroKind.FLOAT:
         return struct.unpack("<f", struct.pack("<f", value))[0]
     if found.kind is AvroKind.RECORD:
@@ -182,7 +182,7 @@ def write_with_fastavro(schema: Any, value: Any) -> bytes:
 
 
 def read_with_fastavro(body: bytes, writer: Any, reader: Any = None) -> tuple[Any, int]:
-    """The value, and how many bytes it took."""
+    """Return the value, and the number of bytes that were read."""
     source = io.BytesIO(body)
     return fastavro.schemaless_reader(source, writer, reader), source.tell()
 

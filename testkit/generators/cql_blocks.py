@@ -1,4 +1,4 @@
-"""Log rows and base rows by hand, as the blocks in which they travel: values serialised by the driver."""
+"""Builds blocks of log rows and base rows; the driver serialises the values."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ def log_block(table: CqlTable, entries: Iterable[Mapping[str, Any]], written: in
 
 
 def as_read(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same rows in memory that nobody may write to, as pages are."""
+    """Return the same rows in read-only memory, as pages are."""
     found: pa.RecordBatch = pa.ipc.read_record_batch(pa.py_buffer(batch.serialize().to_pybytes()), batch.schema)
     return found
 
 
 Timed = tuple[Any, Any, Any]
-"""A value with its write times (one, a list of them, or None: not told) and its expiries."""
+"""A value with its write times (one, a list, or None if unknown) and its expiries."""
 
 
 def row_block(table: CqlTable, as_of: int, rows: Sequence[Mapping[str, Any]], gone: Sequence[Mapping[str, Any]] = ()) -> RowBlock:
@@ -76,7 +76,7 @@ def _listed(value: Any) -> list[int | None] | None:
 
 
 def read_view(client: Any, query: str, kinds: Sequence[CqlType]) -> list[tuple[Any, ...]]:
-    """What ClickHouse shows, in the plain form of `testkit.generators.cql_values.witnessed`; `kinds` are the columns' CQL types."""
+    """Read a view in ClickHouse, in the plain form of `testkit.generators.cql_values.witnessed`; `kinds` are the columns' CQL types."""
     settings = {"output_format_arrow_string_as_string": "0", "output_format_arrow_fixed_string_as_fixed_byte_array": "1"}
     found = client.query_arrow(query, settings=settings)
     columns = [
@@ -105,7 +105,7 @@ def _plain(kind: CqlType, value: Any) -> Any:
 
 
 def as_clickhouse(kind: CqlType, value: Any) -> Any:
-    """A plain value as it is shown where ClickHouse has no NULL for its type: an empty collection, missing fields."""
+    """Return a plain value as ClickHouse shows it where its type has no NULL: an empty collection, missing fields."""
     match kind.name:
         case "list" | "set" | "vector":
             return [as_clickhouse(kind.args[0], part) for part in value or []]

@@ -1,4 +1,4 @@
-"""Statements without end through a captured session, while a test does other things."""
+"""Runs statements through a captured session in a thread until the test ends it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from headrace.cql.session import CqlSession
 from headrace.sources.scylla.capture.captured_session import capture
 
 COLUMNS = "p int, c int, s text static, v text, n int, m map<int, text>, e set<text>, l list<int>, PRIMARY KEY (p, c)"
-"""Of table `t`, for changes of all kinds."""
+"""The columns of table `t`."""
 
 
 class Changes(ABC):
-    """Changes of table `t` of a keyspace, one after the other."""
+    """Runs changes of table `t` of a keyspace, one after the other."""
 
     def __init__(self, session: CqlSession, keyspace: str, pause_s: float) -> None:
         self._session, self._keyspace, self._pause_s = session, keyspace, pause_s
@@ -50,7 +50,7 @@ class Changes(ABC):
 
 
 class AllKinds(Changes):
-    """Statements without end, one after the other, of all kinds."""
+    """Statements of all kinds."""
 
     def __init__(self, session: CqlSession, keyspace: str, seed: int) -> None:
         super().__init__(session, keyspace, pause_s=0.01)

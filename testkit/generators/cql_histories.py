@@ -2,7 +2,7 @@
 
 Keys and values come from small pools and timestamps from a narrow span, so that everything meets everything: cells with equal timestamps,
 collections cleared just before their elements, rows under ranges and partitions that are deleted. TTLs are long and never equal, so that
-nothing expires in a test and ties between expiring cells do not hang on the second in which they were written.
+nothing expires in a test and ties between expiring cells do not depend on the second of the write.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class History:
 
     @property
     def definitions(self) -> list[str]:
-        """What makes the table and its types, in a keyspace that is there; of CDC nothing is said."""
+        """Return the statements that create the table and its types, without CDC options."""
         return [*(create_type(kind, if_not_exists=True) for kind in self.udts), create_table(self.table)]
 
     def __str__(self) -> str:
@@ -55,7 +55,7 @@ class History:
 
 
 def random_history(seed: int, statements: int, *, keyspace: str = "ks", start: int = START) -> History:
-    """The history of a seed: a table `t<seed>` and so many statements that a server takes."""
+    """Return the history of a seed: a table `t<seed>` and statements that a server accepts."""
     random = Random(seed)
     table = random_table(random, TableName(keyspace, f"t{seed}"))
     return History(table, tuple(types_used([table])), tuple(random_statements(random, table, statements, start)))
@@ -124,7 +124,7 @@ def _key_type(random: Random) -> CqlType:
 
 
 def _inner_type(random: Random, depth: int, *, key: bool = False) -> CqlType:
-    """What is inside of a collection, a tuple or a user type."""
+    """An element type of a collection, a tuple or a user type."""
     if depth == 0 or random.random() < 0.7:
         return CqlType(random.choice(_KEY_TYPES if key else sorted(_POOLS)))
     return _frozen(random, depth - 1, key=key)
@@ -182,7 +182,7 @@ def _distinct(kind: CqlType, literals: Sequence[str]) -> list[str]:
 def random_statements(
     random: Random, table: CqlTable, count: int, start: int = START, keys: Mapping[str, Sequence[str]] | None = None
 ) -> list[Statement]:
-    """So many statements; those that need to know a list's length are made for the contents that the others leave.
+    """Return random statements. A statement that depends on a list's length is made for the contents after the statements before it.
 
     `keys` are the values of some columns of the key, by name: so that several histories can share a table.
     """
@@ -192,7 +192,7 @@ def random_statements(
 def random_log(
     random: Random, table: CqlTable, count: int, start: int = START, keys: Mapping[str, Sequence[str]] | None = None
 ) -> list[tuple[Statement, list[LogRow]]]:
-    """The same, each statement with the log rows that ScyllaDB would write of it."""
+    """Return random statements, each with the log rows that ScyllaDB would write."""
     capture = Capture([table], lambda: _NOW, seed=0)
     making = _Making(random, table, capture, start, max(3, count // 2), keys=keys or {})
     found: list[tuple[Statement, list[LogRow]]] = []
@@ -271,7 +271,7 @@ class _Making:
         return literal(self.random, kind)
 
     def _key(self, column: CqlColumn) -> str:
-        """A key's value: one of three, so that rows meet."""
+        """A key's value: one of three, so that statements change the same rows."""
         return self.random.choice(self.keys.get(column.name) or _POOLS[column.type.name][:3])
 
     def _update(self, timestamp: str) -> str:
@@ -330,7 +330,7 @@ class _Making:
         return f"{name} = {name} + {literal(self.random, kind)}"
 
     def _list_size(self, column: CqlColumn, where: _Where) -> int:
-        """How many elements a list has before the statement; 0 if several rows are meant."""
+        """Return how many elements a list has before the statement; 0 if the statement changes several rows."""
         if not where.is_single:
             return 0
         probe = f"UPDATE {self._name} SET {quoted(column.name)}[2147483647] = null WHERE {where.text}"

@@ -1,4 +1,4 @@
-"""Random CQL types and values, and the driver's own codecs as the witness of ours."""
+"""Random CQL types and values. The driver's codecs are the reference."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headrace.cql.types import NATIVE, CqlType
 PROTOCOL: Final = 4
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _KEYLESS: Final = {"duration", "counter"}
-"""What neither a key nor an element of a set may be made of."""
+"""Types that neither a key nor an element of a set may have."""
 
 
 def integers(bits: int) -> st.SearchStrategy[int]:
@@ -63,7 +63,7 @@ SCALARS: Final[Mapping[str, st.SearchStrategy[Any]]] = {
 
 
 def cql_types(depth: int = 3, *, key: bool = False) -> st.SearchStrategy[CqlType]:
-    """Types nested to a depth; as a `key`, only what may be one."""
+    """Types nested to a depth; with `key`, only types that a key may have."""
     plain = st.sampled_from(sorted(NATIVE - (_KEYLESS if key else {"counter"}))).map(CqlType)
     return plain if not depth else plain | _made(depth - 1, key=key)
 
@@ -165,13 +165,13 @@ _DRIVERS_NAMES: Final = {
 
 
 def witnessed(kind: CqlType, raw: bytes | None) -> Any:
-    """What the driver reads, in the plain form of `plain_values`."""
+    """Return the value that the driver reads, in the form of `plain_values`."""
     theirs = driver_type(kind)
     return None if raw is None else _plain(kind, theirs.from_binary(raw, PROTOCOL))
 
 
 def ordered(kind: CqlType, raw: bytes | None) -> Any:
-    """What the driver reads of scalars, in collections as their server has ordered them: the driver sorts sets by Python's order."""
+    """Return the driver's scalars in collections in the server's order: the driver itself sorts sets by Python's order."""
     if raw is None or kind.name not in {"list", "set", "map", "tuple", "udt"}:
         return witnessed(kind, raw)
     if kind.name in {"tuple", "udt"}:
@@ -224,7 +224,7 @@ def _plain(kind: CqlType, value: Any) -> Any:
 
 
 def plain_values(kind: CqlType, array: Any) -> list[Any]:
-    """Our arrays' values in a form in which all of them can be compared: moments as numbers, floats with their sign."""
+    """Return the values of Headrace's arrays in a comparable form: moments as numbers, floats with their sign."""
     assert array.type == arrow_type(kind)
     array.validate(full=True)
     numbers = array.cast(numbers_of(array.type))

@@ -1,6 +1,6 @@
 """Random DDL over a wide grammar.
 
-The generator knows what is defined (from the history it helps to test) only to write statements the server mostly accepts; what it refuses
+The generator knows the defined tables (from the history under test) only to write statements that the server mostly accepts; a refused one
 is dropped.
 """
 
@@ -20,7 +20,7 @@ from testkit.oracles.ddl import Follower
 
 CHARSETS = ["utf8mb4", "latin1", "utf8mb3", "utf8", "ascii", "binary", "ucs2", "cp1251", "gbk", "utf16"]
 CONVERTIBLE = ["utf8mb4", "latin1", "utf8mb3", "utf8", "ascii", "cp1251"]
-"""Character sets in which the bytes of an ENUM's plain members mean the same."""
+"""Character sets that share the bytes of an ENUM's plain members."""
 COLLATIONS = ["utf8mb4_bin", "latin1_general_ci", "utf8mb3_general_ci", "binary", "ascii_bin", "utf8mb4_unicode_ci", "cp1251_bin"]
 NAMES = [
     "a",
@@ -315,7 +315,7 @@ class Generator:
         about_text = [clause for clause in clauses if re.match("CONVERT|DEFAULT|CHAR|COLLATE", clause)]
         clauses = [clause for clause in clauses if clause not in about_text[1:]]
         if any(clause.startswith(("MODIFY", "CHANGE")) for clause in clauses):
-            # MySQL makes a smaller type than it was told of a TEXT that it converts at the same time.
+            # MySQL gives a TEXT that it converts at the same time a smaller type than the statement names.
             clauses = [clause for clause in clauses if not clause.startswith("CONVERT")]
         extra = [self._pick(["ALGORITHM=DEFAULT", "LOCK=DEFAULT", "FORCE"])] if self._random.random() < 0.1 else []
         prefix = self._pick(["", "", "", "/* a, b */ ", "-- x\n"])
@@ -387,7 +387,7 @@ class Generator:
     def _alter_column(self, schema: TableSchema) -> str:
         chosen = self._pick(schema.columns)
         if chosen.kind is Kind.TIMESTAMP:
-            # Without explicit defaults MariaDB gives such a column another one than it was told.
+            # Without explicit defaults MariaDB gives such a column another default than the statement names.
             return "FORCE"
         column = f"ALTER {self._maybe('COLUMN ')}{self._quote(self._cased(chosen.name))}"
         choices = ["DROP DEFAULT", "SET DEFAULT 5", "SET DEFAULT '1'", "SET DEFAULT NULL"]
@@ -432,7 +432,7 @@ class Generator:
 
 
 def run_random(book: Logbook, databases: tuple[str, str], seed: int, count: int, every: int = 1) -> tuple[int, list[str]]:
-    """Run random statements and follow them: how many the server took, and the first differences with what led there."""
+    """Run random statements and follow them. Return how many the server accepted, and the first differences with their statements."""
     book.run(f"SET explicit_defaults_for_timestamp = {'OFF' if seed % 4 == 0 else 'ON'}")
     follower = Follower(book, databases)
     generator = Generator(seed, book.server.flavour, databases, lambda: follower.history.catalog)

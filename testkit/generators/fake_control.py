@@ -1,6 +1,6 @@
 """A `Control` with generated pipes, for the dashboard without Spark: `python -m testkit.generators.fake_control [LISTEN]` serves it.
 
-There is one pipe of each stage; what is asked of one changes what it says, as a real one would. The same clock gives the same figures.
+There is one pipe of each stage; requests change its state as in a real process. The same clock gives the same figures.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from headrace.service.status import (
 TOKEN = "made-up-token"
 RUNNING = (PipeStage.STREAMING, PipeStage.SNAPSHOT, PipeStage.WAITING, PipeStage.STARTING)
 HOSTILE = 'shop.<b>"quoted\\"</b>\n'
-"""A table whose name wants to be markup and to break lines."""
+"""A table whose name contains markup and line breaks."""
 COPY_S = 90.0
 POISON = "binlog.000042:1337"
 _WAVE_S, _VERIFY_S = 17.0, 3.0
@@ -37,18 +37,18 @@ _WAVE_S, _VERIFY_S = 17.0, 3.0
 
 @dataclass
 class _Pipe:
-    """What is told of one pipe, and how it moves."""
+    """The state of one pipe."""
 
     made: PipeStatus
     base_rate: float = 0.0
     copied_rows: int = 0
-    """How many rows its snapshot has."""
+    """The rows of its snapshot."""
     verifying: dict[str, float] = field(default_factory=dict)
-    """When the comparison of a table was asked for."""
+    """When `verify` was requested, by table."""
 
 
 class FakeControl:
-    """Implements `headrace.service.control.Control`; `asked` says what was asked of it."""
+    """Implements `headrace.service.control.Control`; `asked` lists the requests."""
 
     def __init__(self, clock: Callable[[], float] = time.time) -> None:
         self._clock, self._begun, self._lock = clock, clock(), threading.RLock()
@@ -82,7 +82,7 @@ class FakeControl:
             ]
 
     def set(self, name: str, **changed: Any) -> None:
-        """For tests: the pipe says this from now on."""
+        """For tests: replace fields of the pipe's status."""
         with self._lock:
             pipe = self._find(name)
             pipe.made = replace(pipe.made, **changed)
@@ -266,7 +266,7 @@ def main() -> None:
     from headrace.dashboard.server import serve
     from headrace.dashboard.static_files import load_assets
 
-    # Assets are looked up anew each time: whoever edits the page only reloads it.
+    # Assets are read for each request, so that an edited page only needs a reload.
     with serve(FakeControl(), sys.argv[1] if len(sys.argv) > 1 else "127.0.0.1:8088", TOKEN, assets=load_assets) as server:
         print(f"{server.url}/#token={TOKEN}", flush=True)
         threading.Event().wait()

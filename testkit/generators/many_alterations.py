@@ -1,6 +1,6 @@
 """Dozens of ALTER statements of different kinds on several tables, with changes of rows between them, for a pipe that is far behind.
 
-Every statement is one that both servers take. `id` and `v` stay in every table, so that rows can be changed whatever else happened.
+Both servers accept every statement. `id` and `v` stay in every table, so that rows can always be changed.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def create_tables(rows: int) -> Iterator[str]:
 
 
 def alter_and_change(rows: int) -> Iterator[tuple[str, bool]]:
-    """All statements, each with whether it changes a definition. Each alteration is followed by changes of two tables' rows."""
+    """Return all statements, each with whether it changes a definition. Changes of two tables' rows follow each alteration."""
     there = set(TABLES)
     for number, statement in enumerate(ALTERATIONS):
         yield statement, not statement.startswith("INSERT")

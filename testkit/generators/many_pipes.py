@@ -1,4 +1,4 @@
-"""Made-up pipes in numbers, and with names that no one would choose: what the page has to bear."""
+"""Generated pipes for the dashboard: many of them, and some with hostile names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ HOSTILE_NAMES = (
 
 
 class _OwnPipes(FakeControl):
-    """Its pipes are not the ones that it was made with."""
+    """A `FakeControl` with other pipes."""
 
     def history(self, name: str) -> Sequence[MetricSample]:
         seed, now = sum(name.encode()), time.time()
@@ -45,7 +45,7 @@ class _OwnPipes(FakeControl):
 
 
 class ManyPipes(_OwnPipes):
-    """Fifty pipes; the first has five hundred tables. All of them move at every look."""
+    """Fifty pipes; the first has five hundred tables. Their figures change with every request."""
 
     def __init__(self, pipes: int = 50, tables: int = 500) -> None:
         super().__init__()

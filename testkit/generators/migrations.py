@@ -1,6 +1,6 @@
 """A workload of migrations: rows change, and so do tables, columns and keys, at random from a seed, for as long as it runs.
 
-What is written next is chosen by what the server says its tables are, so every statement is one that a server takes, or refuses by itself.
+The next statement follows from the server's current tables, so the server accepts it or refuses it on its own.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from headrace.demo.private_server import PrivateServer
 
 TABLES = ("alpha", "beta", "gamma")
 _REFUSED = (1054, 1060, 1061, 1062, 1068, 1072, 1091, 1146, 1171, 1264, 1265, 1406, 1138, 1366, 1292)
-"""What a server says to a statement that does not fit its rows or tables."""
+"""Error numbers of a statement that does not fit the rows or tables."""
 
 
 class Migrations:
-    """Runs statements in a thread of its own while it is open."""
+    """Runs statements in its own thread while it is open."""
 
     def __init__(self, server: PrivateServer, database: str, seed: int, pause_s: float = 0.05) -> None:
         self._server, self._database, self._pause_s = server, database, pause_s
@@ -58,12 +58,12 @@ class Migrations:
                 cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES'")
                 while not self._stopping.wait(self._pause_s):
                     self.step(cursor)
-        # Whatever ended the workload must fail the test, not the thread.
+        # The error must fail the test, not the thread.
         except BaseException as error:  # noqa: BLE001
             self.failure = error
 
     def step(self, cursor: Cursor) -> None:
-        """Some changes of rows, and now and then one of a definition."""
+        """Change some rows, and sometimes a definition."""
         name = self._random.choice((*TABLES, "bare"))
         for _ in range(self._random.choice((1, 3, 8))):
             self._random.choice((self._insert, self._insert, self._update, self._delete))(cursor, name)
@@ -71,7 +71,7 @@ class Migrations:
             self._migrate(cursor, name)
 
     def attempt(self, cursor: Cursor, statement: str) -> bool:
-        """Whether the server takes the statement; one that does not fit what is there is refused, and that is all."""
+        """Run a statement; return False if the server refuses it because it does not fit the rows or tables."""
         try:
             cursor.execute(statement)
         except pymysql.MySQLError as error:

@@ -1,6 +1,6 @@
-"""Whether a block could have come from a server at all: its arrays are sound, and no value lies outside of its column's type.
+"""Checks that a block could come from a server: its arrays are valid, and no value is outside of its column's type.
 
-Damage without a checksum may turn one value into another that is just as good; it must not turn it into one that no column can hold.
+Without a checksum, damage may turn a value into another valid one, but not into one that the column cannot hold.
 """
 
 from __future__ import annotations

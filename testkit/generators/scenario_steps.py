@@ -1,6 +1,6 @@
-"""What happens to two tables of a server, step by step: every kind of change that an engine must bring to the source's rows.
+"""Steps of changes to two tables, of every kind, after each of which a target must equal the source's rows.
 
-Told once per server; each target then reads the same log for itself. `orders` has a key, `loose` has none.
+The steps run once per server; each target then reads the same log. `orders` has a key, `loose` has none.
 """
 
 from __future__ import annotations
@@ -104,14 +104,14 @@ STEPS: Sequence[tuple[str, Sequence[str]]] = (
 
 @dataclass(frozen=True)
 class Chapter:
-    """One step: the log that it left, and the rows that the server had after it, by its own SELECT."""
+    """One step: its part of the log, and the rows that the server's SELECT returns after it."""
 
     name: str
     segment: Segment
     rows: dict[str, list[Row]]
 
     def blocks(self, schema: TableSchema, keys: tuple[str, ...]) -> Iterator[ChangeBlock]:
-        """What Headrace reads of a table in it."""
+        """Return the blocks of a table that Headrace reads from it."""
         catalog = ReadCatalog(plan_tables({schema.name: schema}, {schema.name: keys}), lambda name: name == schema.name)
         return read_segment(self.segment, catalog)
 
@@ -125,7 +125,7 @@ class Story:
 
 
 def tell(book: Logbook) -> Story:
-    """Let it happen."""
+    """Run the steps."""
     book.run(*TABLES)
     schemas = {table: book.schema(table) for table in ("orders", "loose")}
     chapters = []

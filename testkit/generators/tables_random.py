@@ -1,7 +1,7 @@
-"""Tables that come, go, trade names, are emptied and altered at random, while a pipe reads them, reads them again, and crashes.
+"""Tables that are created, dropped, renamed, emptied and altered at random while a pipe reads them, reads them again, and crashes.
 
-One generator of random numbers decides everything: what happens at the source, how far the stream comes meanwhile, what is asked to be
-read again, where the process ends. In the end both ends are compared.
+One seed decides everything: the statements at the source, how far the stream reads in between, which tables are read again, where the
+process ends. At the end both ends are compared.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Explorer:
     """One pipe and its source, by one seed."""
 
     def __init__(self, book: Logbook, sink_url: str, state: Path, seed: int, policy: Sequence[str] = (), *, inside: bool = False) -> None:
-        """`inside`: something happens between the position of a chunk and its SELECT, too."""
+        """`inside`: statements also run between the position of a chunk and its SELECT."""
         self.book, self.state = book, state
         self.told: list[str] = []
         """What happened, in order."""
@@ -119,7 +119,7 @@ class Explorer:
             self._open()
 
     def _between(self) -> None:
-        """While a table is being read."""
+        """Run statements while a table is read."""
         if self._calm:
             return
         for _ in range(self._random.choice((0, 0, 1, 2))):
@@ -135,7 +135,7 @@ class Explorer:
                 self._pipe.stream_some(batches)
 
     def _inside(self) -> None:
-        """After the position of a chunk is noted, and before its SELECT."""
+        """Run statements after the position of a chunk is noted, and before its SELECT."""
         if self._random.random() < 0.3:
             self._say("inside a chunk:")
             self._between()
@@ -224,13 +224,13 @@ class Explorer:
 
 
 class SteeredPipe(DrivenPipe):
-    """Something may happen before each chunk that is read, and between its position and its SELECT (`inside`)."""
+    """A pipe that runs statements before each chunk, and between its position and its SELECT (`inside`)."""
 
     def __init__(self, *arguments: Any, between: Callable[[], object], inside: Callable[[], object] = lambda: None, **named: Any) -> None:
         super().__init__(*arguments, **named)
         self._between, self._inside = between, inside
         self.is_paused = False
-        """Whether the copier has paused the stream: it reads a table whose engine counts rows."""
+        """Whether the snapshot has paused the stream: it reads a table whose engine counts rows."""
 
     def stream_some(self, batches: int) -> None:
         start = self.parts.stream.reached

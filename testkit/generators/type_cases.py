@@ -1,4 +1,4 @@
-"""Columns, the ClickHouse types that may be chosen for them, values at the extremes, and what ClickHouse then shows."""
+"""Columns, the ClickHouse types that may be chosen for them, extreme values, and their text in ClickHouse."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A small, hostile workload for replication tests: every kind of change, in transactions of every shape, from a seed.
 
-Keys are few, so that the same row is inserted, updated, moved and deleted again and again: a lost, doubled or disordered change shows.
+Keys are few, so that the same row is inserted, updated, moved and deleted again and again: a lost, repeated or reordered change is visible.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ACCOUNTS, _NOTES = 3000, 800
 
 
 class Workload:
-    """Runs transactions in a thread of its own while it is open."""
+    """Runs transactions in its own thread while it is open."""
 
     def __init__(self, server: PrivateServer, database: str, seed: int, pause_s: float = 0.01) -> None:
         self._server, self._database, self._pause_s = server, database, pause_s
@@ -40,7 +40,7 @@ class Workload:
         return self
 
     def stop(self) -> BaseException | None:
-        """End after the transaction under way; what ended it before, if anything did."""
+        """End after the current transaction; return the error that ended it earlier, if any."""
         self._stopping.set()
         self._thread.join(60)
         return self.failure
@@ -59,13 +59,13 @@ class Workload:
                 while not self._stopping.wait(self._pause_s):
                     run_transaction(connection, self._random)
                     self.transactions += 1
-        # Whatever ended the workload must fail the test, not the thread.
+        # The error must fail the test, not the thread.
         except BaseException as error:  # noqa: BLE001
             self.failure = error
 
 
 def run_transaction(connection: Connection[Any], chooser: random.Random) -> None:
-    """One transaction of one to four statements; now and then it is rolled back."""
+    """Run one transaction of one to four statements; some are rolled back."""
     with connection.cursor() as cursor:
         for _ in range(chooser.choice((1, 1, 1, 2, 4))):
             cursor.execute(chooser.choice(_STATEMENTS)(chooser))

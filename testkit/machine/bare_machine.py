@@ -1,10 +1,10 @@
-"""`make demo` and `make test` on a bare Debian 12, and a list of what they needed and the set-up did not install.
+"""Runs `make demo` and `make test` on a bare Debian 12, and lists what they needed and the set-up did not install.
 
 `python3 -m testkit.machine.bare_machine` (as root, Python's standard library only) builds a root directory with mmdebstrap, installs the
-prerequisites that the README names, clones the committed state of this checkout into it and runs both commands there. The run has mount,
-process and host name namespaces of its own: its mounts and processes end with it, even when it is killed. It shares the network, and it
-uses the machine's settings of apt, pip and Maven, because the package registries are reached through them. The bare root resolves no host
-name of its own, and for the demo not even `localhost`.
+prerequisites that the README names, clones the committed state of this checkout into it and runs both commands there. The run has its own
+mount, process and host name namespaces: its mounts and processes end with it, even when it is killed. It shares the network, and it uses
+the machine's settings of apt, pip and Maven to reach the package registries. The bare root resolves no host name of its own, and for the
+demo not even `localhost`.
 
 The report lists the packages that the set-up installed, the programs that the run did not find, and the files that the output names and
 that only a package of this machine holds. The exit code is 0 only if both commands pass and nothing was missing.
@@ -78,7 +78,7 @@ class MachineError(Exception):
 
 @dataclass
 class BareMachine:
-    """A bare Debian root directory; what runs in it has namespaces of its own."""
+    """A bare Debian root directory; commands in it run in their own namespaces."""
 
     root: Path
     environment: Mapping[str, str]
@@ -118,7 +118,7 @@ class BareMachine:
         return any(os.path.lexists(f"{self.root}{place}") for place in places)
 
     def misses(self) -> dict[str, str]:
-        """The programs that were looked for and do not exist at the end, with the first process or test that asked."""
+        """The programs that were not found and do not exist at the end, with the first process or test that looked for them."""
         found: dict[str, str] = {}
         log = Path(f"{self.root}{MISSES}")
         for line in log.read_text().splitlines() if log.exists() else ():
@@ -148,7 +148,7 @@ def bare_machine(keep: bool) -> Iterator[BareMachine]:
 
 
 def prerequisites(readme: str) -> list[str]:
-    """The packages that the README tells its reader to install before anything else."""
+    """The packages that the README lists as prerequisites."""
     found = re.search(r"^apt-get install ([^\n#]+)", readme, re.MULTILINE)
     if found is None:
         raise MachineError("README.md names no prerequisites: a line 'apt-get install PACKAGE…' is missing")
@@ -203,7 +203,7 @@ def _copy(place: Path, root: Path) -> None:
 def _environment(machine: Mapping[str, str]) -> dict[str, str]:
     own = {name: value for name, value in machine.items() if VARIABLES.fullmatch(name)}
     witness = {"PYTHONPATH": "/opt/witness", "HEADRACE_COMMAND_WITNESS": MISSES}
-    # With CI=true a server that cannot be had is a failure, not a skipped test.
+    # With CI=true a server that is not available is a failure, not a skipped test.
     return {**own, **witness, "CI": "true", "HOME": "/root", "PATH": SEARCH_PATH, "DEBIAN_FRONTEND": "noninteractive", "TERM": "dumb"}
 
 
@@ -225,7 +225,7 @@ def _clone(machine: BareMachine, logs: Path) -> None:
 
 
 def _report(machine: BareMachine, before: set[str], asked: set[str], codes: Mapping[str, int], logs: Path) -> int:
-    """Print what the run says of the set-up; 0 if both commands passed and nothing was missing."""
+    """Print the report; return 0 if both commands passed and nothing was missing."""
     manual, every = machine.packages(manual=True) - asked, machine.packages()
     output = "".join((logs / f"{name}.log").read_text(errors="replace") for name in codes)
     lines = [f"make {name}: {'passed' if code == 0 else f'failed with code {code}'}" for name, code in codes.items()]

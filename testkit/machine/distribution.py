@@ -1,8 +1,7 @@
 """How a test run is spread over processes (pytest-xdist): `make test` uses several, because most tests wait more than they compute.
 
-What shares a server shares a process: the tests of one file on one flavour stay together and in order, so fixtures of a module are made
-as often as without spreading. Every process has session servers of its own. Nothing is shared between processes but the cache directory,
-which is locked.
+The tests of one file on one flavour run in one process and in order, so fixtures of a module are made as often as in a single process.
+Every process has its own session servers. Processes share only the cache directory, which is locked.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ ENOUGH_PENDING = 2
 
 
 class Spreading(LoadScopeScheduling):
-    """Hands out the groups in the order in which they were collected, each when a process has nothing else to go on with."""
+    """Assigns the groups in the order of collection, each to a process that has no pending test."""
 
     def schedule(self) -> None:
-        # Its own order would be by the number of tests, and leave the long ones for the end.
+        # The scheduler's own order is by the number of tests, and would leave the long ones for the end.
         self.config.option.loadscopereorder = False
         super().schedule()
 
@@ -44,12 +43,12 @@ class Spreading(LoadScopeScheduling):
 
 
 def group_of(nodeid: str) -> str:
-    """The tests of a file that run on one flavour, or on none."""
+    """Return the group of a test: its file and its flavour."""
     return " ".join(word for word in (nodeid.partition("::")[0], flavour_of(nodeid)) if word)
 
 
 def flavour_of(nodeid: str) -> str:
-    """The flavour that a test runs on; empty if it runs on none."""
+    """Return the flavour that a test runs on; empty if it runs on none."""
     words = nodeid.partition("::")[2].partition("[")[2].rstrip("]").split("-")
     return next((word for word in words if word in FLAVOURS), "")
 

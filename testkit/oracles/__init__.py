@@ -1,1 +1,1 @@
-"""Independent witnesses: the answers of servers, drivers and other libraries that results are compared with."""
+"""Independent references that results are compared with: the answers of servers, drivers and other libraries."""

@@ -1,4 +1,4 @@
-"""A database whose changes can be had three ways: as Headrace decodes them, by the server's own SELECT, and from `mysql-replication`.
+"""A database whose changes are read in three ways: by Headrace, by the server's SELECT, and by `mysql-replication`.
 
 Rows are compared as the server's own text (`-838:59:59.0`, `1.50`, `0000`), so that a lost digit or a shifted fraction is a difference.
 Nothing here renders through Headrace's code: `as_text` works on the plain integers and bytes of the Arrow arrays.
@@ -46,14 +46,14 @@ _PACKED_KINDS = frozenset({39, 40, *range(165, 172)})
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a server's binary log stands."""
+    """A position in a server's binary log."""
 
     file: str
     offset: int
 
 
 class Logbook:
-    """One database on a server, with the log it leaves behind."""
+    """One database of a server, and its part of the binary log."""
 
     def __init__(self, server: PrivateServer, database: str, connection: Connection[Any]) -> None:
         self.server = server
@@ -75,7 +75,7 @@ class Logbook:
             cursor.execute("COMMIT")
 
     def fetch(self, sql: str) -> list[tuple[Any, ...]]:
-        """The server's answer: every value as the server's text, binary ones as bytes."""
+        """Run a query; values are the server's text, or bytes if binary."""
         with self.connection.cursor() as cursor:
             cursor.execute(sql)
             return list(cursor.fetchall())
@@ -86,7 +86,7 @@ class Logbook:
         return Place(file, int(offset))
 
     def segment(self, start: Place, end: Place | None = None) -> Segment:
-        """The log from `start` to `end` (or to now), as the address of a piece of the server's own file."""
+        """Return the segment of the log from `start` to `end` (or to now)."""
         stop = end or self.place()
         assert stop.file == start.file, "the log was rotated during the test"
         checksum = self.fetch("SELECT @@GLOBAL.binlog_checksum")[0][0] != "NONE"
@@ -99,7 +99,7 @@ class Logbook:
         return schema
 
     def scanned(self, schema: TableSchema, where: str = "", **options: Any) -> list[Row]:
-        """The table as scan_table reads it over the binary protocol."""
+        """Return the table as `scan_table` reads it over the binary protocol."""
         with closing(connect(self.address)) as connection:
             batches = list(scan_table(connection, self.address, schema, where, **options))
         for batch in batches:
@@ -112,11 +112,11 @@ class Logbook:
         return ReadCatalog(plan_tables(schemas, key_columns), lambda name: name in schemas, options or ReadOptions())
 
     def read(self, start: Place, *tables: str, options: ReadOptions | None = None) -> list[ChangeBlock]:
-        """What Headrace makes of the log since `start`."""
+        """Return the blocks that Headrace decodes from the log since `start`."""
         return list(read_segment(self.segment(start), self.catalog(*tables, options=options)))
 
     def told(self, start: Place, table: str) -> TableSchema:
-        """The table's schema as the log since `start` tells it by itself."""
+        """Return the table's schema from the table maps of the log since `start`."""
         segment = self.segment(start)
         data, at = self.bytes_of(segment), 0
         while at < len(data):
@@ -131,7 +131,7 @@ class Logbook:
         raise AssertionError(f"no table map of {table} in the log")
 
     def read_by(self, start: Place, schema: TableSchema, options: ReadOptions | None = None) -> list[ChangeBlock]:
-        """What Headrace makes of one table's log since `start` by the given schema."""
+        """Return the blocks that Headrace decodes for one table with the given schema."""
         catalog = ReadCatalog(
             plan_tables({schema.name: schema}, {schema.name: schema.primary_key}),
             lambda name: name == schema.name,
@@ -140,13 +140,13 @@ class Logbook:
         return list(read_segment(self.segment(start), catalog))
 
     def select(self, schema: TableSchema, order: str = "1") -> list[Row]:
-        """The table by the server's own SELECT."""
+        """Return the rows of the server's SELECT."""
         columns = ", ".join(_exact(column) for column in schema.columns)
         found = self.fetch(f"SELECT {columns} FROM {quoted(schema.name)} ORDER BY {order}")
         return [tuple(_witnessed(column, value) for column, value in zip(schema.columns, row, strict=True)) for row in found]
 
     def replicated(self, start: Place, table: str) -> list[tuple[str, dict[str, Any]]]:
-        """The changes since `start` as the mysql-replication package reads them: (kind, values), an update as `before` and `update`."""
+        """Return the changes since `start` as mysql-replication reads them: (kind, values), an update as `before` and `update`."""
         from pymysqlreplication import BinLogStreamReader
         from pymysqlreplication.row_event import DeleteRowsEvent, UpdateRowsEvent, WriteRowsEvent
 
@@ -165,7 +165,7 @@ class Logbook:
         )
         found: list[tuple[str, dict[str, Any]]] = []
         with closing(stream), warnings.catch_warnings():
-            # The package names PyMySQL's parameters in their old way.
+            # The package uses PyMySQL's old parameter names.
             warnings.simplefilter("ignore", DeprecationWarning)
             for event in stream:
                 for row in event.rows:
@@ -183,7 +183,7 @@ class Logbook:
 
 @contextmanager
 def open_logbook(server: PrivateServer, database: str, sql_mode: str = "STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION") -> Iterator[Logbook]:
-    """A logbook of `database` over a connection in UTC that answers in text."""
+    """Open a `Logbook` of `database` over a connection in UTC that returns text."""
     with server.root_connection(database, conv=_ENCODERS) as connection, connection.cursor() as cursor:
         cursor.execute(f"SET SESSION time_zone = '+00:00', sql_mode = '{sql_mode}'")
         yield Logbook(server, database, connection)
@@ -203,7 +203,7 @@ def scan_log(data: bytes, base: int, *, checksum: bool, split_bytes: int = 1 << 
 
 
 def kinds_of(data: bytes) -> list[int]:
-    """The kinds of the events in a piece of log, in order."""
+    """Return the event types of a piece of log, in order."""
     found, at = [], 0
     while at + 19 <= len(data):
         found.append(data[at + 4])
@@ -212,7 +212,7 @@ def kinds_of(data: bytes) -> list[int]:
 
 
 def parts_of(segment: Segment, cuts: Sequence[int], groups: np.ndarray | None = None) -> list[Segment]:
-    """The segment cut at the given log offsets; `groups` tell what a part that starts inside one must know of it."""
+    """Cut a segment at log offsets; `groups` give a part that starts inside a group its context."""
     bounds = [segment.start, *cuts, segment.end]
     parts = [replace(segment, start=start, end=end) for start, end in pairwise(bounds) if start < end]
     return [replace(part, open_transaction=_opened(part.start, groups)) for part in parts] if groups is not None else parts
@@ -246,16 +246,16 @@ def images_of(blocks: Sequence[ChangeBlock]) -> list[Image]:
 
 
 def check_arrays(schema: TableSchema, batch: pa.RecordBatch) -> None:
-    """The batch is of the schema's types, and Arrow itself finds nothing wrong with its buffers."""
+    """Check that the batch has the schema's types, and that its buffers are valid."""
     assert batch.schema == schema.arrow_schema
     for column, array in zip(schema.columns, batch.columns, strict=True):
-        # A time column carries times that are no time of day, which Arrow's own check refuses.
+        # A TIME column may hold values outside of a day, which Arrow's validation rejects.
         array.validate(full=column.kind is not Kind.TIME)
         assert column.nullable or array.null_count == 0
 
 
 def rows_of(schema: TableSchema, batches: Sequence[pa.RecordBatch]) -> list[Row]:
-    """The rows of Arrow batches as the server would print them."""
+    """Return the rows of Arrow batches in the server's text form."""
     found: list[Row] = []
     for batch in batches:
         columns = [_texts(column, batch.column(i)) for i, column in enumerate(schema.columns)]
@@ -270,7 +270,7 @@ def _texts(column: Column, array: pa.Array) -> list[Value]:
 
 
 def as_text(column: Column, value: Any) -> Value:
-    """The server's text of a value, from the plain number, string or bytes that the Arrow array holds."""
+    """Return the server's text of a value, from the number, string or bytes of the Arrow array."""
     match column.kind:
         case Kind.FLOAT32 | Kind.FLOAT64:
             return float(value)
@@ -299,7 +299,7 @@ def as_text(column: Column, value: Any) -> Value:
 
 def fraction_text(micros: int, digits: int) -> str:
     text = f"{micros:06d}"
-    # Digits the column does not have must be zero: shown if they are not.
+    # Digits beyond the column's precision must be zero; otherwise they are shown.
     kept = digits if not text[digits:].strip("0") else 6
     return f".{text[:kept]}" if kept else ""
 
@@ -313,7 +313,7 @@ def _exact(column: Column) -> str:
     name = "`" + column.name.replace("`", "``") + "`"
     if column.kind in (Kind.GEOMETRY, Kind.VECTOR):
         return f"HEX({name})"
-    # The server rounds what it prints of a FLOAT and a DOUBLE(m,d); cast, it prints all digits of what it stores.
+    # The server rounds a FLOAT and a DOUBLE(m,d) when it prints them; a cast shows all stored digits.
     return f"CAST({name} AS DOUBLE)" if column.kind in (Kind.FLOAT32, Kind.FLOAT64) else name
 
 

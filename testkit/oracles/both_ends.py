@@ -1,6 +1,6 @@
-"""An independent look at both ends: the source's rows by PyMySQL, the sink's by clickhouse-connect, compared in plain Python.
+"""Compares the source's rows (PyMySQL) with the sink's rows (clickhouse-connect) in plain Python.
 
-Nothing here uses Headrace's own readers, decoders or its `verify`.
+It does not use Headrace's readers, decoders or `verify`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def sink_rows(client: Client, server: PrivateServer, database: str, table: str) 
 
 
 def assert_equal(client: Client, server: PrivateServer, database: str, tables: tuple[str, ...], key: dict[str, str]) -> int:
-    """Both sides hold the same rows, none missing and none twice; how many there are."""
+    """Check that both sides hold the same rows, none missing and none twice; return how many."""
     total = 0
     for table in tables:
         expected = source_rows(server, database, table)

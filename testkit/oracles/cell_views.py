@@ -1,4 +1,4 @@
-"""A base table and its view in ClickHouse, in one plain form: what must be equal, value by value, in the order of sets and lists too."""
+"""Reads a base table and its view in ClickHouse in one plain form, for comparison; sets and lists keep their order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 
 def selected(cql: CqlSession, table: CqlTable) -> list[Row]:
-    """All rows of a base table, by the server's own SELECT."""
+    """Return all rows of a base table, by the server's SELECT."""
     rows: list[Row] = []
     for batch in read_rows(cql, f"SELECT * FROM {table_name(table.name)}"):
         columns = {column.name: [_expected(column, raw) for raw in batch.column(column.name).to_pylist()] for column in table.columns}
@@ -33,7 +33,7 @@ def _expected(column: CqlColumn, raw: bytes | None) -> Any:
 
 
 def shown(sink: CellSink, table: CqlTable) -> list[Row]:
-    """All rows of its view in ClickHouse."""
+    """Return all rows of its view in ClickHouse."""
     names = ", ".join(quote_name(column.name) for column in table.columns)
     query = f"SELECT {names} FROM {sink.locations(table).view}"
     found = read_view(connect(sink.sink.target).client, query, [column.type for column in table.columns])

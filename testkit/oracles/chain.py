@@ -1,6 +1,6 @@
-"""The way log bytes take through Headrace, without server, thread or Spark: appender, groups, planner, segments, reader.
+"""Passes log bytes through Headrace without server, thread or Spark: appender, groups, planner, segments, reader.
 
-Everything here is the real code; only what feeds it is ours. A `Chain` reads a whole log file as a source and its tasks would.
+Everything except the input is production code. A `Chain` reads a whole log file as a source and its tasks do.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ FIRST = 4
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What a source would publish of some bytes."""
+    """What a source publishes of a log file."""
 
     end: int
     """Where the last whole group ends."""
@@ -37,19 +37,19 @@ class Published:
 
 
 class Chain:
-    """Reads log files of one name in a directory of its own."""
+    """Reads log files of one name in its own directory."""
 
     def __init__(self, directory: Path, file: str, *, mariadb: bool) -> None:
         self._path, self._file, self._mariadb = directory / file, file, mariadb
 
     def scan(self, log: bytes | npt.NDArray[np.uint8], *, checksum: bool) -> tuple[int, DefiniteError | None]:
-        """Where the groups end that the scan lets through, and what stopped it."""
+        """Return the end of the last scanned group, and the error that stopped the scan."""
         mirror = _Mirror()
         appender = Appender(mirror.open(self._file, self._path), checksum, in_place=True)
         return mirror.take(appender, log)
 
     def publish(self, log: bytes, *, checksum: bool) -> Published:
-        """Scan a whole file and plan what was let through as one batch."""
+        """Scan a whole file and plan its groups as one batch."""
         self._path.write_bytes(log)
         mirror = _Mirror()
         appender = Appender(mirror.open(self._file, self._path), checksum, in_place=True)
@@ -59,7 +59,7 @@ class Chain:
         return Published(end, fault, planner, tuple(planner.segments(start, stop)), tuple(planner.statements(start, stop)))
 
     def read(self, log: bytes, catalog: ReadCatalog, *, checksum: bool) -> list[ChangeBlock]:
-        """Every block of a whole file, or the error that reading it ends in."""
+        """Return every block of a whole file, or the error of reading it."""
         published = self.publish(log, checksum=checksum)
         blocks = [block for segment in published.segments for block in read_segment(segment, catalog)]
         if published.fault is not None:

@@ -1,4 +1,4 @@
-"""Tables of any shape on both ends, compared as texts: the source's own SELECT, and what the target shows."""
+"""Compares tables of any shape as texts: the source's SELECT, and the target's."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?(e[+-]?\d+)?")
 
 
 def shown_by_source(book: Logbook, table: str) -> Counter[Any]:
-    """The rows by the source's own SELECT, every value as text; floats as the server stores them."""
+    """Return the rows of the source's SELECT, every value as text; floats as the server stores them."""
     described = book.fetch(f"SHOW COLUMNS FROM `{table}`")
     columns = []
     for name, told, *_ in described:
@@ -27,7 +27,7 @@ def shown_by_source(book: Logbook, table: str) -> Counter[Any]:
 
 
 def shown_by_sink(client: Client, book: Logbook, table: str, source: str | None = None) -> Counter[Any]:
-    """The rows that the target shows, in the source's columns and words."""
+    """Return the target's rows, in the source's columns and text form."""
     described = book.fetch(f"SHOW COLUMNS FROM `{source or table}`")
     place = f"`{book.database}`.`{table}`"
     views = client.query(f"SELECT count() FROM system.tables WHERE database = '{book.database}' AND name = '{table}_current'").result_rows

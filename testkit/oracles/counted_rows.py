@@ -20,7 +20,7 @@ COLUMNS = {"accounts": "id, owner, balance, changed", "parts": "account, line, a
 
 
 def check_sums(client: Client, server: PrivateServer, database: str, table: str) -> None:
-    """Each of the source's rows adds up to one, and nothing else to anything."""
+    """Check that each row of the source has the sum 1 in the target, and that no other row has a sum."""
     columns = COLUMNS[table]
     sums = client.query(f"SELECT {columns}, toInt32(sum(_sign)) AS times FROM `{database}`.{table} GROUP BY {columns} HAVING times != 0")
     expected = Counter(source_rows(server, database, table))
@@ -32,7 +32,7 @@ def check_sums(client: Client, server: PrivateServer, database: str, table: str)
 
 
 def check_history(client: Client, server: PrivateServer, database: str) -> int:
-    """Each row of the snapshot once, and each change since then once; how many changes there were."""
+    """Check that the history holds each snapshot row and each later change once; return the number of changes."""
     history = f"`{database}`.notes"
     found = Counter(tuple(row) for row in client.query(f"SELECT _operation, {COLUMNS['notes']} FROM {history}").result_rows)
     read_at = f"SELECT uniqExact(_version), max(_version) FROM {history} WHERE _operation = 'snapshot'"

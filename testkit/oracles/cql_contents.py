@@ -1,4 +1,4 @@
-"""A table's rows by a server's own SELECT and by the model in process, in one form: serialised values, write times, which expire."""
+"""A table's rows by the server's SELECT and by the model in this process, in one form: serialised values, write times, expiries."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class FoundRow:
 
 
 def is_scylla(session: CqlSession) -> bool:
-    """Whether the server has a log of its own."""
+    """Whether the server writes CDC logs itself."""
     names = {name for keyspace in ("system", "system_distributed") for name in list_tables(session, keyspace)}
     return bool({"cdc_generation_timestamps", "cdc_timestamps"} & names)
 
 
 def server_rows(session: CqlSession, table: CqlTable) -> list[FoundRow]:
-    """What SELECT gives, with WRITETIME and TTL of every column that is not of the key (needs Cassandra 5 for collections)."""
+    """Return the rows of SELECT with WRITETIME and TTL of every column outside of the key (collections need Cassandra 5)."""
     keys = [*table.partition_key, *table.clustering]
     names = [quoted(column.name) for column in (*keys, *table.cells)]
     told = [f"{function}({quoted(column.name)})" for column in table.cells for function in ("WRITETIME", "TTL")]
@@ -64,7 +64,7 @@ def _from_server(table: CqlTable, key: tuple[bytes | None, ...], rest: tuple[byt
 
 
 def _numbers(column: CqlColumn, raw: bytes | None, form: str) -> Times:
-    """WRITETIME's or TTL's answer: a number, or a list of them."""
+    """Return a result of WRITETIME or TTL as a list."""
     if raw is None:
         return (None,)
     if column.type.is_atomic:
@@ -74,7 +74,7 @@ def _numbers(column: CqlColumn, raw: bytes | None, form: str) -> Times:
 
 
 def model_rows(table: CqlTable, rows: Iterable[SelectedRow]) -> list[FoundRow]:
-    """The same by the model."""
+    """Return the rows of the model."""
     return sorted((_from_model(table, row) for row in rows), key=_by_key)
 
 

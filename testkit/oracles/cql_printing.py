@@ -51,7 +51,7 @@ def _shown(kind: CqlType, value: Any, *, inside: bool) -> str:
 
 @dataclass(frozen=True)
 class Transcript:
-    """One example: statements, the last of which asks, and the lines that were printed."""
+    """One example: statements, the last of which is a query, and its printed lines."""
 
     statements: tuple[str, ...]
     printed: tuple[str, ...]
@@ -77,7 +77,7 @@ def transcripts(path: Path) -> Iterator[Transcript]:
 
 @dataclass
 class ScriptedClock:
-    """Tells statements the moments of their printed rows, and lists the moments of their printed keys."""
+    """Gives statements the times of their printed rows, and list elements the times of their printed keys."""
 
     keys: int = 0
     moments: list[int] = field(default_factory=list)
@@ -95,12 +95,12 @@ class ScriptedClock:
 
 @dataclass
 class Session:
-    """Runs examples one after the other: definitions stay, contents do not."""
+    """Runs examples one after the other; definitions are kept, rows are not."""
 
     known: CqlCatalog = field(default_factory=CqlCatalog)
 
     def run(self, example: Transcript) -> list[list[str]] | str:
-        """What the example's last statement gives."""
+        """Return the result of the example's last statement."""
         clock = _clock(example)
         capture: Capture | None = None
         rows: list[LogRow] = []
@@ -165,7 +165,7 @@ def shown_row(table: CqlTable, wanted: Sequence[str], values: Mapping[str, bytes
 
 
 def _clock(example: Transcript) -> ScriptedClock:
-    """The clock of an example's server: cdc$time of a statement is its timestamp, keys of lists have moments of their own."""
+    """Return the clock of an example's server: cdc$time of a statement is its timestamp, keys of lists have other times."""
     if not example.printed or TIME not in example.header or not any("-" in row[0] for row in example.cells):
         return ScriptedClock()
     times = list(dict.fromkeys(row[example.header.index(TIME)] for row in example.cells))

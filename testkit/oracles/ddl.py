@@ -1,6 +1,6 @@
-"""A schema history that follows what a server logs, judged by the server's own description of its tables.
+"""A schema history that follows the server's log, compared with the server's own description of its tables.
 
-What is followed is the text in the log, never the text that was sent: servers rewrite some statements.
+It follows the text in the log, not the text that was sent: servers rewrite some statements.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Follower:
         self.history.begin(self.captured(), BinlogPosition(self.place.file, self.place.offset))
 
     def catch_up(self) -> list[DdlOutcome]:
-        """Follow all that was logged since the last time."""
+        """Follow the statements that were logged since the last call."""
         end = self.book.place()
         if end.file != self.place.file:
             self.place = Place(end.file, 4)
@@ -64,7 +64,7 @@ class Follower:
         return answers
 
     def captured(self) -> SchemaCatalog:
-        """What the server says now."""
+        """Return the server's current description."""
         with closing(connect(self.book.address)) as connection:
             schemas = capture_schemas(connection, self.book.address, lambda name: name.database in self.databases)
             charsets = query(
@@ -76,7 +76,7 @@ class Follower:
         return SchemaCatalog({schema.name: schema for schema in schemas}, dict(charsets))
 
     def differences(self) -> list[str]:
-        """What the followed catalogue and the server's own description do not have in common."""
+        """Return the differences between the followed catalogue and the server's description."""
         followed, captured = self.history.catalog, self.captured()
         found = []
         for name in sorted({name for name in followed.tables if name.database in self.databases} | captured.tables.keys()):
@@ -109,8 +109,8 @@ def _table_differences(mine: TableSchema, theirs: TableSchema) -> list[str]:
 
 
 def _comparable(schema: TableSchema) -> TableSchema:
-    """Without what no reading of the text can give: the server's own way of printing expressions; characters it cannot show."""
-    # What of a long column is indexed depends on the server's page size, and matters for unique indexes only.
+    """Without what the statement's text cannot give: the server's format of expressions; characters that it cannot show."""
+    # The indexed prefix of a long column depends on the server's page size, and matters for unique indexes only.
     long = {column.name for column in schema.columns if re.match("tiny|medium|long|text|blob", column.source_type)}
     indexes = tuple(index if index.unique and long.isdisjoint(index.columns) else replace(index, whole=True) for index in schema.indexes)
     return replace(schema, columns=tuple(_comparable_column(column) for column in schema.columns), indexes=indexes)
@@ -121,7 +121,7 @@ def _comparable_column(column: Column) -> Column:
     if default is not None and default.startswith("(") and not default.startswith("(current_timestamp("):
         default = "(...)"
     if "COMPRESSED" in column.source_type:
-        # MariaDB tells of an empty default that nobody gave.
+        # MariaDB reports an empty default that no statement gave.
         default = default or None if default != "0x" else None
     if column.kind is Kind.BYTES and default is not None and not default.startswith(("0x", "(")):
         # MariaDB prints a number that is the default of bytes as a number or as bytes, depending on the statement that gave it.

@@ -1,6 +1,6 @@
-"""The rows that a reader of Debezium's change events in JSON has at the end: the last event of each key decides.
+"""Folds Debezium's change events in JSON into rows: the last event of each key wins.
 
-Nothing here uses Headrace's own readers. The types are those of the tables of `testkit.generators.workload`.
+It does not use Headrace's readers. The types are those of the tables of `testkit.generators.workload`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Rows as readers of a pipe's topics have them at the end: mypipe's generic messages, read by fastavro and folded by key.
+"""Folds mypipe's generic messages, read by fastavro, into rows by key.
 
-Nothing here uses Headrace's encoders or its consumer; the schemas are written down here once more, from mypipe's own.
+It does not use Headrace's encoders or consumer; the schemas are a copy of mypipe's.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def newest_version(broker: PrivateBroker, topics: Iterable[str]) -> int:
 
 
 def fold(messages: Iterable[Sent], *, by_position: bool) -> dict[bytes, Row]:
-    """The rows that a reader has at the end, by key: it drops what is not newer than what it has of the key, or takes all as it comes."""
+    """Return the rows by key. A message replaces a row if it is newer, or always."""
     rows: dict[bytes, Row] = {}
     newest: dict[bytes, Position] = {}
     for one in messages:
@@ -127,7 +127,7 @@ def fold(messages: Iterable[Sent], *, by_position: bool) -> dict[bytes, Row]:
 
 
 def repeats(messages: Sequence[Sent]) -> int:
-    """How many messages came again; each is what it was the first time: its partition, bytes and headers."""
+    """Count repeated messages; check that each equals its first copy in partition, bytes and headers."""
     first: dict[tuple[str, bytes | None, Position, str], Sent] = {}
     count = 0
     for one in messages:
@@ -139,7 +139,7 @@ def repeats(messages: Sequence[Sent]) -> int:
 
 
 def assert_ordered(messages: Sequence[Sent]) -> None:
-    """Without what came again, positions rise in every partition; all of a key is in one partition."""
+    """Check that, without repeated messages, positions rise in every partition, and that each key has one partition."""
     partition_of: dict[bytes | None, int] = {}
     seen: defaultdict[int, set[Any]] = defaultdict(set)
     last: dict[int, Position] = {}
@@ -156,6 +156,6 @@ def assert_ordered(messages: Sequence[Sent]) -> None:
 def as_rows(
     folded: Iterable[Row], columns: Sequence[str], read: Callable[[str, Any], Any], absent: Row | None = None
 ) -> list[tuple[Any, ...]]:
-    """Folded rows as the source's SELECT has them; `absent`: values of columns that came after a row's last message."""
+    """Return folded rows in the form of the source's SELECT; `absent`: values of columns that were added after a row's last message."""
     default = absent or {}
     return sorted((tuple(read(name, row[name] if name in row else default[name]) for name in columns) for row in folded), key=repr)

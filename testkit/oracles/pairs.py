@@ -1,6 +1,6 @@
-"""A source and its copy, brought together without a pipe: rows are read by a scan and written by the sink's own writer.
+"""A source and its copy without a pipe: rows are read by a scan and written by the sink's writer.
 
-How far "the pipe" is, is what a test says it is.
+The test sets the pipe's position.
 """
 
 from __future__ import annotations
@@ -70,14 +70,14 @@ class Pair:
         return log_end(self.connection, self.address, 0)
 
     def tell(self, pipe: str, position: BinlogPosition, *, silent_s: float = 0.0, incomplete: tuple[str, ...] = ()) -> None:
-        """Say in the sink how far a pipe is."""
+        """Record a pipe's position in the sink."""
         own, now_us = self.sink.own_tables(), int((time.time() - silent_s) * 1e6)
         prepare_positions(own)
         told = Progress(pipe, str(self.address), str(position), position.version, 0, 0, 0, now_us, now_us, "", incomplete)
         write_progress(own, told)
 
     def spoil(self, statement: str) -> None:
-        """Do something to the sink behind everybody's back."""
+        """Change the sink without a pipe."""
         connect_sink(self.sink.target).client.command(statement)
 
     def source(self, schema: TableSchema, where: str = "") -> Digest:
@@ -87,7 +87,7 @@ class Pair:
         return self.sink.digests().digest(schema, condition)
 
     def compare(self, schema: TableSchema) -> Comparison:
-        """What comparing all rows says."""
+        """Return the comparison of all rows."""
         return compare(schema, self.rows(schema), self.sink.reader().read_range(schema))
 
     def is_equal(self, schema: TableSchema) -> bool:

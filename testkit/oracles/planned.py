@@ -1,4 +1,4 @@
-"""A server's own log files, planned and read as a pipe does it, but without Spark and without a copy of the log."""
+"""Plans and reads a server's log files as a pipe does, but without Spark and without a copy of the log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PlannedLog:
         self.mirror._append(appender, np.frombuffer(bytearray(path.read_bytes()[offset:]), dtype=np.uint8))
 
     def positions(self) -> list[BinlogPosition]:
-        """Where batches start and end; each is taken through its JSON, as a checkpoint does it."""
+        """Return the bounds of batches, each encoded and decoded as in a checkpoint."""
         found = [self.start]
         while True:
             end = BinlogPosition.from_json(self.planner._cut(found[-1]).to_json())
@@ -47,7 +47,7 @@ class PlannedLog:
             found.append(end)
 
     def segments(self) -> list[Segment]:
-        """The segments of all batches, taken through their JSON."""
+        """Return the segments of all batches, each encoded and decoded."""
         pairs = pairwise(self.positions())
         return [Segment.from_json(one.to_json()) for pair in pairs for one in self.planner.segments(*pair) if self.planner.holds_rows(one)]
 
@@ -66,12 +66,12 @@ class PlannedLog:
 
 
 def replayed(images: Sequence[Image]) -> list[Row]:
-    """The table that images, applied by key (the first column) in the order of their versions, leave behind."""
+    """Apply images by key (the first column) in the order of their versions; return the resulting rows."""
     rows: dict[object, Row] = {}
     for image in images:
         if image.op in (Op.DELETE, Op.BEFORE):
-            assert rows.pop(image.row[0], None) is not None, f"{image} takes away what is not there"
+            assert rows.pop(image.row[0], None) is not None, f"{image} removes a missing row"
         else:
-            assert image.op is not Op.INSERT or image.row[0] not in rows, f"{image} is there already"
+            assert image.op is not Op.INSERT or image.row[0] not in rows, f"{image} adds an existing row"
             rows[image.row[0]] = image.row
     return sorted(rows.values(), key=lambda row: int(str(row[0])))

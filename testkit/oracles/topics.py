@@ -1,4 +1,4 @@
-"""What is in a topic, by confluent-kafka's own consumer, and mypipe's messages as fastavro reads them: nothing of Headrace's is used."""
+"""Reads topics by confluent-kafka's consumer, and mypipe's messages by fastavro: it does not use Headrace."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _read(consumer: Consumer, ends: dict[int, int]) -> list[Kept]:
     found: list[Kept] = []
     left = {partition for partition, end in ends.items() if end}
     while left:
-        # One is waited for, the others that are at hand come with it.
+        # Wait for one message; take those that have arrived with it.
         first = consumer.poll(_WAIT_S)
         assert first is not None, f"the topic ends at {ends}, but nothing comes after {len(found)} messages"
         messages = [first, *consumer.consume(10_000, timeout=0)]
@@ -75,10 +75,10 @@ def _read(consumer: Consumer, ends: dict[int, int]) -> list[Kept]:
 
 
 def avro_record(message: bytes, schema: Any) -> dict[str, Any]:
-    """The record behind the four bytes of mypipe's head; nothing may follow it. Logical types stay numbers and bytes."""
+    """Decode the record after the four bytes of mypipe's head; no bytes may follow. Logical types stay numbers and bytes."""
     body = io.BytesIO(message[4:])
     record = fastavro.schemaless_reader(body, fastavro.parse_schema(_plain(json.loads(json.dumps(schema)))), None)
-    assert body.read() == b"", "there is more than the record"
+    assert body.read() == b"", "bytes after the record"
     assert isinstance(record, dict)
     return record
 

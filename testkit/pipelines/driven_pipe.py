@@ -1,7 +1,7 @@
 """A pipe that is driven batch by batch in the test's own process: all of the driver, the reader and the sink, without Spark.
 
-What Spark does (plan, run tasks, commit) is done here in a loop, with the files of its checkpoint, so that a crash can be put between any
-two things the driver does: an exception leaves everything as a killed process would, and another `DrivenPipe` goes on from the files.
+A loop does what Spark does (plan, run tasks, commit), with the files of its checkpoint, so that a test can crash between any two steps of
+the driver: an exception leaves the files as a killed process would, and another `DrivenPipe` continues from them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class DrivenPipe:
         chunk_rows: int = CHUNK_ROWS,
         **others: Any,
     ) -> None:
-        """`settings`: what else was chosen, in the words of a settings file. `others`: further fields of `PipeSettings`."""
+        """`settings`: entries of a settings file. `others`: further fields of `PipeSettings`."""
         self.book = book
         selection = others.pop("selection", None) or Selection((f"{book.database}.*",), exclude)
         policies = SchemaPolicy.from_pairs(policy)
@@ -66,7 +66,7 @@ class DrivenPipe:
         self._pipe = MySQLPipe(book.address, sink, sink_name, chosen, LogView())
 
     def open(self, meanwhile: Callable[[], object] = lambda: None) -> DrivenPipe:
-        """What a run does before its stream begins, snapshots included. `meanwhile` happens after they are planned."""
+        """Do what a run does before its stream begins, snapshots included. `meanwhile` runs after they are planned."""
         pipe = self._pipe
         told = pipe._resume(self.directory)
         with closing(connect(self.book.address)) as connection:
@@ -91,7 +91,7 @@ class DrivenPipe:
         return self.parts.stream.context.targets.sink
 
     def catch_up(self) -> None:
-        """Everything that is in the log, and everything that is to be read again."""
+        """Read the log to its end, and all tables that must be read again."""
         self._stream()
         while any(pending_requests(self.directory)):
             self.parts.resyncs.plan_pending(nullcontext)
@@ -131,7 +131,7 @@ def _write(path: Path, text: str) -> None:
 
 @contextmanager
 def crash_at(targets: Sequence[tuple[Any, str]], nth: int, *, after: bool) -> Iterator[list[int]]:
-    """Crash before or after the `nth` call (from 0) of any of the methods (class, name); how many calls there were."""
+    """Crash before or after the `nth` call (from 0) of any of the methods (class, name); return the number of calls."""
     calls = [0]
 
     def wrapped(real: Callable[..., Any]) -> Callable[..., Any]:

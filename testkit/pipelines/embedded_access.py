@@ -1,4 +1,4 @@
-"""The password of embedded servers in tests: every server asks for one, and every client of a test gets it from here.
+"""The password of embedded servers in tests, and their addresses.
 
 `set_password` sets it for servers that this process or its children start (HEADRACE_SERVE_PASSWORD), and for sinks that are addressed as
 `clickhouse://default@127.0.0.1:PORT` (HEADRACE_SINK_PASSWORD). A test of the random password removes both variables.
@@ -18,7 +18,7 @@ PASSWORD: Final = "embedded-in-tests"
 
 
 def set_password() -> None:
-    """Have all embedded servers of this process and its children ask for `PASSWORD`, and all sinks send it."""
+    """Set `PASSWORD` for all embedded servers of this process and its children, and for all sinks."""
     os.environ[PASSWORD_VARIABLE] = os.environ[SINK_PASSWORD_VARIABLE] = PASSWORD
 
 

@@ -1,4 +1,4 @@
-"""A plain HTTP client of ClickHouse's interface, for looking at what comes over the wire."""
+"""A plain HTTP client of ClickHouse, for tests of the wire format."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Cutter:
-    """Counts what is sent to the sink, and kills the process at a chosen block: before it is sent, or before its answer is heard."""
+    """Counts the blocks sent to the sink, and ends the pipe at a chosen block: before it is sent, or before its response is read."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.sent: list[ChangeBlock] = []

@@ -1,7 +1,7 @@
-"""Running `headrace` as its users do: as a process, watched from outside through its files, its sink and the kernel.
+"""Runs `headrace` as a process, observed through its files, its sink and the kernel.
 
-A run is marked by a variable in its environment, which every descendant inherits: so "the whole process tree" is found even when a
-middle process has gone and its children belong to init.
+An environment variable marks a run. Every descendant inherits it, so the whole process tree is found even when a process in between has
+ended and its children belong to init.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Run:
         return self.log.read_text(errors="replace")
 
     def wait(self, timeout_s: float = PATIENCE_S) -> Finished:
-        """Wait for its end; a run that does not end is killed and fails the test."""
+        """Wait for the end; kill a run that does not end, and fail."""
         try:
             code = self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -81,7 +81,7 @@ class Run:
             if self.code is not None:
                 raise AssertionError(f"headrace ended with code {self.code}:\n{self.output}")
             if time.monotonic() > deadline:
-                raise AssertionError(f"nothing happened for {timeout_s:.0f} s:\n{self.output}")
+                raise AssertionError(f"the condition was false for {timeout_s:.0f} s:\n{self.output}")
             time.sleep(poll_s)
 
     def processes(self) -> list[int]:
@@ -94,12 +94,12 @@ class Run:
                 _send(pid, number)
 
     def terminate(self, number: int = signal.SIGTERM, timeout_s: float = PATIENCE_S) -> Finished:
-        """Ask it to end, as a user or a service manager does."""
+        """Send a signal and wait for the end."""
         self._process.send_signal(number)
         return self.wait(timeout_s)
 
     def interrupt_group(self, timeout_s: float = PATIENCE_S) -> Finished:
-        """What a terminal does on Ctrl-C: SIGINT to the whole foreground process group."""
+        """Send SIGINT to the foreground process group, as a terminal does on Ctrl-C."""
         os.killpg(self.pid, signal.SIGINT)
         return self.wait(timeout_s)
 
@@ -112,9 +112,9 @@ class Run:
             self.kill()
 
     def kill(self) -> None:
-        """SIGKILL for every process of the tree, as a crash of the machine would have it: nobody gets to do anything any more."""
+        """Send SIGKILL to every process of the tree. As in a crash of the machine, no process can react."""
         while self.processes():
-            # First stop them all, so that no survivor acts on the death of another.
+            # Stop all of them first, so that none reacts to the end of another.
             self.signal_all(signal.SIGSTOP)
             self.signal_all(signal.SIGKILL)
             time.sleep(0.01)
@@ -123,7 +123,7 @@ class Run:
 
 @dataclass(slots=True)
 class Pipeline:
-    """One replication's settings, and the commands that go with them."""
+    """The settings of one replication, and its commands."""
 
     source: str
     sink: str
@@ -152,7 +152,7 @@ class Pipeline:
         return run.wait(timeout_s)
 
     def verify(self, *options: str, timeout_s: float = PATIENCE_S) -> Finished:
-        """Compare the two ends, waiting for the pipe where it runs."""
+        """Compare both ends; wait for the pipe if it runs."""
         arguments = ("verify", self.source, self.sink, "--state", str(self.state), *self._tables(), *options)
         return run_command(*arguments, timeout_s=timeout_s, environment=self.environment)
 
@@ -186,7 +186,7 @@ class Pipeline:
 
     @contextmanager
     def sink_served(self, path: Path) -> Iterator[str]:
-        """The address of a server on the embedded sink, for looking into it."""
+        """The address of a server on the embedded sink."""
         with EmbeddedServer.connect_or_start(path) as server:
             yield server.url
 
@@ -228,7 +228,7 @@ def marked_processes(token: str) -> list[int]:
 
 
 def command_lines(pids: Sequence[int]) -> str:
-    """What anyone on the machine can read of these processes."""
+    """Return the command lines of these processes."""
     found = []
     for pid in pids:
         try:

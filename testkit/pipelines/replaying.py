@@ -1,7 +1,7 @@
-"""Histories run on a base table and replayed from their log into another: the two must be alike to whoever asks the server.
+"""Runs histories on a base table and replays their log into another table: the server must return the same for both.
 
-What is compared is the server's own answer, byte for byte: values, write times, TTLs. Then both are written to and deleted from alike,
-which shows what a SELECT hides: tombstones of all kinds, and the rows' markers with their timestamps.
+The server's answers are compared byte for byte: values, write times, TTLs. Then both tables get the same writes and deletions, which reveal
+what a SELECT hides: tombstones of all kinds, and the rows' markers with their timestamps.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from headrace.sources.scylla.snapshot.table_probe import probe_write_times
 from testkit.generators.cql_histories import START, History, literal, random_history
 
 _SLACK_S: Final = 120
-"""TTLs are told in what is left of them; those of a history are 10,000 s apart."""
+"""The server returns the remaining TTL; those of a history are 10,000 s apart."""
 
 
 class Replaying:
-    """Two keyspaces of one server, both made here unless the first is there."""
+    """Two keyspaces of one server; both are created here unless the first exists."""
 
     def __init__(self, session: CqlSession, url: str, source: str | None, target: str, *, start: int = START) -> None:
         self.session, self.source, self.target, self.start = session, source or "", target, start
@@ -53,7 +53,7 @@ class Replaying:
         self.provoke(history.table, Random(seed), statements)
 
     def run(self, history: History) -> list[LogBlock]:
-        """The history on the server; the log that it leaves, a block for each statement."""
+        """Run the history on the server; return its log, a block for each statement."""
         for kind in history.udts:
             self.session.execute(create_type(kind, if_not_exists=True))
         self.session.execute(create_table(history.table))
@@ -73,7 +73,7 @@ class Replaying:
         writer.close()
 
     def compare(self, table: CqlTable, *, about: str = "", list_times: bool = True) -> None:
-        """Both tables, as the server shows them; without `list_times`, only the values of lists."""
+        """Compare both tables; without `list_times`, only the values of lists."""
         there, here = (self._shown(one) for one in (table, moved(table, self.target)))
         if not list_times:
             lists = [quoted(column.name) for column in table.cells if column.type.name == "list" and not column.type.is_atomic]
@@ -88,12 +88,12 @@ class Replaying:
             assert all(_close(one, other) for one, other in pairs), f"{table.name}{about}: {name}"
 
     def provoke(self, table: CqlTable, random: Random, statements: int) -> None:
-        """Write in the middle of the history, then delete more and more, on both sides alike."""
+        """Write in the middle of the history, then delete more and more, in both tables."""
         keys = self._keys(table)
         middle = self.start + max(3, statements // 2) // 2
         for column in table.cells:
             if column.type.name == "list" and not column.type.is_atomic:
-                continue  # on Apache Cassandra the replayed one has no tombstones of its own
+                continue  # on Apache Cassandra the replayed table has no tombstones of its own
             value = literal(random, column.type)
             scope = keys if column.role is ColumnRole.REGULAR else {key[: len(table.partition_key)] for key in keys}
             sign = f"{quoted(column.name)} + " if not column.type.is_atomic and column.type.name != "udt" else ""

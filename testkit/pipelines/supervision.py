@@ -1,4 +1,4 @@
-"""Waiting for what the pipes of a `Supervisor` in the test's own process do, and asking their sinks."""
+"""Waits for pipes of a `Supervisor` in this process, and queries their sinks."""
 
 from __future__ import annotations
 
@@ -26,6 +26,6 @@ def await_stage(supervisor: Supervisor, stage: PipeStage, *names: str) -> None:
 
 
 def counted(supervisor: Supervisor, pipe: str, rows: str) -> int:
-    """How many rows anybody sees in the sink of a pipe: `db.table FINAL WHERE …`."""
+    """Count rows in the sink of a pipe: `db.table FINAL WHERE …`."""
     [[count]] = supervisor.query(pipe, f"SELECT count() FROM {rows}")[1]
     return int(count)

@@ -1,7 +1,7 @@
-"""A pipe from topics without Spark and without a broker: the real driver, reader and writers, over records that are at hand.
+"""A pipe from topics without Spark and without a broker: the real driver, reader and writers, over given records.
 
 Batches are ranges of offsets, noted in a checkpoint as Spark notes them; each partition's records go through a task that is pickled as
-Spark pickles it. For what depends on records, order and interruption; a run takes a fraction of a second.
+Spark pickles it. A run takes a fraction of a second.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class LocalTopicPipe:
         settings: dict[str, Any] | None = None,
         owner: bool = False,
     ) -> None:
-        """`settings`: what else was chosen, in the words of a settings file; `owner`: check the state as a run does, until `close`."""
+        """`settings`: entries of a settings file; `owner`: check the state as a run does, until `close`."""
         chosen = PipeSettings(
             Selection(("*.*",), exclude),
             state,
@@ -95,7 +95,7 @@ class LocalTopicPipe:
         self._directory.close()
 
     def run(self, records: Iterable[KafkaRecord], *, commit: bool = True) -> None:
-        """One batch of all these records; without `commit`, the process dies before Spark notes that it is done."""
+        """Run one batch of all these records; without `commit`, the process ends before Spark's commit."""
         found = list(records)
         ends: dict[str, dict[str, int]] = {topic: dict(inner) for topic, inner in self.batches.reached.to_json().items()}
         for record in found:
@@ -115,7 +115,7 @@ class LocalTopicPipe:
             self.number += 1
 
     def rows(self, table: str, columns: str = "*", order: str = "1") -> list[list[object]]:
-        """What the sink shows of a table."""
+        """Return the rows of a table in the sink."""
         name = next(known for known in self.batches.context.state.tables if str(known) == table)
         layout = self.sink.target_table(self.batches.shown()[name])
         listed = ", ".join(f"`{column.name}`" for column in layout.columns) if columns == "*" else columns

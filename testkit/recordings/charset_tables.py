@@ -1,8 +1,8 @@
-"""Make the tables of character sets that Headrace ships, by asking both servers: `python -m testkit.recordings.charset_tables`.
+"""Writes the tables of character sets that Headrace ships, from both servers: `python -m testkit.recordings.charset_tables`.
 
-What a byte sequence means in a character set is what the servers say it means: libraries of conversions differ from them in hundreds of
-places. Every sequence that may be a character is converted by both servers in a few statements. A sequence counts as a character where
-all servers that know the set take it for one; that they all convert it alike is checked here, and nothing is written if they do not.
+The servers define what a byte sequence means in a character set: conversion libraries differ from them in hundreds of places. Every
+sequence that may be a character is converted by both servers in a few statements. A sequence counts as a character where all servers that
+know the set accept it; they must all convert it to the same code point, otherwise nothing is written.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def list_codes(connection: Connection[Any]) -> None:
 
 
 def read_characters(connection: Connection[Any], charset: str, longest: int) -> Characters:
-    """The sequences that the server takes for one character each."""
+    """Return the sequences that are one character each on the server."""
     found = converted(connection, charset, "b", "codes WHERE size <= 2" if longest > 1 else "codes WHERE size = 1")
     if longest == 3:
         leads = ",".join(f"x'{lead:02x}'" for lead in range(128, 256) if not any(code[0] == lead for code in found))
-        # Where a server takes each byte for a character of its own, nothing would be left to ask: ask for the known lead as well.
+        # If the server reads each byte as one character, no sequence would be left to query: query the known lead as well.
         leads = f"{leads},x'8f'" if leads else "x'8f'"
         found |= converted(connection, charset, "CONCAT(one.b, two.b)", f"codes one, codes two WHERE one.b IN ({leads}) AND two.size = 2")
     if longest == 4:
@@ -93,12 +93,12 @@ def converted(connection: Connection[Any], charset: str, code: str, source: str)
 
 
 def code_point(raw: bytes, text: bytes) -> int:
-    # A question mark is the answer to a question mark only in sets where it is one.
+    # The server converts an unknown character to a question mark.
     return UNASSIGNED if (text == b"?" and raw != b"?") or not text else ord(text.decode())
 
 
 def agreed(charset: str, answers: list[Characters]) -> Characters:
-    """What all servers take for a character, which they convert alike."""
+    """Return the characters of all servers; they must convert each to the same code point."""
     common = set.intersection(*map(set, answers))
     for code in common:
         if len({answer[code] for answer in answers}) > 1:

@@ -1,7 +1,7 @@
-"""What is recorded of Debezium: tables with every type and extreme values, and the changes that make its events interesting.
+"""The recorded workloads of Debezium: tables with every type and extreme values, and changes of every kind.
 
-A case has two halves. What `before` makes is there when the connectors start, so they read it in their snapshot; `stream` is what they then
-follow. The table `sentinel` ends each half: once its record has come, everything has.
+A case has two halves. The connectors read the rows of `before` in their snapshot; `stream` holds the changes that they then follow. The
+table `sentinel` ends each half: its record is the last one.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ class Case:
     before: tuple[str, ...]
     stream: tuple[str, ...]
     tables: tuple[str, ...]
-    """Those that are there in the end, without the sentinel."""
+    """The tables that exist at the end, without the sentinel."""
     typed: tuple[str, ...]
-    """Those whose columns are of every type."""
+    """The tables with columns of every type."""
 
 
 SENTINEL = "sentinel"
 UNALTERED = ("sbtest1", "nokey", "pairs", "uniques", "emptied", "late", "spans", "numbers", "texts", "times")
-"""Tables of MySQL's and MariaDB's case that keep their definition, with dates that a calendar has."""
+"""Tables of the MySQL and MariaDB cases that keep their definition and hold valid dates only."""
 _BINARY = "x'00FF80fe0a22'"
 
 _SBTEST = (

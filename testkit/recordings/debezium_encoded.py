@@ -19,11 +19,11 @@ from testkit.oracles.chain import Chain
 from testkit.recordings.debezium_recordings import KafkaRecord, load_log
 
 SERVER_ID = 7
-"""Of the servers that were recorded."""
+"""The connectors of the recorded servers."""
 
 
 def blocks_since_snapshot(flavour: str, scratch: Path) -> list[ChangeBlock]:
-    """The log from where Debezium's connectors followed it."""
+    """Return the log from the position at which Debezium's connectors followed it."""
     log = load_log(flavour)
     schemas = {schema.name: schema for schema in log.schemas}
     keys: dict[TableName, tuple[str, ...]] = {schema.name: () for schema in log.schemas}
@@ -33,15 +33,15 @@ def blocks_since_snapshot(flavour: str, scratch: Path) -> list[ChangeBlock]:
 
 
 def encoded(flavour: str, scratch: Path, *, schemas: bool, prefix: str = "") -> list[Messages]:
-    """That log as events, under the prefix that the recording with (or without) schemas has."""
+    """Encode that log as events, with the prefix of the recording with (or without) schemas."""
     choices = KafkaOptions(format=MessageFormat.DEBEZIUM, prefix=prefix or ("schema" if schemas else "plain"), schemas=schemas)
-    # Of MySQL's server a pipe does not know the number; MariaDB's is in its GTIDs.
+    # A pipe does not know the server id of MySQL; MariaDB's is in its GTIDs.
     encoder = DebeziumEncoder(choices, Origin(flavour, "binlog", SERVER_ID if flavour == "mysql" else 0))
     return [messages for block in blocks_since_snapshot(flavour, scratch) for messages in encoder.encode(block)]
 
 
 def as_records(sent: Iterable[Messages]) -> list[KafkaRecord]:
-    """Messages as they would lie in topics of one partition."""
+    """Return messages as records of topics with one partition."""
     records: list[KafkaRecord] = []
     for one in sent:
         headers = one.headers or ((),) * len(one.value)

@@ -1,4 +1,4 @@
-"""Makes the recordings of Debezium: one workload on a real server, read at once by several connectors that are set differently.
+"""Records Debezium: one workload on a real server, read by several connectors with different settings at the same time.
 
 `python -m testkit.recordings.debezium_recorder [mysql] [mariadb] [postgres]`, or `make record` for all of them.
 """
@@ -28,7 +28,7 @@ from testkit.servers.servers import build, execute
 
 PATIENCE_S = 180.0
 HEARTBEATS = 2
-"""How many heartbeats of a partition are kept: how many there were depends on the machine."""
+"""How many heartbeats of a partition are kept: their number depends on the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Variant:
     name: str
     settings: Mapping[str, str]
     typed_only: bool = False
-    """Whether it is about types alone."""
+    """Whether it covers only the tables with every type."""
     tables: tuple[str, ...] = ()
 
 
@@ -50,8 +50,8 @@ _PLACES = {"mysql": "source.file,source.pos,source.row,source.gtid", "postgres":
 
 
 def variants(connector: str, registry: str = "") -> list[Variant]:
-    """What is recorded of a connector; Avro if there is a registry."""
-    # Every record has the same four of these; one recording that shows them is enough.
+    """Return the variants of a connector; Avro if there is a registry."""
+    # Every record has the same four headers; one recording with them is enough.
     bare = {"extended.headers.enabled": "false"}
     silent = {} if connector == "postgres" else {"include.schema.changes": "false"}
     schemas, plain = {**json_converters(schemas=True), **bare}, {**json_converters(schemas=False), **bare}
@@ -104,7 +104,7 @@ class Bench:
     """A connector's settings by its prefix."""
     run: Callable[[str], None]
     prefix: str = "public"
-    """What stands before a table's name in settings and topics."""
+    """The qualifier of a table's name in settings and topics."""
     before_stream: Callable[[], None] = lambda: None
     log: RecordedLog | None = None
     recorded: dict[str, list[KafkaRecord]] = field(default_factory=dict)
@@ -144,7 +144,7 @@ class _Reader:
         self._found: list[KafkaRecord] = []
 
     def until(self, topic: str, count: int, alive: Callable[[], bool]) -> None:
-        """Read until the topic has given so many records, and what came before them in other topics has come."""
+        """Read until the topic has returned `count` records, and other topics the records that were sent before them."""
         deadline = time.monotonic() + PATIENCE_S
         while sum(record.topic == topic for record in self._found) < count:
             if time.monotonic() > deadline:
@@ -194,7 +194,7 @@ class _Reader:
 
 
 def record_binlog(flavour: str, scratch: Path, chosen: list[Variant]) -> tuple[Bench, dict[str, Truth]]:
-    """Record MySQL or MariaDB: the records of each variant, and the tables in the end."""
+    """Record MySQL or MariaDB: the records of each variant, and the final tables."""
     case = {"mysql": MYSQL, "mariadb": MARIADB}[flavour]
     server = build(flavour, scratch / "server", server_id=7).start()
     try:
@@ -267,7 +267,7 @@ def _postgres_truth(connection: Any, table: str) -> Truth:
 
 
 def save(connector: str, bench: Bench, truth: dict[str, Truth], registry: str) -> None:
-    """The recordings of a connector replace those that were there."""
+    """Replace the recordings of a connector."""
     GOLDEN.mkdir(parents=True, exist_ok=True)
     for path in GOLDEN.glob(f"{connector}*"):
         path.unlink()
@@ -282,7 +282,7 @@ def save(connector: str, bench: Bench, truth: dict[str, Truth], registry: str) -
 
 
 def _schemas(registry: str, records: list[KafkaRecord]) -> dict[int, str]:
-    """The schemas that records name: a zero byte, then the schema's number in four."""
+    """Return the schemas that records refer to: a zero byte, then the schema's number in four bytes."""
     named = {payload[1:5] for record in records for payload in (record.key, record.value) if payload}
     numbers = sorted(int.from_bytes(one, "big") for one in named)
     with closing(SchemaRegistryClient({"url": registry})) as client:

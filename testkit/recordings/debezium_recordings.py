@@ -1,7 +1,7 @@
-"""Records of real connectors, kept as files: what a decoder must read, beside what the servers themselves said their tables hold.
+"""Records of real connectors in files, and the rows of the servers' tables that a decoder must read from them.
 
-`tests/golden/debezium/CONNECTOR-VARIANT.jsonl` has a Kafka record per line, as it lay in its topic; `CONNECTOR.truth.json` the tables in
-the end, by the server's own SELECT. `make record` writes them anew from `testkit.recordings.debezium_cases`.
+`tests/golden/debezium/CONNECTOR-VARIANT.jsonl` has a Kafka record per line; `CONNECTOR.truth.json` the tables at the end, by the server's
+SELECT. `make record` writes them from `testkit.recordings.debezium_cases`.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ class RecordedLog:
 
     file: str
     start: int
-    """Where the changes begin that the connectors followed; what is before it they read in their snapshot."""
+    """Where the connectors' stream begins; changes before it are in their snapshot."""
     checksum: bool
     schemas: tuple[TableSchema, ...]
-    """Of the tables that no statement altered meanwhile."""
+    """The schemas of the tables that no statement altered."""
     data: bytes
 
 
@@ -104,7 +104,7 @@ def save_truth(connector: str, tables: dict[str, Truth]) -> None:
 
 
 def load_log(connector: str) -> RecordedLog:
-    """What MySQL or MariaDB wrote while its connectors were recorded."""
+    """Return the log of MySQL or MariaDB of the time of the recording."""
     raw = json.loads((GOLDEN / f"{connector}.log.json").read_text())
     schemas = tuple(TableSchema.from_json(one) for one in raw["schemas"])
     return RecordedLog(raw["file"], raw["start"], raw["checksum"], schemas, base64.b64decode(raw["data"]))
@@ -126,7 +126,7 @@ def save_schemas(name: str, schemas: dict[int, str]) -> None:
 
 
 def as_batches(records: Iterable[KafkaRecord]) -> list[Records]:
-    """The records as the product's reader takes them: per topic and partition, in the order of their offsets."""
+    """Return the records as Headrace's reader expects them: per topic and partition, in the order of their offsets."""
     groups: dict[tuple[str, int], list[KafkaRecord]] = {}
     for record in records:
         groups.setdefault((record.topic, record.partition), []).append(record)

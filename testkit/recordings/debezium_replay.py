@@ -1,7 +1,6 @@
-"""Records read as a pipe reads them, and merged as the sink merges them: tables grow as events ask, the highest version of a key wins.
+"""Reads records as a pipe does, and merges them as the sink does: tables evolve with the events, the highest version of a key wins.
 
-A second way from records to rows beside the product's own driver and ClickHouse, in a few lines of Python: what it gives is held against
-what the server showed.
+A second way from records to rows, without Headrace's driver and ClickHouse. Its result is compared with the server's rows.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ class Replay:
     changes: int = 0
     tails: dict[tuple[str, int], LogTail] = field(default_factory=dict)
     images: dict[TableName, dict[Key, tuple[int, bool, Row]]] = field(default_factory=dict)
-    """By table and sort key: the highest version, whether a row is there, and its values."""
+    """By table and sort key: the highest version, whether the row exists, and its values."""
     counted: dict[TableName, dict[tuple[Key, int], int]] = field(default_factory=dict)
-    """Tables without a key: how often each row is there, by row and occurrence."""
+    """Tables without a key: the count of each row, by row and occurrence."""
 
     def feed(self, records: Records) -> DecodedRecords:
-        """One batch: read again until the tables are as its events need them, then written."""
+        """Feed one batch: read it until the tables have the columns that its events need, then write it."""
         for _ in range(_MOST_ROUNDS):
             decoded = replace(self.reader, tails=self.tails).read(records)
             tables = dict(self.reader.tables)
@@ -67,7 +66,7 @@ class Replay:
         raise AssertionError(f"tables still change after {_MOST_ROUNDS} rounds: {decoded.found}")
 
     def feed_all(self, batches: Iterable[Records], dice: random.Random) -> None:
-        """Partitions cut into batches anywhere, mixed anyhow; some batches twice, as after a crash."""
+        """Cut the partitions into random batches, mixed at random; feed some batches twice, as after a crash."""
         waiting = [_cut(records, dice) for records in batches]
         while waiting:
             pieces = dice.choice(waiting)
@@ -80,7 +79,7 @@ class Replay:
             waiting = [pieces for pieces in waiting if pieces]
 
     def rows(self, table: TableName) -> list[Row]:
-        """What the table shows in the end."""
+        """Return the rows of the table."""
         if table in self.counted:
             sums: dict[Key, int] = {}
             for (row, _), sign in self.counted[table].items():

@@ -1,8 +1,8 @@
 """Log files as servers before checksums wrote them, made of a real MariaDB log by the documented format.
 
-No such server runs here. MariaDB still writes the same row events (version 1), and with `binlog_checksum = NONE`,
-`binlog_row_metadata = NO_LOG` and `mysql56_temporal_format = OFF` the same table maps and values. What it adds since is taken away: GTIDs
-(their transactions begin with a QUERY event `BEGIN` again), its own status variables, and the longer format description.
+No such server runs here. MariaDB still writes the same row events (version 1), and with `binlog_checksum = NONE`, `binlog_row_metadata =
+NO_LOG` and `mysql56_temporal_format = OFF` the same table maps and values. Newer parts are removed: GTIDs (their transactions begin with a
+QUERY event `BEGIN` again), its own status variables, and the longer format description.
 """
 
 from __future__ import annotations

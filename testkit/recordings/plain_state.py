@@ -12,7 +12,7 @@ _FORMAT = 2
 
 
 def make_plain(state: Path) -> None:
-    """Take away what later versions added to the files of a stopped pipe; Spark's checksums, too, so that its files can be edited."""
+    """Remove what later versions added to the files of a stopped pipe, and Spark's checksums, so that its files can be edited."""
     for name in ("pipe.json", *NOTES, *JOURNALS):
         file = state / name
         if not file.exists():

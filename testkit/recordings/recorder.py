@@ -1,7 +1,7 @@
-"""Makes recordings: runs a scenario on a real server and keeps the log file it wrote, with what it decodes to.
+"""Makes recordings: runs a scenario on a real server and stores its log file with the decoded rows.
 
-The log is reset before each scenario, so that a recording is a whole file. What it decodes to must be, replayed, what the server's own
-SELECT shows in the end.
+The log is reset before each scenario, so that a recording is a whole file. Its rows, replayed, must equal the server's own SELECT at the
+end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _RESET = {"mariadb": "RESET MASTER", "mysql": "RESET BINARY LOGS AND GTIDS"}
 
 
 def record(server: PrivateServer, scenario: Scenario, scratch: Path) -> Recording:
-    """Run a scenario on a server of its own and read back what it logged."""
+    """Run a scenario on its own server and read its log."""
     settings = scenario.settings.get(server.flavour, {})
     with _database(server, scenario, settings) as book:
         _run(book, scenario)
@@ -93,7 +93,7 @@ def _schemas(book: Logbook) -> tuple[TableSchema, ...]:
 
 
 def _packets(book: Logbook, schema: TableSchema) -> bytes:
-    """The server's answer to a prepared SELECT of the table, from the first row on, as it came over the wire."""
+    """Return the packets of a prepared SELECT of the table, from the first row on."""
     columns = ", ".join(_selected(column) for column in schema.columns)
     with closing(connect(book.address)) as opened:
         connection: Any = opened

@@ -1,7 +1,7 @@
-"""Recorded binary logs: whole files of real servers beside the SQL, the settings and the version that made them, and what they decode to.
+"""Recorded binary logs: whole files of real servers with the SQL, the settings and the version that made them, and the decoded rows.
 
-A recording needs no server to be read. `make record` writes them all anew from `testkit.recordings.scenarios`; the test that does so also
-holds today's servers to the ones in the repository.
+Reading a recording needs no server. `make record` writes all of them from `testkit.recordings.scenarios`; the test that does so also
+compares today's servers with the recordings in the repository.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Recording:
 
 
 def told(image: Image) -> KeptImage:
-    """An image as a recording keeps it."""
+    """Return an image in the form of a recording."""
     return image.op.name, image.version, image.table.table, tuple(_kept(value) for value in image.row)
 
 
@@ -91,7 +91,7 @@ def save_recording(recording: Recording) -> None:
 
 
 def without_places(recording: Recording) -> Recording:
-    """What must be the same from run to run: not the bytes, which hold times and identities and compress as they like, but all they say."""
+    """Return what must be equal in every run: not the bytes, which hold times and identities and compress differently, but the rows."""
     images = tuple((op, 0, table, row) for op, _, table, row in recording.images)
     return replace(recording, log=b"", packets={}, server="", images=images)
 
@@ -106,7 +106,7 @@ def _bytes(lines: list[str]) -> bytes:
 
 
 def _kept(value: Any) -> Any:
-    """Bytes have no place in JSON; floats keep all their digits as text."""
+    """JSON cannot hold bytes; floats keep all their digits as text."""
     if isinstance(value, bytes):
         return f"0x{value.hex()}"
     return repr(value) if isinstance(value, float) else value

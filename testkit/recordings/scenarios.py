@@ -1,7 +1,7 @@
-"""What is recorded: small workloads that make real servers write every kind of event and every type of column.
+"""The recorded workloads: they make real servers write every kind of event and every type of column.
 
-Each scenario has a log file to itself. The tables are made outside of the log, so that it holds the workload and nothing else, except where
-statements are the point. Every scenario leaves rows behind: what the recording decodes to is checked against them.
+Each scenario has its own log file. The tables are created outside of the log, so that it holds only the workload, except where statements
+are tested. Every scenario leaves rows, with which the recording is compared.
 """
 
 from __future__ import annotations

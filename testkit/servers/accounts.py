@@ -29,13 +29,13 @@ def create_replica_account(server: PrivateServer, user: str = "replica") -> Acco
     account = Account(server, user, secrets.token_hex(8))
     with server.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute(f"CREATE USER '{user}'@'%' IDENTIFIED BY '{account.password}'")
-        # MariaDB names the second right BINLOG MONITOR and takes REPLICATION CLIENT as the older name of it.
+        # MariaDB's name of REPLICATION CLIENT is BINLOG MONITOR; it accepts both.
         cursor.execute(f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO '{user}'@'%'")
     return account
 
 
 def create_locking_account(server: PrivateServer) -> Account:
-    """An account of its own kind, for tests whose snapshots lock tables for a moment: other tests rely on `replica` being refused that."""
+    """Create an account that may also lock tables, for tests of locking snapshots: other tests rely on `replica` not having that right."""
     account = create_replica_account(server, f"locker_{secrets.token_hex(4)}")
     execute(server, f"GRANT RELOAD, LOCK TABLES ON *.* TO '{account.user}'@'%'")
     return account

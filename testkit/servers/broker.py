@@ -1,6 +1,6 @@
-"""A Kafka broker of our own: one process (broker and controller), a directory and ports on 127.0.0.1 that belong to nobody else.
+"""A private Kafka broker: one process (broker and controller) with its own directory and ports on 127.0.0.1.
 
-Topics come into being when they are made, never by being asked for.
+Topics are not created automatically.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ JAVA = (java_program(), "-Xms64m", "-Xmx256m", "-Xss512k", "-XX:+UseSerialGC", "
 _QUIET = ("-Xlog:disable", "-Xlog:all=off", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-Dorg.slf4j.simpleLogger.showDateTime=true")
 
 silent = logging.getLogger("headrace.testkit.servers.broker")
-"""Where clients say that a broker is away: tests take brokers away."""
+"""The logger of clients that lose their broker, which tests cause on purpose."""
 silent.addHandler(logging.NullHandler())
 silent.propagate = False
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerTls:
-    """What a broker and its clients show each other, all signed by one authority: both must."""
+    """The certificates of a broker and its clients, signed by one authority. Both sides must present theirs."""
 
     authority: Authority
     broker: Pair
@@ -57,7 +57,7 @@ class BrokerTls:
         return {"ssl.ca.location": str(self.authority.cert), **own}
 
     def broker_properties(self, directory: Path) -> dict[str, object]:
-        """For the listener of clients; Kafka reads a key and its certificates from one file."""
+        """Settings of the client listener; Kafka reads a key and its certificates from one file."""
         store = directory / "broker.pem"
         store.write_bytes(self.broker.key.read_bytes() + self.broker.cert.read_bytes())
         stores: dict[str, object] = {
@@ -71,8 +71,8 @@ class BrokerTls:
 
 
 class PrivateBroker(PrivateProcess):
-    """One broker on a directory of its own. With `accounts` (name to password) its clients must log in by SASL/PLAIN; with `tls` they
-    must show a certificate."""
+    """One broker with its own directory. With `accounts` (name to password) its clients must log in by SASL/PLAIN; with `tls` they must
+    present a certificate."""
 
     log_name = "broker.log"
 
@@ -88,7 +88,7 @@ class PrivateBroker(PrivateProcess):
 
     @property
     def servers(self) -> str:
-        """What clients call `bootstrap.servers`."""
+        """The value of `bootstrap.servers`."""
         return f"127.0.0.1:{self.port}"
 
     @property
@@ -110,7 +110,7 @@ class PrivateBroker(PrivateProcess):
         return {**found, **{name.replace("_", "."): value for name, value in more.items()}}
 
     def create_topic(self, name: str | None = None, partitions: int = 1, *, compact: bool = False, **settings: object) -> str:
-        """A new topic (of a random name unless one is given); returns when it can be written to."""
+        """Create a topic (with a random name unless one is given); return when it is writable."""
         topic = name or f"topic_{secrets.token_hex(4)}"
         config = {key.replace("_", "."): str(value) for key, value in settings.items()}
         if compact:
@@ -126,7 +126,8 @@ class PrivateBroker(PrivateProcess):
         admin.delete_topics([name])[name].result(REPLY_TIMEOUT_S)
 
     def produce(self, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
-        """Send records (what confluent-kafka's `produce` takes: `key`, `value`, `headers`, `partition`…); returns when all are taken in."""
+        """Send records (arguments of confluent-kafka's `produce`: `key`, `value`, `headers`, `partition`…); return when all are
+        acknowledged."""
         failures: list[object] = []
         producer = Producer(self.client_settings(acks="all", linger_ms=1))
         for record in records:
@@ -220,7 +221,7 @@ def _common_settings(data_dir: Path, controller_port: int) -> dict[str, object]:
         "background.threads": 1,
         "log.cleaner.dedupe.buffer.size": 4 << 20,
         "log.cleaner.backoff.ms": 200,
-        # After a kill the controller takes the broker back only when the session of the one that died is over.
+        # After a kill the controller accepts the broker only when the session of the killed one has ended.
         "broker.session.timeout.ms": 2500,
         "broker.heartbeat.interval.ms": 400,
         "initial.broker.registration.timeout.ms": 60000,
@@ -243,7 +244,7 @@ def _class_path() -> str:
 
 @functools.cache
 def _template() -> Path:
-    """An empty data directory, made once by Kafka's own tool."""
+    """Return an empty data directory, made once by Kafka's own tool."""
     template = cache_dir() / f"data-{fetch_broker().name}"
     with hold_lock("data-kafka"):
         if not template.exists():
@@ -257,9 +258,9 @@ def _template() -> Path:
 
 @functools.cache
 def _archive_options() -> Sequence[str]:
-    """The classes of a broker's start, kept: a second less per start. A JVM ignores an archive that does not fit it."""
+    """Options for a class-data archive, which saves a second per start. A JVM ignores an archive that does not fit it."""
     archive = cache_dir() / f"{fetch_broker().name}.jsa"
-    # A machine that is thrown away after one run would not get back what making it costs.
+    # On a machine that runs the tests once, making the archive takes longer than it saves.
     if not archive.exists() and os.environ.get("CI") != "true":
         with hold_lock("kafka-archive"):
             if not archive.exists():
@@ -268,7 +269,7 @@ def _archive_options() -> Sequence[str]:
 
 
 def _make_archive(archive: Path) -> None:
-    """Let a broker run once and keep the classes that it loaded."""
+    """Run a broker once and store the classes that it loaded."""
     with tempfile.TemporaryDirectory(prefix="fetch-kafka-archive-", dir=cache_dir()) as scratch:
         made = Path(scratch) / "made.jsa"
         broker = PrivateBroker(Path(scratch) / "broker")

@@ -1,7 +1,7 @@
-"""A real Chromium for tests of the page: Debian's, headless, driven by Playwright; and pages that tell what went wrong inside.
+"""Debian's Chromium for tests of the dashboard: headless, driven by Playwright. Pages collect their errors.
 
-Invariant: a test that ends well had no error of a script, no message of the console's that complains, and nothing that the page's
-content security policy refused.
+Invariant: a test that passes had no script error, no warning or error on the console, and nothing that the page's content security policy
+blocked.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from playwright.sync_api import Browser, ConsoleMessage, Page, expect, sync_play
 from headrace.errors import DefiniteError
 
 PATIENCE_MS = 30_000
-"""How long the page may take to show something, on a machine that does much else."""
+"""How long the page may take to show something on a busy machine."""
 SCREENSHOTS = Path(os.environ.get("HEADRACE_SCREENSHOTS", "build/screenshots")).absolute()
 _FLAGS = (
-    "--no-sandbox",  # only our own page is opened, and in a container there is no other way
+    "--no-sandbox",  # only the dashboard is opened, and Chromium's sandbox does not start in a container
     "--disable-gpu",
     "--disable-quic",
     "--no-first-run",
@@ -42,7 +42,7 @@ def find_chromium() -> Path:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser of one's own."""
+    """Start a browser."""
     expect.set_options(timeout=PATIENCE_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(find_chromium()), args=list(_FLAGS))
@@ -53,13 +53,13 @@ def chromium() -> Iterator[Browser]:
 
 
 class Pages:
-    """Opens pages of a browser, each with a session of its own, and gathers what they complain of."""
+    """Opens pages of a browser, each with its own session, and collects their errors."""
 
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self.complaints: list[str] = []
         self.expected: list[str] = []
-        """Words of complaints that the test causes on purpose."""
+        """Texts of errors that the test causes on purpose."""
 
     def open(self, url: str, *, width: int = 1440, height: int = 900, scheme: str = "dark", **more: Any) -> Page:
         context = self._browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme, **more)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ class Pages:
         page = context.new_page()
         page.on("pageerror", lambda error: self.complaints.append(f"error: {error}"))
         page.on("console", self._heard)
-        # What asks or shouts from outside of our own dialogs is a script that got in.
+        # A browser dialog means that an injected script ran: the dashboard has its own dialogs.
         page.on("dialog", lambda dialog: (self.complaints.append(f"dialog: {dialog.message}"), dialog.dismiss()))
         page.goto(url)
         return page
@@ -77,7 +77,7 @@ class Pages:
             self.complaints.append(f"{message.type}: {message.text}")
 
     def close(self) -> None:
-        """Close all, and complain if they did."""
+        """Close all pages; fail if they had errors."""
         for context in self._browser.contexts:
             context.close()
         unexpected = [one for one in self.complaints if not any(word in one for word in self.expected)]
@@ -85,7 +85,7 @@ class Pages:
 
 
 def keep(page: Page, name: str, *, whole: bool = False) -> Path:
-    """Keep a picture of what the page shows, for whoever looks at the run afterwards."""
+    """Store a screenshot of the page, for a review of the run."""
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     path = SCREENSHOTS / f"{name}.png"
     page.screenshot(path=path, full_page=whole)
@@ -93,24 +93,24 @@ def keep(page: Page, name: str, *, whole: bool = False) -> Path:
 
 
 def kept_since(began: float) -> int:
-    """How many pictures this run made."""
+    """Return how many screenshots this run made."""
     return sum(path.stat().st_mtime >= began for path in SCREENSHOTS.glob("*.png"))
 
 
 def overflow(page: Page) -> int:
-    """By how many pixels the page is wider than its window."""
+    """Return by how many pixels the page is wider than its window."""
     return int(page.evaluate("document.documentElement.scrollWidth - window.innerWidth"))
 
 
 def settle(page: Page, seconds: float) -> None:
-    """Let the page live for a while, with its events."""
+    """Let the page handle events for a while."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         page.wait_for_timeout(min(1000.0, left * 1000))
 
 
 def cpu_per_second(page: Page, seconds: float) -> float:
-    """How much of a processor the page's thread takes."""
+    """Return the CPU share of the page's thread."""
     session = page.context.new_cdp_session(page)
     session.send("Performance.enable", {"timeDomain": "threadTicks"})
 

@@ -1,6 +1,6 @@
-"""The directory in which fetched and prepared things are kept between runs.
+"""The directory of downloads and prepared data that are kept between runs.
 
-What lies in it under its final name is whole: everything is made beside it and renamed into place while a lock is held.
+A file with its final name is complete: it is written under another name and renamed while a lock is held.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def cache_dir() -> Path:
 
 @contextmanager
 def hold_lock(name: str) -> Iterator[None]:
-    """One process at a time; the kernel frees the lock when its holder dies."""
+    """Let one process enter at a time; the kernel releases the lock when its holder ends."""
     with (cache_dir() / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

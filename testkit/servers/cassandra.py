@@ -1,7 +1,7 @@
-"""An Apache Cassandra of our own: one node, a directory and ports of 127.0.0.1 that belong to nobody else.
+"""A private Apache Cassandra: one node with its own directory and ports on 127.0.0.1.
 
-What it acknowledged is on disk: `kill` followed by `start` loses nothing. It stands in for ScyllaDB where none is to be had: the same
-protocol and the same cells, without ScyllaDB's own log.
+Acknowledged writes are on disk: `kill` followed by `start` loses nothing. It replaces ScyllaDB where none is available: the same protocol
+and the same cells, without ScyllaDB's CDC log.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from testkit.servers.maven_fetch import fetch_cassandra, java_program
 HOST: Final = "127.0.0.1"
 DATACENTER: Final = "datacenter1"
 SUPERUSER: Final = "cassandra"
-"""The name of the account that every server with accounts has, and its password."""
+"""The default superuser: its name and its password."""
 GIVEN: Final = "HEADRACE_SCYLLA"
 _OPTIONS: Final = bytes.fromhex("040000000500000000")
 _SUPPORTED: Final = 0x06
@@ -47,13 +47,13 @@ JAVA = (
     "--add-opens=jdk.management/com.sun.management.internal=ALL-UNNAMED",
     "-Djdk.attach.allowAttachSelf=true",
     "-Dcassandra-foreground=yes",
-    # One node has nobody to wait for.
+    # One node has no peers to wait for.
     "-Dcassandra.ring_delay_ms=0",
     "-Dcassandra.skip_wait_for_gossip_to_settle=0",
     "-Dcassandra.superuser_setup_delay_ms=-1",
-    # What the kernel has outlives the death of a process; disks are for the death of machines.
+    # Data in the page cache survives a killed process: no fsync is needed.
     "-Dcassandra.skip_sync=true",
-    # Else it finds this out by making a hundred thousand rows: half of the start.
+    # Otherwise it measures this with a hundred thousand rows, which takes half of the start.
     "-Dcassandra.memtable.row_overhead_size=181",
 )
 _LOGGING = """<configuration>
@@ -138,7 +138,7 @@ class PrivateCassandra(PrivateProcess):
 
 @dataclass(frozen=True, slots=True)
 class GivenCluster:
-    """A cluster that somebody runs, named by `HEADRACE_SCYLLA` (an address, or host:port): a ScyllaDB to test with."""
+    """An existing cluster, named by `HEADRACE_SCYLLA` (an address, or host:port)."""
 
     given: str
 
@@ -177,7 +177,7 @@ def _common_settings(data_dir: Path, port: int, storage_port: int) -> dict[str, 
         "saved_caches_directory": str(data_dir / "caches"),
         "hints_directory": str(data_dir / "hints"),
         "cdc_raw_directory": str(data_dir / "cdc"),
-        # What is acknowledged must outlive a kill.
+        # Acknowledged writes must survive a kill.
         "commitlog_sync": "batch",
         "commitlog_segment_size": "8MiB",
         "commitlog_total_space": "64MiB",
@@ -213,9 +213,9 @@ def _class_path() -> str:
 
 @functools.cache
 def _archive_options() -> Sequence[str]:
-    """The classes of a start, kept. A JVM ignores an archive that does not fit it."""
+    """Options for a class-data archive. A JVM ignores an archive that does not fit it."""
     archive = cache_dir() / f"{fetch_cassandra().name}.jsa"
-    # A machine that is thrown away after one run would not get back what making it costs.
+    # On a machine that runs the tests once, making the archive takes longer than it saves.
     if not archive.exists() and os.environ.get("CI") != "true":
         with hold_lock("cassandra-archive"):
             if not archive.exists():
@@ -224,7 +224,7 @@ def _archive_options() -> Sequence[str]:
 
 
 def _make_archive(archive: Path) -> None:
-    """Let a node run once and keep the classes that it loaded."""
+    """Run a node once and store the classes that it loaded."""
     with tempfile.TemporaryDirectory(prefix="fetch-cassandra-archive-", dir=cache_dir()) as scratch:
         made = Path(scratch) / "made.jsa"
         server = PrivateCassandra(Path(scratch) / "server")

@@ -1,4 +1,4 @@
-"""Certificates for tests: an authority of one's own, and what it signs."""
+"""Certificates for tests, signed by a private authority."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Authority:
         self.cert.write_bytes(self._certificate.public_bytes(serialization.Encoding.PEM))
 
     def issue(self, name: str, *, hosts: tuple[str, ...] = (), valid: timedelta = timedelta(days=1)) -> Pair:
-        """A certificate for hosts (names or addresses), or for a client; one whose time is negative has expired."""
+        """Issue a certificate for hosts (names or addresses), or for a client; with a negative duration it has expired."""
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = self._sign(name, key, valid, hosts, authority=False)
         pair = Pair(self._directory / f"{name}-cert.pem", self._directory / f"{name}-key.pem")

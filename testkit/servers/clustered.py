@@ -1,6 +1,6 @@
-"""The embedded engine as a cluster: `one` has one shard, itself. So tables that distribute rows can be tried with the real thing.
+"""The embedded engine as the cluster `one` with one shard, itself, for tests of Distributed tables.
 
-The engine listens nowhere; it only compares the ports to know that the shard is itself.
+The engine does not listen; it compares the ports to recognise itself as the shard.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CONFIGURED = """
 
 
 class ClusteredServer(EmbeddedServer):
-    """An embedded server that knows the cluster."""
+    """An embedded server with the cluster."""
 
     _program: ClassVar = (str(Path(__file__).resolve()),)
 

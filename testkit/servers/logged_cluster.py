@@ -1,6 +1,6 @@
-"""A cluster that keeps ScyllaDB's log of what is written: ScyllaDB itself where one was given, else Cassandra behind the capture layer.
+"""A cluster with ScyllaDB's CDC log: the given ScyllaDB, or Cassandra behind the capture layer.
 
-A test that writes through it needs no other switch: `make test-scylla` runs it on the server's own log.
+Tests that write through it also run on the server's own log (`make test-scylla`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class LoggedCluster:
 
     @property
     def choices(self) -> ScyllaOptions:
-        """How its log is read: soon."""
+        """Options that read the log with a short delay."""
         where = {} if self.has_own_log else {"generations": self.keyspace, "tablets": self.keyspace}
         return ScyllaOptions(confidence=1.0, window=0.5, **where)
 
@@ -60,5 +60,5 @@ class LoggedCluster:
         return [part for name in names for part in ("--set", f"scylla.{name}={getattr(choices, name)}")]
 
     def execute(self, statement: str, parameters: Any = None) -> None:
-        """A change, which the log tells of."""
+        """Run a statement; the log records its change."""
         (self._captured or self.session).execute(statement, parameters)

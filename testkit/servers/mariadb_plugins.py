@@ -1,7 +1,7 @@
 """MariaDB's loadable plugins, taken from Debian's package `mariadb-server` without installing it.
 
-The set-up installs only `mariadb-server-core`, which holds no plugin: installing `mariadb-server` would start a system-wide server.
-apt downloads the package and checks it against the signed index; only its plugin directory is unpacked, into the cache.
+The set-up installs only `mariadb-server-core`, which holds no plugin: installing `mariadb-server` would start a system-wide server. apt
+downloads the package and checks it against the signed index; only its plugin directory is unpacked, into the cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WITNESS = "auth_ed25519.so"
 
 
 def plugin_dir(version: str, installed: Path = Path("/") / PLUGINS) -> Path:
-    """The plugins for a MariaDB server of `version`: the installed ones, or those of the package, fetched on the first call."""
+    """Return the plugin directory for a MariaDB server of `version`: the installed one, or the package's, fetched on the first call."""
     if (installed / WITNESS).exists():
         return installed
     target = cache_dir() / f"mariadb-plugins-{version}"

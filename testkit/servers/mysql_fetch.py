@@ -1,8 +1,8 @@
 """Oracle MySQL from Debian's unstable suite, unpacked in the cache directory without installing anything.
 
-Nothing is run that Debian did not sign: the archive's own key signs InRelease, InRelease names the hash of the package index, and the
-index names the hash of every package. The mirror is the one apt uses on this machine. Packages bring all their libraries, the C library
-included, so the programs are run by their own dynamic linker and do not care which Debian they are on.
+Every program is signed by Debian: the archive's key signs InRelease, InRelease names the hash of the package index, and the index names the
+hash of every package. The mirror is apt's. The packages include all libraries, the C library too, so the programs run with their own
+dynamic linker on every Debian.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def find_mirror() -> str:
     form = "$(ORIGIN)|$(LABEL)|$(REPO_URI)"
     lines = _run(["apt-get", "indextargets", "--format", form, "Identifier: Packages"]).decode().splitlines()
     targets = [line.split("|", 2) for line in lines]
-    # Before the first `apt-get update` apt knows addresses, but not yet who publishes there.
+    # Before the first `apt-get update` apt knows addresses, but not the origin of each.
     for origin, label in (("Debian", "Debian"), ("", "")):
         for target in targets:
             if target[:2] == [origin, label]:
@@ -132,7 +132,7 @@ def find_mirror() -> str:
 def _fetch_index(mirror: str, work: Path) -> str:
     release, signed, packed = work / "InRelease", work / "Release", work / "Packages.xz"
     _download({release: f"{mirror}/dists/unstable/InRelease", packed: f"{mirror}/dists/unstable/{INDEX}"})
-    # Only what gpgv writes out is covered by the signature. Its age is not checked: a mirror may lag, and the packages are the same.
+    # The signature covers only the output of gpgv. Its age is not checked: a mirror may lag, and the packages are the same.
     _run(["gpgv", "--quiet", "--keyring", str(KEYRING), "--output", str(signed), str(release)])
     section = signed.read_text().split("\nSHA256:\n", 1)[1]
     match = re.search(rf"^ ([0-9a-f]{{64}}) +\d+ {re.escape(INDEX)}$", section, re.MULTILINE)
@@ -202,7 +202,7 @@ def _parse_stanza(stanza: str) -> Package:
 
 
 def main() -> int:
-    """Fill the cache ahead of the tests; without MySQL the tests themselves say what is missing, and fail in CI."""
+    """Fill the cache before the tests. Without MySQL its tests are skipped with a message, and fail in CI."""
     try:
         root = fetch_mysql()
     except HeadraceError as error:

@@ -1,7 +1,7 @@
-"""A private PostgreSQL from Debian's package: a directory, a port and a process of our own.
+"""A private PostgreSQL from Debian's package, with its own directory, port and process.
 
-The server runs with logical decoding, listens on 127.0.0.1 only, asks for a random password, and refuses to run as root, so that under
-root it runs as the package's own user. Its directory lies outside of the test's, which that user may not enter.
+The server runs with logical decoding, listens on 127.0.0.1 only, has a random password, and refuses to run as root, so that under root it
+runs as the package's own user. Its directory lies outside of the test's, which that user may not enter.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def find_postgres() -> Path:
 
 
 class PrivatePostgres(PrivateProcess):
-    """One PostgreSQL server with one database. It stops at once, but in order; killed, its children end when they notice."""
+    """One PostgreSQL server with one database. It stops at once, but in order; after a kill its children end by themselves."""
 
     stop_signal = signal.SIGINT
     database = "shop"
@@ -66,7 +66,7 @@ class PrivatePostgres(PrivateProcess):
         )
 
     def drop_slots(self) -> None:
-        """Replication slots hold the log back for ever: they go as soon as nobody reads from them."""
+        """Drop the replication slots once no reader uses them: they would keep the log for ever."""
         deadline = time.monotonic() + self.stop_timeout_s
         with self.connect() as connection:
             while connection.execute("SELECT 1 FROM pg_replication_slots WHERE active").fetchone() and time.monotonic() < deadline:
@@ -127,7 +127,7 @@ class PrivatePostgres(PrivateProcess):
 
 
 def _account() -> dict[str, Any]:
-    """Whom the server runs as: under root somebody else, because it refuses root."""
+    """Return the user of the server: not root, which it refuses."""
     if os.geteuid() != 0:
         return {}
     for name in ("postgres", "nobody"):

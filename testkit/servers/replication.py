@@ -14,14 +14,14 @@ REPLICA_SETTINGS = {"mariadb": {"log_slave_updates": True}, "mysql": {"log_repli
 
 
 def start_replica(primary: PrivateServer, start: Callable[..., PrivateServer]) -> PrivateServer:
-    """A new server, started by `start`, that replicates everything from `primary`, whose log must be whole."""
+    """Start a new server by `start` that replicates everything from `primary`, whose log must be complete."""
     replica = start(**REPLICA_SETTINGS[primary.flavour])
     follow(replica, primary)
     return replica
 
 
 def follow(replica: PrivateServer, primary: PrivateServer) -> None:
-    """Replicate from `primary`, from what `replica` has on."""
+    """Replicate from `primary`, from the GTIDs that `replica` has executed."""
     user, password = f"copy_{secrets.token_hex(3)}", secrets.token_hex(8)
     execute(primary, f"CREATE USER '{user}'@'%' IDENTIFIED BY '{password}'", f"GRANT REPLICATION SLAVE ON *.* TO '{user}'@'%'")
     where = f"{{side}}_HOST = '127.0.0.1', {{side}}_PORT = {primary.port}, {{side}}_USER = '{user}', {{side}}_PASSWORD = '{password}'"
@@ -33,13 +33,13 @@ def follow(replica: PrivateServer, primary: PrivateServer) -> None:
 
 
 def promote(replica: PrivateServer) -> None:
-    """Make a server of its own of a replica."""
+    """Stop the replication, so that the server is a primary."""
     word = "SLAVE" if replica.flavour == "mariadb" else "REPLICA"
     execute(replica, f"STOP {word}", f"RESET {word} ALL")
 
 
 def executed(server: PrivateServer) -> str:
-    """What the server has in its log, as its own text."""
+    """Return the GTIDs in the server's log, as the server prints them."""
     variable = "gtid_binlog_pos" if server.flavour == "mariadb" else "gtid_executed"
     with server.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT @@GLOBAL.{variable}")
@@ -47,7 +47,7 @@ def executed(server: PrivateServer) -> str:
 
 
 def await_applied(replica: PrivateServer, gtids: str) -> None:
-    """Wait, by the server's own function, until it has applied all of these."""
+    """Wait, by the server's own function, until it has applied all of these GTIDs."""
     function = "MASTER_GTID_WAIT" if replica.flavour == "mariadb" else "WAIT_FOR_EXECUTED_GTID_SET"
     with replica.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute(f"SELECT {function}('{gtids}', {PATIENCE_S})")
@@ -56,7 +56,7 @@ def await_applied(replica: PrivateServer, gtids: str) -> None:
 
 
 def await_executed(replica: PrivateServer, gtids: str) -> None:
-    """Wait until the server has applied all of these and has them in its own log."""
+    """Wait until the server has applied all of these GTIDs and has logged them."""
     await_applied(replica, gtids)
     if replica.flavour == "mariadb":
         wait_until(lambda: _beyond(replica, gtids))

@@ -1,6 +1,6 @@
-"""A schema registry of our own: Apicurio, in memory, with the HTTP interface of Confluent's, on a free port of 127.0.0.1.
+"""A private schema registry: Apicurio, in memory, with the HTTP interface of Confluent's, on a free port of 127.0.0.1.
 
-It forgets everything when it ends.
+It stores nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ JAVA = (java_program(), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1
 
 
 class PrivateRegistry(PrivateProcess):
-    """One registry; `url` is what clients of a Confluent registry are given."""
+    """One registry; `url` is the address for clients of a Confluent registry."""
 
     log_name = "registry.log"
     poll_s = 0.1

@@ -1,4 +1,4 @@
-"""ScyllaDB's tables of generations and streams, for servers that have none: the same columns, in a keyspace of one's own.
+"""ScyllaDB's tables of generations and streams, for servers that have none: the same columns, in another keyspace.
 
 Vnodes: generations of the whole cluster, with some streams for each range of tokens. Tablets: generations of each table, a stream for each
 tablet, and which streams were closed and opened with each. A stream's id holds its token, so it lies on the server that owns its rows.
@@ -58,7 +58,7 @@ def stream_id(token: int, index: int = 0) -> bytes:
 
 
 def make_generation(time: int, ranges: int = 4, streams: int = 1) -> Generation:
-    """A generation of so many ranges of tokens, of the same width, each with so many streams."""
+    """Return a generation of `ranges` token ranges of equal width, each with `streams` streams."""
     width = (1 << 64) // ranges
     ends = [_LEAST + width * (at + 1) for at in range(ranges - 1)] + [_GREATEST]
     return Generation(
@@ -82,19 +82,19 @@ def create_tables(session: CqlSession, keyspace: str) -> None:
 
 
 def add_generation(session: CqlSession, keyspace: str, generation: Generation) -> Generation:
-    """Make a generation of vnodes known; the one before it ends when it begins."""
+    """Add a generation of vnodes; the previous one ends when it begins."""
     for end, streams in generation.ranges:
         session.execute(
             f"INSERT INTO {quoted(keyspace)}.cdc_streams_descriptions_v2 (time, range_end, streams) VALUES (%s, %s, %s)",
             (generation.time, end, set(streams)),
         )
-    # Last, as ScyllaDB does: who sees a generation finds its streams.
+    # Last, as ScyllaDB does: a reader that sees a generation finds its streams.
     session.execute(f"INSERT INTO {quoted(keyspace)}.cdc_generation_timestamps (key, time) VALUES ('timestamps', %s)", (generation.time,))
     return generation
 
 
 def close_generation(session: CqlSession, keyspace: str, generation: Generation, ended: int) -> None:
-    """Note when (milliseconds since 1970) a generation of vnodes ended."""
+    """Set the end (milliseconds since 1970) of a generation of vnodes."""
     session.execute(
         f"UPDATE {quoted(keyspace)}.cdc_generation_timestamps SET expired = %s WHERE key = 'timestamps' AND time = %s",
         (ended, generation.time),
@@ -102,7 +102,7 @@ def close_generation(session: CqlSession, keyspace: str, generation: Generation,
 
 
 def forget_generation(session: CqlSession, keyspace: str, generation: Generation) -> None:
-    """What ScyllaDB does with generations of vnodes that nobody can need any more."""
+    """Delete a generation of vnodes, as ScyllaDB does with expired ones."""
     name = quoted(keyspace)
     session.execute(f"DELETE FROM {name}.cdc_generation_timestamps WHERE key = 'timestamps' AND time = %s", (generation.time,))
     session.execute(f"DELETE FROM {name}.cdc_streams_descriptions_v2 WHERE time = %s", (generation.time,))
@@ -111,7 +111,7 @@ def forget_generation(session: CqlSession, keyspace: str, generation: Generation
 def add_tablet_generation(
     session: CqlSession, keyspace: str, table: TableName, generation: Generation, before: Generation | None = None
 ) -> Generation:
-    """Make a generation of a table with tablets known; `before` is the table's last one, whose other streams are closed."""
+    """Add a generation of a table with tablets; `before` is the previous one, whose other streams are closed."""
     older, newer = set(before.streams if before else ()), set(generation.streams)
     states = {CURRENT: newer, CLOSED: older - newer, OPENED: newer - older if before else set()}
     for state, streams in states.items():

@@ -1,7 +1,7 @@
 """Private servers of both flavours for tests and benchmarks, quick to start.
 
 Initialising a data directory takes seconds, so it is done once per version and kept as a template in the cache directory; each server
-starts from a copy. A copy is a server of its own: what would make two of them one (MySQL's server uuid) is not in the template.
+starts from a copy. The template has no server uuid: each copy gets its own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testkit.servers.mysql_fetch import fetch_mysql, mysql_command, mysql_versio
 FLAVOURS = ("mariadb", "mysql")
 
 TEMPLATE_GENERATION = 1
-"""Raise it when the way data directories are initialised changes."""
+"""Increase it when the initialisation of data directories changes."""
 
 
 def build(flavour: str, directory: Path, **settings: Setting) -> PrivateServer:
@@ -34,7 +34,7 @@ def mariadb(directory: Path, **settings: Setting) -> PrivateServer:
 
 
 def mysql(directory: Path, **settings: Setting) -> PrivateServer:
-    """A private Oracle MySQL server (fetched if need be) in `directory`, not started yet."""
+    """A private Oracle MySQL server (fetched if necessary) in `directory`, not started yet."""
     return build("mysql", directory, **settings)
 
 
@@ -84,7 +84,7 @@ def find_mysql() -> Program:
         initialise=_mysql_initialiser(root, places),
         settings={
             **places,
-            # The built-in default is a directory that does not exist here, and the server would refuse to start.
+            # The server refuses to start if its built-in default directory does not exist.
             "secure_file_priv": "NULL",
             "mysqlx": False,
             "gtid_mode": True,
@@ -117,6 +117,6 @@ def _make_template(program: Program, template: Path) -> None:
     shutil.rmtree(making, ignore_errors=True)
     making.mkdir()
     program.initialise(making)
-    # Two servers with one uuid would take each other's transactions for their own.
+    # Two servers with one uuid would take each other's transactions as their own.
     (making / "auto.cnf").unlink(missing_ok=True)
     making.rename(template)

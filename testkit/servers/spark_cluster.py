@@ -1,8 +1,8 @@
-"""A standalone Spark cluster of our own on 127.0.0.1: one master, some workers, each a process with a directory and ports of its own.
+"""A private standalone Spark cluster on 127.0.0.1: one master, some workers, each a process with its own directory and ports.
 
-Executors run with an interpreter that has our dependencies and not Headrace itself (`bare_python`), in an environment that knows nothing of
-ours: what they run of Headrace was sent to them. All on one machine, so what it proves about files is only what is asked for with
-`spark.headrace.fetch=always`. Everyone must show a secret (`spark.authenticate`).
+Executors run with an interpreter that has Headrace's dependencies but not Headrace (`bare_python`), in an environment without variables of
+the test: Headrace's code is sent to them. All processes share one machine, so access to remote files is tested only with
+`spark.headrace.fetch=always`. Every process needs the secret (`spark.authenticate`).
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xss512k"
 
 
 def bare_python(directory: Path) -> Path:
-    """An interpreter with all that is installed for this one, except what is installed in place (as Headrace is)."""
+    """Return an interpreter with the installed packages of this one, except editable installs such as Headrace."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(directory)], check=True)
     [site] = directory.glob("lib/python*/site-packages")
-    # Paths in a .pth file are imported from, but .pth files in them are not read: so nothing is found that is installed in place.
+    # Python imports from the paths in a .pth file, but does not read .pth files in them: editable installs are not found.
     paths = [path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")]
     (site / "dependencies.pth").write_text("".join(f"{path}\n" for path in paths))
     return directory / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
@@ -50,7 +50,7 @@ class _Part(PrivateProcess):
 
     @property
     def status(self) -> dict[str, Any]:
-        """What its page shows."""
+        """Return the status of its web page."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self._page}/json/", timeout=10) as answer:
             found: dict[str, Any] = json.loads(answer.read())
         return found
@@ -95,7 +95,7 @@ class SparkWorker(_Part):
 
     @property
     def work(self) -> Path:
-        """Where its executors live, each in a directory of its own."""
+        """The directory of its executors, each in its own subdirectory."""
         return self.directory / "work"
 
     @property
@@ -114,7 +114,7 @@ class SparkCluster:
 
     directory: Path
     python: Path
-    """What executors find by its bare name."""
+    """Programs that executors find by name."""
     workers: int = 2
     cores: int = 1
     memory: str = "1g"
@@ -128,7 +128,7 @@ class SparkCluster:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What an application must be told to run here."""
+        """Return the settings of an application on this cluster."""
         return {
             "spark.authenticate": "true",
             "spark.authenticate.secret": self.secret,
@@ -140,7 +140,7 @@ class SparkCluster:
 
     @contextmanager
     def running(self) -> Iterator[SparkCluster]:
-        """Serving, with all workers known to the master; everything ends with the block."""
+        """Run the cluster, with all workers registered, until the end of the block."""
         path = str(self.python.parent)
         self.master = SparkMaster(self.directory / "master", self.secret)
         try:
@@ -158,7 +158,7 @@ class SparkCluster:
         wait_until(lambda: self.master.status["aliveworkers"] == count, timeout_s, message=lambda: self.master.status)
 
     def kill_executor(self, worker: int) -> int:
-        """SIGKILL an executor of a worker; its process id, 0 if there was none."""
+        """Send SIGKILL to an executor of a worker; return its process id, 0 if there was none."""
         found = self.parts[worker].executors
         if found:
             os.kill(found[0], signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""`python -m testkit.soak`: run it, judge it, write its report."""
+"""`python -m testkit.soak`: runs the soak, judges it, and writes the report."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ from testkit.soak.world import World
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 CALM_FROM = 0.55
-"""From this share of the time on, Headrace's long-lived processes are not killed, so that their memory can be judged."""
+"""After this share of the time, Headrace's long-lived processes are not killed, so that the growth of their memory can be measured."""
 FIRST_ROWS_S, CATCH_UP_S, LOOKS = 420.0, 900.0, 3
 
 
 @dataclass(slots=True)
 class Options:
-    """What is asked for on the command line."""
+    """The options of the command line."""
 
     seconds: float
     seed: int
@@ -54,7 +54,7 @@ class Options:
 
 
 class Teller:
-    """What happens, with its time, on standard output and in a file."""
+    """Prints events with their time on standard output and in a file."""
 
     def __init__(self, file: Path, clock: Clock) -> None:
         self._file, self._clock, self._lock = file, clock, threading.Lock()
@@ -77,7 +77,7 @@ class Soak:
         self.stuck: list[str] = []
 
     def run(self) -> bool:
-        """Whether it passed."""
+        """Return whether it passed."""
         options = self.options
         self.say(f"soak: {options.seconds:.0f} s, seed {options.seed}, `{options.mode}`, in {options.directory}")
         with ExitStack() as stack:
@@ -134,7 +134,7 @@ class Soak:
             time.sleep(chaos.gap_s())
 
     def _broken(self, plan: Plan, watch: Watch) -> bool:
-        """Whether the soak itself is at its end: traffic that does not run proves nothing."""
+        """Whether the traffic or the watch has failed: then the soak ends."""
         failures = [(route.name, error) for route in plan.routes for error in route.traffic.failures] + [
             ("watch", one) for one in watch.failures
         ]
@@ -143,7 +143,7 @@ class Soak:
         return bool(failures)
 
     def _await_visible(self, plan: Plan, watch: Watch, moment: datetime, patience_s: float) -> dict[str, float]:
-        """Until every copy shows what was written after the moment; the seconds each took."""
+        """Wait until every copy shows a change made after the moment; return the seconds of each."""
         begun, found = time.monotonic(), dict[str, float]()
         while len(found) < len(plan.routes) and time.monotonic() - begun < patience_s and not self._broken(plan, watch):
             for route in plan.routes:
@@ -160,13 +160,13 @@ class Soak:
         return found
 
     def _finish(self, plan: Plan, watch: Watch) -> float:
-        """Let the traffic end and everything catch up; how long that took."""
+        """Stop the traffic and wait until all pipes have caught up; return the seconds."""
         for route in plan.routes:
             route.traffic.stop()
         self.say("the traffic has ended")
         begun = time.monotonic()
         for route in plan.routes:
-            # The copy shows the newest heartbeat, to the microsecond of the source's own clock.
+            # The copy must show the newest heartbeat, by the source's clock.
             last = route.traffic.newest_beat()
             while (shown := watch.seen(route.name)) is None or shown < last - timedelta(microseconds=1):
                 if time.monotonic() - begun > CATCH_UP_S:
@@ -179,7 +179,7 @@ class Soak:
         found = []
         for route in plan.routes:
             for look in range(LOOKS):
-                # Topics have no place of the source's log to wait for: what is on its way is given a moment.
+                # For topics there is no log position to wait for: wait a fixed time.
                 time.sleep(5 + 15 * look)
                 comparison = compare(route)
                 looked = f"own look: {comparison.tables} tables, {comparison.rows} rows"
@@ -220,7 +220,7 @@ class Soak:
 
 
 def run_kills(rounds: int, seed: int, directory: Path, report: Path, only: Sequence[str]) -> bool:
-    """The kill rounds; whether they passed. The report is written also when the rounds end early."""
+    """Run the kill rounds; return whether they passed. The report is written also when the rounds end early."""
     directory.mkdir(parents=True, exist_ok=True)
     say = Teller(directory / "kills.log", Clock())
     # A run that is killed cannot remove its temporary files.
@@ -273,7 +273,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 def main(arguments: list[str]) -> int:
     asked = _parse(arguments)
     set_password()
-    # Asked to end, it ends what it started.
+    # On SIGTERM, end the processes that it started.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     directory = asked.directory or Path(tempfile.mkdtemp(prefix="headrace-soak-"))
     seed = asked.seed if asked.seed is not None else random.SystemRandom().randrange(1 << 31)

@@ -1,7 +1,7 @@
-"""What goes wrong, and when: kills of every process and cuts of every wire, drawn from a seed.
+"""Draws faults from a seed: kills of every process and cuts of every connection.
 
-After a fault the pipes have a limited time to show changes that were made after it was over; how long each took is kept. Now and then a
-second fault comes before the first is over.
+After a fault the pipes have a limited time to show changes that were made after its end; the time of each is recorded. Sometimes a second
+fault starts before the first has ended.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from testkit.soak.traffic import Gate
 from testkit.soak.world import World
 
 _OWN = {"kill the driver": 2, "kill all at once": 2, "kill the JVM": 2, "kill the embedded ClickHouse": 2, "kill the sources' forker": 1}
-"""Ends of what lives long; how often each comes, by comparison."""
+"""Kills of long-lived processes, with their weights."""
 _PASSING = {"kill a worker": 2, "kill the workers' daemon": 1, "kill a source's process": 2}
 _PEERS = {"kill mariadb": 1, "kill mysql": 1, "kill kafka": 1, "kill clickhouse": 1, "stop mariadb": 1, "stop mysql": 1}
 _DOWN_S = (0.5, 6.0)
@@ -35,18 +35,18 @@ _FAULT_S = {
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One fault, and how the pipes got over it."""
+    """One fault, and the recovery of the pipes."""
 
     at: float
     what: str
     seconds: float
-    """For how long it lasted."""
+    """The duration of the fault."""
     recovery_s: Mapping[str, float]
     """By route: from the fault's end until a change that was made after it was visible."""
 
 
 class Chaos:
-    """Draws faults and lets them happen."""
+    """Draws faults and causes them."""
 
     def __init__(
         self, world: World, operator: Operator, gates: Mapping[str, list[Gate]], seed: int, say: Callable[[str], None], clock: Clock
@@ -56,23 +56,23 @@ class Chaos:
         self._faults = {f"{fault} {wire}": (wire, fault) for wire in world.wires for fault in Fault}
         self.events: list[Event] = []
         self.missed: list[str] = []
-        """Faults for which there was nothing to hit."""
+        """Faults without a target at their time."""
 
     def draw(self, *, calm: bool) -> str:
-        """What happens next."""
+        """Draw the next fault."""
         weights = {**_PASSING, **_PEERS, **dict.fromkeys(self._faults, 1), **({} if calm else _OWN)}
         return self._random.choices(list(weights), list(weights.values()))[0]
 
     def gap_s(self) -> float:
-        """How long all is left alone after a recovery."""
+        """Draw the pause after a recovery."""
         return self._random.uniform(1.0, 8.0)
 
     def is_hasty(self) -> bool:
-        """Whether the next fault comes before this one is over."""
+        """Draw whether the next fault starts before the end of this one."""
         return self._random.random() < 0.2
 
     def strike(self, what: str) -> float:
-        """Let it happen; how long it lasted."""
+        """Cause the fault; return its duration."""
         begun = self._clock()
         self._say(f"chaos: {what}")
         if what in self._faults:

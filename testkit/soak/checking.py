@@ -1,7 +1,7 @@
-"""Whether both ends are the same in the end: by `headrace verify`, and by sums that each server makes of its own rows.
+"""Compares both ends by `headrace verify`, and by sums that each server computes of its rows.
 
-The second look uses nothing of Headrace's: MySQL's and ClickHouse's own SELECT count rows, count values that are not NULL, add up numbers
-and add up CRC-32s of texts, column by column; equal sums for equal rows.
+The second check does not use Headrace: MySQL's and ClickHouse's SELECT count rows, count values that are not NULL, add up numbers and add
+up CRC-32s of texts, column by column; equal sums for equal rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BYTES = ("binary", "varbinary", "tinyblob", "blob", "mediumblob", "longblob")
 
 @dataclass(slots=True)
 class Comparison:
-    """What was found of one route."""
+    """The comparison of one route."""
 
     route: str
     verdict: str
@@ -36,7 +36,7 @@ class Comparison:
     rows: int = 0
     columns: int = 0
     different: list[str] = field(default_factory=list)
-    """What the independent look found."""
+    """The differences of the independent check."""
 
     @property
     def is_equal(self) -> bool:
@@ -44,7 +44,7 @@ class Comparison:
 
 
 def compare(route: Route, patience_s: float = 900.0) -> Comparison:
-    """Both looks at a route whose source is at rest."""
+    """Do both checks of a route whose source does not change."""
     asked = ("verify", route.url, route.sink, *route.verify_options)
     verified = run_command(*asked, timeout_s=patience_s)
     lines = verified.output.strip().splitlines()
@@ -61,7 +61,7 @@ def _look_for_ourselves(route: Route, found: Comparison) -> None:
     if not address:
         found.different.append("the copy cannot be asked")
         return
-    # A client of our own: the watch goes on asking by its own one.
+    # A separate client: the watch keeps using its own.
     client = sink_client(address)
     shown = {str(row[0]) for row in client.query(f"SELECT name FROM system.tables WHERE database = '{database}'").result_rows}
     for table, columns in _tables(server, database).items():
@@ -100,13 +100,13 @@ def _tables(server: PrivateServer, database: str) -> dict[str, list[tuple[str, s
 
 
 def _sums(columns: list[tuple[str, str]]) -> tuple[list[str], list[str]]:
-    """Two expressions for each column, in MySQL's words and in ClickHouse's: how many values, and their sum."""
+    """Return two expressions per column, for MySQL and for ClickHouse: the number of values, and their sum."""
     ours, theirs = [], []
     for name, kind in columns:
         left, right = _sum_of(kind)
         quoted = f"`{name}`"
         ours += [f"COUNT({quoted})", f"COALESCE(SUM({left(quoted)}), 0)"]
-        # An array is never NULL: where there is none it is empty.
+        # An array is never NULL: a missing one is empty.
         count = f"countIf(notEmpty({quoted}))" if kind == "vector" else f"count({quoted})"
         theirs += [count, f"COALESCE(sum({right(quoted)}), 0)"]
     return ours, theirs
@@ -123,10 +123,10 @@ def _sum_of(kind: str) -> tuple[Callable[[str], str], Callable[[str], str]]:
         # Sums of fractions depend on their order; whole numbers of 1024ths do not.
         return lambda name: f"CAST(FLOOR({name} * 1024) AS DECIMAL(30,0))", lambda name: f"toInt256(floor(toFloat64({name}) * 1024))"
     if kind == "time":
-        # Both print it, but not with as many digits for the hours; TIME_TO_SEC of MySQL leaves out the fraction.
+        # The printed hours have different widths, and TIME_TO_SEC of MySQL drops the fraction.
         return _seconds, (lambda name: f"toDecimal64({name}, 3)")
     if kind == "vector":
-        # By their digits: bytes that are all zero would be left out of what is joined.
+        # As hexadecimal digits: joining would drop bytes that are all zero.
         return lambda name: f"CRC32({name})", lambda name: f"CRC32(unhex(arrayStringConcat(arrayMap(v -> hex(v), {name}))))"
     if kind in _TEXTS:
         return lambda name: f"CRC32(CONVERT({name} USING utf8mb4))", lambda name: f"CRC32(toString({name}))"
@@ -134,7 +134,7 @@ def _sum_of(kind: str) -> tuple[Callable[[str], str], Callable[[str], str]]:
         return lambda name: f"CRC32(CAST({name} AS CHAR))", lambda name: f"CRC32({name})"
     if kind in _BYTES or kind == "point":
         return lambda name: f"CRC32({name})", lambda name: f"CRC32({name})"
-    # Dates, addresses and the like: as both print them.
+    # Dates, addresses and similar types: both servers print the same text.
     return lambda name: f"CRC32(CAST({name} AS CHAR))", lambda name: f"CRC32(toString({name}))"
 
 

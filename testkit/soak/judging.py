@@ -1,8 +1,7 @@
-"""What a soak has to show in order to pass. Each criterion is a sentence with figures; all are printed, whether met or not.
+"""The criteria of a soak. Each is a sentence with figures; all are printed, whether met or not.
 
-Memory: while Headrace's long-lived processes are left alone (the calm part: everything else goes on breaking), none of them may grow. A
-line is fitted through each one's memory after its first minutes; over an hour it must rise by less than `GROWTH` of its size, or by less
-than `GROWTH_BYTES`.
+Memory: in the calm part, in which Headrace's long-lived processes are not killed, none of them may grow. A line is fitted through each
+one's memory after its first minutes; over an hour it must rise by less than `GROWTH` of its size, or by less than `GROWTH_BYTES`.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ class Growth:
     minutes: float
     first: float
     last: float
-    """Megabytes of memory of its own at both ends of the fitted line."""
+    """Megabytes of private memory at both ends of the fitted line."""
     per_hour: float
     """Megabytes."""
     descriptors: tuple[int, int]
@@ -61,7 +60,7 @@ class Growth:
 
 
 def growths(samples: Sequence[Sample], warm_s: float = WARM_S) -> list[Growth]:
-    """Of each long-lived process that was there through the calm part, after its first minutes."""
+    """Return the growth of each process that ran through the calm part, after its first minutes."""
     series: dict[tuple[str, int], list[tuple[float, ProcessSample]]] = defaultdict(list)
     for sample in samples:
         for process in sample.processes:
@@ -114,7 +113,7 @@ class Outcome:
     samples: Sequence[Sample]
     comparisons: Sequence[Comparison]
     stuck: Sequence[str]
-    """Routes that did not get over a fault in time."""
+    """Routes that did not recover from a fault in time."""
     ended_badly: Sequence[str]
     traffic_failures: Sequence[str]
     resumed: Sequence[str]

@@ -1,4 +1,4 @@
-"""The servers that kill rounds need. Each starts when the first pipe asks for it, and runs until the end."""
+"""The servers of the kill rounds. Each starts with the first pipe that needs it, and runs until the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kinds of pipes that kill rounds go through: how each is made, how its source changes, and how both ends are compared.
+"""The kinds of pipes in the kill rounds: how each is created, how its source changes, and how both ends are compared.
 
 A route has one pipe at a time. `begin` makes another one: new tables at the source, a new state directory, a new target.
 """
@@ -68,7 +68,7 @@ class KillRoute(ABC):
         return self.place / "sink"
 
     def begin(self, *, keep: bool = False) -> None:
-        """Make another pipe; `keep` leaves the directory of the one before."""
+        """Create another pipe; `keep` preserves the directory of the previous one."""
         if self.cycle and not keep:
             shutil.rmtree(self.place)
         self.cycle += 1
@@ -88,7 +88,7 @@ class KillRoute(ABC):
         """Change the source while the block runs."""
 
     def settle(self) -> None:
-        """Wait until a pipe can read the last change; most sources have it in their log at once."""
+        """Wait until a pipe can read the last change; most sources log it at once."""
         return
 
     @abstractmethod
@@ -96,7 +96,7 @@ class KillRoute(ABC):
         """Compare the target with the source's own SELECT, row by row; the number of rows. A difference is an AssertionError."""
 
     def steps(self) -> tuple[int, int]:
-        """How far the pipe has come, as files of its state show: bytes of its snapshot's journal, batches planned."""
+        """Return the pipe's progress from its state files: bytes of its snapshot's journal, and planned batches."""
         files = [self.pipeline.state / name for name in ("snapshot.jsonl", "copies.jsonl")]
         return sum(file.stat().st_size for file in files if file.exists()), self.pipeline.last_planned_batch()
 
@@ -160,7 +160,7 @@ class MySqlToEmbedded(EmbeddedRoute):
 
 
 class CountingEngines(EmbeddedRoute):
-    """Into engines that count rows: a change that is stored twice is a difference, and so is each row of the history."""
+    """Into engines that count rows: a change that is stored twice makes a difference."""
 
     title, flavour = "MySQL to engines that count rows", "mysql"
 
@@ -272,7 +272,7 @@ def _avro_value(name: str, value: Any) -> Any:
 
 
 class DebeziumTopics(EmbeddedRoute):
-    """From topics that the real Debezium writes. Another pipe reads the same topics from their beginning."""
+    """From topics that Debezium writes. Another pipe reads the same topics from their beginning."""
 
     title, flavour = "Topics of Debezium to embedded ClickHouse", "mysql"
     database, _prefix = "shop_of_debezium", "deb"

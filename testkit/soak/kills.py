@@ -1,9 +1,9 @@
 """Rounds of `kill -9` through every kind of pipe (`testkit.soak.kill_routes`), drawn from a seed.
 
-A round changes the source, starts `headrace replicate`, goes on changing the source, and kills at a random moment: all processes at once,
-or one of them and soon after that the rest. The next round of the pipe starts on what the kill left. After some rounds the pipe runs to its
-end (`--once`) and both ends are compared row by row. A run that ends by itself, processes that outlive their driver, and a comparison
-that fails are findings.
+A round changes the source, starts `headrace replicate`, changes the source further, and kills at a random moment: all processes at once, or
+one of them and then the rest. The next round of the pipe starts from the state after the kill. After some rounds the pipe runs to its end
+(`--once`) and both ends are compared row by row. A run that ends by itself, processes that outlive their driver, and a comparison that
+fails are findings.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from testkit.soak.operator import DAEMON, DRIVER, EMBEDDED, JAVA, WORKER, proces
 COMPARE_EVERY = 5
 """Rounds of a pipe between two comparisons."""
 NEW_PIPE_SHARE = 0.5
-"""How often another pipe begins after a comparison: it starts with a snapshot."""
+"""The probability of a new pipe, which starts with a snapshot, after a comparison."""
 _ALL = "all processes"
 _TARGETS = {_ALL: 12, DRIVER: 3, JAVA: 2, WORKER: 2, DAEMON: 1, EMBEDDED: 2}
-"""What is killed; how often each, by comparison."""
+"""The targets of kills, with their weights."""
 _AIMED_SHARE = 0.4
 _ORPHANS_S = 60.0
 _FINISH_S = 900.0
@@ -48,7 +48,7 @@ class Kill:
 
 @dataclass(slots=True)
 class KillOutcome:
-    """What all rounds showed."""
+    """The outcome of all rounds."""
 
     seed: int
     asked: int
@@ -82,7 +82,7 @@ class KillRounds:
         chosen = [kind for kind in ROUTES if not self._only or kind.__name__ in self._only]
         with KillPeers(self._directory) as peers:
             routes = [kind(peers) for kind in chosen]
-            # The first comparisons are spread: they measure how long a run takes here.
+            # Distribute the first comparisons, which measure the duration of a run.
             self._to_compare.update({route.title: 1 + place % COMPARE_EVERY for place, route in enumerate(routes)})
             for number in range(rounds):
                 self._round(number, routes[number % len(routes)])
@@ -94,7 +94,7 @@ class KillRounds:
         return self.outcome
 
     def _round(self, number: int, route: KillRoute) -> None:
-        # Each round draws by itself: how long the rounds before took does not change what it draws.
+        # Each round has its own seed: the duration of earlier rounds does not change it.
         self._random.seed(f"{self.outcome.seed} kills {number}")
         if not route.cycle:
             route.begin()
@@ -135,7 +135,7 @@ class KillRounds:
         return Kill(route.title, target, phase, after_s)
 
     def _await_moment(self, route: KillRoute, run: Run, steps: tuple[int, int]) -> None:
-        """A moment of a run's usual time; or soon after the run has taken some steps, as files of its state show them."""
+        """Wait for a moment of a run's usual duration, or until its state files show some steps."""
         usual_s = self._usual_s.get(route.title) or fmean(self._usual_s.values() or (_FIRST_GUESS_S,))
         if self._random.random() >= _AIMED_SHARE:
             _sleep(run, self._random.uniform(0, 1.1 * usual_s))
@@ -148,7 +148,7 @@ class KillRounds:
         _sleep(run, self._random.choice((0.0, 0.02, 0.1, 0.4)))
 
     def _await_rest(self, route: KillRoute, run: Run, target: str) -> None:
-        """After the kill of one process: all must end with the driver; else the run may go on for a while."""
+        """After the kill of one process: all must end with the driver; otherwise the run may continue for a while."""
         if target != DRIVER:
             _sleep(run, self._random.choice((0.0, 0.5, 3.0)))
             return
@@ -164,7 +164,7 @@ class KillRounds:
         return "the run had ended"
 
     def _finish(self, route: KillRoute) -> None:
-        """Let the pipe catch up, compare, and perhaps begin another pipe."""
+        """Let the pipe catch up, compare, and possibly begin another pipe."""
         self._to_compare[route.title] = COMPARE_EVERY
         begun = time.monotonic()
         differs = True
@@ -176,7 +176,7 @@ class KillRounds:
             assert done.code == 0, f"exit code {done.code}:\n{done.output[-3000:]}"
             rows = route.compare()
             differs = False
-        # A target that cannot be read is a finding, too, and the other pipes go on.
+        # A target that cannot be read is a finding, too; the other pipes continue.
         except Exception as error:  # noqa: BLE001
             self._find(route, str(error) if isinstance(error, AssertionError) else repr(error))
         else:
@@ -197,7 +197,7 @@ class KillRounds:
 
 
 def _phase(route: KillRoute, run: Run, steps: tuple[int, int], *, was_open: bool) -> str:
-    """What the run was doing, as its processes and the files of its state show."""
+    """Return the phase of the run from its processes and state files."""
     pipeline, now = route.pipeline, route.steps()
     if JAVA not in processes_of(run).values():
         return "before Spark starts"

@@ -1,6 +1,6 @@
-"""Who keeps the pipes running: starts what has ended, as systemd would, and presses resume where a person would have to.
+"""Keeps the pipes running: restarts ended processes, as systemd does, and resumes failed pipes, as a person would.
 
-Every such act is written down; a pipe that needs a person is a finding.
+Every action is recorded; a pipe that needs a person is a finding.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 from testkit.pipelines.pipeline import Run
 
 RESTART_S = 2.0
-"""As a unit with RestartSec=2."""
+"""As RestartSec=2 of a systemd unit."""
 DRIVER, JAVA, EMBEDDED, FORKER, SOURCE, DAEMON, WORKER = "driver", "JVM", "embedded ClickHouse", "forker", "source", "daemon", "worker"
 _KINDS = (
     ("shell", "/bin/sh"),
@@ -31,7 +31,7 @@ _KINDS = (
     (WORKER, "pyspark.daemon"),
 )
 _FIRST_OF = {WORKER: DAEMON, SOURCE: FORKER}
-"""Processes that are forked look like the one that forks them, but for their parent."""
+"""A forked process differs from the one that forked it only by its parent."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class Operator:
     units: Sequence[Unit]
     say: Callable[[str], None]
     control: Path | None = None
-    """`control.json` of `headrace run`: where it can be asked how its pipes are."""
+    """`control.json` of `headrace run`: the address of its control API."""
     starts: int = 0
     exits: Counter[str] = field(default_factory=Counter)
     """By unit and exit code."""
@@ -69,7 +69,7 @@ class Operator:
             unit.start()
 
     def tend(self) -> None:
-        """Start again what has ended; to be called every second or so."""
+        """Restart ended units; called about once a second."""
         now = time.monotonic()
         for unit in self.units:
             run = unit.run
@@ -86,7 +86,7 @@ class Operator:
         self._help_failed(now)
 
     def _help_failed(self, now: float) -> None:
-        """A pipe that has stood failed for half a minute is resumed, as a person would."""
+        """Resume a pipe that has been failed for half a minute, as a person would."""
         failed = {str(pipe["name"]): pipe for pipe in self.status() if pipe["stage"] == "failed"}
         self._failed_since = {name: self._failed_since.get(name, now) for name in failed}
         for name, since in list(self._failed_since.items()):
@@ -97,7 +97,7 @@ class Operator:
                 self._failed_since[name] = now
 
     def status(self) -> list[dict[str, Any]]:
-        """What `headrace run` says of its pipes; nothing while it cannot be asked."""
+        """Return the status of the pipes of `headrace run`; empty while it does not answer."""
         found = self._ask("status")
         return list(found["pipes"]) if found else []
 
@@ -117,11 +117,11 @@ class Operator:
         self._ask(what, b"{}")
 
     def processes(self) -> dict[int, str]:
-        """All living processes of the units, by what they are."""
+        """Return all running processes of the units, by kind."""
         return {pid: kind for unit in self.units if unit.run is not None for pid, kind in processes_of(unit.run).items()}
 
     def stop(self, timeout_s: float = 120.0) -> list[str]:
-        """End everything in order; what was wrong about it."""
+        """End everything in order; return the problems."""
         wrong = []
         for unit in self.units:
             run = unit.run
@@ -151,7 +151,7 @@ class Operator:
 
 
 def processes_of(run: Run) -> dict[int, str]:
-    """The living processes of a run, by their kind."""
+    """Return the running processes of a run, by kind."""
     found = {pid: DRIVER if pid == run.pid else _kind(pid) for pid in run.processes()}
     return {pid: _FIRST_OF[kind] if _is_first(pid, kind, found) else kind for pid, kind in found.items()}
 
@@ -173,7 +173,7 @@ def _kind(pid: int) -> str:
 
 
 def _is_first(pid: int, kind: str, found: Mapping[int, str]) -> bool:
-    """Whether a process forks others like it. (A source that was not forked has no such parent either, but is called by another name.)"""
+    """Whether a process forks others. (A source that was not forked has no such parent either, but has another name.)"""
     if kind == SOURCE and "headrace.spark.runtime.fork_server" not in _command_line(pid):
         return False
     return kind in _FIRST_OF and found.get(_parent(pid)) != kind

@@ -1,7 +1,7 @@
-"""A wire that can be cut: a TCP proxy between a pipe and one of its peers, in a thread of its own.
+"""A connection that can be cut: a TCP proxy between a pipe and one of its peers, in its own thread.
 
-Whoever connects is passed on to the peer, whether or not it is there. A fault holds for its time and is over by itself; bytes that were
-taken in are passed on or their connection is reset: never dropped from the middle of a stream.
+It forwards every connection to the peer. A fault ends after its time; bytes that were received are forwarded or their connection is reset:
+never dropped from the middle of a stream.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class Fault(StrEnum):
-    """What may happen to a wire."""
+    """A fault of a connection."""
 
     RESET = "reset"
-    """Every connection ends with RST, at once; new ones are fine."""
+    """Every connection ends with RST at once; new ones work."""
     REFUSE = "refuse"
-    """The same, and new ones are refused for the fault's time."""
+    """The same, and new connections are refused for the fault's time."""
     STALL = "stall"
-    """Nothing gets through, in neither direction; nobody is told. Afterwards all goes on where it was."""
+    """No bytes pass in either direction, without an error. Afterwards the connections continue."""
     HALF_OPEN = "half-open"
-    """The peer sees its connections end; the pipe hears nothing at all for the fault's time, then a reset: a router that died."""
+    """The peer sees its connections end; the pipe receives nothing for the fault's time, then a reset: a failed router."""
     SLOW = "slow"
     """Each connection gets some kilobytes a second."""
 
 
 class Proxy:
-    """One wire: listens on a port of its own, connects to `peer_port`."""
+    """Listens on its own port and connects to `peer_port`."""
 
     def __init__(self, name: str, peer_port: int, slow_bytes_per_s: int = 64 << 10) -> None:
         self.name, self.peer_port, self.port = name, peer_port, find_free_port()
@@ -65,7 +65,7 @@ class Proxy:
         self._loop.close()
 
     def suffer(self, fault: Fault, seconds: float) -> None:
-        """Let the fault happen; returns when its time is over."""
+        """Cause a fault; return at its end."""
         self._do(getattr(self, f"_{fault.name.lower()}")(seconds), seconds + 30)
 
     def _do(self, work: Coroutine[Any, Any, None], timeout_s: float = 30.0) -> None:
@@ -92,7 +92,7 @@ class Proxy:
         try:
             peer = await asyncio.open_connection("127.0.0.1", self.peer_port)
         except OSError:
-            # The peer is away: whoever asks for it is told as the peer's machine would.
+            # The peer is away: refuse the connection, as the peer's machine would.
             _abort(writer)
             return
         pair = _Pair(writer, peer[1])
@@ -100,7 +100,7 @@ class Proxy:
         try:
             await asyncio.gather(self._carry(reader, peer[1], pair), self._carry(peer[0], writer, pair))
         except asyncio.CancelledError:
-            # The wire is taken down; asyncio would tell the log of a task that was cancelled.
+            # The proxy closes; asyncio would log a cancelled task.
             return
         finally:
             self._pairs.discard(pair)
@@ -121,7 +121,7 @@ class Proxy:
             if not pair.is_dark and writer.can_write_eof():
                 writer.write_eof()
         except OSError:
-            # One end was reset, as by a process that was killed: the other end hears of it, as without a wire between.
+            # One end was reset, as by a killed process: reset the other end, too.
             if not pair.is_dark:
                 _abort(pair.client)
                 _abort(pair.peer)

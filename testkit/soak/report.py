@@ -1,4 +1,4 @@
-"""The report of a soak: markdown between two marks of docs/reliability.md; figures of the last run."""
+"""The report of a soak: Markdown between two markers of docs/reliability.md, with the figures of the last run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KILLS_BEGIN, KILLS_END = "<!-- the last kill rounds: begin -->", "<!-- the last 
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a run was."""
+    """The facts of a run."""
 
     when: str
     commit: str
@@ -72,7 +72,7 @@ def render(facts: Facts, findings: Sequence[Finding], events: Sequence[Event], s
 
 
 def update(page: Path, text: str, begin: str = BEGIN, end: str = END) -> None:
-    """Put the report into the page, in the place of the last one."""
+    """Replace the report in the page."""
     before, _, rest = page.read_text().partition(begin)
     _, _, after = rest.partition(end)
     page.write_text(f"{before}{begin}\n{text}{end}{after}")
@@ -110,7 +110,7 @@ def _usage(samples: Sequence[Sample]) -> Iterable[str]:
 
 
 def _cpu_share(processes: Sequence[ProcessSample], samples: Sequence[Sample]) -> float:
-    """CPU seconds of all of them, by each one's last look, per second of the run."""
+    """CPU seconds of all processes, from their last samples, per second of the run."""
     spent: dict[tuple[int, int], float] = {}
     for one in processes:
         spent[one.pid, 0] = max(one.cpu_s, spent.get((one.pid, 0), 0.0))

@@ -1,4 +1,4 @@
-"""The pipes of a soak: from which database, through what, to which ClickHouse; as commands, as a file of pipes, and as looked at."""
+"""The pipes of a soak: their databases, topics and ClickHouse servers, as commands and as a settings file."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Route:
     sink: str
     """As `headrace verify` takes it."""
     url: str
-    """Of the source, without a wire."""
+    """The server of the source, without the proxy."""
     warehouse: Path | None = None
     """The directory of an embedded ClickHouse; None: the server."""
     verify_options: tuple[str, ...] = ()
@@ -37,13 +37,13 @@ class Route:
     _address: str = ""
 
     def visible(self) -> datetime | None:
-        """When the newest heartbeat that the copy shows was written; None if it cannot be asked now."""
+        """Return when the newest heartbeat of the copy was written; None if the copy does not answer."""
         try:
             client = self.client()
             if client is None:
                 return None
             rows = client.query(f"SELECT max(at) FROM {self.traffic.database}.beat FINAL").result_rows
-        # The server is killed and its connections break: that is what this is about.
+        # The soak kills the server and cuts its connections.
         except (ClickHouseError, OSError):
             self._client = None
             return None
@@ -51,14 +51,14 @@ class Route:
         return found.replace(tzinfo=UTC) if found is not None and found.year > 2000 else None
 
     def client(self) -> Client | None:
-        """The client of whoever watches, straight to the server; None while there is none."""
+        """Return a client of the server without the proxy; None while it does not run."""
         address = self.address()
         if address and (self._client is None or address != self._address):
             self._client, self._address = sink_client(address), address
         return self._client if address else None
 
     def address(self) -> str:
-        """Where the copy can be asked now; empty: nowhere."""
+        """Return the address of the copy; empty while it does not run."""
         if self.warehouse is None:
             return self.sink
         holder = read_serving_process(self.warehouse)
@@ -73,7 +73,7 @@ class Plan:
     commands: Mapping[str, Sequence[str]]
     """By pipe: the arguments of `headrace replicate`."""
     toml: str
-    """The same as a file of pipes."""
+    """The same as a settings file."""
     state: Path
     environment: Mapping[str, str] = field(default_factory=dict)
 

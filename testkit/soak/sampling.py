@@ -1,4 +1,4 @@
-"""How much of everything is in use, every few seconds: memory, CPU, descriptors, threads, disk and lag."""
+"""Samples memory, CPU, descriptors, threads, disk and lag every few seconds."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class ProcessSample:
     age_s: float
     rss: int
     uss: int
-    """Memory that would be free again if it ended."""
+    """Private memory: it is free when the process ends."""
     descriptors: int
-    """Without looks at /proc: ClickHouse keeps three of its own threads' accounts open for each thread that has worked."""
+    """Without files in /proc: ClickHouse keeps three of them open for each of its threads."""
     threads: int
     cpu_s: float
 
@@ -35,13 +35,13 @@ class Sample:
     """Seconds since the soak began."""
     processes: tuple[ProcessSample, ...]
     lag_s: Mapping[str, float | None]
-    """By route; None: the copy could not be asked."""
+    """By route; None: the copy did not answer."""
     state_bytes: int
     relay_bytes: int
     checkpoint_files: int
     load: float
     calm: bool
-    """Whether nobody kills long-lived processes of Headrace's at this time."""
+    """Whether Headrace's long-lived processes are not killed at this time."""
 
     def to_json(self) -> dict[str, object]:
         return asdict(self)
@@ -51,7 +51,7 @@ class Sample:
 
 
 def sample_processes(kinds: Mapping[int, str]) -> tuple[ProcessSample, ...]:
-    """Those that still live."""
+    """Return samples of the running processes."""
     return tuple(found for pid, kind in kinds.items() if (found := _look(pid, kind)) is not None)
 
 
@@ -74,7 +74,7 @@ def _target(descriptor: Path) -> str:
     try:
         return str(descriptor.readlink())
     except OSError:
-        # It was closed meanwhile.
+        # It was closed in the meantime.
         return "/proc/"
 
 
@@ -86,7 +86,8 @@ def _sizes(lines: Iterable[str]) -> Iterable[tuple[str, int]]:
 
 
 def disk_use(state: Path) -> tuple[int, int, int]:
-    """Bytes of a state directory, bytes of the relays in it, files of its checkpoints. Files come and go meanwhile."""
+    """Return the bytes of a state directory, the bytes of its relays, and the files of its checkpoints. Files may disappear during the
+    walk."""
     total = relay = checkpoint = 0
     for folder, _, files in os.walk(state):
         parts = Path(folder).relative_to(state).parts

@@ -1,6 +1,6 @@
 """A table with a column of every common type, and rows for it at random: small, large, NULL, text in many scripts, documents, blobs.
 
-Floats are eighths, so that sums of them are exact in whatever order a server adds them up: the witness relies on it.
+Floats are multiples of 1/8, so that their sums are exact in every order: the comparison relies on it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _OWN = {"mariadb": (("uid", "UUID"), ("net", "INET6")), "mysql": (("embedding", 
 
 
 class Things:
-    """The table, its rows and its alterations. `topic` leaves out what topics cannot tell: dropped, renamed and retyped columns."""
+    """The table, its rows and its alterations. `topic` omits what topics cannot express: dropped, renamed and retyped columns."""
 
     def __init__(self, flavour: str, chooser: random.Random, *, topic: bool = False) -> None:
         self._random, self._topic = chooser, topic
@@ -65,7 +65,7 @@ class Things:
             self._random.choice(steps)(cursor)
 
     def alter(self, cursor: Cursor) -> str:
-        """The next alteration of the table, as a statement; empty if none fits."""
+        """Return the next ALTER statement of the table; empty if none fits."""
         names = self._names(cursor)
         added = [name for name in names if name.startswith("x")]
         self._number += 1
@@ -114,7 +114,7 @@ class Things:
         cursor.execute("DELETE FROM things WHERE id BETWEEN %s AND %s", (start, start + self._random.choice((0, 2, 30))))
 
     def _document(self, cursor: Cursor) -> None:
-        """A part of a document changes, which some servers log as a part."""
+        """Change a part of a document, which some servers log as a partial update."""
         start = self._random.randrange(KEYS)
         cursor.execute(
             "UPDATE things SET doc = JSON_SET(doc, '$.n', %s) WHERE id BETWEEN %s AND %s", (self._random.randrange(10**6), start, start + 9)

@@ -1,7 +1,7 @@
-"""What happens at the sources meanwhile: one thread for each stream of changes of a database, all by one seed.
+"""The changes at the sources: one thread for each stream of changes of a database, all from one seed.
 
-A server that is killed takes the transaction under way with it, or not; either way what it holds when it is back is the truth. Streams
-connect again and go on. Whatever else fails ends the soak.
+A server that is killed may lose the current transaction; its rows after the restart are the expected result. Streams reconnect and
+continue. Any other error ends the soak.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ from testkit.generators.workload import Workload, run_transaction
 from testkit.soak.things import Things
 
 _AWAY = (0, 1053, 1152, 1158, 1159, 1160, 1161, 1317, 1927, 2002, 2003, 2006, 2013, 2055)
-"""What clients say of a server that is gone, or is going."""
+"""Error numbers of clients whose server has ended or is ending."""
 _BUSY = (1205, 1213, 1020)
-"""Locked rows, and rows that changed under a transaction: it is over, the next one comes."""
+"""Locked rows, and rows that changed during a transaction: continue with the next transaction."""
 BEAT_S = 0.5
 _NUMBERS = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {rows})"
 
 
 class Gate:
-    """Keeps a kill of a server and statements that a server does not do all at once apart.
+    """Prevents the kill of a server during statements that are not atomic.
 
-    TRUNCATE empties the table before it is in the log: a server that is killed in between differs from its own log, which no reader
-    of the log can know.
+    TRUNCATE empties the table before it is logged: a server that is killed in between differs from its own log, which no reader of the log
+    can know.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """From here on no such statement is under way."""
+        """Wait until no such statement runs, and block new ones."""
         self._lock.acquire()
 
     def open(self) -> None:
@@ -105,7 +105,7 @@ class Traffic:
             thread.start()
 
     def stop(self) -> None:
-        """End after the transactions under way."""
+        """End after the current transactions."""
         self._stopping.set()
         for thread in self._threads:
             thread.join(120)
@@ -125,7 +125,7 @@ class Traffic:
                     self.transactions += 1
                 except pymysql.MySQLError as error:
                     connection = self._go_on(connection, error)
-        # Whatever ended a stream of changes must fail the soak, not the thread.
+        # The error must fail the soak, not the thread.
         except BaseException as error:  # noqa: BLE001
             self.failures.append(error)
         finally:
@@ -133,7 +133,7 @@ class Traffic:
                 connection.close()
 
     def _go_on(self, connection: Connection[Any] | None, error: pymysql.MySQLError) -> Connection[Any] | None:
-        """The connection to go on with after an error that belongs to it; None: a new one."""
+        """Return the connection to continue with after an expected error; None: a new one."""
         code = error.args[0] if error.args else 0
         if code in _BUSY and connection is not None:
             _roll_back(connection)
@@ -152,7 +152,7 @@ class Traffic:
 
             def execute(self, query: Any, args: Any = None) -> int:
                 rows = super().execute(query, args)
-                # Many rows at once come as bytes.
+                # `executemany` passes bytes.
                 verb = query[:7] if isinstance(query, str) else bytes(query[:7]).decode()
                 if verb.startswith(("INSERT", "REPLACE", "UPDATE", "DELETE")):
                     traffic.changes += max(rows, 0)
@@ -161,7 +161,7 @@ class Traffic:
         connection = self.server.root_connection(self.database, autocommit=False, read_timeout=120, cursorclass=Counting)
         with connection.cursor() as cursor:
             cursor.execute("SET SESSION sql_mode = 'STRICT_ALL_TABLES', time_zone = '+00:00'")
-            # Who waits for a lock of a stream that waits for a gate would wait for ever.
+            # A lock wait on a stream that waits for the gate would never end.
             cursor.execute("SET SESSION innodb_lock_wait_timeout = 5, lock_wait_timeout = 5")
         return connection
 
@@ -199,7 +199,7 @@ class Traffic:
         connection.commit()
 
     def _come_and_go(self, connection: Connection[Any], chooser: random.Random) -> None:
-        """Tables come, get rows, are renamed and go."""
+        """Create tables, fill, rename and drop them."""
         name, other = (f"guest{number}" for number in chooser.sample(range(4), 2))
         with connection.cursor() as cursor:
             cursor.execute("SHOW TABLES LIKE 'guest%%'")
@@ -224,7 +224,7 @@ class Traffic:
 
 
 class _Guarded(Migrations):
-    """The migrations of the crash tests, kept from being killed in the middle of a TRUNCATE."""
+    """The migrations of the crash tests; no kill happens during a TRUNCATE."""
 
     def __init__(self, server: PrivateServer, database: str, seed: int, gate: Gate) -> None:
         super().__init__(server, database, seed)
@@ -256,7 +256,7 @@ def _rows(connection: Connection[Any], chooser: random.Random) -> None:
 
 
 def _bulk(connection: Connection[Any], chooser: random.Random) -> None:
-    """A large transaction: thousands of rows come, change or go."""
+    """Run a large transaction: insert, update or delete thousands of rows."""
     batch, rows = chooser.randrange(6), chooser.choice((500, 2000, 900, 8000))
     with connection.cursor() as cursor:
         cursor.execute("SELECT VERSION() LIKE '%MariaDB%'")

@@ -1,4 +1,4 @@
-"""Two threads that only look: what the copies show, and what the processes use."""
+"""Two threads that observe: the heartbeats of the copies, and the resources of the processes."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ LOOK_S, SAMPLE_S = 0.5, 5.0
 
 
 class Watch:
-    """Looks at everything while it is open, and keeps the operator at work."""
+    """Samples everything while it is open, and runs the operator."""
 
     def __init__(self, routes: Sequence[Route], operator: Operator, state: Path, samples: Path, clock: Clock) -> None:
         self._routes, self._operator, self._state, self._file, self._clock = routes, operator, state, samples, clock
         self._seen: dict[str, datetime] = {}
-        # Servers are killed while they are asked; the driver would tell of each time.
+        # Servers are killed during queries; the driver would log each time.
         logging.getLogger("clickhouse_connect").setLevel(logging.CRITICAL)
         self._stopping = threading.Event()
         work: tuple[Callable[[], None], ...] = (self._look, self._sample, self._tend)
@@ -48,11 +48,11 @@ class Watch:
             thread.join(60)
 
     def seen(self, route: str) -> datetime | None:
-        """When the newest heartbeat that the copy showed was written."""
+        """Return when the newest heartbeat of the copy was written."""
         return self._seen.get(route)
 
     def lag_s(self, route: Route) -> float | None:
-        """How far the copy is behind what was committed; a server that is down is behind nothing."""
+        """Return the lag of the copy behind the last commit; 0 while the source is down."""
         shown, last = self._seen.get(route.name), route.traffic.last_beat
         if shown is None or last is None:
             return None
@@ -65,7 +65,7 @@ class Watch:
         try:
             while not self._stopping.is_set():
                 work()
-        # Whoever looks for us must not be gone without a word.
+        # An error in this thread must be reported.
         except BaseException as error:  # noqa: BLE001
             self.failures.append(error)
 

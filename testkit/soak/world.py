@@ -1,4 +1,4 @@
-"""Everything a soak has of its own: two database servers, a broker, a ClickHouse, and a wire that can be cut to each of them."""
+"""The servers of a soak: two databases, a broker, a ClickHouse, and a proxy for each."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from testkit.servers.servers import mariadb, mysql
 from testkit.soak.proxy import Proxy
 
 _SERVER_SETTINGS: dict[str, Any] = {
-    # Logs rotate all the while, and a document's partial update is logged as such where a server can.
+    # Logs rotate often, and partial updates of documents are logged as such where the server can.
     "max_binlog_size": "16M",
     "max_allowed_packet": "64M",
     "innodb_buffer_pool_size": "128M",
@@ -30,7 +30,7 @@ _SERVER_SETTINGS: dict[str, Any] = {
 
 
 class ClickHouseServer(PrivateProcess):
-    """The real ClickHouse engine as a server of its own: `headrace serve`."""
+    """The ClickHouse engine as a server: `headrace serve`."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__("ClickHouse", directory)
@@ -52,7 +52,7 @@ class ClickHouseServer(PrivateProcess):
 
 
 class World:
-    """The peers of all pipes, running, and the wires to them."""
+    """The running servers of all pipes, and the proxies."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -69,7 +69,7 @@ class World:
                 ("clickhouse", self.clickhouse.port),
             )
         }
-        # Clients are told to come by the wire.
+        # Clients connect through the proxy.
         self.broker.settings["advertised.listeners"] = f"CLIENTS://127.0.0.1:{self.wires['kafka'].port}"
         self.accounts: dict[str, Account] = {}
         self._stack = ExitStack()
@@ -89,7 +89,7 @@ class World:
         for name, server in (("mariadb", self.mariadb), ("mysql", self.mysql)):
             self.accounts[name] = create_replica_account(server)
             with closing(server.root_connection()) as connection, connection.cursor() as cursor:
-                # A table's snapshot as of one position, which a topic needs, may have to lock it for a moment.
+                # A snapshot at one position, which a topic needs, may lock the table for a moment.
                 cursor.execute("GRANT LOCK TABLES ON *.* TO 'replica'@'%'")
         return self
 
