@@ -1,7 +1,7 @@
-"""Real servers for the tests: one of each flavour per session, a database per test, an instance of one's own on demand.
+"""Real servers for the tests: one of each flavour per session, a database per test, and private servers on demand.
 
-Every test that asks for `server` (or `flavour`) runs on MariaDB and on Oracle MySQL. A flavour that cannot be had is never dropped
-silently: its tests are skipped with one loud line at the end of the run, and fail when `CI=true`.
+Every test that uses `server` (or `flavour`) runs on MariaDB and on Oracle MySQL. A flavour that is not available is never dropped silently:
+its tests are skipped with one loud line at the end of the run, and fail when `CI=true`.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        # Whoever runs us in the background may have us ignore Ctrl-C; processes that we start, and interrupt, would inherit that.
+        # A shell that starts pytest in the background ignores SIGINT; processes that the tests start and interrupt would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
     config.stash[UNAVAILABLE] = {}
     config.stash[BEGAN] = time.time()
@@ -108,7 +108,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """What a process of a run that is spread over several could not have is told at the end of the whole."""
+    """Collect the unavailable parts of each worker process for the summary."""
     output = getattr(node, "workeroutput", {})
     node.config.stash[UNAVAILABLE].update(output.get("unavailable", {}))
     node.config.stash[SLOW] = max(node.config.stash[SLOW], output.get("slow", 0))
@@ -117,7 +117,7 @@ def pytest_testnodedown(node: Any) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     write_durations(terminalreporter.stats, DURATIONS)
     for part, reason in config.stash[UNAVAILABLE].items():
-        terminalreporter.write_line(f"NOT TESTED with {part}: it cannot be had here: {reason}", red=True, bold=True)
+        terminalreporter.write_line(f"NOT TESTED with {part}: it is not available: {reason}", red=True, bold=True)
     if slow := config.stash[SLOW]:
         terminalreporter.write_line(f"{slow} slow tests are deselected: make test-all runs them", yellow=True, bold=True)
     if kept := kept_since(config.stash[BEGAN]):
@@ -134,7 +134,7 @@ def every_test(pytestconfig: pytest.Config) -> list[CollectedTest]:
 
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:
-    """What a command sets up for its log ends with the test: its handler writes to a stream that is closed then."""
+    """Restore the logger after the test: a command's handler writes to a stream that is closed then."""
     log = logging.getLogger("headrace")
     handlers, level, propagate = log.handlers[:], log.level, log.propagate
     yield
@@ -143,7 +143,7 @@ def _own_log() -> Iterator[None]:
 
 
 def _require(part: str, config: pytest.Config, find: Callable[[], object]) -> None:
-    """Skips the test if a part cannot be had; in CI it fails."""
+    """Skip the test if a part is not available; fail in CI."""
     unavailable = config.stash[UNAVAILABLE]
     if part not in unavailable:
         try:
@@ -188,7 +188,7 @@ def browser(pytestconfig: pytest.Config) -> Iterator[Browser]:
 
 @pytest.fixture(scope="session", params=FLAVOURS)
 def flavour(request: pytest.FixtureRequest) -> str:
-    """`mariadb`, then `mysql`: every test that asks runs once on each."""
+    """`mariadb`, then `mysql`: a test that uses it runs once on each."""
     return str(request.param)
 
 
@@ -211,13 +211,13 @@ def database(server: PrivateServer) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def replica_accounts() -> dict[str, Account]:
-    """The accounts that were made so far, by flavour: pytest forgets those of a flavour when it turns to the other."""
+    """The accounts by flavour: pytest drops those of a flavour when it changes to the other."""
     return {}
 
 
 @pytest.fixture(scope="session")
 def replica_account(server: PrivateServer, replica_accounts: dict[str, Account]) -> Account:
-    """An account on `server` that may do what replication needs, and nothing else."""
+    """An account on `server` with only the rights that replication needs."""
     if server.flavour not in replica_accounts:
         replica_accounts[server.flavour] = create_replica_account(server)
     return replica_accounts[server.flavour]
@@ -244,7 +244,7 @@ def fresh_server(
 
 @pytest.fixture(scope="session")
 def broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateBroker]:
-    """The session's Kafka broker. Do not stop it; `create_topic()` makes a topic of one's own."""
+    """The session's Kafka broker. Do not stop it; `create_topic()` makes a private topic."""
     _require("Kafka", pytestconfig, fetch_broker)
     shared = PrivateBroker(tmp_path_factory.mktemp("broker") / "broker")
     try:
@@ -272,7 +272,7 @@ def fresh_broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathF
 
 @pytest.fixture(scope="session")
 def schema_registry(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateRegistry]:
-    """The session's schema registry (Apicurio); `url` is what a client of a Confluent registry is given."""
+    """The session's schema registry (Apicurio); `url` is the address for clients of a Confluent registry."""
     _require("the schema registry", pytestconfig, fetch_registry)
     with PrivateRegistry(tmp_path_factory.mktemp("registry")) as shared:
         yield shared
@@ -306,7 +306,7 @@ def debezium_mariadb_jars(pytestconfig: pytest.Config) -> Path:
 
 @pytest.fixture(scope="session")
 def cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateCassandra | GivenCluster]:
-    """The session's Cassandra, or the cluster that was given (`make test-scylla`). Do not stop it; `keyspace` is one of one's own."""
+    """The session's Cassandra, or the given cluster (`make test-scylla`). Do not stop it; `keyspace` is a private keyspace."""
     given = GivenCluster.from_environment()
     if given is not None:
         yield given

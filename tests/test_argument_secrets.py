@@ -1,4 +1,4 @@
-"""Passwords on the command line: cut out of every kind of argument, and out of the process list as soon as Python runs."""
+"""Passwords on the command line are removed from every kind of argument, and from the process list as soon as Python runs."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_secret_properties_and_registries() -> None:
 
 
 def started_again(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> tuple[list[str], dict[str, str]]:
-    """How a command starts over: its arguments and what it adds to the environment."""
+    """The arguments and the environment of the restarted command."""
     calls: list[tuple[list[str], dict[str, str]]] = []
     monkeypatch.setattr(sys, "argv", ["headrace", *arguments])
     monkeypatch.setattr(os, "execve", lambda _, argv, environment: calls.append((argv[3:], environment)))
@@ -86,7 +86,7 @@ def test_values_of_flags_are_cut_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_passwords_for_one_variable_are_refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second would silently be used for both."""
+    """Otherwise the second would silently be used for both."""
     with pytest.raises(SystemExit) as caught:
         started_again(monkeypatch, "replicate", "kafka://u:p1@a/t", "kafka://u:p2@b/t")
     assert caught.value.code == 2
@@ -113,7 +113,7 @@ def shown_for(command: Sequence[str], secrets: Sequence[bytes], after: bytes, cw
 
 
 def test_a_password_leaves_the_process_list_when_python_has_started(tmp_path: Path) -> None:
-    """Not a second later, after Headrace's imports: within the time that Python itself takes to run its first line, and a few imports."""
+    """Within the time that Python takes for its first line and a few imports, not after Headrace's imports."""
     script = Path(sys.executable).with_name("headrace")
     bare = [sys.executable, "-c", "import os; os.execv('/bin/sleep', ['sleep', '9'])", "s3cr3t"]
     # A server that never answers keeps the command waiting.

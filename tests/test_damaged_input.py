@@ -1,7 +1,7 @@
-"""Damaged and hostile input of both servers ends in a definite error or in rows that could be; never in a crash, a hang or a wrong row.
+"""Damaged and hostile input of both servers gives a definite error or plausible rows, never a crash, a hang or a wrong row.
 
-The recordings in tests/golden are damaged by seeds, each suite in a process of its own (see `testkit.faults.fuzz`). Seeds are fixed, so a
-run is like the one before; `make soak-suites` (HEADRACE_SOAK=1) takes others each time, and many more.
+The recordings in tests/golden are damaged by seeds, each suite in its own process (see `testkit.faults.fuzz`). Seeds are fixed, so a run
+repeats the one before; `make soak-suites` (HEADRACE_SOAK=1) takes other and more seeds each time.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ FIRST = int(time.time()) * 1_000 if SOAK else 0
 TIMES = 20 if SOAK else 1
 MOST_BYTES = 2 << 30
 PATIENCE_S = 900 * TIMES
-"""A machine may be busy; a hang is noticed within the process, much earlier."""
+"""For a busy machine; the process notices a hang much earlier."""
 
 
 def fuzz(suite: str, flavour: str, first: int, count: int) -> dict[str, int]:
-    """Run a suite; how often what came out."""
-    # In memory where that can be had: every trial writes a file.
+    """Run a suite; return the count of each outcome."""
+    # In memory if possible: every trial writes a file.
     shared = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="headrace-damage-", dir=shared if shared.is_dir() else None) as scratch:
         done = subprocess.run(
@@ -62,7 +62,7 @@ def fuzz(suite: str, flavour: str, first: int, count: int) -> dict[str, int]:
 def test_mutations_of_a_log(flavour: str, count: int) -> None:
     outcomes = fuzz("logs", flavour, FIRST, count * TIMES)
     assert sum(outcomes.values()) == count * TIMES
-    # Both halves of the chain were reached: checksums that notice, and readers that must judge for themselves.
+    # Both parts were reached: damage found by checksums, and damage found by readers.
     assert outcomes["noticed"] > 0.5 * count
     assert outcomes["error"] > 0.03 * count
     assert outcomes["rows"] > 0.03 * count
@@ -92,6 +92,6 @@ def test_damaged_packets_of_query_results(flavour: str) -> None:
 
 @pytest.mark.timeout(PATIENCE_S + 20)
 def test_damaged_avro_bodies() -> None:
-    """A hundred bodies a seed: read as another library reads them, or refused."""
+    """A hundred bodies per seed: read as fastavro reads them, or refused."""
     outcomes = fuzz("avro", "mariadb", FIRST, 300 * TIMES)
     assert min(outcomes["bad"], outcomes["read"]) > 10

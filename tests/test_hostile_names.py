@@ -1,7 +1,7 @@
-"""Names that would be SQL if anybody forgot to quote them, through a whole pipe: read, copied, followed, altered, compared.
+"""Names that would be SQL without quotes, through a whole pipe: read, copied, followed, altered, compared.
 
-The pipe is the real one, without Spark (`testkit.pipelines.local_pipeline`). A table beside them, which nobody may touch, is the witness
-that no part of a name was ever run.
+The pipe runs without Spark (`testkit.pipelines.local_pipeline`). Another table, which must not change, shows that no part of a name was
+executed.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def clickhouse(tmp_path: Path) -> Iterator[EmbeddedServer]:
 
 
 def rows_of(source: Any, client: Client, table: str) -> tuple[list[Any], list[Any]]:
-    """What both sides say is in a table."""
+    """Return the rows of a table on both sides."""
     source.execute(f"SELECT * FROM {mysql_name(table)}")
     columns = ", ".join(quote_name(column[0]) for column in source.description)
     found = client.query(f"SELECT {columns} FROM {quote_name(DATABASE)}.{quote_name(table)} FINAL").result_rows
@@ -104,7 +104,7 @@ def test_names_stay_names(
         MySQLPipe(address, sink, "sink", PipeSettings(selection, tmp_path / "state", once=True, chunk_rows=2), LogView()).run()
 
     def execute(statement: str, *values: object) -> None:
-        # A statement without values is sent as it is: names with % are no formats.
+        # A statement without values is sent unchanged: % in names is not a format.
         source.execute(statement, values or None)
 
     with sink_client(clickhouse.url) as client:
@@ -151,7 +151,7 @@ MARKUP = "[bold red]x[/][/nothing]"
 def test_names_cannot_steer_a_terminal_or_forge_a_line(
     server: PrivateServer, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What a pipe, `verify`, `check`, `sql`, `tail` and an error show of tables with such names: printable lines that Headrace began."""
+    """The output of a pipe, `verify`, `check`, `sql`, `tail` and errors for such names: printable lines that Headrace started."""
     without_spark(monkeypatch)
     logged, screen = io.StringIO(), io.StringIO()
     handler = logging.StreamHandler(logged)
@@ -162,7 +162,7 @@ def test_names_cannot_steer_a_terminal_or_forge_a_line(
     database, sink = f"d{CONTROLS}", ClickHouseSink(target_of(clickhouse))
     address = MySQLAddress("127.0.0.1", server.port, server.user, server.password, database)
     source = f"mysql://{server.user}:{server.password}@127.0.0.1:{server.port}/{quote(database, safe='')}"
-    # As whoever writes a glob on the command line must: a bracket opens a set of letters.
+    # Escape brackets, which open a set of letters in a glob.
     selection = Selection.of_globs([f"{database.replace('[', '[[]')}.*"])
 
     def run(view: ProgressView) -> None:

@@ -1,4 +1,4 @@
-"""A newcomer's path: every command block of the README and of the tutorial, run as it is written."""
+"""Runs every command block of the README and of the tutorial, unchanged."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALONE = ("unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mo
 
 
 def may_live_alone() -> bool:
-    """Whether namespaces may be made here: it takes root, or a kernel that lets everyone."""
+    """Whether namespaces can be created: it needs root, or a kernel that allows it for users."""
     return shutil.which("unshare") is not None and subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode == 0
 
 

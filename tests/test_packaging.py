@@ -1,4 +1,4 @@
-"""What is installed from the built packages works, and holds all that the source tree holds."""
+"""The built packages work, and contain all files of the source tree."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PACKAGE = ROOT / "src" / "headrace"
 
 @pytest.fixture(scope="module")
 def packages(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The source package, and the wheel that is built from nothing but its content."""
+    """The source package, and the wheel built from it."""
     folder = tmp_path_factory.mktemp("packages")
     build = [sys.executable, "-m", "hatchling", "build", "--directory", str(folder)]
     subprocess.run([*build, "--target", "sdist"], cwd=ROOT, check=True, capture_output=True)
@@ -40,7 +40,7 @@ def test_the_wheel_holds_the_whole_package(packages: tuple[Path, Path]) -> None:
         (about,) = (name for name in wheel.namelist() if name.endswith("METADATA"))
         described = wheel.read(about).decode()
     files = (file.relative_to(PACKAGE.parent) for file in PACKAGE.rglob("*") if file.is_file())
-    # (Tools leave their caches where they are run.)
+    # (Tools write caches into the tree.)
     assert packed == {str(file) for file in files if not any(part.startswith((".", "__pycache__")) for part in file.parts)}
     assert f"\nVersion: {headrace.__version__}\n" in described
     assert f"## {headrace.__version__} " in (ROOT / "CHANGELOG.md").read_text()
@@ -52,9 +52,9 @@ def test_what_is_installed_works(packages: tuple[Path, Path], tmp_path: Path) ->
     (library,) = home.glob("lib/python*/site-packages")
     with zipfile.ZipFile(packages[1]) as wheel:
         wheel.extractall(library)
-    # Dependencies are those that the tests run with; as a plain path, so that the editable Headrace among them is not found.
+    # The dependencies of the tests as a plain path, so that the editable Headrace is not found.
     (library / "dependencies.pth").write_text("\n".join(site.getsitepackages()))
-    # Compiled already: the kernels are the same, and their cache is known by their content.
+    # The kernels are compiled already: their cache depends on their content.
     for cache in PACKAGE.rglob("__pycache__/kernels-*"):
         shutil.copytree(cache, library / cache.relative_to(PACKAGE.parent))
 

@@ -54,7 +54,7 @@ def _alive(pids: list[int]) -> list[int]:
 
 @pytest.mark.parametrize("stop", ["", "shutdown.stop_on_signal(lambda: None, grace_s=0.3)"], ids=["at once", "after the grace time"])
 def test_no_descendant_is_left(stop: str) -> None:
-    """Not even one that has another session, whose parent is gone, or that ignores SIGTERM."""
+    """Also processes in another session, without a parent, or that ignore SIGTERM."""
     with _family(stop) as process:
         family = _descendants(process.pid)
         while len(family) < 3:
@@ -90,7 +90,7 @@ def test_a_batch_is_finished() -> None:
 
 @pytest.mark.parametrize("stop", ["", "shutdown.stop_on_signal(lambda: None, grace_s=0.3)", "shutdown.stop_on_signal(lambda: 1 / 0)"])
 def test_a_reader_that_does_not_read_holds_nothing_up(stop: str) -> None:
-    """Nor does a stop function that fails."""
+    """A stop function that fails does not prevent it."""
     with _family(stop, "print('x' * 10_000_000)") as process:
         process.send_signal(signal.SIGTERM)
         assert process.wait(5) == 143
@@ -109,7 +109,7 @@ def test_temporary_directories_are_removed(tmp_path: Path) -> None:
 
 
 def test_a_signal_while_the_main_thread_exits() -> None:
-    """The command has stopped by itself after the first signal; a second one comes while its descendants are ended."""
+    """The command has stopped after the first signal; a second one comes while its descendants are ended."""
     program = """
 import os, signal, subprocess, sys, threading, time
 from headrace import shutdown

@@ -1,4 +1,4 @@
-"""Names and values that try to steer a terminal, forge a line or style it: every text output shows them escaped, on one line."""
+"""Names and values with control sequences, line breaks or styles: every text output shows them escaped, on one line."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOWN = escape_text(HOSTILE)
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of an output, each proven to be harmless."""
+    """Return the lines of an output; check that each is harmless."""
     lines = text.removesuffix("\n").split("\n")
     for line in lines:
         assert line.isprintable(), ascii(line)
@@ -73,7 +73,7 @@ def test_log_lines_for_people_are_escaped_and_those_for_programs_are_not() -> No
     first, *rest = lines_of(text.format(record("it failed", error=caught.value)))
     assert first == "WARNING it failed"
     assert all(line.startswith("  ") for line in rest)
-    # What one handler shows does not change the record for the next.
+    # One handler does not change the record for the next.
     one = record("%s", HOSTILE)
     text.format(one)
     assert json.loads(JsonFormatter().format(one))["message"] == HOSTILE
@@ -129,7 +129,7 @@ def test_findings_and_status(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 _RAW_PRINTS = {
-    # Escaped, or printed as it is on purpose: for programs, for a file, or in the format that a query names.
+    # Escaped, or printed unchanged on purpose: for programs, for a file, or in the format of a query.
     "cli/__init__.py": {"f'headrace: {mask_secrets(str(error))}'"},
     "cli/config.py": {
         "render_configuration(document, resolve(document, arguments.pipe), defaults=arguments.defaults)",

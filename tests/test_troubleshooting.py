@@ -1,4 +1,4 @@
-"""Every error that the page explains is one that the code raises."""
+"""The code raises every error that the page explains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HEADINGS = re.findall(r"^### (.+)$", (ROOT / "docs" / "troubleshooting.md").read
 
 
 def said_in(file: Path) -> list[str]:
-    """The texts of a module, formatted ones with … for what is put in; texts that follow each other are one."""
+    """Return the strings of a module, with … for inserted values; adjacent strings are joined."""
     found = []
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -1,4 +1,4 @@
-"""`headrace.changes` gives every change once, in order, from where it was told, and leaves nothing behind."""
+"""`headrace.changes` returns every change once, in order, from the given position, and leaves no files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def book(book: Logbook) -> Logbook:
 
 @pytest.fixture
 def changes(book: Logbook) -> Iterator[Changes]:
-    """`headrace.changes` of the book's server; what a test opens is closed after it."""
+    """Opens `headrace.changes` on the book's server; all feeds are closed after the test."""
     opened: list[Feed[ChangeBlock]] = []
 
     def open_changes(*tables: str, **options: Any) -> Feed[ChangeBlock]:
@@ -67,7 +67,7 @@ def work(book: Logbook, rounds: int = 4) -> None:
 
 
 def replay(images: list[Image], table: str, key: int = 1) -> list[Row]:
-    """What a table holds after its images, by its first `key` columns."""
+    """Return the rows of a table after its images, by its first `key` columns."""
     rows: dict[Row, Row] = {}
     for image in images:
         if image.table.table == table:
@@ -120,7 +120,7 @@ def test_resuming_after_any_item_gives_the_rest(book: Logbook, changes: Changes,
         rest = list(changes(start=json.loads(text), stop="end"))
         assert sum(block.rows for block in rest) == len(whole) - handed_out
         images = images_of(rest)
-        assert images == [image for image in whole if image in images], "no image is another one's double"
+        assert images == [image for image in whole if image in images], "no image comes twice"
     # A position also survives a second stop before anything was read.
     text, handed_out = places[2]
     again = changes(start=json.loads(text))
@@ -136,7 +136,7 @@ def test_a_feed_stops_exactly_where_it_was_told(book: Logbook, changes: Changes)
     place = book.place()
     assert [image.row[0] for image in images_of(list(changes(start=start, stop=middle)))] == ["1", "2"]
     assert [image.row[0] for image in images_of(list(changes(start=middle, stop=f"{place.file}:{place.offset}")))] == ["3", "1"]
-    # A place inside a transaction: the transaction is left out.
+    # A position inside a transaction: the transaction is skipped.
     inside = changes(start=middle, stop=f"{place.file}:{place.offset - 1}")
     assert [image.row[0] for image in images_of(list(inside))] == ["3"]
     assert sum(block.rows for block in changes(start=inside.position, stop="end")) == 1
@@ -223,7 +223,7 @@ def test_transactions_come_whole_and_in_order(book: Logbook, changes: Changes, m
     work(book)
     whole = images_of(list(changes(start=start, stop="end", before=True)))
     found = list(headrace.transactions(book.server.url(book.database), start=start, stop="end", before=True))
-    # Per round: a transaction over both tables, then three statements of their own; what was rolled back is nowhere.
+    # Per round: a transaction over both tables, then three single statements; the rolled-back one is missing.
     assert [{block.schema.name.table for block in one.blocks} for one in found] == [{"goods", "sales"}, {"goods"}, {"goods"}, {"sales"}] * 4
     assert len({one.id for one in found}) == 16
     in_order = [image for one in found for block in one.blocks for image in images_of([block])]
@@ -242,7 +242,7 @@ def test_transactions_come_whole_and_in_order(book: Logbook, changes: Changes, m
 
 
 def executed_gtids(book: Logbook, count: int) -> list[str]:
-    """The names of the last transactions, by the server's own count."""
+    """Return the GTIDs of the last transactions, from the server."""
     if book.server.flavour == "mariadb":
         domain, server, last = book.fetch("SELECT @@gtid_binlog_pos")[0][0].split(",")[-1].split("-")
         return [f"{domain}-{server}-{int(last) - i}" for i in range(count)]
@@ -263,7 +263,7 @@ def test_dates_that_no_calendar_has(book: Logbook, changes: Changes) -> None:
 
 @pytest.fixture
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], set[Path]]:
-    """What lies in the directory for temporary files, which is the test's own."""
+    """Return the files in the test's temporary directory."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return lambda: set(tmp_path.iterdir())
 
@@ -339,7 +339,7 @@ def test_an_error_ends_a_feed_and_frees_it(book: Logbook, changes: Changes, scra
         next(feed)
     assert scratch() == before
     assert list(feed) == []
-    # The error says where to go on.
+    # The error names the position to continue from.
     rest = changes(start=caught.value.place, stop="end")
     assert [image.row for image in images_of(list(rest))] == [("2", "b")]
 

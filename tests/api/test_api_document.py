@@ -1,4 +1,4 @@
-"""docs/api.md says what is so: its examples for plain Python, on both servers. (Its Spark examples are run in test_api_spark.)"""
+"""The examples of docs/api.md for plain Python work on both servers. (test_api_spark runs its Spark examples.)"""
 
 from __future__ import annotations
 

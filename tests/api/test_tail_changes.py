@@ -1,4 +1,4 @@
-"""`headrace tail mysql://…` and `binlog:…`: changes as they happen, in the order of the log, by the command; the witness is the source."""
+"""`headrace tail mysql://…` and `binlog:…` print changes in the order of the log; they are compared with the source."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_servers_and_files(
         net = sum((line["op"] == "insert") - (line["op"] == "delete") for line in changes if line["table"] == table)
         assert net == count, table
 
-    # The same of the server, from a place on, by the same lines.
+    # The same changes from the server, from a position.
     place = f"{start.file}:{start.offset}"
     again = printed(capfdbinary, url, "--once", "--start-at", place, "--tables", "accounts")
     mine = [line for line in changes if line["table"] == "accounts"]
@@ -67,7 +67,7 @@ def test_servers_and_files(
 
 
 def test_live_within_seconds_and_ends_with_its_reader(mariadb_server: PrivateServer) -> None:
-    """What happens from now on; for people, in colours if they are asked for; `| head -1` ends it."""
+    """Print changes from now on, in colour if requested; `| head -1` ends the command."""
     with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE tailed")
         cursor.execute("CREATE TABLE tailed.t (id INT PRIMARY KEY, v VARCHAR(20))")
@@ -83,7 +83,7 @@ def test_live_within_seconds_and_ends_with_its_reader(mariadb_server: PrivateSer
             line = run.stdout.readline()
             assert time.monotonic() - begun < 10
             assert '\x1b[32m+ INSERT\x1b[0m \x1b[1mtailed.t\x1b[0m id=2 v="new \\u001B[2J"' in line
-            # A statement is seen at once, whether or not anything comes after it.
+            # A statement is printed at once, even if no other follows.
             cursor.execute("ALTER TABLE tailed.t ADD COLUMN more INT")
             assert "ADD COLUMN more" in run.stdout.readline()
             run.stdout.close()

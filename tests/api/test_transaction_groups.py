@@ -1,4 +1,4 @@
-"""Blocks of whole batches come apart into transactions, in the exact order of the log, and nothing is lost or doubled."""
+"""Blocks of whole batches are split into transactions in the order of the log; no image is lost or repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`headrace check`: what it says is true of real servers, and its repairs repair."""
+"""`headrace check`: its findings are true for real servers, and its repairs work."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_nothing_selected(replica_account: Account, check: Checkup) -> None:
 
 
 def repair(server: PrivateServer, findings: Findings) -> list[str]:
-    """Do what the findings say, as the administrator would; the names of those that no statement repairs."""
+    """Run the repairs of the findings; return the findings that no statement repairs."""
     left = []
     for name, finding in findings.items():
         if finding["level"] == "ok":
@@ -107,7 +107,7 @@ def repair(server: PrivateServer, findings: Findings) -> list[str]:
 
 
 def test_missing_privileges_are_named_and_granted(server: PrivateServer, database: str, check: Checkup) -> None:
-    """With hardly a right, then with what the check asked for, until nothing is missing."""
+    """An account with few rights gets the missing ones until the check passes."""
     execute_in(server, database, "CREATE TABLE good (id INT PRIMARY KEY, v INT)")
     with account_with(server, f"SELECT (id), INSERT ON `{database}`.good") as account:
         url = account.url(database)
@@ -143,7 +143,7 @@ def test_prepared_transactions(server: PrivateServer, database: str, check: Chec
 
 
 def test_everything_wrong_and_repaired(fresh_server: FreshServer, flavour: str, check: Checkup) -> None:
-    """A server that has every setting wrong; after the statements that the check gives, only what needs a restart is left."""
+    """A server with every setting wrong: after the printed repairs, only settings that need a restart are left."""
     wrong: dict[str, Any] = {
         "binlog_format": "STATEMENT",
         "binlog_row_image": "MINIMAL",

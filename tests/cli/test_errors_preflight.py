@@ -1,4 +1,4 @@
-"""What is wrong with a source, a sink or a setting is said before anything is written: exit code 2, the remedy, and never a password."""
+"""Errors of a source, a sink or a setting are reported before anything is written: exit code 2, the remedy, and never a password."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def client(sink: EmbeddedServer) -> Iterator[Client]:
 
 
 class Refusal:
-    """Runs `replicate` in this process (nothing here gets as far as Spark) and checks that it refuses."""
+    """Runs `replicate` in this process (it fails before Spark starts) and checks the error."""
 
     def __init__(self, sink: EmbeddedServer, client: Client, state: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self._sink, self._client, self._state, self._capsys = sink, client, state, capsys
@@ -110,7 +110,7 @@ def test_sinks(
     ],
 )
 def test_tables(server: PrivateServer, database: str, replica_account: Account, refused: Refusal, table: str, says: str) -> None:
-    """One table that cannot be replicated stops all, before the others are created."""
+    """One table that cannot be replicated stops the pipe before other tables are created."""
     execute_in(server, database, GOOD, table)
     output = refused(replica_account.url(database))
     assert says in output

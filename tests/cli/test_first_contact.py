@@ -1,4 +1,4 @@
-"""An address that a pipe has never reached fails fast; one that it has reached before is waited for. A mistyped directory is an error."""
+"""An address that a pipe has never reached fails fast; for a known one it waits. A mistyped directory is an error."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_source_of_tail(source: str, monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_a_source_of_changes(
     start: str | dict[str, object], waits: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A position that was handed out says that the server was reached before: then it is waited for."""
+    """A stored position shows that the server was reached before: the pipe waits for it."""
     monkeypatch.setattr(retry, "FIRST_CONTACT_S", 0.0)
     monkeypatch.setattr("headrace.api.feed._CONNECT_PATIENCE_S", 0.5)
     for read in (headrace.changes, headrace.transactions):
@@ -194,7 +194,7 @@ def test_a_mistyped_directory_is_an_error(words: tuple[str, ...], place: str, tm
 
 
 def test_the_printed_remedy_makes_a_directory(clickhouse: EmbeddedServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """What `headrace serve` has made, `headrace sql` opens, also when nothing serves it any more."""
+    """`headrace sql` opens a directory of `headrace serve`, also when no server runs."""
     with EmbeddedServer(tmp_path / "made"):
         pass
     assert main(["sql", f"chdb:{tmp_path / 'made'}", "SELECT 6 * 7 AS answer"]) == cli.OK

@@ -1,4 +1,4 @@
-"""Help, the man page and completion: all that they tell is so, and shells take the scripts."""
+"""Help, the man page and completion are correct, and shells accept the scripts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_examples_parse(known: Sequence[Command]) -> None:
             inner = re.search(r"\$\((.*)\)", example)
             line = shlex.split((inner[1] if inner else example).partition(" > ")[0])
             assert line[0] == "headrace"
-            # A wrong one ends the test with what is wrong.
+            # An invalid example raises its error here.
             assert callable(parser.parse_args(line[1:]).run)
             assert name in example
 
@@ -175,7 +175,7 @@ def test_fish_completes(folder: Path) -> None:
 
 @pytest.mark.parametrize("shell", ["bash", "zsh"])
 def test_tab_on_a_terminal(folder: Path, shell: str) -> None:
-    """As a user does it: type, press Tab, look."""
+    """Type, press Tab and read the terminal, as a user does."""
     begin = {
         "bash": (["bash", "--norc", "--noprofile", "-i"], "source ./headrace.bash"),
         "zsh": (["zsh", "-f", "-i"], "autoload -U compinit; compinit -u -D; source ./headrace.zsh"),

@@ -1,6 +1,6 @@
 """SIGINT and SIGTERM at random moments of every command: no traceback, no process left, the signal's exit code, in time, and no row lost.
 
-A small sample by a fixed seed; HEADRACE_SOAK=1 takes 200 moments by another seed (HEADRACE_SEED repeats one) and prints the figures.
+A small sample from a fixed seed; HEADRACE_SOAK=1 takes 200 moments from another seed (HEADRACE_SEED repeats one) and prints the figures.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEED = int(os.environ.get("HEADRACE_SEED") or (secrets.randbelow(1 << 31) if SOA
 SAMPLE = ("replicate", "run", "verify", "check", "sql", "tail", "replicate", "verify on Spark", "sink away", "run")
 MORE = ("replicate", "replicate", "run", "run", "verify", "verify on Spark", "check", "sql", "tail", "sink away", "source away", "serve")
 MOMENTS = 200
-# The commands of a busy machine take longer to end than those of a quiet one.
+# On a busy machine commands take longer to end.
 _SLACK_S = 5.0
 
 
@@ -45,7 +45,7 @@ class World:
     source: str
     home: Path
     silent_port: int
-    """Where connections are accepted and nothing is answered."""
+    """A port that accepts connections and never answers."""
     rounds: int = 0
 
     def __post_init__(self) -> None:
@@ -99,7 +99,7 @@ def world(mariadb_server: PrivateServer, replica_accounts: dict[str, Account], t
 
 
 def spans(world: World) -> dict[str, float]:
-    """How long a command runs until it does what it is for; moments are drawn from a little more than that."""
+    """How long a command needs to start its work; moments are drawn from a slightly longer time."""
     still = Pipeline(world.source, f"chdb:{world.home / 'still'}", world.home / "still-state")
     done = still.once()
     assert done.code == 0, done.output
@@ -115,7 +115,7 @@ def spans(world: World) -> dict[str, float]:
 
 def drawn(chooser: random.Random, span_s: float) -> Interruption:
     return Interruption(
-        # More at the beginning, where one thing after the other starts.
+        # More moments in the start phase.
         1.2 * span_s * chooser.random() ** 2,
         chooser.choice([signal.SIGINT, signal.SIGTERM]),
         group=chooser.random() < 0.5,
@@ -146,7 +146,7 @@ def test_random_moments(world: World) -> None:
 
 
 def check_pipes(world: World) -> None:
-    """Both pipes go on where they were interrupted, and hold what the source holds."""
+    """Both pipes continue after the interruption, and hold the source's rows."""
     for name, done in (("replicate", world.pipeline.once()), ("run", run_command("run", str(world.file), "--once"))):
         assert done.code == 0, done.output
         with world.pipeline.sink_served(world.sinks[name]) as url, sink_client(url) as client:

@@ -1,4 +1,4 @@
-"""`headrace.toml`: what a file comes to, and how what is wrong in it is named."""
+"""`headrace.toml`: the pipes of a file, and the errors of a wrong one."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_several_sources_share_topics_only_on_purpose(tmp_path: Path) -> None:
     assert [part.chosen.kafka.topic for part in pipe.specs] == ["east.${db}_${table}_generic", "west.${db}_${table}_generic"]
     (pipe,) = loaded(tmp_path, several("bus", "merge = true")).pipes
     assert [part.chosen.kafka.topic for part in pipe.specs] == ["", ""]
-    # Merged sources are not second pipes to each other.
+    # Sources that are merged into one sink do not conflict with each other.
     assert all(part.settings.shared_target for part in pipe.specs)
 
 

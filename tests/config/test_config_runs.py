@@ -1,4 +1,4 @@
-"""Files of pipes that run: a connector's, mypipe's from its position file, ours with names by pattern; the witness is PyMySQL."""
+"""Settings files that run: a connector's, mypipe's from its position file, Headrace's with name patterns; PyMySQL is the reference."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_files_of_three_tools_run(
 
 
 def _end(server: PrivateServer) -> tuple[str, int]:
-    """The file and offset at which the server's log ends, as mypipe wrote it down."""
+    """Return the end of the server's log in the form of mypipe's position file."""
     number, offset = log_end(server)
     with server.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute("SHOW BINARY LOGS")

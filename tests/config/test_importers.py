@@ -1,4 +1,4 @@
-"""Files of other tools: run as they are, or converted; no key is passed over."""
+"""Files of other tools run as they are, or converted; no key is ignored."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def refused(directory: Path, name: str, text: str) -> str:
 
 
 def converted(path: Path, monkeypatch: pytest.MonkeyPatch) -> Configuration:
-    """The same file, converted, with its passwords in the environment, loaded."""
+    """Convert the file, put its passwords into the environment, and load it."""
     translation = translate(path)
     assert translation is not None
     for keys, variable in translation.secrets.items():

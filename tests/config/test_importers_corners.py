@@ -1,4 +1,4 @@
-"""Files of other tools: nothing becomes more, less or something else than they say, and no password is left in what is converted."""
+"""Converted files of other tools replicate exactly what the original does, and hold no password."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def mypipe(condition: str = "", other: str = "") -> str:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        # Only what both lists let through is captured.
+        # A table must pass both lists.
         (SERVER + "database.include.list=shop.*\ntable.include.list=.*\\\\.orders\n", ["*.orders", "line 6", "name its database"]),
         (SERVER + "database.include.list=shop\ntable.include.list=crm.orders\n", ["crm.orders", "database.include.list"]),
-        # Tables of which no column is listed have none in the connector's events.
+        # A table without a listed column has no columns in the connector's events.
         (SERVER + "column.include.list=shop.users.(id|name)\n", ["names no columns of *.*", "line 5"]),
-        # The same key, in a connector's words and in Debezium Server's.
+        # The same key for a connector and for Debezium Server.
         ("debezium.source.name=a\nname=b\n" + SERVER, ["name says again what debezium.source.name on line 1 says", "line 2"]),
         (SERVER.replace("url=ch", "url=http://ch:8123/shop?x=1"), ["more than a host", "line 4", "clickhouse.server.database"]),
         (TOPICS + "clickhouse.topic2table.map=orders:o\n", ["the topic orders", "line 3", "SERVER.DATABASE.TABLE"]),

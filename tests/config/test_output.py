@@ -1,4 +1,4 @@
-"""What is told of `headrace.toml`: its schema for editors, the page of its settings, and how a file is understood."""
+"""The JSON schema of `headrace.toml`, its reference page, and `headrace config show`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_every_setting_says_what_it_means() -> None:
 
 
 def judge(text: str) -> str:
-    """What another reader of JSON schemas says of a file; nothing if it is well."""
+    """Return the errors of another JSON schema validator for a file."""
     check: Any = fastjsonschema.compile(build_schema())
     try:
         check(tomllib.loads(text))

@@ -1,4 +1,4 @@
-"""Addresses of CQL clusters: what they say, and that they never show a password."""
+"""Addresses of CQL clusters are parsed, and never show a password."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`CqlSession.execute`: an answer of many pages is taken whole; one without an end is a definite error in bounded memory and time."""
+"""`CqlSession.execute` reads a result of many pages; a result without an end is a definite error in bounded memory and time."""
 
 from __future__ import annotations
 

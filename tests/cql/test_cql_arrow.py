@@ -65,7 +65,7 @@ def test_long_numbers() -> None:
     numbers = [0, 1, -1, 127, 128, -128, -129, 2**63 - 1, 2**63, -(2**63), -(2**63) - 1, 10**18, 10**76, -(10**200), 256**40, -(256**40)]
     raw = [number.to_bytes((number if number >= 0 else ~number).bit_length() // 8 + 1, "big", signed=True) for number in numbers]
     assert _read("varint", *raw, None, b"") == [*map(str, numbers), None, None]
-    assert _read("varint", b"\x00" * 30 + b"\x05", b"\xff" * 30) == ["5", "-1"]  # longer than they need to be
+    assert _read("varint", b"\x00" * 30 + b"\x05", b"\xff" * 30) == ["5", "-1"]  # longer than necessary
     scales = [0, 1, 5, -1, -7, 60, 2**31 - 1, -(2**31)]
     pairs = [(number, scale) for number in numbers for scale in scales]
     texts = _read("decimal", *(_int(scale) + raw[numbers.index(number)] for number, scale in pairs))
@@ -146,7 +146,7 @@ def test_vectors() -> None:
 
 
 def test_parts_without_a_type() -> None:
-    """What the splitting functions give others: parts as they are, none copied."""
+    """The splitting functions return parts without copying them."""
     column = pa.array([_collection(_int(1), b"one", count=1), None, _collection(_int(2), None, _int(3), b"", count=2)], pa.binary())
     offsets, (keys, values) = split_collections(Cells.of(column), 2)
     assert offsets.tolist() == [0, 1, 1, 3]

@@ -1,4 +1,4 @@
-"""Random types and values of CQL: what the driver reads, we read, a column at a time; damage is named or harmless, never a crash."""
+"""Random CQL types and values: Headrace reads the same as the driver; damage is an error or harmless, never a crash."""
 
 from __future__ import annotations
 

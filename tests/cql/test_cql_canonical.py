@@ -1,4 +1,4 @@
-"""Canonical bytes are equal just where values are, and tell the values again."""
+"""Canonical bytes are equal exactly if the values are, and can be decoded."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_values_are_equal_just_where_their_bytes_are(drawn: tuple[CqlType, list[
     for one, other in zip(raw, found, strict=True):
         alone = canonical(kind, to_arrow(kind, pa.array([None, one, None], pa.binary()))[1:2]).to_pylist()
         assert alone == [other]
-        # (Sets and maps are not in their own order here, and what is empty is nothing.)
+        # (Sets and maps are unordered here, and empty collections are null.)
         if kind.name not in {"set", "map", "list", "vector", "tuple", "udt", "duration"}:
             assert encode(kind, to_python(kind, other)) == one
         else:
@@ -39,7 +39,7 @@ def test_values_are_equal_just_where_their_bytes_are(drawn: tuple[CqlType, list[
 
 
 def _once(kind: CqlType, value: Any) -> Any:
-    """A value as servers have it: no element of a set and no key of a map is there twice."""
+    """A value as servers store it: elements of sets and keys of maps are unique."""
     match kind.name:
         case _ if value is None:
             return None
@@ -57,7 +57,7 @@ def _once(kind: CqlType, value: Any) -> Any:
 
 
 def _plain(kind: CqlType, value: Any) -> Any:
-    """What the driver reads, with nothing where there is no element and no field."""
+    """Return the driver's value with null for empty collections."""
     match kind.name:
         case "list" | "vector":
             return [_plain(kind.args[0], part) for part in value] if value else None

@@ -56,7 +56,7 @@ def test_a_script_of_definitions_is_read(known: CqlCatalog) -> None:
 
 
 def test_definitions_survive_printing(known: CqlCatalog) -> None:
-    """What is printed reads as the same: tables, types, options."""
+    """Printed definitions parse to the same tables, types and options."""
     types = "\n".join(create_type(kind) for kind in types_used(known.tables.values()))
     tables = "\n".join(create_table(table, known.cdc[name]) for name, table in known.tables.items())
     again = CqlCatalog().apply_all(types + "\n" + tables)

@@ -1,4 +1,4 @@
-"""Values and literals to serialised form: the driver's codecs are the witness; and the order of serialised values."""
+"""Values and literals to serialised form (the driver's codecs are the reference), and the order of serialised values."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_values_are_serialised_as_the_driver_does(made: tuple[CqlType, object]) 
 
 
 def literal(kind: str, text: str, *parameters: object) -> object:
-    """What the driver reads of a literal."""
+    """Return the value that the driver reads for a literal."""
     found = parse_type(kind, {"ut": UDT})
     return witnessed(found, serialize(found, read_term(CqlCursor(text), Markers()), Parameters(parameters)))
 

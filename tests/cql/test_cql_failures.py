@@ -1,4 +1,4 @@
-"""What a CQL server or its driver says, in our words: what may pass by itself is transient, all else definite."""
+"""Errors of CQL servers and the driver: temporary ones are transient, all others definite."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_what_may_pass(error: Exception) -> None:
         ProtocolError("what"),
         _nobody(ConnectionRefusedError(111, "refused"), cassandra.AuthenticationFailed("wrong")),
         ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number (_ssl.c:1006)"),
-        # (As the driver has them.)
+        # (The driver's formats.)
         PermissionError(
             1, "Tried connecting to [('h', 1)]. Last error: [SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: expired (_ssl.c:1)"
         ),

@@ -1,4 +1,4 @@
-"""Pages as columns of serialised values: the driver's own decoder of the same rows is the witness."""
+"""Pages as columns of serialised values, compared with the driver's decoder."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ VALUES: dict[str, list[Any]] = {
 
 @pytest.fixture
 def plain(cassandra: PrivateCassandra | GivenCluster) -> Iterator[Any]:
-    """A session of the driver's with nothing of ours in it."""
+    """A plain session of the driver."""
     [(host, port), *_] = cassandra.address().hosts
     cluster = Cluster([host], port=port, protocol_version=4)
     try:
@@ -112,7 +112,7 @@ def test_many_queries_at_once_each_in_its_order(cql: CqlSession, keyspace: str) 
     assert sorted(ended) == list(range(40))
     assert list(read_many(cql, [])) == []
     assert list(read_rows(cql, query, (99,))) == []
-    # The page after a page that is in use is on its way; leaving early leaves nothing behind.
+    # The next page is prefetched; closing early leaves no request.
     assert next(read_rows(cql, query, (39,), fetch_size=5)).num_rows == 5
 
 

@@ -1,4 +1,4 @@
-"""Pages of random cells: columns say what the page says, and damage is refused, never read past."""
+"""Pages of random cells: columns equal the page, and damage is an error, never a read beyond the end."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _page(rows: Rows, columns: int, before: bytes) -> RawPage:
 
 
 def _read(page: RawPage, columns: int) -> list[tuple[Cell, ...]] | None:
-    """What a careful reader makes of it; None: nothing."""
+    """Parse a page in plain Python; None if it is damaged."""
     at, found = page.start, []
     for _ in range(page.count):
         row: list[Cell] = []

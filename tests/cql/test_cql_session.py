@@ -1,4 +1,4 @@
-"""Sessions with a real Cassandra: accounts, encryption, errors in our words; the private server itself."""
+"""Sessions with a real Cassandra: accounts, encryption, errors; and the private server itself."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_session_answers_and_says_what_is_refused(cql: CqlSession, keyspace: s
 
     assert isinstance(_failure(cassandra.address(dc="nowhere")), DefiniteError)
     assert _failure(cassandra.address(dc="nowhere")).hint.endswith(", ".join(cql.datacenters))
-    # Nobody there; and somebody who encrypts not.
+    # No server; and a server without encryption.
     away = _failure(parse_cql_url("scylla://127.0.0.1:1/?connect-timeout=2"))
     assert isinstance(away, TransientError)
     assert "tls=" in away.hint
@@ -70,7 +70,7 @@ def test_a_kill_loses_nothing_and_accounts_and_tls_are_checked(fresh_cassandra: 
             list(read_rows(session, "SELECT c FROM k.t WHERE k = 0", patience_s=0.5))
         server.tls = trusted.issue("server", hosts=("127.0.0.1",))
         server.start()
-        # What was not answered is asked for again.
+        # An unanswered request is repeated.
         found += [value for page in pages for value in page.column("c").to_pylist()]
         assert [int.from_bytes(value, "big") for value in found] == list(range(500))
 

@@ -15,7 +15,7 @@ from testkit.faults.hostile_cql import ATTACKS, hostile_cql
 from testkit.faults.hostile_server import bounded
 
 _WAITED = ("endless_events",)
-"""A server that never answers is waited for, and may answer another time."""
+"""Attacks without an answer: the timeout is a transient error."""
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -1,4 +1,4 @@
-"""What a server says of its tables, against the statements that made them; the stand-ins for ScyllaDB's tables of generations."""
+"""The server's description of its tables against the statements that created them; the copies of ScyllaDB's tables of generations."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_definitions_are_those_of_the_statements(cql: CqlSession, keyspace: str)
     assert describe_options(cql, t) is None
     assert keyspace in list_keyspaces(cql)
 
-    # Every change is noticed; a table that was made anew is another.
+    # Every change is noticed; a table that was created again is another one.
     assert schema_version(cql) != before
     cql.execute(f'ALTER TYPE {keyspace}."Address" ADD floor int')
     assert describe(cql, t).column("u").type.fields == ("street", "zip", "tags", "floor")

@@ -1,4 +1,4 @@
-"""A page in Chromium over a made-up process: what the tests here begin with."""
+"""The dashboard in Chromium over generated pipes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pages(browser: Browser) -> Iterator[Pages]:
 
 @pytest.fixture
 def control() -> FakeControl:
-    """Tests put another one here by parametrizing, or by a fixture of their own."""
+    """Tests override it by parametrizing, or by their own fixture."""
     return FakeControl()
 
 
@@ -35,7 +35,7 @@ def served(control: FakeControl) -> Iterator[Server]:
 
 @pytest.fixture
 def look(pages: Pages, served: Server) -> Open:
-    """Opens the page at an address inside it: `look("#/pipes/shop")`; with `token=True` by the link that has the token."""
+    """Opens the page at an inner address: `look("#/pipes/shop")`; with `token=True` by the link with the token."""
 
     def opened(inside: str = "", *, token: bool = False, **how: object) -> Page:
         page = pages.open(f"{served.url}/{f'#token={TOKEN}' if token else inside}", **how)  # type: ignore[arg-type]

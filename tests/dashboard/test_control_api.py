@@ -1,4 +1,4 @@
-"""The HTTP side of a running process, over real sockets: what it answers, whom it refuses, and that bad clients harm nobody."""
+"""The control API over real sockets: its responses, its access rules, and its resistance to bad clients."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Served:
         return self.ask("POST", path, {} if body is None else body, {**BEARER, **headers})
 
     def raw(self, sent: bytes) -> bytes:
-        """All that comes back before the server closes."""
+        """Return everything until the server closes the connection."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=20) as client:
             client.sendall(sent)
             client.shutdown(socket.SHUT_WR)
@@ -128,7 +128,7 @@ def test_what_can_be_asked_for(served: Served) -> None:
     skipped = served.post("/api/pipes/events/skip", {"place": POISON})
     assert (skipped.status, POISON in skipped.json["skipped"]) == (200, True)
     answer = served.post("/api/query", {"pipe": "shop", "sql": "SELECT 1"})
-    # What a browser would round is a text.
+    # Integers that a browser would round are strings.
     assert answer.json == {
         "columns": ["id", "item", "big"],
         "rows": [[1, "tea", str(2**63)], [2, "<script>alert(1)</script>", -1], [3, None, 0]],
@@ -171,7 +171,7 @@ def test_changes_need_the_token(served: Served) -> None:
             assert (answer.status, answer.headers["WWW-Authenticate"]) == (401, 'Bearer realm="headrace"')
             assert "headrace dashboard" in answer.json["error"]["remedy"]
             assert TOKEN not in answer.body.decode()
-    # Nor does a token in the address do.
+    # A token in the address is not accepted either.
     assert served.ask("POST", f"/api/pipes/shop/pause?token={TOKEN}", {}).status == 401
     assert served.control.asked == []
 
@@ -197,10 +197,10 @@ def test_named_hosts_are_let_in() -> None:
         served = Served(FakeControl(), server)
         assert server.url == f"http://127.0.0.1:{served.port}"
         assert served.ask("GET", "/api/status", headers={"Host": "headrace.internal"}).status == 200
-        # Probes ask by the machine's number; a name may have been made to resolve to it.
+        # Probes use the IP address; a name may be an attack by DNS rebinding.
         assert served.ask("GET", "/ready", headers={"Host": "10.1.2.3:8088"}).status == 503
         assert served.ask("GET", "/api/status", headers={"Host": "evil.example"}).status == 403
-        # A proxy that ends TLS asks with its own name as the origin.
+        # A proxy that terminates TLS sends its own name as the origin.
         assert served.post("/api/pipes/shop/pause", Origin="https://headrace.internal").status == 200
 
 
@@ -257,7 +257,7 @@ def test_updates_come_by_themselves(served: Served) -> None:
     served.control.pause("shop")
     paused = [_next_status(answer) for _ in range(2)][-1]
     assert paused["pipes"][0]["stage"] == "paused"
-    # When the process ends, whoever listens is told so.
+    # At the end of the process, streams receive an event.
     served.server.close()
     assert b"event: end" in answer.read()
     connection.close()
@@ -286,13 +286,13 @@ def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch
     assert b" 413 " in served.raw(post + f"Content-Length: {too_much}\r\n\r\n".encode() + b"x" * too_much)
     assert served.raw(post + b"Content-Length: 10\r\n\r\n{}") == b""
     assert served.control.asked == []
-    # Two requests on one connection, and a client that leaves within a stream.
+    # Two requests on one connection, and a client that closes during a stream.
     both = served.raw(b"GET /health HTTP/1.1\r\n" + host + b"\r\nGET /api/status HTTP/1.1\r\n" + host + b"Connection: close\r\n\r\n")
     assert both.count(b"HTTP/1.1 200 OK") == 2
     with socket.create_connection(("127.0.0.1", served.port), timeout=20) as client:
         client.sendall(b"GET /api/stream HTTP/1.1\r\n" + host + b"\r\n")
         assert client.recv(100)
-    # An error of ours is told in brief, and logged in full; the server goes on.
+    # An internal error has a short response and a full log entry; the server continues.
     monkeypatch.setattr(served.control, "history", lambda _: 1 / 0)
     with caplog.at_level("ERROR"):
         assert served.ask("GET", "/api/pipes/shop/history").status == 500
@@ -307,9 +307,9 @@ def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pyte
     try:
         for client in slow:
             client.sendall(b"GET /health HT")
-        # They keep nobody out: the one that has waited longest makes room.
+        # Idle connections do not block others: the oldest is closed.
         assert {served.ask("GET", "/health").status for _ in range(8)} == {200}
-        # They said nothing for too long: each is let go.
+        # Each idle connection is closed after a timeout.
         assert all(client.recv(100) == b"" for client in slow)
     finally:
         for client in slow:
@@ -320,7 +320,7 @@ def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pyte
             listener.sendall(f"GET /api/stream HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
             assert b" 200 " in listener.recv(100)
         assert _streams(served) == 503
-        # One that takes nothing is let go too, and holds up nobody meanwhile.
+        # A client that does not read is closed too, and does not delay others.
         served.control.set("shop", source="x" * 8_000_000)
         begun = time.monotonic()
         wait_until(lambda: served.ask("GET", "/health").status == 200)

@@ -1,6 +1,6 @@
-"""The issue's own story: a live pipe through snapshot, stream, a schema change, an error, a pause and a resume, as the page shows it.
+"""A live pipe on the dashboard: snapshot, stream, a schema change, an error, a pause and a resume.
 
-MariaDB, ClickHouse's engine, Spark and Chromium are real, and `headrace run` is a process. What the page says is held against both ends.
+MariaDB, ClickHouse's engine, Spark and Chromium are real, and `headrace run` is a process. The page is compared with both ends.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from testkit.servers.servers import build, execute
 
 CUSTOMERS, ORDERS = 3_000, 12_000
 SLOWLY_MS = 180_000
-"""How long a pipe may take to come into another stage, on a machine that does much else."""
+"""How long a pipe may take to reach another stage on a busy machine."""
 FILE = """
 [headrace]
 state = "state"
@@ -55,8 +55,8 @@ sink = "warehouse"
 
 @pytest.fixture
 def source(mariadb_server: PrivateServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
-    """A MariaDB with a shop: its own, for the shop's database has a name that others may want."""
-    del mariadb_server  # Only there so that a MariaDB that cannot be had is told as for all tests.
+    """A private MariaDB with the shop, because the name of the shop's database is fixed."""
+    del mariadb_server  # Used only to skip the test if MariaDB is not available.
     server = build("mariadb", tmp_path_factory.mktemp("live") / "server").start()
     try:
         with server.root_connection() as connection, connection.cursor() as cursor:
@@ -71,7 +71,7 @@ def source(mariadb_server: PrivateServer, tmp_path_factory: pytest.TempPathFacto
 
 @contextmanager
 def trading(source: PrivateServer) -> Iterator[Workload]:
-    """Meanwhile the shop is open."""
+    """Change the shop's rows during the block."""
     closed = threading.Event()
     with source.root_connection() as connection:
         workload = Workload(connection, CUSTOMERS, ORDERS)
@@ -103,7 +103,7 @@ def _count(source: PrivateServer, table: str) -> int:
 
 
 def _ask(page: Page, sql: str, cells: list[str]) -> None:
-    """Ask by the query box until the answer is this: the stream needs its moment."""
+    """Query by the query box until the stream has delivered the expected result."""
     page.get_by_label("SQL, read-only").fill(sql)
     for _ in range(60):
         page.get_by_label("SQL, read-only").press("Control+Enter")
@@ -161,7 +161,7 @@ def _snapshot(page: Page, source: PrivateServer) -> None:
     keep(page, "live-1-snapshot")
     expect(page.locator("#pipe-badge")).to_have_text("streaming", timeout=SLOWLY_MS)
     expect(page.locator("#snapshot")).to_be_hidden()
-    # Rows are counted in the sink now and then.
+    # Rows in the sink are counted periodically.
     orders = f"{_count(source, 'shop.orders'):,}"
     expect(page.locator("#tables-body tr", has_text="shop.orders").locator("[data-label='rows']")).to_have_text(orders, timeout=SLOWLY_MS)
 
@@ -194,7 +194,7 @@ def _verify(page: Page, source: PrivateServer) -> None:
 
 
 def _error(page: Page, source: PrivateServer, client: Client) -> None:
-    """The sink refuses a row; the pipe halts, alone, and goes on when the cause is gone."""
+    """The sink refuses a row; only that pipe halts, and it continues when the cause is removed."""
     page.keyboard.press("u")
     page.get_by_role("link", name="crm").click()
     expect(page.locator("#pipe-badge")).to_have_text("streaming", timeout=SLOWLY_MS)
@@ -216,7 +216,7 @@ def _error(page: Page, source: PrivateServer, client: Client) -> None:
 
 
 def _skip(page: Page, source: PrivateServer) -> None:
-    """One event has a date that no calendar has: it is left out, it alone, and recorded."""
+    """One event has an invalid date: only it is skipped, and it is recorded."""
     poison = "INSERT INTO crm.contacts VALUES (4, 'Nobody', 0, '0000-00-00')"
     execute(source, "SET sql_mode = ''", poison, "INSERT INTO crm.contacts VALUES (5, 'Edsger', 72, '1930-05-11')")
     expect(page.locator("#pipe-badge")).to_have_text("failed", timeout=SLOWLY_MS)

@@ -1,4 +1,4 @@
-"""The figures, read by Prometheus's own parser, and a Grafana dashboard and documents that name only figures that are there."""
+"""The metrics, read by Prometheus's parser; the Grafana dashboard and the documents name only existing metrics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Labels = frozenset[tuple[str, str]]
 
 
 def parsed(status: ServiceStatus) -> dict[tuple[str, Labels], float]:
-    """Every sample once, by the parser of others."""
+    """Return every sample, parsed by prometheus_client."""
     read: dict[tuple[str, Labels], float] = {}
     for family in text_string_to_metric_families(metrics.render(status).decode()):
         assert family.documentation
@@ -79,9 +79,9 @@ def test_every_figure_of_the_status_is_there() -> None:
     assert read["headrace_table_verify_excluded_rows", of_pipe("shop", table="shop.audit")] == 70
     assert read["headrace_process_cpu_seconds_total", frozenset()] == status.cpu_s
     assert read["headrace_process_memory_bytes", frozenset()] == status.memory_bytes
-    # Whatever a table is called, its label is that.
+    # The label is the table's name, whatever characters it has.
     assert read["headrace_table_rows", of_pipe("shop", table=HOSTILE)] == status.pipes[0].tables[3].rows
-    # What is not known is not told as 0, and a pipe that is not to run has a stage and no figures.
+    # An unknown value is not 0, and a pipe that does not run has a stage and no other metrics.
     assert ("headrace_pipe_lag_seconds", of_pipe("profiles")) not in read
     assert ("headrace_table_last_change_timestamp_seconds", of_pipe("archive", table="orders.lines")) not in read
     assert {name for name, labels in read if ("pipe", "old") in labels} == {"headrace_pipe_stage", "headrace_pipe_failed"}
@@ -107,7 +107,7 @@ def test_grafana_and_the_documents_name_figures_that_are_there() -> None:
     board = json.loads((files("headrace.dashboard") / "grafana.json").read_text())
     asked = {name for expression in _texts(board) for name in re.findall(r"headrace_\w+", expression)}
     assert asked <= known
-    # What is measured is shown, but for what others are made of.
+    # The Grafana dashboard shows every metric, except parts of others.
     assert known - asked == {
         "headrace_pipe_changes_per_second",
         "headrace_pipe_stage_since_timestamp_seconds",

@@ -1,4 +1,4 @@
-"""The page in a real Chromium, over made-up pipes: every panel, live, by mouse and by keys."""
+"""The dashboard in a real Chromium, over generated pipes: every panel, live, by mouse and by keyboard."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_all_pipes_with_their_stages_figures_and_troubles(look: Open, control: F
     assert "do not answer" in _line(page, "metrics")
     expect(page).to_have_title("1 failed · Headrace")
     expect(page.locator("#total-dead")).to_have_text("2")
-    # The history comes by itself: a line of five minutes right after the page was opened.
+    # The chart shows five minutes of history right after the page was opened.
     expect(page.locator("#list li").first.locator(".spark .line")).to_have_attribute("d", re.compile(r"^M.{400,}"))
     page.get_by_role("button", name="1 failed").click()
     expect(page.locator("#list li")).to_have_count(1)
@@ -134,7 +134,7 @@ def test_what_changes_something_needs_the_token(look: Open, control: FakeControl
     expect(page.locator("#pipe-badge")).to_have_text("paused")
     assert control.asked == [("pause", "shop")]
     expect(page.locator("#unlock")).to_have_text("Unlocked")
-    # Kept for this tab, over a reload, and nowhere else.
+    # Stored for this tab only; it survives a reload.
     page.reload()
     page.get_by_role("button", name="Resume").click()
     expect(page.locator("#pipe-badge")).to_have_text("streaming")
@@ -206,7 +206,7 @@ def test_queries(look: Open, control: FakeControl, pages: Pages) -> None:
     page.get_by_role("button", name="Run").click()
     expect(page.locator("#query-result")).to_contain_text("only queries that read are allowed here")
     expect(page.locator("#query-result")).to_contain_text("clickhouse-client")
-    # Another pipe has a box of its own; this one's comes back.
+    # Each pipe has its own query box; its content comes back.
     page.evaluate("location.hash = '#/pipes/archive'")
     expect(page.get_by_label("SQL, read-only")).to_have_value("SELECT count() FROM `orders`.`lines` FINAL")
     page.evaluate("location.hash = '#/pipes/shop'")
@@ -253,7 +253,7 @@ def test_by_keys_alone(look: Open, control: FakeControl) -> None:
     page.keyboard.press("u")
     expect(page.locator("#totals")).to_be_visible()
     assert [asked[0] for asked in control.asked] == ["pause", "verify"]
-    # Whatever can be clicked can be reached by Tab, in the order in which it is read, and shows that it has the focus.
+    # Tab reaches every clickable element in reading order, and the focus is visible.
     page.evaluate("location.hash = '#/pipes/shop'")
     expect(page.locator("#pipe-title")).to_have_text("shop")
     page.evaluate("document.getElementById('main').focus()")
@@ -286,7 +286,7 @@ def test_updates_leave_focus_selection_and_scroll_alone(look: Open, control: Fak
     assert "clickhouse://default@ch1:8123/shop" in selected
     settle(page, 1.5)
     assert page.evaluate("() => getSelection().toString()") == selected
-    # A stage that changes is told to those who do not see it.
+    # A change of stage is announced to screen readers.
     control.set("shop", stage=PipeStage.WAITING, waiting="the server is away", since=time.time())
     expect(page.locator("#announcements")).to_have_text("shop was streaming, is waiting for a peer")
 
@@ -299,7 +299,7 @@ def test_a_lost_line_is_told_and_comes_back(pages: Pages, control: FakeControl, 
         page = pages.open(f"{first.url}/#/pipes/shop")
         expect(page.locator("#line-says")).to_have_text("Live")
         if by == "button":
-            # Without timers the page does not reconnect by itself: only the button can do it.
+            # Without timers the page does not reconnect by itself: only the button does.
             page.evaluate("() => { window.savedTimeout = window.setTimeout; window.setTimeout = () => 0; }")
     expect(page.locator("#line-says")).to_have_text("Connection lost")
     expect(page.locator("#offline")).to_contain_text("The process has ended. It is tried again. What you see is from")

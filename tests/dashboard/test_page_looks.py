@@ -1,4 +1,4 @@
-"""How the page bears what is unusual: hostile names, many pipes and tables, a phone, dark and light."""
+"""The dashboard with hostile names, many pipes and tables, on a phone, dark and light."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ class TestManyPipes:
         settle(page, 1)
         page.evaluate(SHIFTS)
         settle(page, 4)
-        # Each second brings figures for all of it; nothing moves by that.
+        # New figures arrive each second; the layout does not move.
         assert page.evaluate("window.shifts") == []
         page.get_by_role("button", name="changes", exact=True).click()
         page.mouse.move(5, 5)
         page.evaluate("document.activeElement.blur()")
-        # All lines change their places meanwhile; by the processor's time, for the machine may do much else.
+        # All rows are reordered in the meantime. CPU time is measured, because the machine may be busy.
         spent = cpu_per_second(page, 6)
         print(f"processor per second: {spent:.2f} s")
         assert spent < 0.5

@@ -14,7 +14,7 @@ from testkit.pipelines.httpclient import Client
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    """The session's embedded server; its databases are everybody's."""
+    """The session's embedded server; all tests share its databases."""
     with EmbeddedServer(tmp_path_factory.mktemp("embedded") / "db") as running:
         yield running
 
@@ -28,7 +28,7 @@ def client(server: EmbeddedServer) -> Iterator[Client]:
 
 @pytest.fixture
 def table(client: Client) -> str:
-    """The name of a new table: a number, a text that defaults to one made of it, and twice the number."""
+    """The name of a new table: a number, a text with a default made of it, and twice the number."""
     name = f"t_{secrets.token_hex(8)}"
     client.run(
         f"CREATE TABLE {name} (a Int32, b String DEFAULT concat('x', toString(a)), m Int32 MATERIALIZED a * 2) "

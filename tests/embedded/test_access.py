@@ -1,4 +1,4 @@
-"""Who may come in."""
+"""Access to the embedded server."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _ask(server: EmbeddedServer, headers: dict[str, str]) -> tuple[int, int]:
 def test_a_server_that_is_given_no_password_asks_for_a_random_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Start it as every pipe does. Nobody can query without the password; Headrace's own commands find it; a restart keeps it."""
+    """A server started by a pipe requires the password; Headrace's commands find it; a restart keeps it."""
     monkeypatch.delenv(PASSWORD_VARIABLE)
     sink = f"chdb:{tmp_path / 'db'}"
     with open_clickhouse_sink(sink, creates=True) as named:
@@ -103,7 +103,7 @@ def test_a_server_that_is_given_no_password_asks_for_a_random_one(
 def test_the_password_of_the_environment_is_honoured_by_whoever_starts_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, "chosen by me")
     with open_clickhouse_sink(f"chdb:{tmp_path / 'db'}", creates=True):
-        # A command in another terminal does not know the variable and finds the server all the same.
+        # A command in another terminal finds the server without the variable.
         monkeypatch.delenv(PASSWORD_VARIABLE)
         with open_clickhouse_sink(f"chdb:{tmp_path / 'db'}") as other:
             assert other.sink.target.password == "chosen by me"
@@ -111,7 +111,7 @@ def test_the_password_of_the_environment_is_honoured_by_whoever_starts_the_serve
 
 
 def test_nothing_in_the_directory_can_be_read_by_other_users(tmp_path: Path) -> None:
-    """A directory of release 0.9 is open to others, as the umask of most systems is; so is one that the user made."""
+    """A directory of release 0.9, or one that the user made, is readable by others, as the umask of most systems allows."""
     root = tmp_path / "db"
     before = os.umask(0o022)
     try:
@@ -160,5 +160,5 @@ def test_a_damaged_file_with_the_password_is_a_definite_error_with_a_remedy(tmp_
     ],
 )
 def test_a_request_must_be_meant_for_this_server(client: Client, headers: dict[str, str], code: int) -> None:
-    """DNS rebinding: a page whose name was made to resolve to this machine, in a browser that has the password."""
+    """DNS rebinding: a page whose name resolves to this machine, in a browser that has the password."""
     assert client.ask("SELECT 1", headers=headers).code == code

@@ -59,12 +59,12 @@ def test_a_request_cut_off_inside_its_coding_inserts_nothing(client: Client, tab
 
 
 def _bomb(coding: str, mib: int) -> bytes:
-    """So many MiB of zeros, packed."""
+    """Compressed zeros of `mib` MiB."""
     piece = bytes(1 << 20)
     if coding == "deflate":
         packer = zlib.compressobj(9)
         first = packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)
-        # Every later piece is packed into the same bytes.
+        # Every later piece compresses to the same bytes.
         return first + (packer.compress(piece) + packer.flush(zlib.Z_FULL_FLUSH)) * (mib - 1)
     if coding == "xz":
         xz = lzma.LZMACompressor(preset=0)
@@ -101,13 +101,13 @@ def test_a_body_that_grows_beyond_measure_is_refused_in_bounded_memory(
     answer = client.ask(f"INSERT INTO {table} (b) FORMAT LineAsString", packed, headers={"Content-Encoding": coding})
     assert answer.code == 271
     assert b"1000 times" in answer.body
-    # One piece, and what the decoder's window takes.
+    # One piece, and the decoder's window.
     assert _peak_mib(server.pid) - before < 100
     assert client.run(f"SELECT count() FROM {table}") == b"0\n"
 
 
 def test_lz4_is_unpacked_in_pieces() -> None:
-    """A byte of LZ4 stands for 255 at most, so its size has no other limit; memory does not depend on it."""
+    """A byte of LZ4 expands to at most 255 bytes, so its size has no other limit; memory does not depend on it."""
     packed = _bomb("lz4", 280)
     assert len(packed) > (280 << 20) // 256
     Path("/proc/self/clear_refs").write_text("5")

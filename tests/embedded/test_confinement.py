@@ -1,4 +1,4 @@
-"""Attacks by an account that has the password: SQL must not leave the server's own tables."""
+"""Attacks by an account that has the password: SQL must not access anything outside of the server's tables."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ARGUMENTS = (
     "'{host}', 'd', 't', 'u', 'p'",
     "secret",
 )
-"""What table functions and engines take: a file, a host, a name in this process."""
+"""Arguments of table functions and engines: a file, a host, a name in this process."""
 STATEMENTS = (
     "SELECT file('{file}')",
     "SELECT FILE('{file}'), file /* x */ ('{file}')",
@@ -101,7 +101,7 @@ STATEMENTS = (
 
 @dataclass
 class Machine:
-    """What must not be reached: a file with a secret, a place to write, a listening port."""
+    """What SQL must not reach: a file with a secret, a writable directory, a listening port."""
 
     home: Path
     port: int
@@ -139,13 +139,13 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
 
 @pytest.fixture
 def vault(client: Client) -> str:
-    """A table for what an attack might bring in."""
+    """A table into which an attack might insert."""
     client.run("CREATE TABLE IF NOT EXISTS vault (a String) ENGINE = MergeTree ORDER BY a")
     return "vault"
 
 
 def _refused(client: Client, statement: bytes) -> bytes:
-    """The answer to a statement that must not work and must not tell the secret."""
+    """Run a statement that must fail and must not return the secret."""
     answer = client.ask(body=statement)
     assert answer.status != 200, statement
     assert SECRET.encode() not in answer.body, statement
@@ -175,7 +175,7 @@ def test_the_first_two_walls_hold_by_themselves(machine: Machine, tmp_path: Path
 
 
 def test_every_table_function_and_engine_that_the_engine_offers_is_allowed_by_name_or_refused(client: Client, machine: Machine) -> None:
-    """A new release of the engine brings new ones: they are refused until somebody allows them."""
+    """Unknown functions of a new engine release are refused until they are allowed."""
     functions = client.run("SELECT name FROM system.table_functions").decode().split()
     engines = client.run("SELECT name FROM system.table_engines").decode().split()
     databases = client.run("SELECT name FROM system.database_engines").decode().split()
@@ -196,7 +196,7 @@ def test_every_table_function_and_engine_that_the_engine_offers_is_allowed_by_na
 def test_no_file_of_the_data_directory_is_read_or_written_as_a_file(
     server: EmbeddedServer, client: Client, machine: Machine, vault: str
 ) -> None:
-    """The kernel gives the engine its whole directory, which holds the password, the rows of all tables and perhaps links to elsewhere."""
+    """Landlock allows the engine its directory, which holds the password, the rows of all tables and possibly links to other places."""
     account, link = server.path / "headrace-credentials.json", server.path / "link.txt"
     link.symlink_to(machine.home / "secret.txt")
     folder = server.path / "user_files"
@@ -239,7 +239,7 @@ def test_no_file_of_the_data_directory_is_read_or_written_as_a_file(
 
 
 def _rows_with_expressions(table: str, path: str) -> Iterator[str]:
-    """Statements in which rows of the format Values, where the server looks at no token, hold a call of the function `file`."""
+    """Statements whose rows in the Values format, which the server does not scan, call the function `file`."""
     row = f"(file('{path}'))"
     quoted = row.replace("'", "\\'")
     yield f"INSERT INTO {table} VALUES {row}"
@@ -257,7 +257,7 @@ def _rows_with_expressions(table: str, path: str) -> Iterator[str]:
 
 
 def test_rows_of_requests_that_only_read_hold_no_expressions(server: EmbeddedServer, client: Client) -> None:
-    """An account that may only read (`readonly`, GET) would read the password, and write with it."""
+    """A read-only account (`readonly`, GET) could read the password, and write with it."""
     row = f"(file('{server.path / 'headrace-credentials.json'}'))"
     form = f'--b\r\nContent-Disposition: form-data; name="ext"; filename="x"\r\n\r\n{row}\r\n--b--\r\n'
     query = f"SELECT * FROM format(Values, 'x String', $${row}$$)"
@@ -318,7 +318,7 @@ attempt("program", lambda: subprocess.run(["/bin/ls"], check=True))
 
 
 def test_the_kernel_holds_by_itself(machine: Machine, tmp_path: Path) -> None:
-    """Without grants and without rules for statements, as if SQL had found a way around them."""
+    """Landlock alone, without grants and without rules for statements."""
     (tmp_path / "data").mkdir()
     command = [sys.executable, "-c", _KERNEL_ALONE, str(tmp_path / "data"), str(machine.home), str(machine.port)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -335,7 +335,7 @@ def test_the_kernel_binds_every_thread_that_runs_statements(server: EmbeddedServ
             status = (task / "status").read_text()
             if "NoNewPrivs:\t0" in status:
                 unbound.append(status.split("\n", 1)[0].removeprefix("Name:\t"))
-    # The thread for numba's files, the one that watches the parent, and those that numpy and Arrow start; none of the engine's.
+    # The thread for numba's files, the one that watches the parent, and those of numpy and Arrow; none of the engine.
     assert set(unbound) <= {"python", "jemalloc_bg_thd"}
     assert len(unbound) < 6
 
@@ -354,7 +354,8 @@ print(connection.query(f"SELECT file('{folder}/outside.txt')", "TSV").bytes().de
 
 
 def test_the_engine_itself_does_not_confine_files_to_user_files(tmp_path: Path) -> None:
-    """The reason why the server refuses them (decision 48). If this fails, a new release of the engine does: then they could be allowed."""
+    """The reason why the server refuses them (decision 48). If this fails, a new engine release refuses them itself: then they could be
+    allowed."""
     done = subprocess.run([sys.executable, "-c", _USER_FILES, str(tmp_path)], check=True, capture_output=True, text=True)
     assert done.stdout.splitlines() == [f"{tmp_path}/user_files/", "outside", "outside"]
 
@@ -370,7 +371,7 @@ def test_settings_that_name_files_hosts_or_parsers_cannot_be_set_in_any_way(clie
 
 
 def test_names_in_fields_are_names(client: Client, machine: Machine) -> None:
-    """A format or a structure that comes beside the statement must not smuggle in a clause."""
+    """A format or a structure outside of the statement must not add a clause."""
     out = machine.home / "written"
     assert client.ask("SELECT 1", default_format=f"CSV INTO OUTFILE '{out}'").code == 73
     assert client.ask("SELECT 1", headers={"X-ClickHouse-Format": "CSV SETTINGS max_threads = 1"}).code == 73
@@ -411,7 +412,7 @@ connection.close()
 
 
 def test_a_directory_of_release_0_9_keeps_its_tables(tmp_path: Path) -> None:
-    """There the database `default` was a view of the file system as well, and had no definition of its own."""
+    """There the database `default` was also a view of the file system, without a definition file."""
     subprocess.run([sys.executable, "-c", _OLD, str(tmp_path / "db")], check=True)
     assert not (tmp_path / "db" / "metadata" / "default.sql").exists()
     for turn in (1, 2):

@@ -1,4 +1,4 @@
-"""The embedded server as a process: start, stop, kill, locks, and the death of its owner."""
+"""The embedded server as a process: start, stop, kill, locks, and the end of its owner."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_the_server_dies_with_its_owner_and_frees_the_directory(tmp_path: Path) 
         assert _alive(pid)
         owner.kill()
         owner.wait()
-        # No pause: the next owner has to bear with a server that is still going down.
+        # No pause: the next owner must handle a server that is still stopping.
         with EmbeddedServer(path) as next_server:
             assert _run(next_server, "SELECT 1") == b"1\n"
         assert not _alive(pid)

@@ -1,4 +1,4 @@
-"""Rows that come in over HTTP: by every way, whole or not at all."""
+"""Inserts over HTTP: by every method, all rows or none."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_an_insert_broken_off_by_the_client_leaves_nothing(server: EmbeddedServe
 
 
 def test_what_a_table_refuses_while_it_is_written_is_an_error(client: Client) -> None:
-    """The engine's own way of streaming rows in loses such rows without a word."""
+    """The engine's own streaming insert loses such rows silently."""
     client.run("CREATE TABLE refusing (id Int32, CONSTRAINT small CHECK id < 3) ENGINE = MergeTree ORDER BY id PARTITION BY id")
     assert client.ask("INSERT INTO refusing FORMAT CSV", body="1\n5\n").code == 469
     assert client.ask("INSERT INTO refusing VALUES (1), (7)").code == 469

@@ -1,4 +1,4 @@
-"""HTTP itself, byte by byte: bad requests, connections that last, and a client of another make."""
+"""HTTP byte by byte: bad requests, persistent connections, and another client library."""
 
 from __future__ import annotations
 

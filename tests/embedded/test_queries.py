@@ -1,4 +1,4 @@
-"""What any HTTP client sees of the embedded server: routes, queries, parameters, sessions, forms and errors."""
+"""The HTTP interface of the embedded server: routes, queries, parameters, sessions, forms and errors."""
 
 from __future__ import annotations
 

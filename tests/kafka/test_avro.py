@@ -1,4 +1,4 @@
-"""Avro: schemas, columns, resolution by the specification's cases, and what is refused; fastavro is the witness."""
+"""Avro: schemas, columns, resolution by the specification's cases, and errors; fastavro is the reference."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def record(*fields: tuple[Any, ...], name: str = "R", **rest: Any) -> dict[str, 
 
 
 def decode(writer: Any, values: list[Any], reader: Any = None) -> list[Any]:
-    """Values that fastavro wrote, as we read them; text for what is bad."""
+    """Read values that fastavro wrote; errors are strings."""
     bodies = [write_with_fastavro(fastavro.parse_schema(writer), value) for value in values]
     found = Decoder(schema_of(writer), schema_of(reader) if reader is not None else None).decode(pa.array(bodies, pa.binary()))
     found.values.validate(full=True)

@@ -1,4 +1,4 @@
-"""Confluent's own Avro serializers, with a real registry, read what we write and write what we read."""
+"""Confluent's Avro serializers and Headrace read each other's messages, with a real registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random schemas and values: what fastavro writes we read, what we write it reads, and both resolve a reader's schema alike."""
+"""Random schemas and values: fastavro and Headrace read each other's data, and resolve reader schemas in the same way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real Debezium's records, one by one: each is a change, or is known to be none; together they tell the tables' rows."""
+"""Debezium's records one by one: each is a change or a known other record; together they give the tables' rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from testkit.recordings.debezium_recordings import GOLDEN, load_records, load_tr
 
 
 class Recorded:
-    """The registry as it was when the records were written."""
+    """The registry of the recording."""
 
     def __init__(self, name: str) -> None:
         path = GOLDEN / f"{name}.schemas.json"
@@ -58,6 +58,6 @@ def test_every_record_is_read(name: str) -> None:
     assert changes
     if name.partition("-")[2] in ("plain", "schema", "avro"):
         counted = {topic.rpartition(".")[2]: len(found) for topic, found in rows.items()}
-        # (a truncation stands in one partition, and tells nothing of its order among the rows of others)
+        # (a truncation is in one partition, without an order relative to rows of others)
         wanted = {table: len(one.rows) for table, one in truth.items() if one.key and table != "emptied"}
         assert {table: counted[table] for table in wanted} == wanted

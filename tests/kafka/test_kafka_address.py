@@ -1,4 +1,4 @@
-"""Addresses of Kafka clusters: what is read, what is passed on, and what is never shown."""
+"""Addresses of Kafka clusters: parsed parts, properties for the client, and hidden secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Consumers on a real broker; the messages are written by fastavro, an implementation of Avro that is not ours."""
+"""Consumers on a real broker, with messages written by fastavro."""
 
 from __future__ import annotations
 
@@ -176,12 +176,12 @@ def test_blocks_have_the_types_that_the_repository_tells(broker: PrivateBroker, 
 
 
 def _without_logical_types(schema: dict[str, Any]) -> dict[str, Any]:
-    """The same bytes; fastavro would want Python's values for them."""
+    """The same bytes; fastavro would need Python values for them."""
     return json.loads(json.dumps(schema).replace('"logicalType"', '"wasLogicalType"'))  # type: ignore[no-any-return]
 
 
 def test_a_batch_counts_when_its_callbacks_have_returned(broker: PrivateBroker) -> None:
-    """What a callback raises leaves; the next consumer of the group gets the batch again, and then nothing that was done."""
+    """An exception of a callback is raised; the next consumer of the group gets the batch again, but no committed one."""
     topic = broker.create_topic(partitions=3)
     broker.produce(topic, [{"value": _insert(number), "key": str(number).encode()} for number in range(60)])
     seen: list[int] = []
@@ -231,14 +231,14 @@ def test_duplicates_are_dropped_by_their_positions_across_restarts_too(broker: P
     (block,) = headrace.kafka.blocks(topic, **settings)
     assert block.version.to_pylist() == [20]
     assert len(list(headrace.kafka.changes(topic, servers=broker.servers, until_end=True))) == 11
-    # A pipe that was begun anew, with a source whose log begins anew: its positions are below, and nothing of it was there before.
+    # A new pipe with a new source log: its positions are lower, and none of its messages is a duplicate.
     low = {"value": _insert(3), "headers": _position(6)}
     broker.produce(topic, [snapshot, low, low])
     assert [change.position for change in headrace.kafka.changes(topic, **settings)] == [4, 6]
 
 
 def test_a_log_that_begins_anew_is_noticed_where_there_are_no_rows_of_its_snapshot(broker: PrivateBroker) -> None:
-    """Its changes are committed after all that was seen: no duplicate is."""
+    """Its changes are committed after all seen ones: none is a duplicate."""
     topic = broker.create_topic()
 
     def told(number: int, position: int, committed_us: int) -> dict[str, Any]:
@@ -324,7 +324,7 @@ def test_a_group_shares_a_topic_and_stops_when_told(broker: PrivateBroker) -> No
         member.join(60)
     assert not any(member.is_alive() for member in members)
     assert set(seen) == set(range(200))
-    # All that was handed out before the end was committed.
+    # All returned messages were committed.
     assert headrace.kafka.consume(topic, servers=broker.servers, group="shared", until_end=True) == 0
 
 
@@ -398,7 +398,7 @@ def test_a_login_that_was_cut_off_once_is_no_refusal(broker: PrivateBroker) -> N
 
 
 def test_a_consumer_waits_for_a_broker_that_is_killed_and_comes_back(fresh_broker: Callable[..., PrivateBroker]) -> None:
-    """The broker comes back on its port, with all that it took in and with the group's offsets."""
+    """The broker comes back on its port, with its records and the group's offsets."""
     broker = fresh_broker()
     topic = broker.create_topic(compact=True)
     broker.produce(topic, [{"value": _insert(number), "key": str(number).encode()} for number in range(5)])

@@ -1,4 +1,4 @@
-"""The parts that come from Maven Central: checked when they are fetched, and real when they run."""
+"""Downloads from Maven Central: their checksums are verified, and they run."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _use(client: SchemaRegistryClient) -> None:
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A Maven repository of our own, and an empty cache."""
+    """A private Maven repository, and an empty cache."""
     root = tmp_path / "repository"
     root.mkdir()
 

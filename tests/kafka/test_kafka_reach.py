@@ -1,6 +1,5 @@
-"""What a pipe meets at real brokers, by the command that a user gives, through Spark: logins over TLS on both sides, places to start at,
-records that are none, partitions that are added, and Avro with a registry.
-"""
+"""Pipes from real brokers, by the command and through Spark: logins over mutual TLS, start positions, invalid records, added partitions,
+and Avro with a registry."""
 
 from __future__ import annotations
 
@@ -31,11 +30,11 @@ from testkit.servers.schema_registry import PrivateRegistry
 from testkit.servers.servers import execute
 
 OLD, NEW = 1_714_521_600_000, 1_717_200_000_000
-"""The first of May and the first of June 2024."""
+"""1 May and 1 June 2024."""
 
 
 class Target:
-    """A database of one's own in ClickHouse, looked at by ClickHouse's own client."""
+    """A private database in ClickHouse, queried by clickhouse-connect."""
 
     def __init__(self, server: EmbeddedServer) -> None:
         self.database = f"reach_{secrets.token_hex(4)}"
@@ -47,7 +46,7 @@ class Target:
             return [list(row) for row in client.query(sql.replace("$", f"`{self.database}`")).result_rows]
 
     def rows(self, table: str, columns: str) -> list[list[Any]]:
-        """None while there is no table."""
+        """None if there is no table."""
         there = self.query(f"SELECT count() FROM system.tables WHERE database = '{self.database}' AND name = '{table}'")
         return self.query(f"SELECT {columns} FROM $.{table} FINAL ORDER BY 1") if there[0][0] else []
 
@@ -58,7 +57,7 @@ def target(clickhouse: EmbeddedServer) -> Target:
 
 
 def event(number: int, name: str, **more: Any) -> dict[str, Any]:
-    """What a MySQL connector sends of an inserted row."""
+    """The event of a MySQL connector for an inserted row."""
     source = {"connector": "mysql", "db": "shop", "table": "goods", "snapshot": "false", "server_id": 1, "file": "bin.000001"}
     place = {"pos": 100 * number, "row": 0}
     value = {"before": None, "after": {"id": number, "name": name}, "source": {**source, **place}, "op": "c"}
@@ -68,7 +67,7 @@ def event(number: int, name: str, **more: Any) -> dict[str, Any]:
 def test_logins_over_tls_on_both_sides(
     mariadb_server: PrivateServer, fresh_broker: Callable[..., PrivateBroker], target: Target, tmp_path: Path, capfd: Any
 ) -> None:
-    """MariaDB to Kafka to ClickHouse: brokers that show a certificate of an authority of our own, ask for one, and for a password."""
+    """MariaDB to Kafka to ClickHouse: brokers with mutual TLS of a private authority, and a password."""
     database = f"reach_{secrets.token_hex(4)}"
     broker = fresh_broker(accounts={"me": "s ec:ret"}, tls=BrokerTls.made(tmp_path))
     url = broker.url().replace("s ec:ret", "s%20ec%3Aret")
@@ -120,7 +119,7 @@ class Readers:
 
 
 def registered(name: str, prefix: str, registry: PrivateRegistry) -> list[KafkaRecord]:
-    """A recording in Avro, its schemas in a registry: the ids in its records are those that the registry gave."""
+    """A recording in Avro, its schemas in a registry: its records contain the ids of that registry."""
     repository = HttpRepository(registry.url)
     ids = {number: repository.register(f"{prefix}-{number}", parse_schema(schema)) for number, schema in load_schemas(name).items()}
 
@@ -162,14 +161,14 @@ def test_offsets_to_start_at_avro_a_record_that_is_none_and_partitions_that_come
         run.kill()
     names = ", ".join(f"toString({name})" for name, _ in truth.columns)
     assert sorted(map(repr, target.rows("sbtest1", names))) == sorted(repr(list(row)) for row in truth.rows)
-    # (Killed, it may send a letter again; with the same place.)
+    # (After a kill it may store a dead letter again, with the same position.)
     (letter,) = {(one.key, one.value, tuple(sorted(one.headers.items()))) for one in read_topic(broker, letters)}
     assert letter[:2] == (b"k", b"{no record")
     said = {name.removeprefix("headrace.error."): value for name, value in letter[2]}
     assert said.pop("reason")
     assert said.pop("pipe")
     assert said == {"h": b"1", "topic": plain.encode(), "partition": b"0", "offset": b"2"}
-    # (Killed between a batch and the note that it is done, it does the batch again; then nothing is left.)
+    # (Killed between a batch and its commit, it repeats the batch; then no record is left.)
     assert readers.once(*settings).code == 0
     ended = readers.once(*settings)
     assert (ended.code, "nothing new" in ended.output) == (0, True), ended.output

@@ -1,4 +1,4 @@
-"""Every kind of column goes into mypipe's messages and comes back equal; the schemas tell the table."""
+"""Every kind of column survives mypipe's messages; the schemas describe the table."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TEXT = Column("body", Kind.STRING, source_type="mediumtext")
 
 
 def sliced(column: Column) -> list[pa.Array]:
-    """A column's values whole, with NULLs, and as a piece of a longer array."""
+    """A column's values: complete, with NULLs, and as a slice of a longer array."""
     values = VALUES[column.kind]
     return [array_of(column, values), array_of(column, [None, *values, None]), array_of(column, [*values, None, *values])[1:-1]]
 
@@ -76,7 +76,7 @@ def test_decimals_are_those_of_avro(precision: int, scale: int) -> None:
     kind = pa.decimal256 if precision > 38 else pa.decimal128
     wire = decimal_bytes(pa.array(values, kind(precision, scale))).to_pylist()
     assert [Decimal(int.from_bytes(one, "big", signed=True)).scaleb(-scale, _WIDE) for one in wire] == values
-    # Any length that means the same is read.
+    # Any encoding of the length is read.
     short = pa.array([_shortest(int.from_bytes(one, "big", signed=True)) for one in wire], pa.binary())
     assert from_field(Column("d", Kind.DECIMAL, precision=precision, scale=scale), short).to_pylist() == values
 

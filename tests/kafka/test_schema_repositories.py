@@ -1,4 +1,4 @@
-"""What every schema repository does: memory, a directory of files, and a real registry (Apicurio, by Confluent's interface)."""
+"""The contract of schema repositories: memory, a directory of files, and a real registry (Apicurio, by Confluent's interface)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def repository(request: pytest.FixtureRequest, tmp_path: Path) -> SchemaReposito
     if request.param == "directory":
         return open_repository(str(tmp_path / "schemas"))
     registry: PrivateRegistry = request.getfixturevalue("schema_registry")
-    # Each subject of Apicurio has the rule that its registry is set to; Confluent's default is BACKWARD.
+    # In Apicurio each subject has the rule of its registry; Confluent's default is BACKWARD.
     with SchemaRegistryClient({"url": registry.url}) as client:
         client.set_compatibility(level="BACKWARD")
     return open_repository(registry.url)
@@ -60,7 +60,7 @@ def test_schemas_by_subject_and_id(repository: SchemaRepository) -> None:
     latest = repository.latest(subject)
     assert latest is not None
     assert (latest.id, latest.version, latest.schema.root) == (other, 2, second.root)
-    # An old one is found again, and stays where it was.
+    # An old schema keeps its id.
     assert repository.register(subject, first) == number
     latest = repository.latest(subject)
     assert latest is not None
@@ -111,7 +111,7 @@ def test_schemas_that_refer_to_others(schema_registry: PrivateRegistry) -> None:
 
 
 class _Answers(http.server.BaseHTTPRequestHandler):
-    """Says what a registry in trouble says: its statuses, one after the other, then a schema."""
+    """A registry that answers with error statuses, then with a schema."""
 
     statuses: list[int]
 
@@ -242,7 +242,7 @@ def test_a_directory_is_plain_files(tmp_path: Path) -> None:
     assert file.parent.parent == tmp_path
     assert subject_of(file.parent.name) == odd
     assert file.name == "1.1.avsc"
-    # A file that somebody put there counts.
+    # A file that the user added counts.
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "1.77.avsc").write_text(record(ID, NOTE).text)
@@ -266,7 +266,7 @@ def test_compatibility_levels() -> None:
     for level, outcome in expected.items():
         pairs = ((narrow, wide), (wide, narrow), (wide, added), (wide, must))
         assert tuple(find_conflicts(level, new, [old]) == () for old, new in pairs) == outcome, level
-    # By the last one alone it would do.
+    # It would be compatible with the last version alone.
     history = [must, wide]
     assert find_conflicts(Compatibility.BACKWARD, added, history) == ()
     dropped = record({"name": "id", "type": "long"}, {"name": "must", "type": "int", "default": 1})

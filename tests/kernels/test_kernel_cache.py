@@ -1,4 +1,4 @@
-"""Compiled code is found again by the content of its sources, and nothing compiled is left out of that."""
+"""Compiled code is cached by the content of its sources, and every compiled module takes part."""
 
 from __future__ import annotations
 

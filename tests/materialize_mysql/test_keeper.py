@@ -17,7 +17,7 @@ from headrace.materialize_mysql.background_pipe import BackgroundPipe
 from testkit.machine.waiting import wait_until
 from testkit.pipelines.pipeline import command_lines
 
-# Owns its state directory as a pipe does, says what `script` says, and ends in order when it is told to.
+# A fake pipe: it locks its state directory, does what `script` lists, and ends in order on a signal.
 PIPE = """
 import os, signal, sys
 from pathlib import Path
@@ -69,7 +69,7 @@ def runs(pipe: BackgroundPipe) -> list[int]:
 def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: Callable[..., BackgroundPipe]) -> None:
     pipe = start("transient crash vain run")
     with pytest.raises(TransientError) as caught:
-        # Whoever waits for the beginning hears of the first failure, though it is not the last word.
+        # The waiting caller gets the first failure, although the keeper tries again.
         pipe.await_started(even_without_source=False)
     assert (caught.value.message, caught.value.place) == ("the source is away", "there")
     wait_until(lambda: len(runs(pipe)) == 4 and pipe.status["state"] == keeper.RUNNING)
@@ -99,7 +99,7 @@ def test_a_definite_error_ends_it(start: Callable[..., BackgroundPipe]) -> None:
     assert len(runs(pipe)) == 1
     assert "the data is wrong" in pipe.log.read_text()
     assert pipe.log.stat().st_mode & 0o777 == 0o600
-    # Begun again, it runs.
+    # Started again, it runs.
     pipe.start(())
     pipe.await_started(even_without_source=False)
     assert len(runs(pipe)) == 2
@@ -121,7 +121,7 @@ def test_the_pipe_ends_with_its_keeper_and_one_keeper_is_enough(start: Callable[
         BackgroundPipe(pipe.directory)._await_exit(0.1)
     os.kill(first, signal.SIGKILL)
     wait_until(lambda: not pipe.is_running)
-    assert pipe.status["state"] == keeper.RUNNING, "nobody was there to say otherwise"
+    assert pipe.status["state"] == keeper.RUNNING, "no process was left to change it"
     pipe.start(())
     pipe.await_started(even_without_source=False)
     assert int((pipe.directory / keeper.LOCK).read_text()) != first

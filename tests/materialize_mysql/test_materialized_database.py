@@ -1,6 +1,6 @@
-"""`headrace sql SINK "CREATE DATABASE … ENGINE = MaterializeMySQL(…)"`: one statement makes a live copy, another takes it away.
+"""`headrace sql SINK "CREATE DATABASE … ENGINE = MaterializeMySQL(…)"`: one statement creates a live copy, another drops it.
 
-What is looked at is what a user sees: results, processes, files. One server is enough here: what a pipe does is tested on both.
+The tests check what a user sees: results, processes, files. One server is enough here: pipes are tested on both.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CURRENT = ROWS + "(SELECT * FROM shop.orders FINAL ORDER BY id)"
 
 
 class Sink:
-    """An embedded sink, the processes that came of statements on it, and what they write."""
+    """An embedded sink, the processes that its statements started, and their files."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.token = path, secrets.token_hex(8)
@@ -42,12 +42,12 @@ class Sink:
         self.pipe = BackgroundPipe(path / "headrace" / "pipes" / "shop")
 
     def command(self, query: str) -> str:
-        """What `headrace sql` prints."""
+        """Return the output of `headrace sql`."""
         done = run_command("sql", self.address, query, environment={MARK: self.token}, timeout_s=200)
         return f"{done.code}: {done.output}"
 
     def run_statement(self, query: str) -> str:
-        """The same, without the time that a process takes to start."""
+        """The same in this process."""
         found = run_statement(self.address, query)
         assert found is not None, f"{query} is for the server"
         return str(found[1][0][0])
@@ -63,7 +63,7 @@ class Sink:
         return str(caught.value)
 
     def until(self, query: str, expected: str) -> None:
-        """Wait until whoever serves the directory answers so."""
+        """Wait until the server of the directory returns this result."""
         deadline, found = time.monotonic() + PATIENCE_S, ""
         while found != expected:
             assert time.monotonic() < deadline, f"{query}: {found}, not {expected}\n{self.pipe.log.read_text()}"
@@ -132,7 +132,7 @@ def test_a_database_is_created_followed_shown_and_dropped(
     if_not_exists = create.replace("DATABASE", "DATABASE IF NOT EXISTS")
     hidden = create.replace(account.password, "[HIDDEN]")
 
-    # What cannot work fails at once and leaves nothing.
+    # An invalid statement fails at once and leaves no files.
     assert "denied" in sink.refusal(create.replace(account.password, "wrong"))
     assert (sink.processes(), sink.pipe.directory.exists()) == ([], False)
 
@@ -159,22 +159,22 @@ def test_a_database_is_created_followed_shown_and_dropped(
     assert "made by another statement" in sink.refusal(if_not_exists.replace("1000", "2000"))
     assert "from under its pipe" in sink.refusal("DETACH DATABASE shop")
 
-    # Whoever has the sink knows the pipe's tables and settings: nothing has to be said again.
+    # The sink stores the pipe's tables and settings: the statement does not repeat them.
     assert cli.main(["verify", account.url("mirrored"), sink.address]) == 0
     assert "1 tables, 3 rows, 0 differences" in capsys.readouterr().out
 
-    # The password is nowhere but in the file that only its owner reads.
+    # The password is only in a file that only its owner can read.
     assert account.password not in command_lines(sink.processes())
     [holding] = sink.files_with(account.password)
     assert (holding.name, holding.stat().st_mode & 0o777) == ("secret", 0o600)
 
-    # Everything is killed; the statement, as SHOW CREATE shows it, goes on.
+    # Everything is killed; the statement of SHOW CREATE continues the pipe.
     sink.kill()
     while sink.pipe.is_running:
-        # The kernel lets go of a dead process's files a moment later.
+        # The kernel releases the locks of a killed process a moment later.
         time.sleep(0.05)
     execute("INSERT INTO mirrored.orders VALUES (5, 5, 5.50)")
-    # Its settings may be changed meanwhile, but not so that its tables would have to be others.
+    # Its settings may be changed, but not those that would change its tables.
     settings = sink.pipe.directory / "settings.toml"
     written = settings.read_text()
     assert written == '[sink]\ndatabase = "shop"\nsort_key = "materialize"\npartition_by = "primary"\n'

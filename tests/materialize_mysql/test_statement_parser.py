@@ -1,4 +1,4 @@
-"""CREATE DATABASE … ENGINE = MaterializeMySQL(…): what is read, what becomes of it, and how what is not understood is named."""
+"""CREATE DATABASE … ENGINE = MaterializeMySQL(…): parsed statements, the pipes they create, and errors."""
 
 from __future__ import annotations
 
@@ -271,7 +271,7 @@ def test_settings_survive_being_written_to_a_file(settings: dict[str, Any]) -> N
 def test_a_statement_from_standard_input_is_an_error_of_the_command_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is made, no process is started, when the statement cannot be understood."""
+    """An invalid statement creates nothing and starts no process."""
     read, write = os.pipe()
     os.write(write, f"{PLAIN} SETTINGS nonsense = 1".encode())
     os.close(write)

@@ -1,4 +1,4 @@
-"""Schema changes: what each makes of a catalogue, and that each survives JSON."""
+"""Schema changes: the effect of each on a catalogue, and its JSON form."""
 
 from __future__ import annotations
 

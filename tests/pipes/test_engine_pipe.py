@@ -1,4 +1,4 @@
-"""A whole pipe into tables of every kind of engine at once, made and found: snapshot, stream, restart, and `verify` at the end."""
+"""A whole pipe into tables of every kind of engine, created and existing: snapshot, stream, restart, and `verify` at the end."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ NAMES = ("deleted", "collapsed", "versioned", "spread", "history", "material")
 
 
 def told(statements: tuple[str, ...]) -> list[str]:
-    """What happens to `orders`, happening to every table."""
+    """Apply the statements for `orders` to every table."""
     about = [statement for statement in statements if "loose" not in statement]
     alike = [
         [statement.replace(" orders ", f" {name} ") for name in NAMES] if " orders " in statement else [statement] for statement in about
@@ -45,7 +45,7 @@ def told(statements: tuple[str, ...]) -> list[str]:
     return [statement for several in alike for statement in several]
 
 
-# One flavour: what differs between them is in the log, and the matrix reads both.
+# One flavour: only the logs differ, and the matrix reads both.
 @pytest.mark.slow(
     because=("test_the_target_shows_what_the_source_shows without Spark; test_one_kill[MariaDbToServer] with Spark"),
 )
@@ -54,7 +54,7 @@ def told(statements: tuple[str, ...]) -> list[str]:
 def test_one_pipe_fills_tables_of_every_engine(server: PrivateServer, database: str, tmp_path: Path) -> None:
     steps = [told(tuple(statements)) for _, statements in STEPS]
     with ClusteredServer(tmp_path / "ch") as sink, open_logbook(server, database) as book:
-        # Tables whose engines add rows up are read at one position, for which they are locked for a moment.
+        # Tables whose engines sum rows are read at one position, with a short lock.
         account = create_locking_account(server)
         book.run(*told(TABLES[:1]))
         for statements in steps[:2]:

@@ -1,4 +1,4 @@
-"""Halts while changes flow: what came before is there, the message names the statement or the place, and the exit code is 2."""
+"""Halts during streaming: earlier changes arrive, the message names the statement or the position, and the exit code is 2."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_halt(done: Finished, *parts: str) -> None:
 def test_definitions_that_change(
     server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    """New tables come along, alterations that change nothing pass, and what was to halt halts at its place."""
+    """New tables are added, alterations without effect are ignored, and a halting statement halts at its position."""
     pipeline = pipeline_to(clickhouse, replica_account.url(database), tmp_path / "state")
     pipeline.options += ("--schema-changes", "drop_column=halt", "--schema-changes", "modify_column=halt")
     execute_in(server, database, "CREATE TABLE first (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO first VALUES (1, 'a')")
@@ -62,7 +62,7 @@ def test_definitions_that_change(
 def test_a_truncation_before_the_first_look_is_not_passed_over(
     server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    """The tables are looked at after the start position: what emptied one in between must not be taken for known."""
+    """The tables are read after the start position: a TRUNCATE in between must not be ignored."""
     execute_in(server, database, "CREATE TABLE emptied (id INT PRIMARY KEY)")
     number, offset = log_end(server)
     execute_in(server, database, "INSERT INTO emptied VALUES (1), (2)", "TRUNCATE TABLE emptied", "INSERT INTO emptied VALUES (3)")
@@ -155,7 +155,7 @@ def test_changes_logged_as_statements(
     pipeline = pipeline_to(clickhouse, replica_account.url(database), tmp_path / "state")
     with pipeline.running() as stream:
         stream.until(lambda: "snapshot: complete" in stream.output)
-        # Another table's statements pass; ours halt.
+        # Statements of another table are ignored; those of the selected one halt.
         execute_in(server, database, "INSERT INTO t VALUES (2, 2)", "SET SESSION binlog_format = 'STATEMENT'", "UPDATE t SET v = v + 1")
         done = stream.wait()
     check_halt(done, "UPDATE t SET v = v + 1", f"{database}.t")

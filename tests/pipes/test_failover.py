@@ -1,4 +1,4 @@
-"""A failover leaves nothing behind in the schema history: statements of a batch that was not committed come again from the new server."""
+"""After a failover the schema history drops the statements of an uncommitted batch: the new server sends them again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_history_rewinds_until_a_batch_of_the_new_epoch_is_committed(tmp_pat
     state = SimpleNamespace(start=moved.to_json(), epoch=1)
     assert committed_position(directory, state) == moved
     for _ in range(2):
-        # The second time as after a crash, with the statement followed once more and still not committed.
+        # The second time as after a crash: the statement was applied again and is still not committed.
         rewind_history(history, directory, state)
         assert columns_at(history, moved) == ["id"]
         history.follow(ADD, BinlogPosition("other.000007", 800, epoch=1))

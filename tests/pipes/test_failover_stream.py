@@ -1,4 +1,4 @@
-"""The primary dies in the middle of the work; `headrace replicate` goes on at the replica with the same state, to 0 differences."""
+"""The primary fails during the workload; `headrace replicate` continues on the replica with the same state, to 0 differences."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ def test_the_replica_takes_over(fresh_server: Callable[..., PrivateServer], tmp_
     with pipeline.running() as run:
         run.until(lambda: pipeline.last_committed_batch() >= 2)
         run.until(pipeline.batch_is_open, poll_s=0.002)
-        # Killed with a batch under way: some of its rows may be written.
+        # Killed during a batch: some of its rows may be written.
         run.kill()
     await_executed(replica, executed(primary))
-    # The primary goes on, is ahead of its replica by some transactions, and dies.
+    # The primary continues, gets ahead of its replica by some transactions, and fails.
     time.sleep(0.3)
     primary.kill()
     wait_until(lambda: workload.failure is not None)

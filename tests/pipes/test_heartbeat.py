@@ -1,4 +1,4 @@
-"""A running pipe writes a heartbeat every few seconds, whatever happens to the system's clock."""
+"""A running pipe writes a heartbeat every few seconds, also when the system's clock is set."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def since(file: BacklogFile, offset: int, now: float | None = None) -> float | N
 
 def test_the_oldest_transaction_behind_the_applied_position_counts(relay: tuple[BacklogWriter, BacklogFile]) -> None:
     writer, file = relay
-    assert file.read() is None, "nothing is known before the source was heard of"
+    assert file.read() is None, "the lag is unknown before the source has answered"
     now = time.time()
     writer.received(FILE, groups((100, now - 30), (200, now - 20), (300, now - 10)), is_open=False)
     assert [since(file, at) for at in (50, 100, 200)] == pytest.approx([now - 30, now - 20, now - 10], abs=1e-5)
@@ -81,7 +81,7 @@ def test_clocks_of_servers_do_not_matter(relay: tuple[BacklogWriter, BacklogFile
     writer.set_server_clock(off_s * 1_000_000)
     writer.received(FILE, groups((100, now + off_s - 50)), is_open=False)
     assert since(file, 0) == pytest.approx(now - 50, abs=1e-5)
-    # The server's clock is set while the stream runs: what comes after a heartbeat was committed after it, and before it came.
+    # The server's clock is set while the stream runs: a change after a heartbeat was committed after it, and before its arrival.
     writer.applied(FILE, 100)
     writer.heard(idle=True)
     writer.set_server_clock(0)
@@ -96,14 +96,14 @@ def test_logs_without_exact_commit_times(relay: tuple[BacklogWriter, BacklogFile
     assert since(file, 0) == pytest.approx(now - 599.5, abs=0.6)
     writer.applied(FILE, 100)
     writer.received(FILE, groups((200, now), exact=False), is_open=False)
-    assert since(file, 100) == pytest.approx(now, abs=0.5), "one that is a second old at most is as old as its arrival"
+    assert since(file, 100) == pytest.approx(now, abs=0.5), "a change of at most a second has the age of its arrival"
 
 
 @pytest.mark.parametrize("arrival", ["at once", "one by one", "in mixed order"])
 def test_a_long_backlog_is_kept_in_little_space(
     relay: tuple[BacklogWriter, BacklogFile], monkeypatch: pytest.MonkeyPatch, arrival: str
 ) -> None:
-    """A commit time is off by a fifth of its age at most, whenever the transactions came, and however far the pipe has come since."""
+    """A commit time is off by at most a fifth of its age, for any times of transactions and any progress of the pipe."""
     writer, file = relay
     begin_ns, count = time.time_ns(), 20_000
     passed_ns = 0 if arrival == "one by one" else count * 10**9
@@ -118,7 +118,7 @@ def test_a_long_backlog_is_kept_in_little_space(
             passed_ns = (first + 100) * 10**9
         found = groups(*((at + 1, begin + true[at]) for at in range(first, first + 100)))
         writer.received(FILE, found, is_open=False)
-    # The pipe catches up: the oldest of the transactions that it has not applied counts.
+    # The pipe catches up: the oldest unapplied transaction counts.
     oldest = np.minimum.accumulate(np.minimum(true, passed_ns / 1e9)[::-1])[::-1]
     for at in range(0, count, 37):
         since_s = since(file, at)
@@ -136,11 +136,11 @@ def test_a_running_pipe_says_its_lag_itself() -> None:
     assert lag.seconds(101.0) == 0.0
     lag.looked(100, 500, 400, 101.0)
     lag.say(Pending(101.5), 102.0)
-    assert (lag.seconds(102.5), lag.size) == (1.0, 400), "the log's end is asked for less often, and says less"
+    assert (lag.seconds(102.5), lag.size) == (1.0, 400), "the log's end is queried less often, and is less precise"
     lag.say(Pending(None), 103.0)
     assert lag.seconds(103.0) == 0.0
     lag.say(None, 104.0)
-    assert lag.seconds(104.0) == 0.0, "not known for a moment"
+    assert lag.seconds(104.0) == 0.0, "unknown for a moment"
 
 
 def test_a_pipe_that_does_not_run_falls_behind_when_its_source_goes_on() -> None:
@@ -151,7 +151,7 @@ def test_a_pipe_that_does_not_run_falls_behind_when_its_source_goes_on() -> None
     assert lag.seconds(120.0) == 0.0
     lag.looked(7, 9, 2, 120.0)
     lag.looked(7, 20, 13, 121.0)
-    assert lag.seconds(130.0) == 10.5, "committed between the looks at 119 and 120"
+    assert lag.seconds(130.0) == 10.5, "committed between the samples at 119 and 120"
     lag.looked(9, 20, 11, 131.0)
     assert lag.seconds(131.0) == 10.5, "the next end came between 120 and 121"
     lag.looked(20, 20, 0, 132.0)
@@ -163,10 +163,10 @@ def test_a_pipe_that_has_just_stopped_falls_behind_at_once() -> None:
     lag.looked(7, 7, 0, 96.0)
     lag.say(Pending(None), 100.0)
     lag.looked(7, 9, 2, 100.5)
-    assert lag.seconds(100.5) == 0.0, "the running pipe knows better"
+    assert lag.seconds(100.5) == 0.0, "the running pipe is more precise"
     lag.stop()
-    assert lag.seconds(101.0) == 0.75, "committed after the pipe said that nothing is pending"
-    # Ends of the log that were seen while the pipe was behind are reached when it says so, not at the next look.
+    assert lag.seconds(101.0) == 0.75, "committed after the pipe reported that nothing is pending"
+    # Sampled ends of the log are reached when the pipe reports it, not at the next sample.
     lag.looked(9, 20, 11, 110.0)
     lag.say(Pending(113.0), 114.0)
     lag.stop()
@@ -214,7 +214,7 @@ def test_the_terminal_shows_the_lag_of_now(monkeypatch: pytest.MonkeyPatch) -> N
 def test_lag_under_load_while_the_clock_of_this_machine_is_set(
     relay: tuple[BacklogWriter, BacklogFile], monkeypatch: pytest.MonkeyPatch, step_s: int
 ) -> None:
-    """No heartbeat comes under load: the commit times of the server are all there is, and its clock was not set."""
+    """Under load no heartbeat comes: only the server's commit times are known, and its clock was not set."""
     writer, file = relay
     server = time.time()
     writer.received(FILE, groups((100, server - 50)), is_open=False)

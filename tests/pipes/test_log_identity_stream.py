@@ -26,7 +26,7 @@ def change(server: PrivateServer, first: int) -> None:
 
 
 def check_refused(done: Finished, pipeline: Pipeline) -> None:
-    """The error says what happened; the command in its remedy is run."""
+    """Check the error; run the command of its remedy."""
     assert done.code == 2, done.output
     assert "the source's binary log is not the one that was read" in done.output
     command = done.output.rpartition("remedy: ")[2].split("`")[1]

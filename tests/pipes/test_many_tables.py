@@ -63,7 +63,7 @@ def create_tables(book: Logbook, numbers: range) -> None:
 
 
 def change_tables(book: Logbook, numbers: range) -> None:
-    """An INSERT, an UPDATE and a DELETE in every table, of which many share a transaction."""
+    """Run an INSERT, an UPDATE and a DELETE in every table; many tables share a transaction."""
     key = {0: "id", 1: "part", 2: "a"}
     value = {0: "name = 'other'", 1: "at = '2025-01-01'", 2: "b = 'other'"}
     book.run("BEGIN")
@@ -86,7 +86,7 @@ def alter_tables(book: Logbook, numbers: range) -> None:
 
 @contextmanager
 def peaks(run: Run) -> Iterator[dict[str, int]]:
-    """The largest peak of memory of each kind of process of a run, by name, in bytes."""
+    """The peak memory of each kind of process of a run, by name, in bytes."""
     found: dict[str, int] = {}
     done = threading.Event()
 
@@ -106,7 +106,7 @@ def peaks(run: Run) -> Iterator[dict[str, int]]:
 
 
 def process_name(pid: int) -> str:
-    """What the process runs: `java`, or a Python module."""
+    """Return the program of the process: `java`, or a Python module."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
@@ -135,7 +135,7 @@ def change_and_alter(book: Logbook) -> None:
     change_tables(book, range(TABLES, TABLES + NEW_TABLES))
 
 
-# One server: what differs between servers is in the log, and other tests read both.
+# One server: only the logs differ, and other tests read both.
 @pytest.mark.slow(because="test_whole_tables has eight tables in one pipe")
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 @pytest.mark.timeout(600)

@@ -1,4 +1,4 @@
-"""`headrace replicate binlog:DIRECTORY`: copied log files fill the sink, and filling goes on when more files are copied."""
+"""`headrace replicate binlog:DIRECTORY`: copied log files fill the sink, and it continues with further files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_copied_files_fill_the_sink(server: PrivateServer, database: str, tmp_pa
     pipeline = Pipeline(f"binlog:{directory}", f"chdb:{sink_dir}", tmp_path / "state", tables=(f"{database}.*",))
     with open_logbook(server, database) as book:
         book.run("CREATE TABLE orders (id INT PRIMARY KEY, body VARCHAR(60))", "FLUSH BINARY LOGS")
-        # The files begin after the table was made: only its table maps tell what it is.
+        # The files begin after the table was created: only its table maps describe it.
         first = book.place().file
         book.insert("orders", [(n, f"order {n}") for n in range(500)])
         book.run("UPDATE orders SET body = 'é changed' WHERE id % 5 = 0", "DELETE FROM orders WHERE id % 9 = 0")

@@ -1,4 +1,4 @@
-"""One pipe through its life: tables with and without keys, tables that come, go, are emptied, swapped and read again, all while it runs."""
+"""One pipe with tables with and without keys that are created, dropped, truncated, swapped and read again while it runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CHANGES = (
     "INSERT INTO fleeting VALUES (1)",
     "DROP TABLE fleeting",
 )
-# What gh-ost does to `keyed`: a copy with another definition, filled, then put in its place.
+# The steps of gh-ost on `keyed`: a copy with another definition, filled, then swapped.
 SWAP = (
     "CREATE TABLE _keyed_gho LIKE keyed",
     "ALTER TABLE _keyed_gho ADD COLUMN extra BIGINT NOT NULL DEFAULT 9, MODIFY v VARCHAR(50) NOT NULL",
@@ -109,7 +109,7 @@ def test_a_pipe_s_tables(server: PrivateServer, database: str, sink: EmbeddedSer
         assert client.query(f"SELECT * EXCEPT _version FROM `{database}`.private FINAL ORDER BY id").result_rows == [(1, 10, 1), (2, 20, 1)]
         assert {"skipped_one", "fleeting"}.isdisjoint(row[0] for row in client.query(f"SHOW TABLES FROM `{database}`").result_rows)
 
-        # A row that the source never had and one that went missing: reading the table again mends both.
+        # A row that the source never had and a missing one: reading the table again repairs both.
         client.command(
             f"INSERT INTO `{database}`.keyed (id, v, _sign, _version) VALUES (99, 'stray', 1, 5), (2, 'two', -1, 6917529027641081856)"
         )
@@ -136,11 +136,11 @@ def test_a_pipe_s_tables(server: PrivateServer, database: str, sink: EmbeddedSer
         assert "later" not in {row[0] for row in client.query(f"SHOW TABLES FROM `{database}`").result_rows}
         assert stream.terminate().code == 143
 
-    # A name that is used again while nobody watches is another table, with rows to be read.
+    # A name that is used again while the pipe is stopped is another table, whose rows are read.
     execute_in(
         server, database, "CREATE TABLE later (id INT PRIMARY KEY, w VARCHAR(9))", "INSERT INTO later VALUES (1, 'again'), (5, 'new')"
     )
-    # An alteration that is not to be followed halts the pipe, and the remedies it names are some.
+    # An alteration that the policy does not apply halts the pipe, and its remedies work.
     execute_in(server, database, "ALTER TABLE uniquely DROP COLUMN loose, ADD COLUMN added INT DEFAULT 4")
     halted = pipeline.once("--schema-changes", "drop_column=halt")
     assert halted.code == 2, halted.output

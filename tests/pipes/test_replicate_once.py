@@ -1,4 +1,4 @@
-"""`replicate --once` and its limits: stop and go on, several databases, nothing new, and a transaction larger than all buffers."""
+"""`replicate --once`: stop and continue, several databases, no new changes, and a transaction larger than all buffers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from testkit.servers.accounts import Account
 WORKER_BYTES = 700 << 20
 ROWS = 300_000
 
-# Tables that came while nobody watched, with rows that only the log still knows.
+# Tables that were created while the pipe was stopped, with rows that only the log has.
 WHILE_AWAY = (
     "CREATE TABLE emptied (id INT PRIMARY KEY)",
     "INSERT INTO emptied VALUES (1), (2), (3)",
@@ -71,7 +71,7 @@ def test_stop_and_go_on(
     globs = tuple(f"{name}.*" for name in databases)
     pipeline = Pipeline(replica_account.url(), target, tmp_path / "state", ("--chunk-rows", "100"), tables=globs)
 
-    # Ctrl-C in the middle of the snapshot: what is done stays done.
+    # Ctrl-C during the snapshot: completed chunks are kept.
     with pipeline.running() as interrupted:
         interrupted.until(lambda: pipeline.chunks_done() >= 3)
         stopped = interrupted.interrupt_group()
@@ -84,7 +84,7 @@ def test_stop_and_go_on(
     assert pipeline.chunks_done() == pipeline.chunks_planned()
     assert (tmp_path / "state" / "snapshot.jsonl").read_text().count('"chunks"') == 4
     check(pipeline, server, databases, target)
-    # Spark's own files, which hold positions only, are behind the directory's mode.
+    # The mode of the directory protects Spark's own files, which hold only positions.
     assert (tmp_path / "state").stat().st_mode & 0o077 == 0
     kept = [file for file in (tmp_path / "state").rglob("*") if "checkpoint" not in file.parts]
     assert kept
@@ -162,7 +162,7 @@ def check(pipeline: Pipeline, server: PrivateServer, databases: tuple[str, str],
 
 
 def test_changes_are_counted_exactly(server: PrivateServer, database: str) -> None:
-    """The count by walking equals the number of rows the statements touched, for every layout of column."""
+    """The count of the row walk equals the number of changed rows, for every column layout."""
     columns = "id INT PRIMARY KEY, a BIGINT UNSIGNED, b DECIMAL(40,20), c VARCHAR(300), d CHAR(9), e MEDIUMBLOB, f JSON, g ENUM('x','y')"
     columns += ", h SET('p','q'), i BIT(11), j DATETIME(3), k TIMESTAMP(6) NULL, l TIME(1), m YEAR, n DATE, o FLOAT, p DOUBLE, q MEDIUMINT"
     columns += ", r GEOMETRY, s VARBINARY(20), t TINYTEXT"

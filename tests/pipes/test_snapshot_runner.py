@@ -1,4 +1,4 @@
-"""Copies of tables that are asked to end."""
+"""Snapshots that are stopped."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def runner(task: Any = None, **context: Any) -> SnapshotRunner:
 
 
 def test_a_copy_that_is_asked_to_end_waits_for_its_chunks_but_not_for_ever() -> None:
-    """A chunk may wait for a slot of Spark's that another pipe's task holds, whose server is away: nobody tells this pipe of it."""
+    """A chunk may wait for a Spark slot that another pipe's task holds while its server is away: this pipe must still stop."""
     asked, pipe = [False], WaitState()
     stop = runner(is_stopping=lambda: asked[0])._stopper()
     with use_wait_state(pipe), mock.patch("headrace.pipes.mysql.snapshot_runner.time.monotonic") as clock:
@@ -46,14 +46,14 @@ def test_a_copy_whose_server_is_away_ends_at_once() -> None:
 
 
 class TestGroups:
-    """Chunks of one snapshot as jobs of Spark's."""
+    """Chunks of one snapshot as Spark jobs."""
 
     def groups(self, chunks: list[Chunk], exact: str = "") -> list[list[int]]:
         asked: list[set[TableName]] = []
         snapshots = runner(asked.append, settings=SimpleNamespace(chunk_rows=1000))
         with mock.patch.object(SnapshotRunner, "_is_exact", lambda _, chunk: chunk.table == exact):
             groups = snapshots._groups(chunks, 2)
-        # Each job carries the definitions of its own tables.
+        # Each job contains the definitions of its tables only.
         assert asked == [{TableName("d", split.chunk.table) for split in group.splits} for group in groups]
         assert [split.once for group in groups for split in group.splits] == [chunk.table == exact for chunk in chunks]
         return [[split.chunk.number for split in group.splits] for group in groups]

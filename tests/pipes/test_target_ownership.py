@@ -1,4 +1,4 @@
-"""Claims on targets, against a store in memory that lets pipes meet at any point: two pipes never own one target."""
+"""Claims on targets, with an in-memory store and random delays: two pipes never own one target."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from headrace.sinks.target_claims import Claim
 
 
 class Store:
-    """Claims in memory; every call takes a random time, so that threads meet anywhere."""
+    """Claims in memory; every call takes a random time, so that threads interleave."""
 
     def __init__(self) -> None:
         self.claims: dict[tuple[str, str], Claim] = {}
@@ -78,7 +78,7 @@ def test_of_pipes_that_start_together_one_wins(round_: int, monkeypatch: pytest.
         mine = TargetOwnership(store, owner(number), "chdb:x", shared=False)
         together.wait()
         try:
-            # Each has a target of its own besides, which no failure may leave claimed.
+            # Each also has its own target, which must not stay claimed after a failure.
             mine.claim(["w.t", f"w.own{number}"])
             won.append(number)
         except DefiniteError:
@@ -112,7 +112,7 @@ def test_a_new_state_of_the_same_pipe_and_directory_inherits() -> None:
         refused(store, replace(owner(1), state="new", **other), "w.t")
     owns(store, replace(owner(1), state="new"), "w.t")
     assert {claim.state for claim in store.claims.values()} == {"new"}
-    # The state that was removed comes back from a backup, to another directory.
+    # The removed state is restored from a backup to another directory.
     refused(store, replace(owner(1), directory="/backup"), "w.t")
 
 

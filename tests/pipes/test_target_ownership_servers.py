@@ -1,7 +1,7 @@
 """A target table or topic has one owner: a second pipe ends with an error before it writes, unless several pipes are allowed there.
 
-Pipes are started by the command, without Spark where nothing depends on it, on the real engine, a real broker and a real cluster. The
-sink's own answer is the witness that the refused pipe has changed nothing.
+The command starts the pipes, without Spark where possible, on the real engine, a real broker and a real cluster. The sink's rows show that
+the refused pipe has changed nothing.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from testkit.servers.servers import execute, execute_in
 
 @pytest.fixture(scope="module")
 def source(mariadb_server: PrivateServer) -> PrivateServer:
-    """Nothing here depends on the kind of server."""
+    """The tests do not depend on the kind of server."""
     return mariadb_server
 
 
@@ -68,7 +68,7 @@ class Shop:
         assert code == cli.OK, error
 
     def refused(self, state: str, owner: str, *targets: str, options: Sequence[str] = ()) -> str:
-        """The remedy that is printed when another pipe owns the targets."""
+        """Return the remedy of the error that another pipe owns the targets."""
         code, error = self.replicate(state, *options)
         assert code == cli.FAILED, error
         assert f"another pipe writes to the target {', '.join(targets)}: pipe {owner} from " in error
@@ -172,7 +172,7 @@ def test_a_state_keeps_its_tables_when_it_moves_or_is_restored_or_starts_over(sh
     one.works("elsewhere")
     assert len(rows(client, "w3.t")) == 5
     assert claims(client) == {("w3.t", "elsewhere", str(one.directory / "elsewhere"))}
-    # A table that is no longer chosen is given up.
+    # The claim of a deselected table is released.
     one.run("CREATE TABLE u (id INT PRIMARY KEY, v INT)")
     one.works("elsewhere", "--exclude", "own_five.t")
     assert {target for target, *_ in claims(client)} == {"w3.u"}
@@ -195,7 +195,7 @@ def test_a_table_that_appears_later_is_refused(shops: Any, client: Client, state
     two.refused("b", "a", target)
     assert rows(client, target) == [(1, 10), (2, 20)]
     one.works("a")
-    # A pipe that leaves the table out goes on.
+    # A pipe without the table continues.
     two.works("b", "--exclude", f"{two.name}.t")
     assert rows(client, target) == [(1, 10), (2, 20)]
 

@@ -1,4 +1,4 @@
-"""What a running pipe tells its sink and keeps there, and how it ends while the sink is away. One source is enough for the sink."""
+"""The records of a running pipe in its sink, and its end while the sink is away. One source is enough."""
 
 from __future__ import annotations
 

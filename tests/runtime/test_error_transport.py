@@ -1,4 +1,4 @@
-"""An error of ours is the same after its way through Spark's text."""
+"""Headrace's errors survive the transport through Spark's text."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_only_our_errors_are_carried() -> None:
 
 
 def test_a_script_sees_the_message_and_no_encoded_form() -> None:
-    """What Spark prints of an error of `format("headrace")` is the traceback of a Python process: it ends with the plain message."""
+    """Spark prints an error of `format("headrace")` as a Python traceback: it ends with the plain message."""
     error = DefiniteError("no such table", place="binlog.1:4", hint="create it")
     with pytest.raises(DefiniteError) as caught, hide_traceback():
         raise error
@@ -55,6 +55,6 @@ def test_a_script_sees_the_message_and_no_encoded_form() -> None:
     assert printed.endswith("DefiniteError: no such table (at binlog.1:4)\n  remedy: create it\n")
     assert "headrace-error" not in printed
     assert printed.count("no such table") == 1
-    # The pipes' own reader still carries what the driver decodes; a script's reader does not.
+    # The reader of pipes encodes errors for the driver; a script's reader does not.
     assert PlannedStreamReader._errors is serialize_errors
     assert TableStreamReader._errors is hide_traceback

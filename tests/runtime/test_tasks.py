@@ -1,4 +1,4 @@
-"""A task that Spark starts again: harmless where the sink merges, refused where what was written would count twice."""
+"""A task that Spark starts again: allowed if the sink merges, refused if its writes would count twice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from testkit.pipelines.runtime_cases import NumberSplit
 
 @dataclass
 class Nothing:
-    """A reader of nothing and a writer to nowhere."""
+    """An empty reader and a writer that accepts no block."""
 
     split_types: ClassVar[tuple[type[Split], ...]] = (NumberSplit,)
     closed: list[str] = field(default_factory=list)

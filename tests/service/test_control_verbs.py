@@ -1,4 +1,4 @@
-"""The commands that ask a running process, against a real server on a socket, found as users find it."""
+"""The commands that query a running process, against a real server on a socket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from headrace.service.status import PipeStage
 from testkit.generators.fake_control import HOSTILE, POISON, FakeControl
 
 FILE = '[headrace]\nstate = "kept/here"\n\n[sources.db]\nurl = "mysql://u:${NOT_SET}@h/shop"\n'
-"""Its secrets are not there: whoever asks does not need them."""
+"""The environment has no secrets: the commands do not need them."""
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_status(control: FakeControl, capsys: pytest.CaptureFixture[str]) -> Non
     assert re.search(r"┃ not written +┃", tables)
     assert re.search(r"│ shop\.orders .*│ 1 skipped, 2 refused, 3 late, 4,000 filtered +│", tables)
     assert re.search(r"│ shop\.audit .*│ - +│", tables)
-    # A name cannot steer the terminal.
+    # A name cannot send control sequences to the terminal.
     assert HOSTILE.replace("\n", "\\n") in tables
     document = json.loads(said(capsys, "status", "--json", code=1))
     counts = [
@@ -109,7 +109,7 @@ def test_steering(control: FakeControl, capsys: pytest.CaptureFixture[str]) -> N
     assert {pipe.stage for pipe in control.status().pipes if pipe.group in ("shop", "orders")} == {PipeStage.PAUSED}
     assert "shop: goes on" in said(capsys, "resume", "shop", "--file", "headrace.toml")
     assert "shop: stops" in said(capsys, "stop", "shop", "--state", "kept/here")
-    # One that cannot leaves the others to their orders; all that went wrong is told.
+    # A pipe that refuses does not affect the others; all errors are reported.
     text = said(capsys, "pause", "old", "crm", "events", code=2)
     assert "crm: pauses" in text
     assert "old is disabled" in text
@@ -159,14 +159,14 @@ def test_finding_the_process(tmp_path: Path, capsys: pytest.CaptureFixture[str],
     contact = read_endpoint(path.parent)
     assert contact.token not in repr(contact)
     assert said(capsys, "dashboard") == f"{contact.url}/#token={contact.token}\n"
-    # By its address: without the token it can be looked at.
+    # By its address: without the token it is read-only.
     assert "streaming" in said(capsys, "status", "--url", contact.url, code=1)
     assert "HEADRACE_TOKEN" in said(capsys, "pause", "shop", "--url", contact.url, code=2)
     monkeypatch.setenv("HEADRACE_TOKEN", "wrong")
     assert "not the process's token" in said(capsys, "pause", "shop", "--url", contact.url, code=2)
     monkeypatch.setenv("HEADRACE_TOKEN", contact.token)
     assert "shop: pauses" in said(capsys, "pause", "shop", "--url", f"{contact.url}/")
-    # By its file, wherever one stands; relative names are seen from the file.
+    # By its file, from any directory; relative names are resolved from the file.
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     monkeypatch.chdir(elsewhere)
@@ -187,7 +187,7 @@ def test_no_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "is not TOML" in said(capsys, "status", "bad.toml", code=2)
     assert "no such file" in said(capsys, "status", "none.toml", code=2)
     assert "no process runs here" in said(capsys, "status", "--state", str(tmp_path), code=2)
-    # One that was killed left its file behind.
+    # A killed process left its file.
     gone = subprocess.Popen(["true"])
     gone.wait()
     (state / CONTROL_FILE).write_text(json.dumps({**json.loads(text), "pid": gone.pid}))
@@ -202,7 +202,7 @@ def test_no_process(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_its_place_is_left_when_it_ends(tmp_path: Path) -> None:
     with publish_endpoint(tmp_path, "http://x", "old"):
-        # Another took over.
+        # Another process has replaced it.
         (tmp_path / CONTROL_FILE).write_text(json.dumps({"url": "http://y", "token": "new", "pid": os.getppid()}))
     assert read_endpoint(tmp_path) == ControlEndpoint("http://y", "new", os.getppid())
     with publish_endpoint(tmp_path, "http://x", "old"):
@@ -215,7 +215,7 @@ def test_the_client_is_a_control(control: FakeControl) -> None:
     remote = HttpControl(find_process())
     frozen = control.status()
     assert read_status(json.loads(json.dumps(frozen.to_json()))) == frozen
-    # A newer process tells more.
+    # A newer process returns more fields.
     newer = {**frozen.to_json(), "mood": "good"}
     newer["pipes"] = [{**pipe, "colour": "red"} for pipe in newer["pipes"]]
     assert read_status(newer) == frozen
@@ -235,7 +235,7 @@ def test_the_client_is_a_control(control: FakeControl) -> None:
 
 
 def test_watching(control: FakeControl, tmp_path: Path) -> None:
-    """On a terminal: drawn in place, with what happens meanwhile, until Ctrl-C."""
+    """On a terminal: redrawn in place until Ctrl-C."""
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "150", "LINES": "50"}
     command = [sys.executable, "-m", "headrace", "status", "--watch", "0.2"]

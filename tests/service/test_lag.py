@@ -1,4 +1,4 @@
-"""Lag as it is shown, compared with marker rows whose commit and visibility the test times itself."""
+"""The displayed lag, compared with marker rows whose commit and visibility the test measures."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ EVERY_S = 0.2
 
 @dataclass(slots=True)
 class Markers:
-    """Writes a row every so often, and keeps the time of each commit: before it was asked for, and after it was answered."""
+    """Writes rows periodically, and records the time before and after each commit."""
 
     server: PrivateServer
     database: str
@@ -83,14 +83,14 @@ class Markers:
             thread.join()
 
     def age(self, visible: int, now: float, *, oldest: bool) -> float:
-        """How old the oldest change is of which the sink does not show anything, at most or at least."""
+        """Return the upper or lower bound of the age of the oldest change that is not visible in the sink."""
         commits = self.commits[visible:]
         return max(now - commits[0][0 if oldest else 1], 0.0) if commits else 0.0
 
 
 @dataclass(slots=True)
 class Watcher:
-    """Holds every figure against the markers."""
+    """Compares every figure with the markers."""
 
     markers: Markers
     contact: ControlEndpoint
@@ -117,7 +117,7 @@ class Watcher:
         for name, lag in found.items():
             fault = f"{what}: {name} shows {lag}, and the markers say {least:.2f} to {most:.2f} s"
             assert lag is not None, fault
-            # How long the comparison took says how busy the machine is: the driver hears of visible rows as much later.
+            # The duration of the comparison shows the load: the driver learns of visible rows with the same delay.
             if max(least - lag, lag - most) > max(0.5, 0.2 * most) + 2 * (ended - begun):
                 yield fault
 
@@ -178,7 +178,7 @@ def test_every_place_shows_the_lag_that_marker_rows_have(markers: Markers, url: 
             watcher.watch("under load", 4, **everywhere)
             markers.execute("ALTER TABLE bulk ADD COLUMN more INT", "ALTER TABLE markers ADD COLUMN more INT")
             watcher.watch("after DDL", 3, **everywhere)
-        # Markers alone from here on: the other rows of a large batch are visible later than its markers.
+        # Only markers from here on: the other rows of a large batch become visible after its markers.
         with markers.being_written():
             remote.pause("shop")
             run.until(lambda: remote.pipe("shop").stage is PipeStage.PAUSED)
@@ -216,7 +216,7 @@ def test_a_pipe_that_is_behind_says_so_after_a_schema_change(markers: Markers, u
 
 def test_records_of_topics_are_pending_until_they_are_read(broker: PrivateBroker) -> None:
     topic, reached = broker.create_topic(), [KafkaPosition()]
-    # The oldest record was in the topic before the pipe looked at it: it says itself when that was.
+    # The oldest record was in the topic before the pipe read it: the record has its own time.
     broker.produce(topic, [{"value": b"1"}])
     first = time.time()
     time.sleep(3)

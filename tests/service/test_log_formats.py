@@ -1,4 +1,4 @@
-"""Lines of the log: what they hold, and what they never hold."""
+"""Log lines: their fields, and no secrets."""
 
 from __future__ import annotations
 
@@ -62,14 +62,14 @@ def test_an_object_a_line() -> None:
     assert datetime.fromisoformat(said.pop("ts")).tzinfo is not None
     assert said == {"level": "warning", "logger": "headrace.x", "message": 'waiting: a "peer",\n7', "pipe": "shop/east"}
     assert "\n" not in line(JsonFormatter(), "two\nlines")
-    # An error of ours: what happened, where, and what to do, each by itself.
+    # A Headrace error: message, place and hint in separate fields.
     error = DefiniteError("no such table", place="binlog.1:4", hint="make it")
     said = json.loads(line(JsonFormatter(), "failed: %s", error))
     assert (said["message"], said["place"], said["remedy"]) == ("failed: no such table", "binlog.1:4", "make it")
     assert "exception" not in said
     said = json.loads(line(JsonFormatter(), "it failed", error=error))
     assert (said["place"], "exception" in said) == ("binlog.1:4", False)
-    # One that nobody foresaw: all of it.
+    # An unexpected error: the whole traceback.
     try:
         raise ValueError("odd")
     except ValueError as raised:
@@ -110,7 +110,7 @@ def test_what_looks_like_a_secret_is_masked(text: str) -> None:
     for shown in (mask_secrets(text), line(TextFormatter("%(message)s"), "%s", text), line(JsonFormatter(), "%s", text)):
         assert hidden not in shown
         assert log_formats.MASK in shown
-    # Also in what was raised, and in an error's place.
+    # Also in exceptions, and in an error's place.
     with pytest.raises(ConnectionError) as caught:
         raise ConnectionError(text)
     assert hidden not in line(TextFormatter("%(message)s"), "it failed", error=caught.value)
@@ -137,7 +137,7 @@ def test_other_words_stay(text: str) -> None:
 
 @pytest.mark.parametrize("password", ["shop", "orders", "a", "mysql", "db.example", "3306", "%40", "sh%6Fp"])
 def test_a_password_is_masked_where_it_stands_and_nowhere_else(password: str) -> None:
-    """A password that equals a database, a table, a host or a port must not hide those."""
+    """A password that equals the name of a database, a table, a host or a port must not mask those."""
     rest = f"table shop.orders of db.example:3306: {password} is a name; mysql://db.example:3306/{password}"
     text = f"mysql://repl:{password}@db.example:3306/shop failed, password={password}, IDENTIFIED BY '{password}': {rest}"
     said = "mysql://repl:***@db.example:3306/shop failed, password=***, IDENTIFIED BY '***': " + rest

@@ -1,4 +1,4 @@
-"""Tables that show the rows of several sources together, on a server: what they show when sources have not begun, and when columns come."""
+"""Merge tables over several sources: before the sources have begun, and when columns are added."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ def test_merged_tables_show_all_sources_and_the_columns_that_come(tmp_path: Path
             for name in ("east_orders", "west_orders"):
                 client.command(f"CREATE TABLE default.{name} (id Int64, _v UInt64) ENGINE = ReplacingMergeTree(_v) ORDER BY id")
                 client.command(f"INSERT INTO default.{name} VALUES (1, 1), (1, 2)")
-            # A target is told before its table is there.
+            # A target is recorded before its table exists.
             parts = [part("shop/east", "default.east_orders", "default.east_later"), part("shop/west")]
             gauge = MergeTableProbe("{source}_", parts, embedded_servers)
             gauge.close()
             shown = "SELECT _table, id FROM default.orders FINAL ORDER BY _table"
             assert client.query(shown).result_rows == [("east_orders", 1), ("west_orders", 1)]
-            # The source has begun, and has a column more: whoever told of that, or nobody.
+            # The source has begun with another column, with or without a record of it.
             parts[1].view.tables({"shop.orders": "default.west_orders"})
             client.command("ALTER TABLE default.east_orders ADD COLUMN note String DEFAULT 'new'")
             gauge.run()

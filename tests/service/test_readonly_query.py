@@ -1,4 +1,4 @@
-"""Queries of a pipe's sink: what reads is answered, and nothing else is done."""
+"""Queries of a pipe's sink: read-only statements are answered, others are refused."""
 
 from __future__ import annotations
 

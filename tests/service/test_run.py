@@ -1,4 +1,4 @@
-"""`headrace run` as its users have it: a process, seen and steered from outside, by our own commands and over HTTP."""
+"""`headrace run` as a process, controlled by commands and over HTTP."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PASSWORD = "p@ss/w0rd:of the-shop"
 
 @pytest.fixture
 def shop(mariadb_server: PrivateServer, tmp_path: Path) -> Callable[..., None]:
-    """A file of one pipe, and whatever is to be run at its source."""
+    """A file with one pipe; returns a function that runs statements at its source."""
     own = os.urandom(3).hex()
     database = f"shop_{own}"
 
@@ -78,7 +78,7 @@ def test_a_process_is_seen_and_steered(shop: Callable[[str], None], tmp_path: Pa
         contact = read_endpoint(state)
         remote = HttpControl(contact)
         run.until(lambda: remote.pipe("shop").stage is PipeStage.STREAMING)
-        # None of the commands has the password that the process runs with.
+        # None of the commands has the password of the process.
         assert re.search(r"│ shop +│ streaming", said("status", file))
         assert said("dashboard", file) == f"{contact.url}/#token={contact.token}\n"
         assert _get(contact, "/ready") == (200, b'{"ready":true,"not_ready":[]}')
@@ -116,7 +116,7 @@ def test_a_process_is_seen_and_steered(shop: Callable[[str], None], tmp_path: Pa
 
 
 def _check_log(text: str, token: str) -> None:
-    """Lines of JSON, with the pipe's name, and no secret; what is printed for people is marked as ours."""
+    """JSON lines with the pipe's name, and no secret; output for people is marked."""
     lines = [json.loads(line) for line in text.splitlines() if not line.startswith("headrace: ")]
     assert all(line.keys() >= {"ts", "level", "logger", "message"} for line in lines)
     assert {line.get("pipe") for line in lines if line["message"].startswith("snapshot: ")} == {"shop"}

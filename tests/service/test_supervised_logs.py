@@ -1,4 +1,4 @@
-"""Debezium's topics and ScyllaDB's log as pipes of one process, beside each other: each is held, fails, is mended and goes on by itself."""
+"""Debezium's topics and ScyllaDB's log as pipes of one process: each is paused, fails, is repaired and continues on its own."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_topics_and_a_log_beside_each_other(
     with Supervisor(load(file)) as supervisor:
         await_stage(supervisor, PipeStage.STREAMING, "events", "cells")
         until("the copied row", lambda: seen(supervisor) == 1, supervisor)
-        # One is held: the other goes on, and what was held comes when it may.
+        # One is paused: the other continues, and the paused one catches up later.
         supervisor.pause("cells")
         await_stage(supervisor, PipeStage.PAUSED, "cells")
         write(2)
@@ -104,7 +104,7 @@ def test_topics_and_a_log_beside_each_other(
         assert seen(supervisor) == 1
         supervisor.resume("cells")
         until("the held row", lambda: seen(supervisor) == 2, supervisor)
-        # A record that is none ends its pipe with its place; left out by its name, the pipe goes on.
+        # An invalid record ends its pipe and is named; skipped by that name, the pipe continues.
         broker.produce(TOPIC, [{"key": b"{}", "value": b"no JSON", "headers": []}])
         send(broker, records[3:])
         write(3)
@@ -119,7 +119,7 @@ def test_topics_and_a_log_beside_each_other(
         expected = len(load_truth("mysql")[TABLE].rows)
         until("all of the topic", lambda: told(supervisor) == expected, supervisor)
         assert supervisor.pipe("cells").stage is PipeStage.STREAMING
-    # Another process goes on where this one ended.
+    # Another process continues where this one ended.
     write(4)
     with Supervisor(load(file)) as supervisor:
         until("the last row", lambda: seen(supervisor) == 4, supervisor)

@@ -1,4 +1,4 @@
-"""The supervisor's state machine, with pipes that do as they are told: what fails, what is tried again, what is asked for."""
+"""The supervisor's state machine, with scripted pipes: failures, retries and requests."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PATIENCE_S = 20.0
 
 
 class Story:
-    """What the runs of one pipe shall do, one after the other, and what they did."""
+    """The script of the runs of one pipe, and the record of its runs."""
 
     def __init__(self, *acts: Exception | str) -> None:
         self.acts = list(acts)
@@ -55,7 +55,7 @@ class Story:
 
 
 class ToldPipe(Pipe):
-    """Raises, ends, or runs until it is stopped, as its story says; the last act counts for all later runs."""
+    """Raises, ends, or runs until it is stopped, as its script says; the last entry applies to all later runs."""
 
     def __init__(self, story: Story, settings: PipeSettings, view: ProgressView) -> None:
         super().__init__("sink", settings, view)
@@ -128,14 +128,14 @@ def test_a_definite_error_fails_one_pipe_and_leaves_the_others(tmp_path: Path) -
         time.sleep(0.2)
         assert stories["bad"].runs == 1, "a definite error is not tried again"
         assert "secret" not in str(supervisor.status().to_json())
-        # A person has seen to it.
+        # A person has resumed it.
         stories["bad"].acts.append("run")
         supervisor.resume("bad")
         wait_until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING)
         assert supervisor.pipe("bad").error is None
         assert len(supervisor.pipe("bad").recent_errors) == 1
         assert stories["good"].runs == 1
-        assert stories["good"].seen == ["good"], "what is logged and waited for has the pipe's name"
+        assert stories["good"].seen == ["good"], "log lines and wait states have the pipe's name"
     assert stage(supervisor, "good") is PipeStage.STOPPED
 
 
@@ -191,7 +191,7 @@ def test_a_clock_that_is_set_back_does_not_delay_the_next_try(tmp_path: Path, mo
     with supervised(asked, stories) as supervisor:
         wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
         monkeypatch.setattr(runner_module, "time", SimpleNamespace(time=lambda: real() - 3600, monotonic=time.monotonic))
-        assert supervisor.pipe("p").next_try == pytest.approx(real() - 3600 + 1, abs=5), "it is shown by the clock as it is now"
+        assert supervisor.pipe("p").next_try == pytest.approx(real() - 3600 + 1, abs=5), "the time follows the current clock"
         wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
 
 
@@ -308,7 +308,7 @@ def test_what_processes_of_a_pipe_wait_for_is_told_to_its_run_whoever_else_works
     with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
         wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
         with use_wait_state(WaitState(pipe="p")):
-            # A comparison, say.
+            # A `verify` job, for example.
             pass
         assert log_marked_line("headrace-log WARNING p/ waiting: the server is away; try 1\n")
         wait_until(lambda: stage(supervisor, "p") is PipeStage.WAITING)
@@ -383,7 +383,7 @@ def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
 
 
 def test_usage_does_not_mind_what_processes_are_called() -> None:
-    # The kernel cuts names to 15 bytes, and so within a letter.
+    # The kernel cuts names to 15 bytes, possibly within a character.
     code = "open('/proc/self/comm', 'wb').write('éééééééé'.encode()); print('named', flush=True); input()"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as named:
         assert named.stdout is not None

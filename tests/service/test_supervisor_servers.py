@@ -1,4 +1,4 @@
-"""Three pipes of a file in one process, on real servers: one of two sources merged, one that breaks, one that is asked for everything."""
+"""Three pipes of a file in one process, on real servers: one of two merged sources, one that fails, one that gets all requests."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def supervised(tmp_path: Path, addresses: dict[str, str]) -> Iterator[Supervisor
 
 
 def rows(supervisor: Supervisor, table: str, condition: str = "1") -> int:
-    """As anybody sees them in the warehouse."""
+    """Return the rows of a table in the sink."""
     return counted(supervisor, "crm", f"{table} FINAL WHERE {condition}")
 
 
@@ -127,7 +127,7 @@ def test_pipes_share_a_process_and_nothing_else(databases: Databases, tmp_path: 
             [table] = supervisor.pipe(name).tables
             assert (table.copied, table.complete) == (1000, True)
 
-        # One event that cannot be written ends its pipe, with its place; the others go on.
+        # One event that cannot be written ends its pipe and is named; the others continue.
         databases.run(own, "INSERT INTO odd.days VALUES (1001, 'bad', '0000-00-00')")
         databases.run(own, f"INSERT INTO {shop}.orders VALUES (1001, 'after', '2024-05-02')")
         databases.run(own, "INSERT INTO crm.customers VALUES (1001, 'after', '2024-05-02')")
@@ -139,12 +139,12 @@ def test_pipes_share_a_process_and_nothing_else(databases: Databases, tmp_path: 
         assert "odd.days" in error.message + error.place
         assert error.remedy
 
-        # Rows of both sources in one table, over those that each has for itself.
+        # A merge table shows the rows of both sources.
         until("the merged table", lambda: _is_there(supervisor, shop), supervisor)
         assert rows(supervisor, f"{shop}.orders") == 2002
         assert rows(supervisor, f"{shop}.orders", "_table = 'west_orders' AND id > 1000") == 1
 
-        # A pause holds one pipe, and is told as a lag that grows.
+        # A pause stops one pipe, and its lag grows.
         supervisor.pause("crm")
         until("the pause", lambda: stage(supervisor, "crm") is PipeStage.PAUSED, supervisor)
         databases.run(own, "UPDATE crm.customers SET v = 'changed' WHERE id <= 100")
@@ -155,11 +155,11 @@ def test_pipes_share_a_process_and_nothing_else(databases: Databases, tmp_path: 
         supervisor.resume("crm")
         until("what was paused", lambda: rows(supervisor, "crm.customers", "v = 'changed' AND loud = 'CHANGED'") == 100, supervisor)
 
-        # A table is read again beside the rest.
+        # A table is read again while the others stream.
         supervisor.resync("shop/east", [f"{shop}.orders"])
         until("the second copy", lambda: _copied_again(tmp_path / "state" / "shop" / "east"), supervisor)
 
-        # The server of three pipes is killed; the fourth does not notice, and they come back by themselves.
+        # The server of three pipes is killed; the fourth is not affected, and the three recover by themselves.
         own.kill()
         databases.run(shared, f"UPDATE {shop}.orders SET v = 'meanwhile' WHERE id <= 50")
         until("others meanwhile", lambda: rows(supervisor, f"{shop}.west_orders", "v = 'meanwhile'") == 50, supervisor)
@@ -170,7 +170,7 @@ def test_pipes_share_a_process_and_nothing_else(databases: Databases, tmp_path: 
         databases.run(own, "INSERT INTO crm.customers VALUES (1002, 'back', '2024-05-03')")
         until("the return", lambda: rows(supervisor, "crm.customers", "id = 1002") == 1, supervisor)
 
-        # What is bad was set right, and its pipe goes on where it halted.
+        # The cause is removed, and the pipe continues where it halted.
         databases.run(own, "UPDATE odd.days SET d = '2024-05-03' WHERE id = 1001")
         assert stage(supervisor, "odd") is PipeStage.FAILED
 

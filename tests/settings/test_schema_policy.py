@@ -1,4 +1,4 @@
-"""What can be chosen for schema changes, and what cannot because rows would be wrong without a word."""
+"""Allowed policies for schema changes, and those that are refused because rows would silently become wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings files, flags and what a state remembers: what is taken, and how what is wrong is named."""
+"""Settings from files, flags and the stored state: their order, and errors."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_what_is_wrong_is_named_with_its_line(text: str, place: str, said: str) 
     with pytest.raises(DefiniteError) as caught:
         parse_settings(text, "f.toml")
     assert caught.value.place == place
-    # The place stands between the message and the remedy.
+    # The place is between the message and the remedy.
     assert said in str(caught.value).replace(f" (at {place})", "")
 
 
@@ -175,12 +175,12 @@ def test_flags_lie_over_the_file_and_the_file_over_nothing(tmp_path: Path) -> No
 
 
 def test_every_field_can_be_written_and_read_back() -> None:
-    """Also those that others add: a field whose type cannot be written in a file is found here."""
+    """A field whose type cannot be written in a file fails here."""
     for settings in (TableOptions, ClickHouseOptions):
         for one in setting_fields(settings).values():
             if one.name not in ("all_tables", "tables"):
                 assert parse_value(one.kind, to_plain(one.kind, one.default)) == one.default, one.name
-                assert one.text, f"{settings.__name__}.{one.name} says nothing of itself: write a line under it"
+                assert one.text, f"{settings.__name__}.{one.name} has no description: write a line under it"
 
 
 def test_what_may_change_is_a_setting() -> None:

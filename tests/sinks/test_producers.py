@@ -1,4 +1,4 @@
-"""Producers of one's own: found, checked, made; what they raise is told as theirs."""
+"""Custom producers: found, checked, created; their errors are reported as theirs."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ BLOCK = ChangeBlock(
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with a module, in which the user stands."""
+    """The working directory, with modules in it."""
     (tmp_path / "own_sinks.py").write_text(MODULE)
     (tmp_path / "broken_sinks.py").write_text("1 / 0")
     monkeypatch.chdir(tmp_path)
@@ -135,7 +135,7 @@ def test_what_a_producer_raises() -> None:
         written = sink.writer()
         with pytest.raises(DefiniteError, match="own_sinks:Good failed to write: KeyError: 'thirteen'") as failure:
             written.write(BLOCK)
-        # What it raises when it is closed after that does not hide it.
+        # An error of its close() does not hide the first one.
         written.close()
     assert "table shop.orders" in failure.value.place
     assert "own_sinks.py line" in failure.value.place

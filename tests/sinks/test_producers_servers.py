@@ -1,6 +1,6 @@
-"""The example of a producer of one's own, through Spark, as its document says: every change in exactly one file, whatever is cut off.
+"""The documented example of a custom producer, through Spark: every change is in exactly one file, after any interruption.
 
-Witnesses: pyarrow's own reader of Parquet, and the source's SELECT.
+The references are pyarrow's Parquet reader and the source's SELECT.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEYS = {"accounts": ("id",), "parts": ("account", "line"), "notes": ("title",)}
 
 
 def folded(lake: Path, database: str, table: str) -> list[tuple[Any, ...]]:
-    """The rows that the files lead to: changes in the order of their versions, each of them once."""
+    """Return the rows of the files: changes in the order of their versions, each once."""
     rows = ds.dataset(lake / f"{database}.{table}", partitioning="hive").to_table().to_pylist()
     images = [row for row in rows if row["_op"] != "snapshot"]
     assert max(Counter(row["_version"] for row in images).values(), default=1) == 1
@@ -46,7 +46,7 @@ def folded(lake: Path, database: str, table: str) -> list[tuple[Any, ...]]:
 
 
 def test_a_replay_writes_the_same_files(server: PrivateServer, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off after its files are written and before the batch counts, then run again: no file more than there must be."""
+    """Interrupted after its files are written and before the commit, then run again: no extra file."""
     without_spark(monkeypatch)
     monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     monkeypatch.chdir(EXAMPLES)

@@ -225,7 +225,7 @@ steps = st.lists(st.tuples(keys, st.sampled_from(["put", "take", "move"]), keys,
 
 
 def life_of(steps_taken: list[tuple[tuple[int, str], str, tuple[int, str], str | None]]) -> tuple[list[Image], set[Row]]:
-    """The images a log would hold for the steps, and the rows that are left."""
+    """Return the log images of the steps, and the final rows."""
     images: list[Image] = []
     rows: dict[tuple[int, str], str | None] = {}
 

@@ -1,7 +1,7 @@
 """The contract of a source (`headrace.sources.base`), for every source that plans its own batches, on real servers.
 
 A checkpoint stores offsets only. After a crash another process plans the same range again: it must read the same changes under the same
-identities, or rows would be lost or doubled. Debezium's topics have no planner (Spark plans their offsets); their readers have
+identities, or rows would be lost or repeated. Debezium's topics have no planner (Spark plans their offsets); their readers have
 `sources/debezium/test_partition_reader.py`.
 """
 

@@ -1,4 +1,4 @@
-"""`format("headrace")`: a table's changes and rows as typed frames, exact in every type, resumable, and silent about passwords.
+"""`format("headrace")`: a table's changes and rows as typed frames, exact in every type, resumable, and without passwords in the output.
 
 One server (Oracle MySQL, which has the larger set of types) and one session for the whole module: what is read is the same code as in
 `headrace.changes`, which is tested on both.
@@ -93,7 +93,7 @@ class Query:
         return self.spark.readStream.format("headrace").options(**options_of(self.account, self.table), **self.options).load()
 
     def run(self) -> list[dict[str, Any]]:
-        """What came since the last run, by version."""
+        """Return the changes since the last run, by version."""
         self.found.clear()
         writer = self.frame().writeStream.foreachBatch(self._take).option("checkpointLocation", str(self.checkpoint))
         query = writer.trigger(availableNow=True).start()
@@ -118,7 +118,7 @@ def stream(spark: SparkSession, account: Account, tmp_path: Path) -> Callable[..
 
 
 def rows_of(tables: list[pa.Table]) -> list[dict[str, Any]]:
-    """Rows as mappings; times that are no time of day, and times in a zone, as plain microseconds."""
+    """Rows as mappings; times outside of a day, and times with a zone, in microseconds."""
     rows = [row for table in tables for row in _plain(table).to_pylist()]
     return sorted(rows, key=lambda row: row["_version"])
 
@@ -301,7 +301,7 @@ def test_options_that_cannot_be(spark: SparkSession, account: Account) -> None:
 
 
 def test_regions_are_compared_as_tasks(spark: SparkSession, mysql_server: PrivateServer, book: Logbook, tmp_path: Path) -> None:
-    """`headrace verify` on Spark (here, because it shares the session): what a task finds is what a thread finds."""
+    """`headrace verify` on Spark (here, because it shares the session): tasks find the same as threads."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))", "INSERT INTO t VALUES (1, 'a'), (2, 'b'), (3, NULL)")
     with EmbeddedServer(tmp_path / "sink") as engine, open_pair(parse_mysql_url(mysql_server.url(DATABASE)), engine) as pair:
         schema = pair.schema("t")

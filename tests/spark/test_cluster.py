@@ -1,7 +1,7 @@
-"""A pipe on a real standalone cluster: tasks in both workers, executors and a worker killed under them, nothing lost and nothing twice.
+"""A pipe on a real standalone cluster: tasks in both workers; killed executors and a killed worker lose and repeat no change.
 
-Executors run what was sent to them, by an interpreter that has no Headrace; in the first run they find the mirror of the log, in the second
-they fetch their part from the source. Spark's own event log is the witness for where tasks ran.
+Executors run code that was sent to them, with an interpreter without Headrace; in the first run they find the mirror of the log, in the
+second they fetch their part from the source. Spark's event log shows where tasks ran.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BIG = "big"
 
 
 def tasks_of(directory: Path) -> Counter[tuple[str, str, str]]:
-    """How many tasks ended, by application, executor, and how they ended."""
+    """Count the ended tasks by application, executor and outcome."""
     found: Counter[tuple[str, str, str]] = Counter()
     for file in (file for file in directory.rglob("app-*") if file.is_file()):
         for event in map(json.loads, file.read_text().splitlines()):
@@ -52,19 +52,19 @@ def prepare(server: PrivateServer, database: str) -> None:
 
 
 def change_all(server: PrivateServer, database: str, times: int) -> None:
-    """Batches large enough to be met under way."""
+    """Batches large enough to be interrupted."""
     execute_in(server, database, *(f"UPDATE {BIG} SET n = n + 1" for _ in range(times)))
 
 
 def strike(run: Run, pipeline: Pipeline, cluster: SparkCluster, sink: EmbeddedServer, workers: tuple[int, ...]) -> None:
-    """Kill executors in the middle of a batch: the sink stands still meanwhile, so their tasks cannot have ended."""
+    """Kill executors during a batch: the sink is stopped, so their tasks cannot end before."""
     done = pipeline.last_committed_batch()
     run.until(lambda: pipeline.last_committed_batch() > done, PATIENCE_S)
     os.kill(sink.pid, signal.SIGSTOP)
     try:
         run.until(lambda: pipeline.batch_is_open() and all(cluster.parts[worker].executors for worker in workers), PATIENCE_S)
         batch = pipeline.last_planned_batch()
-        # Time for Spark to hand out the tasks.
+        # Time for Spark to start the tasks.
         time.sleep(3)
         assert pipeline.last_committed_batch() < batch
         assert all(cluster.kill_executor(worker) for worker in workers)
@@ -74,7 +74,7 @@ def strike(run: Run, pipeline: Pipeline, cluster: SparkCluster, sink: EmbeddedSe
 
 
 def follow(run: Run, pipeline: Pipeline, server: PrivateServer) -> None:
-    """Wait until all that the log holds now is in the sink."""
+    """Wait until all current changes are in the sink."""
     end = log_end(server)
     run.until(lambda: (pipeline.committed_position() or (0, 0)) >= end, PATIENCE_S)
 
@@ -131,7 +131,7 @@ def test_executors_are_killed_and_nothing_is_lost(mysql_server: PrivateServer, t
             with pipeline.running("--conf", "spark.headrace.fetch=always") as run:
                 change_all(server, database, 2)
                 strike(run, pipeline, cluster, sink, (1,))
-                # A machine is gone, with all that ran there; later it is back.
+                # A machine fails with all its processes; later it is back.
                 worker, pids = cluster.parts[0], cluster.parts[0].executors
                 worker.kill()
                 for pid in pids:
@@ -190,14 +190,14 @@ def check_tasks(cluster: SparkCluster, log: Path, account: Account, *, applicati
         assert all(done & home for home in homes), (ended, homes)
     reasons = {reason for _, _, reason in ended}
     assert ("ExecutorLostFailure" in reasons) == lost, ended
-    # No task failed by itself: none of ours, no speculation.
+    # No task failed by itself, and there was no speculation.
     assert reasons <= {"Success", "ExecutorLostFailure", "TaskKilled"}, ended
     assert account.password not in "".join(file.read_text() for file in log.rglob("*") if file.is_file())
     print(dict(ended))
 
 
 def end(pid: int) -> None:
-    """Kill what a machine that is gone would not run any more, and see that its Python goes too."""
+    """Kill a process, and wait until it has ended."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:

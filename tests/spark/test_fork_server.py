@@ -1,4 +1,4 @@
-"""Sources' processes that are forked: what Spark starts stands for a fork, gives it its environment and its streams, and ends with it."""
+"""The fork server for sources: the script that Spark starts passes its environment and streams to a fork, and ends with it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Fork
 
 @contextmanager
 def asked(script: Path, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], socket.socket, int]]:
-    """What Spark does: start the script, and wait until a process has connected and said its number."""
+    """Do what Spark does: start the script, and wait until a process has connected and sent its number."""
     with closing(socket.socket(socket.AF_UNIX)) as door:
         door.bind(str(tmp_path / "s"))
         door.listen()
@@ -69,7 +69,7 @@ def test_a_fork_takes_the_place_of_what_spark_started(forks: tuple[Path, ForkSer
     script, _ = forks
     with asked(script, tmp_path) as (shell, channel, pid):
         assert pid != shell.pid
-        # It has the shell's streams: what it says is heard where Spark listens.
+        # It has the shell's streams: Spark receives its output.
         channel.sendall(struct.pack(">i", 1 << 20))
         channel.shutdown(socket.SHUT_WR)
         assert shell.wait(PATIENCE_S) != 0

@@ -1,4 +1,4 @@
-"""A Java process that several pipes share, and that goes while it starts; without one."""
+"""A shared Java process that ends during its start; tested without Java."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Forks:
 
 
 class _Starts:
-    """Stands for `start_session`: does one thing after the other."""
+    """Replaces `start_session`: runs the given steps."""
 
     def __init__(self, *acts: Any) -> None:
         self.acts, self.gateways = list(acts), list[Any]()
@@ -71,7 +71,7 @@ def test_a_java_process_that_goes_while_it_starts_is_not_taken_for_the_next(
 
 
 class _Refused(Py4JJavaError):
-    """What Java raises, without a Java."""
+    """Raise the errors of Java."""
 
     def __init__(self, said: str) -> None:
         Exception.__init__(self, said)
@@ -112,7 +112,7 @@ def test_who_is_asked_to_end_does_not_wait_until_another_has_started_it(shared: 
 
 
 def test_what_java_says_when_it_cannot_start_is_told(tmp_path: Path) -> None:
-    """In a process of its own: this one may have a Java already."""
+    """In another process: this one may have a Java already."""
     code = f"""
 import subprocess
 import sys

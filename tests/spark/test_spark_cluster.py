@@ -1,4 +1,4 @@
-"""What Spark is told on a cluster, what executors are sent, and what comes back from them; without a cluster."""
+"""Spark's settings on a cluster, the archive for executors, and their reports; tested without a cluster."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_where_tasks_run() -> None:
 
 
 def test_the_driver_is_where_the_master_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A session on this machine, of another test, says it of itself.
+    # A local session of another test has these settings, too.
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     assert find_local_address("spark://127.0.0.1:7077,127.0.0.2:7077") == "127.0.0.1"
     assert find_local_address("k8s://https://127.0.0.1:6443") == "127.0.0.1"
@@ -74,7 +74,7 @@ def test_the_driver_is_where_the_master_sees_it(monkeypatch: pytest.MonkeyPatch)
     with monkeypatch.context() as remedied:
         remedied.setenv("SPARK_LOCAL_IP", "127.0.0.3")
         assert driver_host("yarn", {}) == "127.0.0.3"
-    # An executor that is cut off is gone (40 s) before its tasks run elsewhere (120 s), and none runs twice at once.
+    # A disconnected executor ends (40 s) before its tasks run elsewhere (120 s), so that no task runs twice at once.
     told = cluster_settings("spark://127.0.0.1:7077", {})
     assert int(told["spark.executor.heartbeat.maxFailures"]) * 10 < 120
     assert (told["spark.speculation"], told["spark.task.maxFailures"]) == ("false", "4")
@@ -145,7 +145,7 @@ def test_what_is_sent_is_named_after_its_content(tmp_path: Path) -> None:
         archive.extractall(tmp_path / "there")
     assert "headrace/runtime/tasks.py" in names
     assert any(f"/{SHIPPED_KERNELS}/" in name and name.endswith(".nbc") for name in names), "compiled kernels"
-    # Another interpreter runs the bytecode as it is, and looks at nothing of ours.
+    # Another interpreter runs the bytecode without the sources.
     code = "import headrace.errors as e; print(e.__file__, e.__cached__)"
     ran = subprocess.run(
         [sys.executable, "-S", "-B", "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path / "there", env={}
@@ -184,7 +184,7 @@ def test_what_is_wrong_with_an_executor_is_said(text: str, message: str, hint: s
 
 
 class Job:
-    """Ends as it is told."""
+    """Ends with the given error."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -223,11 +223,11 @@ def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: py
     assert (caught.value.place, caught.value.hint) == ("here", "that")
     wait_until(lambda: len(heard) >= 6)
     assert heard == ["headrace-log WARNING / a task says something\n"] * 6
-    # Who does not know the key is not heard.
+    # A line with a wrong key is ignored.
     rows_of(RemoteTask(well, remote_tasks.LogLine(line.host, line.port, "guessed")))
     time.sleep(0.2)
     assert len(heard) == 6
-    # A driver that cannot be reached is no reason to fail.
+    # An unreachable driver does not fail the task.
     assert len(rows_of(RemoteTask(well, remote_tasks.LogLine("127.0.0.1", 1, "")))) == 1
     for handler in logging.getLogger("headrace").handlers:
         handler.close()

@@ -1,4 +1,4 @@
-"""What Spark has no type for arrives as exact text, span or wider number; before and after images find each other."""
+"""Types that Spark does not have arrive as exact text, interval or wider number; before and after images are paired."""
 
 from __future__ import annotations
 

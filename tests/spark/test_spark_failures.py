@@ -1,4 +1,4 @@
-"""What Spark says when one of its processes is gone: passing errors, whatever words it has for them."""
+"""Spark's errors when one of its processes has ended are transient."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from headrace.spark.runtime.micro_batch import is_java_process_gone, translate_s
 
 
 def unreadable_type() -> PySparkRuntimeError:
-    """As pyspark raises it, in the middle of describing a frame to a Java process that dies."""
+    """As pyspark raises it when the Java process ends while a frame is built."""
     try:
         try:
             raise Py4JNetworkError("Answer from Java side is empty")

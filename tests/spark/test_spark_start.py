@@ -1,6 +1,6 @@
-"""The start of Spark's Java process on a machine that is short of something, or that kills it: the error names the cause and the remedy.
+"""The start of Spark's Java process with too few resources, or when it is killed: the error names the cause and the remedy.
 
-Each case is a process of its own, because a process has one Java.
+Each case is a separate process, because a process has one Java.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def test_it_is_killed_each_time(tmp_path: Path) -> None:
 
 
 def test_it_is_slow(tmp_path: Path) -> None:
-    """On an overloaded machine nothing is given up; the log says what is waited for."""
+    """On an overloaded machine the start continues; the log names what it waits for."""
     stop = "def stop():\n    os.kill(java(), signal.SIGSTOP)\n    time.sleep(3)\n    os.kill(java(), signal.SIGCONT)\n"
     text = said(tmp_path, f"session._SLOW_S = 1.0\n{stop}once(stop)\nstart()")
     assert "waiting: Spark's Java process has been starting for" in text
@@ -119,7 +119,7 @@ def test_it_is_slow(tmp_path: Path) -> None:
 
 
 def test_it_never_comes(tmp_path: Path) -> None:
-    # Until Java is killed, which may happen between the look for it and the signal.
+    # Until Java is killed, which may happen between the search for it and the signal.
     stop = (
         "def stop():\n    with contextlib.suppress(ProcessLookupError):\n        while True:\n            os.kill(java(), signal.SIGSTOP)\n"
     )
@@ -130,7 +130,7 @@ def test_it_never_comes(tmp_path: Path) -> None:
 
 @pytest.fixture
 def memory_group() -> Iterator[Path]:
-    """A control group whose memory can be limited; of either version of control groups."""
+    """A control group (version 1 or 2) with a memory limit."""
     for root in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
         group = root / f"headrace-test-{secrets.token_hex(4)}"
         limit = group / ("memory.limit_in_bytes" if root.name == "memory" else "memory.max")

@@ -1,4 +1,4 @@
-"""The fresh-machine run: what it reads of the README, of apt and of output, and that the set-up installs what the tests run."""
+"""The bare machine: its parsing of the README, of apt and of output; the set-up installs the programs of the tests."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_files_and_programs_that_the_output_names() -> None:
 
 
 def test_programs_that_are_not_found_are_recorded(tmp_path: Path) -> None:
-    """The witness sees `shutil.which` and started processes, reports what is missing, and changes no result."""
+    """The witness records missing programs of `shutil.which` and of started processes, and changes no result."""
     (tmp_path / "sitecustomize.py").write_bytes(bare_machine.WITNESS.read_bytes())
     log = tmp_path / "misses"
     script = """

@@ -1,4 +1,4 @@
-"""The private servers are what every other test believes them to be."""
+"""The private servers have the properties that other tests rely on."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fill(server: PrivateServer) -> None:
 
 def is_running(pid: int) -> bool:
     state = Path(f"/proc/{pid}/stat")
-    # A zombie has ended; it only waits for someone to read its exit code.
+    # A zombie has ended; its parent has not read its exit code.
     return state.exists() and state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
 
 
@@ -96,7 +96,7 @@ def test_binlog_lies_in_its_directory(server: PrivateServer, database: str) -> N
 
 def test_its_own_mysqlbinlog_reads_the_log(server: PrivateServer, database: str) -> None:
     with server.root_connection(database) as connection, connection.cursor() as cursor:
-        # A file of its own: the session's server has a long log by now, with bytes of every kind in it.
+        # A new log file: the session's server has a long log with many bytes.
         cursor.execute("FLUSH LOGS")
         cursor.execute("CREATE TABLE logged (id INT PRIMARY KEY)")
         cursor.execute("INSERT INTO logged VALUES (424242)")
@@ -205,7 +205,7 @@ def test_missing_mariadb_names_the_packages(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_machine_that_resolves_no_host_name_can_initialise(tmp_path: Path) -> None:
-    """As in a container without /etc/hosts: neither the machine's own name nor localhost has an address."""
+    """As in a container without /etc/hosts: neither the host name nor localhost has an address."""
     empty, data = tmp_path / "empty", tmp_path / "data"
     empty.touch()
     data.mkdir()

@@ -1,4 +1,4 @@
-"""The soak's own parts: wires that can be cut, and the judgement of memory. The soak itself is `make soak`."""
+"""Parts of the soak: the proxy, and the criteria for memory. `make soak` runs the soak."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from testkit.soak.sampling import ProcessSample, Sample
 
 @pytest.fixture
 def echo_port() -> Iterator[int]:
-    """A peer that sends back what it gets."""
+    """An echo server."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
 
         def answer(connection: socket.socket) -> None:
@@ -128,13 +128,13 @@ def test_a_slow_wire_is_slow(echo_port: int) -> None:
 def test_a_peer_that_is_away_is_told_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = int(listening.getsockname()[1])
-    # The reset may be heard of while connecting already.
+    # The reset may arrive during the connect.
     with Proxy("test", port) as wire, pytest.raises(ConnectionResetError), connected(wire) as connection:
         connection.recv(1)
 
 
 def sampled(megabytes: list[float], kind: str = "driver") -> list[Sample]:
-    """A process looked at every ten seconds, from its tenth minute on."""
+    """Samples of a process every ten seconds, from its tenth minute on."""
     return [
         Sample(number * 10.0, (ProcessSample(7, kind, 600 + number * 10.0, 0, int(size * 1e6), 50, 20, 1.0),), {}, 0, 0, 0, 0.0, True)
         for number, size in enumerate(megabytes)

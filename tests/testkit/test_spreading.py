@@ -1,4 +1,4 @@
-"""How `make test` spreads tests over processes: what shares a server stays together."""
+"""The distribution of tests over processes: tests that share a server stay together."""
 
 from __future__ import annotations
 

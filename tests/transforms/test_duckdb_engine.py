@@ -1,4 +1,4 @@
-"""DuckDB within a process of many threads that starts others."""
+"""DuckDB in a process with many threads that starts other processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ assert ended == [0], ended
 
 
 def test_processes_are_started_by_other_threads_than_the_one_that_has_read_expressions() -> None:
-    """As pyspark starts Java: by a fork with something to do before the program is run."""
+    """As pyspark starts Java: a fork with a `preexec_fn`."""
     subprocess.run([sys.executable, "-c", CODE], check=True)
 
 

@@ -1,4 +1,4 @@
-"""Transforms on their own: which expressions may be used, what becomes of a table, what becomes of a block."""
+"""Transforms: allowed expressions, and their effect on tables and blocks."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_table_through_all_of_it() -> None:
     assert (made["day"].kind, made["rich"].source_type) == (Kind.DATE, "tinyint(1)")
     assert (made["label"].kind, made["label"].nullable) == (Kind.STRING, False)
     assert shape.schema.primary_key == ("id",)
-    # A number of 64 bits does not tell e-mails apart for sure.
+    # A 64-bit number does not identify e-mails uniquely.
     assert [(index.name, index.unique) for index in shape.schema.indexes] == [("mail", False), ("states", False)]
     assert shape.moving(("id", "day")) == ("id", "seen", "state")
     assert shape.moving(()) == ()
@@ -280,7 +280,7 @@ def test_an_update_across_the_filter() -> None:
     kept, made = filtered(op, passing, whole=True)
     assert [Op(one) for one in made[kept]] == [S, N, B, U, D, N, U, D]
     kept, made = filtered(op, passing, whole=False)
-    # What was before may not be known: whatever may be in the sink goes.
+    # The row before may be unknown: delete what may be in the sink.
     assert [Op(one) for one in made[kept]] == [S, N, B, U, D, B, U, D, U, D, D, D]
 
 
@@ -299,7 +299,7 @@ def test_a_filter_over_a_block() -> None:
     block = people(rows, [N, B, U, B, U, B, U, B, U])
     made = shaper(chosen(filter="state <> 'gone'"))(block)
     found = list(zip(made.images.column("id").to_pylist(), made.op.to_pylist(), made.version.to_pylist(), strict=True))
-    # The fourth row stays where it is: its before image, which only the filter asked for, is of no use to the sink.
+    # The fourth row keeps its key: the sink does not need its before image, which only the filter requested.
     assert found == [(2, D, 101), (3, N, 104), (4, U, 106), (5, B, 107), (6, U, 108)]
     assert made.order is not None
     assert made.order.to_pylist() == [1, 4, 6, 7, 8]
@@ -318,12 +318,12 @@ def test_a_row_at_which_an_expression_fails() -> None:
     assert caught.value.event == ""
     with pytest.raises(DefiniteError) as caught:
         shaper(chosen(computed={"n": "CAST(email AS INT)"}))(people(rows, [Op.INSERT] * len(rows)))
-    # The words that `headrace skip` takes.
+    # The arguments of `headrace skip`.
     assert caught.value.event == "row 1100"
     with pytest.raises(DefiniteError, match="oops") as caught:
         shaper(chosen(filter="CAST(email AS INT) > 1"))(people(rows))
     assert "row id=77" in caught.value.place
-    # What a mask hides is not told by an error either, nor is a key that is hashed.
+    # An error does not show masked values or hashed keys either.
     with pytest.raises(DefiniteError, match="not shown here") as caught:
         shaper(chosen(filter="CAST(email AS INT) > 1", mask={"email": "null"}, hash={"id": "sha256"}))(people(rows))
     assert "oops" not in str(caught.value) + caught.value.place
@@ -367,7 +367,7 @@ def test_alterations_as_the_sink_sees_them() -> None:
         "large",
         AlteredColumn(altered_columns["day"].column, "day", Unchanged()),
     )
-    # The text of a decimal is another one with another scale: so is its hash.
+    # Another scale changes the text of a decimal, and so its hash.
     finer = with_column("total", replace(PEOPLE.column("total"), scale=4))
     assert isinstance(seen(choices, altered(finer))["total"].effect, UnknownValues)
     cut = altered(longer, {"email": ("email", Truncated(10))})

@@ -1,4 +1,4 @@
-"""Transforms before sinks that only get longer: whoever folds what was sent has what the source's own SELECT shows by the same expressions.
+"""Transforms before append-only sinks: the folded messages equal the source's SELECT with the same expressions.
 
 A row that leaves the filter is a deletion there, one that enters it an insertion; the key is the hash.
 """
@@ -46,7 +46,7 @@ def book(server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch) 
 
 
 def replicate(book: Logbook, sink: str, directory: Path, *more: str, then: Callable[[], None] = lambda: None) -> None:
-    """A snapshot, then changes, each by a run of its own; `then` after each."""
+    """Run a snapshot, then changes, each in a separate run; `then` after each."""
     settings, chance = directory / "settings.toml", random.Random(7)
     settings.write_text(SETTINGS.replace("DB", book.database))
     command = ["replicate", book.server.url(book.database), sink, "--state", str(directory / "state"), "--settings", str(settings)]
@@ -61,7 +61,7 @@ def replicate(book: Logbook, sink: str, directory: Path, *more: str, then: Calla
 
 
 def texts(rows: Any) -> Rows:
-    """Rows in one form, and no column but those that are left."""
+    """Return rows in one form, with exactly the remaining columns."""
     found = list(rows)
     assert all(row.keys() == set(COLUMNS) for row in found)
     return sorted(tuple(str(row[name]) for name in COLUMNS) for row in found)

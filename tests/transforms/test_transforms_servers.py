@@ -1,6 +1,6 @@
-"""Transforms in a pipe: after every change the sink shows what the source's own SELECT, with the same expressions, shows.
+"""Transforms in a pipe: after every change the sink equals the source's SELECT with the same expressions.
 
-The pipe is whole (driver, reader, shapes, sink) but for Spark; the last test has that, and is killed.
+The pipe (driver, reader, transforms, sink) runs without Spark; the last test uses Spark and kills it.
 """
 
 from __future__ import annotations
@@ -180,21 +180,21 @@ def test_the_sink_shows_what_the_sources_own_select_shows(
     pipe.catch_up()
     assert_same(client, book)
     for nth in (0, 2, 4):
-        # Whatever was written of a batch when the process died comes again.
+        # The written part of an interrupted batch is written again.
         traffic.change(10)
         with pytest.raises(Crash), crash_at([(ClickHouseWriter, "_send")], nth, after=bool(nth % 4)):
             pipe.catch_up()
         pipe = piped().open()
         pipe.catch_up()
         assert_same(client, book)
-    # A table that is read again is the same, through the same transforms, and without rows that were taken away meanwhile.
+    # A table that is read again is equal, through the same transforms, without rows that were deleted in the meantime.
     client.command(
         f"INSERT INTO `{book.database}`.merged (id, land, status, created, label, _sign, _version) VALUES ('x', 'y', 'new', 0, 'z', 1, 1)"
     )
     request_resync(StateDirectory(state), (f"{book.database}.merged", f"{book.database}.counted"))
     pipe.catch_up()
     assert_same(client, book)
-    # Parts of tables whose keys are hashed, told by the first digits.
+    # Regions of tables with hashed keys, by the first digits.
     monkeypatch.setattr(regions, "_HASHED_ROWS", 40)
     verdicts = {result.schema.name.table: result for result in compared(book, pipe, settings_for(book))}
     assert {name: result.verdict for name, result in verdicts.items()} == dict.fromkeys(TABLES, Verdict.EQUAL)
@@ -236,7 +236,7 @@ def test_a_copy_is_compared_and_repaired_through_transforms(
     place = f"`{book.database}`.t"
     client.command(f"ALTER TABLE {place} UPDATE odd = 1 - odd WHERE number = 4", settings={"mutations_sync": 2})
     client.command(f"ALTER TABLE {place} DELETE WHERE number = 5", settings={"mutations_sync": 2})
-    # Row 1 is in the source, but the filter leaves it out.
+    # Row 1 is in the source, but the filter excludes it.
     client.command(f"INSERT INTO {place} (number, name, odd, _sign, _version) VALUES (1, 'n1', 1, 1, 1)")
     [different] = compared(book, pipe, settings)
     found = sorted((one.key[0], one.kind) for one in different.comparison.differences)
@@ -294,7 +294,7 @@ def test_verify_reports_the_rows_that_a_filter_excludes(
 
 
 def test_tables_are_cut_by_the_sources_own_key(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
-    """Also where the sink has another one: renamed, or hashed, which is a text there."""
+    """Also if the sink's key differs: renamed, or hashed to a text."""
     rows = ", ".join(f"({number})" for number in range(1, 2001))
     for table in ("named", "hashed"):
         book.run(f"CREATE TABLE {table} (id INT PRIMARY KEY)", f"INSERT INTO {table} VALUES {rows}", f"ANALYZE TABLE {table}")
@@ -333,7 +333,7 @@ def test_settings_of_tables_that_are_there(
     first = "filter = 'rank_no < 2'\nhash = { name = 'md5' }\nhash_salt = 'env:SALT_A'"
     piped(first).open().catch_up()
     assert client.query(f"SELECT id FROM {place}").result_rows == [(1,)]
-    # The same secret from elsewhere is the same; another is not, nor is another filter.
+    # The same secret from another place is accepted; another secret or another filter is not.
     piped(first.replace("SALT_A", "SALT_B")).open()
     assert "pepper" not in (state / "pipe.json").read_text()
     monkeypatch.setenv("SALT_B", "two")
@@ -375,11 +375,11 @@ def test_schema_changes_of_columns_that_transforms_name(book: Logbook, clickhous
         ("2020-02-02", 2, "bob", 60, "**52", None, 6),
         ("2021-01-01", 3, "cy", 31, "**53", None, 3),
     ]
-    # Other values decide now: rows that were left out come in, what is computed follows.
+    # The filter sees other values: excluded rows are added, computed columns follow.
     book.run("ALTER TABLE t MODIFY score DECIMAL(6,1) NOT NULL", "UPDATE t SET score = 9.5 WHERE id = 1")
     pipe.catch_up()
     assert [(one, float(tens)) for one, tens in rows("id, tens")] == [(1, 0.0), (2, 6.0), (3, 3.0)]
-    # A masked column that goes takes its mask along; a plain one may have another name; a table may move where the same holds for it.
+    # A dropped masked column drops its mask; a plain column may be renamed; a table may be renamed if the same transforms apply.
     book.run(
         "ALTER TABLE t DROP COLUMN extra",
         "ALTER TABLE t RENAME COLUMN born TO birth",
@@ -389,7 +389,7 @@ def test_schema_changes_of_columns_that_transforms_name(book: Logbook, clickhous
     assert rows("toString(birth), id, phone")[-1] == ("2022-01-01", 4, None)
     assert "extra" not in str(client.query(f"DESCRIBE `{database}`.t").result_rows)
     pipe = piped().open()
-    # A hidden column under another name halts: nobody may see it.
+    # Renaming a hidden column halts: it must stay hidden.
     book.run("ALTER TABLE t RENAME COLUMN phone TO mobile", "INSERT INTO t VALUES ('2022-01-01', 5, 'ed', 55, '12345')")
     with pytest.raises(DefiniteError, match=r"column phone of .* is called mobile now") as caught:
         pipe.catch_up()
@@ -410,14 +410,14 @@ def test_schema_changes_of_columns_that_transforms_name(book: Logbook, clickhous
     pipe = piped(third).open()
     pipe.catch_up()
     assert rows("id, who, mobile") == [(2, "bob", "**52"), (3, "cy", "**53"), (4, "di", None), (5, "ed", "***45")]
-    # Under a name for which other transforms hold it is read again by those.
+    # A name with other transforms: the table is read again with those.
     book.run("RENAME TABLE t TO u", "INSERT INTO u VALUES ('2022-01-01', 6, 'fy', '678')")
     pipe.catch_up()
     found = client.query(f"SELECT id, name, mobile FROM `{database}`.u FINAL ORDER BY id").result_rows
     assert found[0] == (1, "ann", "0151")
     assert found[-1] == (6, "fy", "678")
     assert len(found) == 6
-    # A table that is made with a column that was to be masked under another name is not taken up.
+    # A table with a masked column under another name is not replicated.
     book.run("CREATE TABLE t (id INT PRIMARY KEY, name VARCHAR(20), mobile_no VARCHAR(20))", "INSERT INTO t VALUES (7, 'gy', '1234')")
     with pytest.raises(DefiniteError, match="mask names mobile"):
         pipe.catch_up()
@@ -440,7 +440,7 @@ filter = "line % 3 <> 0 AND account <> 'a7'"
 def test_what_was_hidden_is_not_shown_under_another_name(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, chosen: str
 ) -> None:
-    """A tool makes a table anew, with a column of another name, and swaps the two."""
+    """A migration tool creates a table with a renamed column, and swaps the two."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY, email VARCHAR(20))", "INSERT INTO t VALUES (1, 'ann@x.org')")
     exclude = ("*._t_*",) if chosen == "one" else ()
 

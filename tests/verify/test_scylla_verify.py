@@ -1,4 +1,4 @@
-"""`headrace verify` for pipes from ScyllaDB: rows and values of every kind against the view, and what is different, named by its key."""
+"""`headrace verify` for pipes from ScyllaDB: rows and values of every kind are compared with the view; differences are named by key."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_every_type_is_equal_and_what_differs_is_named(cql: CqlSession, keyspace
     for bucket_rows in (10, 200_000):
         found = _verify(cql, sink, keyspace, bucket_rows=bucket_rows)
         assert (found.verdict, found.comparison.rows, found.comparison.differences) == (Verdict.EQUAL, 72, ())
-    # What the sink never hears of: a row more, one less, and values of several kinds.
+    # Changes without a log: an added row, a deleted one, and values of several kinds.
     d, t = "50554d6e-29bb-11e5-b345-feff819cdc9f", f"{keyspace}.t"
     cql.execute(f"DELETE FROM {t} WHERE p = 1 AND q = 'q''1' AND c = -5 AND d = {d}")
     cql.execute(f"INSERT INTO {t} (p, q, c, d) VALUES (77, 'new', 5, {d})")
@@ -119,7 +119,7 @@ def test_rows_of_a_pipe_that_is_behind_are_not_called_different(cql: CqlSession,
     behind = Watermark("pipe", lambda: PipePosition(stands, is_running=False), 1.0)
     found = _verify(cql, sink, keyspace, behind)
     assert (found.verdict, found.behind, found.comparison.total) == (Verdict.BEHIND, 1, 0)
-    # A pipe that is ahead of all: what differs is different, after a second look.
+    # A pipe with a later position: differences are confirmed by a second read.
     ahead = Watermark("pipe", lambda: PipePosition(stands + 7200 * 1_000_000, is_running=True), 5.0)
     found = _verify(cql, sink, keyspace, ahead)
     assert (found.verdict, found.comparison.total) == (Verdict.DIFFERENT, 1)

@@ -1,6 +1,6 @@
-"""`headrace verify` on real ends: every difference and nothing else, what is only behind, and what repairing does.
+"""`headrace verify` on real servers: exactly the differences, rows that are only behind, and repairs.
 
-The witness is the comparison of all rows read from both sides (`Pair.compare`). There is no pipe: a test says how far it is.
+The reference is the comparison of all rows of both sides (`Pair.compare`). There is no pipe: a test sets its position.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from testkit.pipelines.embedded_access import url_of
 
 ROWS = 1000
 NUMBERS = f"WITH RECURSIVE n AS (SELECT 0 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS - 1})"
-# Keys that both sides order alike, and keys that they do not: definition, key of row i, three keys to spoil in ClickHouse's words.
+# Keys with the same order on both sides, and others: definition, key of row i, three keys to change, as ClickHouse literals.
 KEYS: dict[str, tuple[str, str, tuple[str, str, str]]] = {
     "number": ("id BIGINT PRIMARY KEY", "i * 7 - 3000", ("-2993", "4", "id = -2986")),
     "pair": ("id INT, sub SMALLINT UNSIGNED, PRIMARY KEY (id, sub)", "i DIV 10, i % 10", ("7, 3", "7, 4", "id = 100 AND sub = 9")),
@@ -59,7 +59,7 @@ def pair(server: PrivateServer, database: str, clickhouse: EmbeddedServer) -> It
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parts of a few rows, so that a table of two thousand has all that one of ten million has."""
+    """Regions of a few rows, so that two thousand rows give as many levels as ten million."""
     monkeypatch.setattr(region_reader, "_READ_ROWS", 40)
     monkeypatch.setattr(region_reader, "_BUCKET_ROWS", 10)
     monkeypatch.setattr(regions, "_SINK_ROWS", 300)
@@ -135,7 +135,7 @@ def test_repairing_sets_missing_extra_and_different_rows_right(pair: Pair) -> No
     assert [(result.verdict, result.comparison.total, result.notes) for result in results] == [(Verdict.EQUAL, 0, ())] * 4
     assert {result.schema.name.table: result.repaired for result in results} == {"number": 3, "text": 3, "mixed": 12, "moment": 2}
     assert all(pair.is_equal(schema) for schema in schemas)
-    # A repaired row is no younger than it was: the next change wins.
+    # A repaired row keeps its version: the next change wins.
     pair.run("UPDATE number SET v = 'later' WHERE id = -2993")
     pair.copy(schemas[0])
     assert pair.is_equal(schemas[0])
@@ -159,7 +159,7 @@ def test_what_cannot_be_repaired_says_why_and_what_to_do(pair: Pair) -> None:
     assert f"headrace resync {keyless.name}" in without.notes[0]
     assert (garbage.verdict, garbage.comparison.total, garbage.repaired) == (Verdict.DIFFERENT, 1, 0)
     assert f"({1 << 62}) above the position" in garbage.notes[0]
-    # The way out that it names is one.
+    # Its remedy works.
     pair.spoil(garbage.notes[0].partition("take it away (")[2].partition(") and repair")[0] + " SETTINGS mutations_sync = 2")
     assert [result.verdict for result in verify(pair, schema, options=options, watermark=watch(pair))] == [Verdict.EQUAL]
 
@@ -207,7 +207,7 @@ def test_a_sink_that_is_behind_is_not_called_different(pair: Pair) -> None:
         assert ("does not run now" in behind.notes[-1]) == bool(silent_s)
         assert str(copied) in behind.notes[-1]
         assert str(pair.log_end()) in behind.notes[-1]
-    # The pipe says that it is there; what differs now is different.
+    # The pipe has reached the position; remaining differences are real.
     pair.tell("pipe", pair.log_end())
     with pytest.raises(DefiniteError, match="altered is there, but"):
         verify(pair, altered, watermark=watch(pair))
@@ -226,7 +226,7 @@ def test_rows_that_change_while_they_are_compared(pair: Pair, monkeypatch: pytes
     asked = 0
 
     def ask() -> PipePosition:
-        """A pipe that brings all changes whenever it is asked how far it is, while one row is changed again and again."""
+        """A pipe that applies all changes whenever its position is read, while one row changes repeatedly."""
         nonlocal asked
         asked += 1
         pair.copy(schema)
@@ -236,7 +236,7 @@ def test_rows_that_change_while_they_are_compared(pair: Pair, monkeypatch: pytes
 
     [result] = verify(pair, schema, watermark=Watermark("pipe", ask, 5.0))
     assert (result.verdict, result.comparison.total, result.changing) == (Verdict.CHANGING, 0, 1)
-    # A row that is wrong is found among those that change.
+    # A wrong row is found among changing ones.
     pair.run("DELETE FROM number WHERE id = 17")
     with RegionReader(Endpoints(pair.address, pair.sink)) as rows_reader:
         monkeypatch.setattr(recheck, "_ROUNDS", 3)
@@ -248,7 +248,7 @@ def test_rows_that_change_while_they_are_compared(pair: Pair, monkeypatch: pytes
 
 
 def test_a_change_that_the_log_has_before_the_source_shows_it(pair: Pair) -> None:
-    """The sink is ahead of the source's own readers for a moment: that is no difference."""
+    """The sink may be ahead of the source's readers for a moment: that is not a difference."""
     schema = make(pair, "number", *KEYS["number"][:2])
     pair.run("UPDATE number SET v = 'logged' WHERE id = 10")
     pair.copy(schema)
@@ -267,7 +267,7 @@ def test_a_change_that_the_log_has_before_the_source_shows_it(pair: Pair) -> Non
 
 
 def test_a_row_that_comes_and_goes_again_is_not_called_different(pair: Pair) -> None:
-    """Absent whenever the source is read, but there in the sink, which is one change behind."""
+    """Absent whenever the source is read, but present in the sink, which is one change behind."""
     schema = make(pair, "number", *KEYS["number"][:2])
     pair.copy(schema)
     place = f"`{pair.address.database}`.number"
@@ -276,7 +276,7 @@ def test_a_row_that_comes_and_goes_again_is_not_called_different(pair: Pair) -> 
     def ask() -> PipePosition:
         nonlocal asked
         asked += 1
-        # The row came and went; the sink has it in the first round, and no more in the second.
+        # The row was inserted and deleted; the sink has it in the first round only.
         pair.spoil(f"INSERT INTO {place} (* EXCEPT (_deleted)) VALUES (11, 'brief', 1, {1 if asked == 1 else -1}, {(1 << 60) + asked})")
         return PipePosition(pair.log_end(), is_running=True)
 
@@ -330,7 +330,7 @@ MARIADB_KEY_COLUMNS = {
 
 
 def test_rows_are_found_by_keys_of_every_kind(pair: Pair) -> None:
-    """Each row's key is spelled as constants of either server, and finds that row alone."""
+    """Each row's key as literals of either server selects exactly that row."""
     columns = KEY_COLUMNS
     if pair.is_mariadb:
         columns = {**{name: KEY_COLUMNS[name] for name in KEY_COLUMNS if name not in ("u", "y")}, **MARIADB_KEY_COLUMNS}
@@ -371,7 +371,7 @@ COLUMNS = {
     "js": ("LONGTEXT", ("'{\"a\": 1}'", "'{\"b\": [1, 2]}'")),
     "p": ("POINT", ("ST_GeomFromText('POINT(1 2)')", "ST_GeomFromText('POINT(2 1)')")),
 }
-# What a settings file says of the target's columns, and the columns that then have to be read.
+# Column settings of a settings file, and the columns that must be read then.
 CHOICES: dict[str, tuple[str, set[str]]] = {
     "numbers": (
         """datetime = "micro"\ntime = "int64"\nuint64 = "decimal"\nenum = "enum"\nset = "array"\ntinyint1 = "bool"\nbit = "bool"
@@ -408,7 +408,7 @@ def test_columns_in_other_types_are_compared_as_exactly(pair: Pair, name: str) -
     [equal] = verify(pair, schema)
     assert (equal.verdict, equal.comparison.rows) == (Verdict.EQUAL, 2 * len(COLUMNS) + 1), equal
     assert any("read on both sides" in note for note in equal.notes) == bool(read)
-    # In each row one column is changed: each must be found, and nothing else.
+    # In each row one column is changed: exactly those must be found.
     for i, (column, (kind, values)) in enumerate(COLUMNS.items()):
         other = values[0] if "NOT NULL" in kind else "NULL"
         pair.run(f"UPDATE typed SET `{column}` = {values[1]} WHERE id = {i}", f"UPDATE typed SET `{column}` = {other} WHERE id = {100 + i}")

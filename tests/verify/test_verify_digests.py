@@ -1,7 +1,7 @@
-"""Both servers make the same digest of equal rows, of every type, and another one of rows that differ in any way.
+"""Both servers compute the same digest for equal rows of every type, and another one for rows that differ.
 
-Row r of the table holds value r of every type; what the server selects is written to the real engine. Then every column is changed at the
-source to every other value of its type, one at a time: each change must be seen. The witness is the comparison of whole rows.
+Row r of the table holds value r of every type; the server's rows are written to the real engine. Then every column is changed at the source
+to every other value of its type, one at a time: each change must be found. The reference is the comparison of whole rows.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ TYPES: dict[str, tuple[str, list[str]]] = {
     "filled_f": ("DOUBLE ZEROFILL", ["0", "7.5", "0.1"]),
     "yr": ("YEAR", ["0", "1901", "2155", "2000"]),
     **{f"bit{n}": (f"BIT({n})", ["0", str((1 << n) - 1), str(1 << n - 1)]) for n in (1, 9, 64)},
-    # Neighbours in the last bit, and the two zeros.
+    # Values that differ in the last bit, and the two zeros.
     "f32": ("FLOAT", ["0", "-0e0", "0.1", "0.10000000149011612 + 7.450580596923828e-9", "3.4028234e38", "1.4e-45", "16777216"]),
     "f32d": ("FLOAT(7,3)", ["0", "1234.567", "0.001"]),
     "f64": ("DOUBLE", ["0", "-0e0", "0.1e0", "0.1e0 + 1.3877787807814457e-17", "1.7976931348623157e308", "5e-324", "1e22", "123456.75e0"]),
@@ -119,7 +119,7 @@ def test_equal_rows_of_every_type_have_equal_digests_and_no_difference_is_missed
     for name, (_, values) in types.items():
         for row, new in enumerate([*values[1:], "NULL"]):
             pair.run("START TRANSACTION", f"UPDATE every_type SET `{name}` = {new} WHERE id = {row}")
-            # Some values become others when they are stored (-0.0 in a decimal): the comparison of rows knows.
+            # Some values change when they are stored (-0.0 in a decimal): the comparison of rows decides.
             if pair.source(schema, f"id = {row}") == target[row] and not pair.is_equal(schema):
                 missed.append((name, values[row], new))
             pair.run("ROLLBACK")
@@ -127,7 +127,7 @@ def test_equal_rows_of_every_type_have_equal_digests_and_no_difference_is_missed
 
 
 def test_values_that_change_places_change_the_digest(pair: Pair) -> None:
-    """What an exclusive or of CRCs, or texts joined without lengths, would not see."""
+    """Differences that an XOR of CRCs, or texts joined without lengths, would miss."""
     pair.run(
         "CREATE TABLE swapped (id INT PRIMARY KEY, a VARCHAR(20), b VARCHAR(20), n INT, m INT)",
         "INSERT INTO swapped VALUES (1, 'abc', 'xyz', 1, 2), (2, 'abd', 'xyy', 3, 4), (3, NULL, '', 5, NULL), (4, 'p,', 'q', 1, 23)",

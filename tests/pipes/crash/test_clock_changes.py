@@ -1,7 +1,7 @@
 """A clock that is set forward and back by an hour, of the machine that runs a pipe and of the source server: 0 differences.
 
 Versions and positions come from the log, not from a clock. What does depend on a clock (heartbeats, the creation times of log files) is
-checked on the way. The monotonic clock of all processes goes on, as it does when a real clock is set.
+checked, too. The monotonic clock of all processes is not changed, as when a real clock is set.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def await_batches(run: Run, pipeline: Pipeline, count: int) -> None:
     run.until(lambda: pipeline.last_committed_batch() >= batch)
 
 
-# One server: its clock is right here. The other direction is tested on both.
+# One server, whose clock is right. The other direction is tested on both.
 @pytest.mark.slow(because="test_lag_under_load_while_the_clock_of_this_machine_is_set, test_the_clock_of_the_source_is_set")
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 @pytest.mark.timeout(600)
@@ -84,13 +84,13 @@ def test_the_clock_of_the_pipe_is_set(
 
 
 class ClockedSource:
-    """A server with a clock of its own, and one pipe from it that is opened again for each step."""
+    """A server with its own clock, and one pipe from it that is opened again for each step."""
 
     def __init__(self, server: ClockedServer, book: Logbook, sink: EmbeddedServer, state: Path) -> None:
         self.server, self.book, self._sink, self._state = server, book, sink, state
 
     def replicate(self) -> None:
-        """A run of the pipe: it must accept the log as the one it knows, and end with the source's rows."""
+        """Run the pipe: it must recognise the log, and end with the source's rows."""
         pipe = DrivenPipe(self.book, url_of(self._sink), self._state)
         pipe.open().catch_up()
         with sink_client(self._sink.url) as client:
@@ -130,7 +130,7 @@ def source(flavour: str, clock: Clock, sink: EmbeddedServer, tmp_path: Path) -> 
 @pytest.mark.slow("mysql", because="test_the_clock_of_the_source_is_set[mariadb]")
 @pytest.mark.timeout(600)
 def test_the_clock_of_the_source_is_set(source: ClockedSource, clock: Clock) -> None:
-    """In the middle of a log file, and before a rotation, whose file is created earlier than the one before it."""
+    """Set the clock in the middle of a log file, and before a rotation, whose file is then older than the previous one."""
     source.replicate()
     number = 10
     for offset_s in OFFSETS_S:
@@ -152,7 +152,7 @@ def test_the_clock_of_the_source_is_set(source: ClockedSource, clock: Clock) -> 
 @pytest.mark.soak("mysql", because="the clock of the other server is set as well")
 @pytest.mark.timeout(600)
 def test_the_source_restarts_with_another_clock(source: ClockedSource, clock: Clock) -> None:
-    """The log goes on in a file that is created earlier than the one before it."""
+    """The log continues in a file that is older than the previous one."""
     source.replicate()
     for number, offset_s in ((10, HOUR_S), (20, -HOUR_S)):
         source.change(number)

@@ -1,6 +1,6 @@
-"""Kill -9 of everything, the embedded ClickHouse too, while tables that count rows are filled: every change counts once, none is lost.
+"""SIGKILL of all processes, the embedded ClickHouse too, while tables that count rows are filled: every change is stored exactly once.
 
-The sink's own sums must be the source's rows, and the history must be the source's log, as `mysql-replication` reads it. `make
+The sink's sums must equal the source's rows, and the history must equal the source's log, as `mysql-replication` reads it. `make
 soak-suites` takes more rounds, other seeds, and both servers.
 """
 

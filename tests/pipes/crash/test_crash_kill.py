@@ -1,7 +1,7 @@
-"""Kill -9 of the whole process tree, again and again, wherever it hurts: nothing is lost, nothing is doubled.
+"""Repeated SIGKILL of the whole process tree at chosen moments: no change is lost or repeated.
 
-A round starts `headrace replicate`, waits for the moment it wants, freezes every process but the sink, looks where the run stands, and
-kills them all, the embedded ClickHouse too. The workload never pauses. In the end one run catches up and both sides are compared.
+A round starts `headrace replicate`, waits for the chosen moment, stops every process except the sink, checks the run's progress, and kills
+them all, the embedded ClickHouse too. The workload never pauses. At the end one run catches up and both sides are compared.
 """
 
 from __future__ import annotations

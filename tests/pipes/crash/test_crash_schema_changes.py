@@ -1,4 +1,4 @@
-"""Migrations while rows change, and kill -9 of the whole process tree at random moments: in the end both sides show the same.
+"""Migrations while rows change, and SIGKILL of the whole process tree at random moments: at the end both sides are equal.
 
 Part of `make soak-suites` (HEADRACE_SOAK=1), on both servers, from another seed each time; crashes at every point, without Spark, are in
 `test_schema_changes`.
@@ -47,7 +47,7 @@ def test_migrations_and_kills(server: PrivateServer, database: str, replica_acco
             run.kill()
     assert len(migrations.done) > 5, migrations.done
     for _ in range(2):
-        # The second run takes up what the first one asked to be read again at its very end.
+        # The second run reads the tables that the first one requested to read again at its end.
         done = pipeline.once()
         assert done.code == 0, done.output
     verified = pipeline.verify()

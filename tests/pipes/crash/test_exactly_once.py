@@ -1,7 +1,7 @@
-"""Engines that count rows get every change once: whatever is cut off, written again, or answered and not heard.
+"""Engines that count rows get every change once: after interruptions, repeated writes and lost responses.
 
-The pipe is the real one, without Spark (`testkit.pipelines.local_pipeline`), so that it can be killed at every block it writes. Both sides
-are looked at from outside: the source by its own SELECT and by `mysql-replication`, the sink by its own sums.
+The pipe runs without Spark (`testkit.pipelines.local_pipeline`), so that it can be ended at every block it writes. Both sides are checked
+without Headrace: the source by its SELECT and by `mysql-replication`, the sink by its sums.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def prepare(book: Logbook, rows: int = 100) -> None:
 
 
 def change(book: Logbook, step: int) -> None:
-    """Every kind of change, to every table: rows that come and go within a step, keys that move, partitions that change."""
+    """Make every kind of change to every table: rows inserted and deleted in one step, changed keys, changed partitions."""
     for table in TABLES:
         new = 1000 + step * 10
         book.run("BEGIN", f"INSERT INTO {table} VALUES {', '.join(f'({new + i}, {i}, NULL)' for i in range(8))}")
@@ -106,14 +106,14 @@ def change(book: Logbook, step: int) -> None:
 
 
 def check(client: Client, book: Logbook, database: str) -> None:
-    """The sums of the sink are the source's rows; the history is the source's log."""
+    """Check that the sink's sums equal the source's rows, and the history the source's log."""
     for table in TABLES:
         expected = Counter(source_rows(book.server, book.database, table))
         place = f"`{database}`.{table}"
         if table.startswith("events"):
             check_history(client, book, place, table)
             continue
-        # A row that moved to another partition collapses in each of them; put together, their order would be lost.
+        # A row that moved to another partition collapses in each of them; merged, their order would be lost.
         apart = " SETTINGS do_not_merge_across_partitions_select_final = 1" if table == "folded_parted" else ""
         final = client.query(f"SELECT {COLUMNS} FROM {place} FINAL WHERE _sign = 1{apart}").result_rows
         assert Counter(map(tuple, final)) == expected, table
@@ -123,7 +123,7 @@ def check(client: Client, book: Logbook, database: str) -> None:
 
 
 def check_history(client: Client, book: Logbook, place: str, table: str) -> None:
-    """Each row of the snapshot once, and since then each change of the log once."""
+    """Check that the history has each snapshot row once, and each later change of the log once."""
     found = Counter(tuple(row) for row in client.query(f"SELECT _operation, {COLUMNS} FROM {place}").result_rows)
     [(versions, position)] = client.query(
         f"SELECT uniqExact(_version), max(_version) FROM {place} WHERE _operation = 'snapshot'"
@@ -137,7 +137,7 @@ def check_history(client: Client, book: Logbook, place: str, table: str) -> None
     logged = Counter((kind, *row.values()) for n, (kind, row) in enumerate(changes) if kind != "before" or n in moves)
     assert logged == Counter({row: times for row, times in found.items() if row[0] != "snapshot"}), table
     assert sum(logged.values()) > 0
-    # What the snapshot read is what the log leads from to what the source has now.
+    # The snapshot rows plus the log's changes give the source's rows.
     now = Counter({row[1:]: times for row, times in found.items() if row[0] == "snapshot"})
     for kind, row in changes:
         now[tuple(row.values())] += -1 if kind in ("before", "delete") else 1
@@ -149,7 +149,7 @@ def _differ(old: dict[str, Any], new: dict[str, Any], columns: tuple[str, ...]) 
 
 
 def survive(runs: Runs, cutter: Cutter, block: int, *, answered: bool, **settings: Any) -> bool:
-    """Run until it is killed at a block; whether it was."""
+    """Run until the chosen block ends the pipe; return whether it did."""
     cutter.arm(block, answered=answered)
     try:
         runs(**settings)
@@ -165,7 +165,7 @@ def test_killed_at_every_block(runs: Runs, client: Client, monkeypatch: pytest.M
     book, database = runs.book, runs.sink.target.database
     prepare(book)
     cutter = Cutter(monkeypatch)
-    # First the snapshot, then, from the run on that completes it, the stream: a step further each time, with other settings each time.
+    # First the snapshot, then the stream: each run gets one block further, with other settings.
     landed: Counter[str] = Counter()
     for step, block in enumerate((0, 2, 5, 9)):
         mode = SnapshotMode.CONSISTENT if step % 3 == 1 else SnapshotMode.LOCK_FREE
@@ -186,7 +186,7 @@ def test_killed_at_every_block(runs: Runs, client: Client, monkeypatch: pytest.M
 
 
 def shown(client: Client, book: Logbook, sink: ClickHouseSink) -> None:
-    """Every table shows what the source has, and collapsing ones add up to it."""
+    """Check that every table shows the source's rows, and that the sums of collapsing ones equal them."""
     for table in TABLES:
         expected = Counter(source_rows(book.server, book.database, table))
         read = sink.without_cache().reader().read_range(book.schema(table))
@@ -199,7 +199,7 @@ def shown(client: Client, book: Logbook, sink: ClickHouseSink) -> None:
 
 @pytest.mark.slow("mysql", because="the test itself on MariaDB; test_one_kill[MySqlToDebeziumJson]")
 def test_emptied_and_read_again(runs: Runs, client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that is emptied in the log, or read again on demand, counts what came after that, also if it is killed on the way."""
+    """A table that is truncated, or read again on demand, counts the changes after that, also after a crash."""
     book, sink = runs.book, runs.sink
     prepare(book, rows=40)
     runs()
@@ -212,7 +212,7 @@ def test_emptied_and_read_again(runs: Runs, client: Client, monkeypatch: pytest.
     assert survive(runs, cutter, 9, answered=False)
     runs()
     shown(client, book, sink)
-    # Something is wrong with the tables, and they are read again.
+    # The tables in the sink are damaged, and read again.
     for table in COUNTING:
         client.command(f"INSERT INTO `{sink.target.database}`.{table} SELECT * FROM `{sink.target.database}`.{table}")
     directory = StateDirectory(runs.state)
@@ -249,7 +249,8 @@ def test_another_server_takes_over(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Another log says the same under other versions: what counts is read again, and a batch that was half written does not count twice."""
+    """The replica's log has the same changes with other versions: tables that count are read again, and a half-written batch is not counted
+    twice."""
     without_spark(monkeypatch)
     monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     cutter = Cutter(monkeypatch)

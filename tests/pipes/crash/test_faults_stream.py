@@ -1,7 +1,7 @@
-"""Servers go away while changes flow: replication waits, goes on by itself, and nothing is lost.
+"""Servers fail during replication: the pipe waits, continues by itself, and loses no change.
 
-One run per flavour lives through it all, under a workload: cut connections, a restart and a crash of the database server, a crash of
-ClickHouse. The same run shows that no password can be seen from outside and that the state directory has one owner.
+One run per flavour survives all faults, under a workload: cut connections, a restart and a crash of the database server, a crash of
+ClickHouse. The same run checks that no password is visible and that the state directory has one owner.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateSer
             crash_under_load(server)
             server.start()
             with Workload(server, "shop", 4, pause_s=0.005):
-                # Rows change all the time, and none of them is called different.
+                # Rows change all the time, and none is reported as different.
                 live = pipeline.verify("--wait", "15")
             assert live.code in (0, 3), live.output
             # Rows that changed each time they were compared are undecided: the summary does not say "0 differences" then.
@@ -101,7 +101,7 @@ def test_replication_outlives_its_servers(fresh_server: Callable[..., PrivateSer
 
 
 def crash_under_load(server: PrivateServer) -> None:
-    """SIGKILL in the middle of the work: what the client did not see committed may or may not be in the log."""
+    """SIGKILL during the workload: an unacknowledged commit may or may not be in the log."""
     workload = Workload(server, "shop", 3, pause_s=0).start()
     time.sleep(0.7)
     server.kill()
@@ -110,7 +110,7 @@ def crash_under_load(server: PrivateServer) -> None:
 
 
 def cut_connections(server: PrivateServer, user: str) -> int:
-    """Kill the replication connections from the server's side; how many there were."""
+    """Kill the replication connections on the server; return their number."""
     query = f"SELECT id FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%%' AND user = '{user}'"
     with server.root_connection() as connection, connection.cursor() as cursor:
         for _ in range(50):
@@ -138,7 +138,7 @@ def check_secrecy(run: Run, pipeline: Pipeline, *passwords: str) -> None:
 
 
 def assert_nothing_left(run: Run, pipeline: Pipeline) -> None:
-    """No process, and no scratch file. (Spark's Java part may take a moment to end after its parent.)"""
+    """Check that no process and no scratch file is left. (Spark's Java process may end a moment after its parent.)"""
     wait_until(lambda: not run.processes(), message=lambda: command_lines(run.processes()))
     assert not (pipeline.state / "relay").exists()
     assert not re.search("blockmgr", " ".join(str(path) for path in pipeline.state.rglob("*")))

@@ -1,4 +1,4 @@
-"""A machine that is short of something while a pipe runs: the error says what and where, and once there is room the data is exact."""
+"""Shortages of disk and memory while a pipe runs: the error names the resource, and with enough of it the data is exact."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from testkit.servers.servers import execute
 _FULL = "the file system is full"
 _MIB = 1 << 20
 _JAVA_ADDRESS_KIB = 1536 << 10
-"""Address space that the command can start in, and Java cannot."""
+"""Enough address space for the command, but not for Java."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def small_disk(tmp_path: Path) -> Iterator[Callable[[str, int], Path]]:
 
 @contextmanager
 def filled(place: Path) -> Iterator[None]:
-    """No byte is left there inside."""
+    """Fill the file system during the block."""
     ballast = place / "ballast"
     with ballast.open("wb", buffering=0) as file:
         for size in (_MIB, 4096, 1):
@@ -86,11 +86,11 @@ def check_told(done: Finished | Run, *words: str) -> None:
 
 @pytest.mark.timeout(900)
 def test_the_state_has_no_room(shop: str, mariadb_server: PrivateServer, tmp_path: Path, small_disk: Callable[[str, int], Path]) -> None:
-    """`replicate` ends and names the file system; `run` tries again, and goes on by itself when there is room."""
+    """`replicate` ends and names the file system; `run` retries, and continues when there is space."""
     disk = small_disk("disk", 48 * _MIB)
     pipeline = Pipeline(shop, f"chdb:{tmp_path / 'sink'}", disk / "state" / "shop")
     with filled(disk):
-        # Its log is elsewhere: there is no room for it, either.
+        # Its log is in another place, because the full disk has no space for it either.
         done = run_command("replicate", shop, pipeline.sink, "--state", str(pipeline.state), "--once")
         check_told(done, _FULL, str(disk), "remedy: free space there (df -h shows how much is left), then start again: nothing is lost")
         assert done.code == 2
@@ -115,7 +115,7 @@ def test_the_state_has_no_room(shop: str, mariadb_server: PrivateServer, tmp_pat
 def test_an_embedded_sink_has_no_room(
     shop: str, mariadb_server: PrivateServer, tmp_path: Path, small_disk: Callable[[str, int], Path]
 ) -> None:
-    """The pipe waits for room, says what it waits for, and goes on."""
+    """The pipe waits for space, reports why it waits, and continues."""
     disk = small_disk("disk", 128 * _MIB)
     pipeline = Pipeline(shop, f"chdb:{disk / 'sink'}", tmp_path / "state")
     with pipeline.running() as run:
@@ -135,7 +135,7 @@ def test_an_embedded_sink_has_no_room(
 )
 @pytest.mark.parametrize("files", [60, 256])
 def test_too_few_open_files(shop: str, mariadb_server: PrivateServer, tmp_path: Path, files: int) -> None:
-    """The limit is named, and the remedy is one."""
+    """The error names the limit, and its remedy works."""
 
     def limited(limit: int) -> Finished:
         words = ["replicate", shop, f"chdb:{tmp_path / 'sink'}", "--state", str(tmp_path / "state"), "--once"]
@@ -162,7 +162,7 @@ def _limited(pipeline: Pipeline, limits: str, *options: str) -> Finished:
 
 @contextmanager
 def _memory_group(size: int) -> Iterator[Path | None]:
-    """A control group of either version that may use so many bytes; None where none can be made."""
+    """Create a control group (version 1 or 2) with a memory limit; None where that is not possible."""
     for root in (Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")):
         group = root / f"headrace-test-{secrets.token_hex(4)}"
         try:
@@ -204,7 +204,7 @@ if "python_streaming_source_runner" in " ".join(sys.orig_argv):
 )
 @pytest.mark.timeout(900)
 def test_spark_cannot_start(shop: str, mariadb_server: PrivateServer, tmp_path: Path) -> None:
-    """Too little memory, a process that is killed, one that is slow: an error or another try, and then exactly the source's rows."""
+    """Too little memory, a killed process, a slow process: an error or a retry, and then exactly the source's rows."""
     with Pipeline(shop, "", tmp_path).sink_served(tmp_path / "sink") as url, sink_client(url) as client:
         pipeline = Pipeline(shop, url.replace("http://", "clickhouse://default@"), tmp_path / "state")
         done = _limited(pipeline, f"ulimit -v {_JAVA_ADDRESS_KIB}")

@@ -1,4 +1,4 @@
-"""What a pipe from topics is told and tells: topics by globs, where to begin, positions, records that are gone, Spark's errors."""
+"""Pipes from topics: topic globs, start positions, stored positions, deleted records, Spark's errors."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_a_batch_s_ranges(tmp_path: Path) -> None:
     [('{"t":{"0":9,"1":7}}', "ends at 9"), ('{"t":{"0":10}}', "is there no more"), ('{"u":{"0":3}}', "is there no more")],
 )
 def test_a_topic_that_goes_away_or_back_while_it_is_read_halts(tmp_path: Path, now: str, said: str) -> None:
-    """Or what a topic that was made anew holds would be passed over."""
+    """Otherwise the records of a topic that was created again would be skipped."""
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets/0").write_text(_planned('{"t":{"0":10,"1":7}}'))
     (tmp_path / "offsets/1").write_text(_planned(now))

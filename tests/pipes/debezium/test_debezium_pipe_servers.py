@@ -1,4 +1,4 @@
-"""The pipe from topics to ClickHouse, over recorded records of real connectors: what the sink shows is what the servers showed.
+"""The pipe from topics to ClickHouse, over recorded records of real connectors: the sink's rows equal the servers'.
 
 Without Spark and without a broker (`testkit.pipelines.topic_pipe`); with them: `test_debezium_stream`.
 """
@@ -27,13 +27,13 @@ from testkit.pipelines.topic_pipe import LocalTopicPipe
 from testkit.recordings.debezium_recordings import KafkaRecord, load_records, load_truth
 
 PLAIN_TABLES = ("sbtest1", "uniques", "emptied", "evolving", "late")
-"""Whose values ClickHouse spells as MySQL does."""
+"""Types whose text is the same in ClickHouse and MySQL."""
 Open = Callable[..., LocalTopicPipe]
 
 
 @pytest.fixture
 def open_pipe(sink: ClickHouseSink, tmp_path: Path) -> Open:
-    """Opens the pipe of the test's one state directory, as often as it likes."""
+    """Opens the pipe of the test's state directory."""
 
     def opened(choices: DebeziumOptions | None = None, **more: Any) -> LocalTopicPipe:
         return LocalTopicPipe(tmp_path / f"state_{sink.target.database}", more.pop("sink", sink), choices, **more)
@@ -42,7 +42,7 @@ def open_pipe(sink: ClickHouseSink, tmp_path: Path) -> Open:
 
 
 def records_of(recording: str, *tables: str) -> list[KafkaRecord]:
-    """Records of tables; of all, if none is named."""
+    """Return the records of tables; of all if none is given."""
     found = [one for one in load_records(recording) if one.topic.count(".") == 2 and not one.topic.startswith("__")]
     return [one for one in found if not tables or one.topic.split(".")[-1] in tables]
 
@@ -50,7 +50,7 @@ def records_of(recording: str, *tables: str) -> list[KafkaRecord]:
 def assert_true(pipe: LocalTopicPipe, connector: str = "mysql", tables: tuple[str, ...] = PLAIN_TABLES) -> None:
     truth = load_truth(connector)
     for table in tables:
-        # A column of `evolving` was renamed: no event tells what rows that did not change since hold under the new name.
+        # A column of `evolving` was renamed: no event has the values of unchanged rows under the new name.
         told = [place for place, (name, _) in enumerate(truth[table].columns) if (table, name) != ("evolving", "name")]
         names = ", ".join(f"toString({truth[table].columns[place][0]})" for place in told)
         shown = sorted((tuple(row) for row in pipe.rows(f"shop.{table}", names)), key=repr)
@@ -63,7 +63,7 @@ def counts(pipe: LocalTopicPipe) -> dict[str, int]:
 
 @pytest.mark.parametrize("recording", ["mysql-schema", "mysql-plain", "mariadb-schema"])
 def test_what_the_server_showed_is_in_the_sink(open_pipe: Open, recording: str) -> None:
-    """One batch with every table, new columns, keys that change, tables without keys, one that is emptied."""
+    """One batch with every table, new columns, changed keys, tables without keys, and a truncation."""
     described = [one.value for one in load_records(recording) if "." not in one.topic and one.value is not None]
     pipe = open_pipe(schema_records=described if recording.endswith("plain") else None)
     pipe.run(records_of(recording))
@@ -74,7 +74,7 @@ def test_what_the_server_showed_is_in_the_sink(open_pipe: Open, recording: str) 
 
 
 def test_batches_may_be_cut_anywhere_and_come_again(open_pipe: Open, sink: ClickHouseSink) -> None:
-    """Each batch is read by a process that dies before it counts, then by its successor; another partition comes last."""
+    """Each batch is read by a process that ends before the commit, then by the next one; another partition comes last."""
     records = records_of("mysql-schema", *PLAIN_TABLES)
     moved = [replace(one, partition=1) for one in records if one.headers and any("newkey" in name for name, _ in one.headers)]
     others = [one for one in records if all("newkey" not in name for name, _ in one.headers)]
@@ -90,7 +90,7 @@ def test_batches_may_be_cut_anywhere_and_come_again(open_pipe: Open, sink: Click
 
 
 def test_a_table_of_another_pipe_is_refused(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
-    """Also one whose first event comes while the pipe runs; the rows of the owner stay as they are."""
+    """Also a table whose first event comes while the pipe runs; the owner's rows do not change."""
     owner = open_pipe()
     owner.run(records_of("mysql-schema", "sbtest1"))
     rows = sorted(owner.rows("shop.sbtest1"), key=repr)
@@ -105,7 +105,7 @@ def test_a_table_of_another_pipe_is_refused(open_pipe: Open, sink: ClickHouseSin
 
 
 def test_other_columns_are_chosen_by_starting_over(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
-    """The remedy that the error prints: the tables are dropped, and a new state reads the topics again."""
+    """The printed remedy: drop the tables, and read the topics again with a new state."""
     chosen, records = {"exclude_columns": ("shop.sbtest1.pad",)}, records_of("mysql-schema", "sbtest1")
     first = open_pipe()
     first.run(records)
@@ -123,7 +123,7 @@ def test_other_columns_are_chosen_by_starting_over(open_pipe: Open, sink: ClickH
 
 
 def test_a_topic_that_is_created_again_while_the_pipe_runs_halts_it(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its offsets mean other records now, and some of them would never be read."""
+    """Its offsets refer to other records now, and some of them would never be read."""
     monkeypatch.setattr(batch_runner, "_IDENTIFY_S", 0.0)
     records = records_of("mysql-schema", "sbtest1")
     pipe = open_pipe()
@@ -194,7 +194,7 @@ def test_a_record_that_is_none_halts_or_is_kept_once(open_pipe: Open, sink: Clic
 
 
 def test_a_record_that_is_none_does_not_fix_the_order_of_a_new_table(open_pipe: Open) -> None:
-    """It looked like a flat row, which orders changes by their offsets; other tasks of the batch found another order."""
+    """It looked like a row without envelope, ordered by offset; other tasks of the batch found another order."""
     records = records_of("mysql-schema", "sbtest1")
     bad = replace(records[-1], offset=9000, value=b"\xff no JSON")
     pipe = open_pipe(DebeziumOptions(on_malformed=MalformedPolicy.DEAD_LETTER))
@@ -203,7 +203,7 @@ def test_a_record_that_is_none_does_not_fix_the_order_of_a_new_table(open_pipe: 
 
 
 def test_one_record_that_is_none_is_skipped(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
-    """Just the one that was asked for; also when its batch comes again."""
+    """Only the requested one is skipped, also when its batch is repeated."""
     records = records_of("mysql-schema", "late")
     bad, worse = (replace(records[-1], offset=offset, value=b"\xff no JSON") for offset in (100, 101))
     state = tmp_path / f"state_{sink.target.database}"

@@ -1,4 +1,4 @@
-"""Where driver, reader and sink meet: what one of them decides and another goes by, in a pipe from topics.
+"""The interplay of driver, reader and sink in a pipe from topics.
 
 Without Spark and without a broker (`testkit.pipelines.topic_pipe`).
 """
@@ -38,7 +38,7 @@ Open = Callable[..., LocalTopicPipe]
 
 @pytest.fixture
 def open_pipe(sink: ClickHouseSink, tmp_path: Path) -> Open:
-    """Opens the pipe of the test's one state directory, as often as it likes."""
+    """Opens the pipe of the test's state directory."""
 
     def opened(choices: DebeziumOptions | None = None, **more: Any) -> LocalTopicPipe:
         return LocalTopicPipe(tmp_path / f"state_{sink.target.database}", sink, choices, **more)
@@ -63,7 +63,7 @@ def flat(row: dict[str, Any] | None, key: int, offset: int) -> KafkaRecord:
 
 
 def test_a_log_that_began_anew_within_the_first_batch_is_read_once_the_epoch_is_raised(open_pipe: Open) -> None:
-    """Twice: each raise is for one new log."""
+    """Twice: each higher epoch is for one new log."""
     logs = [("bin.000030:9", "a"), ("other.000001:9", "b"), ("third.000001:9", "c")]
     batch = [told({"id": 1, "name": name}, offset, place) for offset, (place, name) in enumerate(logs)]
     for epoch in (0, 1):
@@ -76,7 +76,7 @@ def test_a_log_that_began_anew_within_the_first_batch_is_read_once_the_epoch_is_
 
 @pytest.mark.parametrize("place", ["bin.000001:200", "bin.000009:200"])
 def test_a_raised_epoch_counts_where_the_log_goes_back_a_little(open_pipe: Open, place: str) -> None:
-    """Which nobody but the user can tell from a connector that was started again."""
+    """Only the user can distinguish it from a restarted connector."""
     open_pipe().run([told({"id": 1, "name": "old"}, 0, "bin.000009:500")])
     pipe = open_pipe(DebeziumOptions(epoch=1))
     pipe.run([told({"id": 1, "name": "last of the old log"}, 1, "bin.000009:900"), told({"id": 1, "name": "new"}, 2, place)])
@@ -85,7 +85,7 @@ def test_a_raised_epoch_counts_where_the_log_goes_back_a_little(open_pipe: Open,
 
 
 def test_an_epoch_is_only_ever_raised(open_pipe: Open) -> None:
-    """Also where offsets make versions, which have no log to go back in."""
+    """Also where versions come from offsets, which never go back."""
     pipe = open_pipe(DebeziumOptions(versions=VersionSource.OFFSET, epoch=1))
     state, now = pipe.batches.context.state, ClusterTopics("cluster", KafkaPosition(), KafkaPosition(), ())
     state.options["settings"] = {"debezium": {"versions": "offset", "epoch": 2}}
@@ -114,7 +114,7 @@ def test_an_emptied_table_that_events_of_several_topics_name_halts(open_pipe: Op
 
 
 def copied(name: str, offset: int, place: str, mark: str = "", partition: int = 0) -> KafkaRecord:
-    """A row of a table without a key: of a snapshot, with its mark, or inserted."""
+    """A row of a table without a key: from a snapshot, with its marker, or inserted."""
     record = told({"id": 0, "name": name}, offset, place, op="r" if mark else "c", partition=partition)
     value = json.loads(record.value or b"")
     value["source"]["snapshot"] = mark or "false"
@@ -129,7 +129,7 @@ AGAIN = [copied("a", 3, "bin.000001:300", FIRST), copied("b", 4, "bin.000001:300
 def test_a_second_snapshot_of_a_table_without_a_key_halts_or_replaces_by_choice(open_pipe: Open) -> None:
     pipe = open_pipe()
     pipe.run(BEGUN)
-    # (Read again after a crash, it is the same one.)
+    # (After a crash the same snapshot is read again.)
     pipe.number -= 1
     pipe.run(BEGUN)
     assert pipe.rows("shop.goods", "name") == [["a"], ["a"], ["b"]]
@@ -140,7 +140,7 @@ def test_a_second_snapshot_of_a_table_without_a_key_halts_or_replaces_by_choice(
     assert pipe.rows("shop.goods", "name") == [["a"], ["a"], ["b"]]
     pipe = open_pipe(DebeziumOptions(second_snapshot=SecondSnapshot.REPLACE))
     pipe.run(AGAIN)
-    # What another partition still brings from before is in the snapshot already.
+    # Older changes of another partition are already in the snapshot.
     pipe.run([copied("a", 0, "bin.000001:100", MORE, 1), copied("late", 1, "bin.000001:250", partition=1)])
     assert pipe.rows("shop.goods", "name") == [["a"], ["b"], ["c"]]
 
@@ -153,7 +153,7 @@ def test_two_snapshots_in_the_first_batch(open_pipe: Open) -> None:
 
 @pytest.mark.parametrize("choice", SecondSnapshot)
 def test_a_snapshot_that_is_begun_twice_at_one_place_halts(open_pipe: Open, choice: SecondSnapshot) -> None:
-    """A connector that is killed in the middle of one, while nobody writes."""
+    """A connector that is killed during a snapshot, without other writes."""
     pipe = open_pipe(DebeziumOptions(second_snapshot=choice))
     pipe.run(BEGUN[:2])
     with pytest.raises(DefiniteError, match="started its snapshot twice"):
@@ -161,7 +161,7 @@ def test_a_snapshot_that_is_begun_twice_at_one_place_halts(open_pipe: Open, choi
 
 
 def test_tombstones_apart_from_the_rows_that_tell_what_they_are_delete(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A piece of a partition that holds nothing but tombstones does not tell that they are all there is of deletions."""
+    """A part of a partition with only tombstones does not prove that deletions have no other events."""
     monkeypatch.setattr("testkit.pipelines.topic_pipe.as_batches", lambda found: [*as_batches(found[:2]), *as_batches(found[2:])])
     pipe = open_pipe()
     pipe.run([*(flat({"id": key, "name": "a"}, key, key) for key in (1, 2)), flat(None, 1, 3)])
@@ -217,7 +217,7 @@ def test_a_wrong_password_is_not_taken_for_a_broker_that_is_away(fresh_broker: C
 
 
 def test_a_comparison_does_not_wait_for_offsets_of_topics(open_pipe: Open, sink: ClickHouseSink, tmp_path: Path) -> None:
-    """`headrace verify` with the --state or the --pipe of a pipe from topics: its position is none of the source's log."""
+    """`headrace verify` with the --state or the --pipe of a pipe from topics: its position is not one of the source's log."""
     open_pipe().run([told({"id": 1, "name": "a"}, 0)])
     name, address = f"state_{sink.target.database}", parse_mysql_url("mysql://reader@127.0.0.1:3306/shop")
     assert find_watermark(sink, address, "", known_pipe(str(tmp_path / name)), 1.0) is None
@@ -268,10 +268,10 @@ def _numbers(*names: str) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("cuts", [[3], [1, 1, 1], [1, 2], [2, 1]])
 @pytest.mark.parametrize("apart", [(), (1,), (2,), (1, 2)])
 def test_rows_from_before_a_column_hold_its_first_default(open_pipe: Open, cuts: list[int], apart: tuple[int, ...]) -> None:
-    """However batches fall, in whichever partitions, and whatever became of the column since."""
+    """With any batches and partitions, and whatever happened to the column later."""
     kinds = [None, {"type": "int32", "optional": False, "default": 5}, {"type": "int64", "optional": True}]
     rows: list[dict[str, Any]] = [{"id": 1}, {"id": 2, "b": 6}, {"id": 3, "b": None}]
-    # The newest in the partition that is read first.
+    # The newest event is in the partition that is read first.
     records = [described(kinds[at], rows[at], at, 100 * (at + 1), 0 if at in apart else 1) for at in range(3)]
     pipe = open_pipe()
     for cut in cuts:
@@ -283,7 +283,8 @@ def test_rows_from_before_a_column_hold_its_first_default(open_pipe: Open, cuts:
 @pytest.mark.parametrize(("connector", "held"), [("mysql", 0), ("postgresql", None)])
 @pytest.mark.parametrize("apart", [True, False])
 def test_what_older_rows_hold_in_a_required_column_without_a_default(open_pipe: Open, connector: str, held: object, apart: bool) -> None:
-    """MySQL puts zeroes there. PostgreSQL adds such a column to an empty table only, or by a default that went since: nobody tells."""
+    """MySQL fills it with zeros. PostgreSQL adds such a column to an empty table only, or with a default that was dropped later: no event
+    has it."""
     required = {"type": "int32", "optional": False}
     rows: list[dict[str, Any]] = [{"id": 1}, {"id": 2, "b": 6}, {"id": 3}]
     records = [described(required if "b" in row else None, row, at, 100 * (at + 1), connector=connector) for at, row in enumerate(rows)]
@@ -294,7 +295,7 @@ def test_what_older_rows_hold_in_a_required_column_without_a_default(open_pipe: 
 
 
 def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An event that does not say what the row was before takes it away wherever the filter does not let it pass."""
+    """An event without the old row deletes the row if the filter does not accept the new one."""
     monkeypatch.setenv("SALT", "pepper")
     text = """
     [transforms."shop.goods"]
@@ -324,7 +325,7 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
         told(row(3, "cyd", 900), 5, "b.1:60", op="u"),
         told(row(4, None, 11), 6, "b.1:70"),
         told(row(5, None, 1), 7, "b.1:80"),
-        # Of a deletion only the key may be known.
+        # A deletion may have only the key.
         told(row(4, None, None), 8, "b.1:90", op="d"),
         told(row(5, None, None), 9, "b.1:95", op="d"),
     ]
@@ -333,7 +334,7 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
     again = open_pipe(settings=settings)
     again.run(second)
     assert again.rows("shop.goods", shown, "cost") == expected
-    # A new column passes; of a value that a hash or a filter needs, none may be left out.
+    # A new column is accepted; a value that a hash or a filter needs must not be missing.
     again.run([told({**row(6, "fy", 60), "note": "new"}, 10, "b.1:99")])
     assert [hashed(6), "new"] in again.rows("shop.goods", "id, note")
     placeholder = "__debezium_unavailable_value"

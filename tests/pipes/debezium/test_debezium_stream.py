@@ -1,4 +1,4 @@
-"""Debezium's topics to ClickHouse through a real broker and Spark's own Kafka source, by the command that a user gives."""
+"""Debezium's topics to ClickHouse through a real broker and Spark's Kafka source, by the command."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from headrace.embedded.process import EmbeddedServer
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.pipelines.embedded_access import target_of
@@ -16,7 +18,7 @@ from testkit.recordings.debezium_recordings import KafkaRecord, load_records, lo
 from testkit.servers.broker import PrivateBroker
 
 TABLES = ("sbtest1", "uniques", "emptied", "evolving", "late")
-"""Types are the readers' matter: `test_debezium_pipe` has them, without Spark."""
+"""`test_debezium_pipe` tests the types, without Spark."""
 
 
 class Story:
@@ -43,19 +45,19 @@ class Story:
         return Run([*arguments, *choices, *more], self.directory / f"{len(list(self.directory.iterdir()))}.log")
 
     def noted(self) -> set[str]:
-        """The topics of which it is known what tells them from later ones of their names."""
+        """The topics whose identity is stored."""
         return set(json.loads((self.directory / "state" / "debezium.json").read_text())["topics"])
 
     def query(self, sql: str) -> list[list[Any]]:
         return self.sink.reader().query(sql.replace("$", f"`{self.database}`"))[1]
 
     def counted(self, table: str) -> int:
-        """Rows that a table shows; 0 while there is no table."""
+        """Count the rows of a table; 0 if it does not exist."""
         there = self.query(f"SELECT count() FROM system.tables WHERE database = '{self.database}' AND name = '{table}'")
         return int(self.query(f"SELECT count() FROM $.{table} FINAL")[0][0]) if there[0][0] else 0
 
     def shown(self, table: str) -> list[tuple[str | None, ...]]:
-        """A table's rows as text, of the columns that the truth has."""
+        """A table's rows as text, in the columns of the recording."""
         truth = load_truth("mysql")[table]
         names = ", ".join(f"toString({name})" for name, _ in truth.columns)
         return sorted((tuple(row) for row in self.query(f"SELECT {names} FROM $.{table} FINAL")), key=repr)
@@ -67,7 +69,7 @@ def _sent(record: KafkaRecord) -> dict[str, Any]:
 
 @pytest.mark.slow(because="test_one_kill[DebeziumTopics]; test_what_the_server_showed_is_in_the_sink without Spark")
 def test_debezium_topics_become_tables(fresh_broker: Callable[..., PrivateBroker], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
-    """Tables are made and altered, keys change, topics come, a record is no record, the broker goes and comes back, the pipe is killed."""
+    """Created and altered tables, changed keys, new topics, an invalid record, a restarted broker, a killed pipe."""
     story = Story(fresh_broker(), clickhouse, tmp_path)
     records = [one for one in load_records("mysql-schema") if one.topic.split(".")[-1] in TABLES]
     early, evolving = ("sbtest1",), [one for one in records if one.topic.endswith(".evolving")]
@@ -87,7 +89,7 @@ def test_debezium_topics_become_tables(fresh_broker: Callable[..., PrivateBroker
     truth = load_truth("mysql")
     whole = [table for table in TABLES if table != "evolving"]
     assert {table: story.shown(table) for table in whole} == {table: sorted(truth[table].rows, key=repr) for table in whole}
-    # No event tells what rows that did not change hold in a column that was renamed.
+    # No event has the values of unchanged rows in a renamed column.
     rows = sorted((int(str(row[0])), None if row[2] is None else int(str(row[2]))) for row in truth["evolving"].rows)
     assert story.query("SELECT id, b FROM $.evolving FINAL ORDER BY id") == [list(row) for row in rows]
     letters = story.query(f"SELECT table, state, row FROM headrace.errors FINAL WHERE pipe = '{story.pipe}'")

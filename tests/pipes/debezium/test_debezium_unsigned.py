@@ -1,4 +1,4 @@
-"""BIGINT UNSIGNED in Debezium's events whose schemas say `int64`: exact wherever anything tells the type, in every recorded format."""
+"""BIGINT UNSIGNED in Debezium's events with schema type `int64`: exact wherever the type is known, in every recorded format."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def recorded_registry(recording: str, folder: Path) -> str:
 
 
 def records_of(recording: str) -> list[KafkaRecord]:
-    """The events of the tables with unsigned columns, of which one is in a key that changes; some recordings have but one of them."""
+    """The events of the tables with unsigned columns, one of them in a changed key; some recordings have only one table."""
     name, _, flattened = recording.partition(" ")
     found = [one for one in load_records(name) if one.topic.split(".")[-1] in ("numbers", "pairs")]
     return list(map(_flat, found)) if flattened else found
@@ -72,7 +72,7 @@ def shown(pipe: LocalTopicPipe) -> dict[str, list[list[object]]]:
 
 
 def true(pipe: LocalTopicPipe) -> dict[str, list[list[object]]]:
-    """The same, as MySQL's own SELECT showed it."""
+    """The same rows by MySQL's SELECT."""
     found: dict[str, list[list[object]]] = {}
     for name in pipe.tables:
         truth = load_truth("mysql")[name.table]
@@ -114,7 +114,7 @@ def test_where_nothing_is_known_one_warning_names_the_columns_and_the_remedies(
     sink: ClickHouseSink, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     pipe = replicated("mysql-schema", sink, tmp_path)
-    assert shown(pipe)["numbers"][0] == ["2", "9223372036854775807", "-1"], "as the event says, which is why it is warned of"
+    assert shown(pipe)["numbers"][0] == ["2", "9223372036854775807", "-1"], "the event's value, with a warning"
     [said] = [record.getMessage() for record in caplog.records if DOUBT in record.getMessage()]
     assert all(
         word in said
@@ -128,7 +128,7 @@ def test_where_nothing_is_known_one_warning_names_the_columns_and_the_remedies(
             "UInt64",
         )
     )
-    # Begun so, a pipe says it at each start, unless the topic of schema changes says that the columns are signed.
+    # Such a pipe warns at each start, unless the topic of schema changes shows that the columns are signed.
     caplog.clear()
     LocalTopicPipe(tmp_path / "state", sink)
     assert caplog.text.count(DOUBT) == 1

@@ -1,6 +1,6 @@
-"""`headrace replicate` into Kafka as its users run it: killed with all its processes, the broker killed too, and no change is lost.
+"""`headrace replicate` into Kafka as a process: all processes and the broker are killed, and no change is lost.
 
-The workload never pauses. In the end readers of the topics (`testkit.oracles.folding`) have the rows that the source's own SELECT shows.
+The workload never pauses. At the end readers of the topics (`testkit.oracles.folding`) have the rows of the source's SELECT.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_killed_with_the_broker(
         broker.start()
         batch = pipeline.last_committed_batch()
         run.until(lambda: pipeline.last_committed_batch() > batch + 1)
-        # Frozen until a batch is sent, at least in part, and not committed: the next run sends it again.
+        # Stopped when a batch is sent, at least in part, and not committed: the next run sends it again.
         deadline = time.monotonic() + 120
         while time.monotonic() < deadline:
             run.until(pipeline.batch_is_open, poll_s=0.002)

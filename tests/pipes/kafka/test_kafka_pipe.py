@@ -1,7 +1,7 @@
-"""A pipe into Kafka, without Spark, against a real broker: whatever is cut off, repeated or altered, readers end with the source's rows.
+"""A pipe into a real broker, without Spark: after interruptions, repeated writes and alterations readers end with the source's rows.
 
-Readers of two kinds are imitated: one that drops what is not newer than what it has of a key, and one that takes all as it comes. Witnesses
-are fastavro, confluent-kafka's consumer, and the source's own SELECT (`testkit.oracles.folding`).
+The tests imitate two kinds of readers: one drops messages that are not newer than its row, the other takes all in order. The references are
+fastavro, confluent-kafka's consumer, and the source's SELECT (`testkit.oracles.folding`).
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class Runs:
                 run_transaction(connection, self._random)
 
     def check(self, *tables: str, absent: dict[str, Any] | None = None, also: dict[str, list[Sent]] | None = None) -> None:
-        """Readers of the topics have the source's rows. `also`: what went before, to the topic of another name."""
+        """Check that readers of the topics have the source's rows. `also`: earlier messages in a topic with another name."""
         for table in tables:
             messages = [*(also or {}).get(table, ()), *self.sent(table)]
             names = columns_of(self.book, table)
@@ -104,7 +104,7 @@ def columns_of(book: Logbook, table: str) -> list[str]:
 
 
 def plain(name: str, value: Any) -> Any:
-    """A message's value as PyMySQL gives it."""
+    """A message's value in the form of PyMySQL."""
     if value is None:
         return None
     convert = {"balance": Decimal, "changed": datetime.fromisoformat, "amount": float, "body": bytes.decode}.get(name)
@@ -139,7 +139,7 @@ class Cutter:
         monkeypatch.setattr(KafkaWriter, "write", write)
 
     def survive(self, runs: Runs, block: int, *, answered: bool, **settings: Any) -> bool:
-        """Run until it is killed at a block; whether it was."""
+        """Run until the chosen block ends the pipe; return whether it did."""
         self.count, self._at, self._answered = 0, block, answered
         try:
             runs(**settings)
@@ -160,7 +160,7 @@ ABSENT = {"note": "none", "big": None}
 
 
 def change(book: Logbook, parts: str, step: int) -> None:
-    """All kinds of changes, whatever columns were added."""
+    """Make all kinds of changes; columns may have been added."""
     book.run(f"INSERT INTO accounts (id, owner) VALUES ({9000 + step}, 'new')", "UPDATE accounts SET balance = 1.5 WHERE id % 50 = 1")
     book.run(f"UPDATE accounts SET id = id + 20000 WHERE id = {9000 + step}", f"DELETE FROM accounts WHERE id % 97 = {step}")
     book.run("BEGIN", f"UPDATE notes SET body = '{step}' LIMIT 3", f"UPDATE {parts} SET account = 'moved' WHERE line = {10 + step}")
@@ -175,7 +175,7 @@ def test_killed_at_any_block(runs: Runs, server: PrivateServer, database: str, m
     runs()
     for table in TABLES:
         messages = runs.sent(table)
-        # A snapshot of one position, before all changes, each row once; what happened before it does not come again.
+        # A snapshot at one position, before all changes, with each row once; older changes are not repeated.
         assert all(one.is_snapshot and one.kind == "insert" for one in messages)
         assert len({one.position[0] for one in messages}) == 1
         assert len({one.position for one in messages}) == len(messages)
@@ -212,7 +212,8 @@ def test_killed_at_any_block(runs: Runs, server: PrivateServer, database: str, m
 
 @pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_what_an_interrupted_snapshot_left(runs: Runs, server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of an attempt stay in the topic: what was deleted since must come, though the next attempt does not see it."""
+    """Rows of an interrupted snapshot stay in the topic: rows deleted since then need a deletion, though the next attempt does not see
+    them."""
     Workload(server, database, 2).prepare()
     cutter = Cutter(monkeypatch)
     assert cutter.survive(runs, 5, answered=True, slots=1)
@@ -223,7 +224,7 @@ def test_what_an_interrupted_snapshot_left(runs: Runs, server: PrivateServer, da
     runs.transactions(10)
     runs()
     runs.check(*TABLES)
-    # The table that was read at once has changes of after its rows only.
+    # The table that was read at one position has only changes after its rows.
     positions = {table: Counter(one.position[0] for one in runs.sent(table) if one.is_snapshot) for table in TABLES}
     assert max(len(found) for found in positions.values()) >= 2
     runs.transactions(10)
@@ -249,14 +250,14 @@ def test_a_table_gets_another_name_before_its_rows_are_read(runs: Runs, monkeypa
     owed = _owed(monkeypatch, runs.state)
     runs()
     runs.check("other", "late", absent={"w": 4})
-    # The rows are to be read under another name: until then progress.json does not say that all is there.
+    # The rows must be read under another name: until then progress.json does not report completeness.
     assert any(asked for asked, _ in owed)
     assert all(incomplete for asked, incomplete in owed if asked)
     assert owed[-1] == (0, ())
 
 
 def _owed(monkeypatch: pytest.MonkeyPatch, state: Path) -> list[tuple[int, tuple[str, ...]]]:
-    """How many requests to read tables again waited, and what was told to be incomplete, each time that progress is told."""
+    """Return the number of pending resync requests, and the incomplete tables, for each progress report."""
     found: list[tuple[int, tuple[str, ...]]] = []
     real = FileProgressStore.tell
 
@@ -270,7 +271,7 @@ def _owed(monkeypatch: pytest.MonkeyPatch, state: Path) -> list[tuple[int, tuple
 
 @pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_columns_that_are_left_out_stay_so_under_another_name(runs: Runs, database: str) -> None:
-    """Also where the table's rows are to be read again when it gets its name."""
+    """Also if the table must be read again when it is renamed."""
     book, policy = runs.book, ("add_column=ignore",)
     book.run("CREATE TABLE early (id INT PRIMARY KEY, v INT)", "INSERT INTO early VALUES (1, 1), (2, 2)")
     runs(policy=policy)
@@ -313,7 +314,7 @@ def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServe
     assert {one.key for one in keyless} == {None}
     assert Counter(one.kind for one in keyless) == {"insert": 3, "delete": 1, "update": 1}
 
-    # The stream lags behind deletions and an alteration when a table is asked for again: nothing of that is left out.
+    # The stream lags behind deletions and an alteration when a table is requested again: none of them is missing.
     runs.transactions(5)
     book.run("DELETE FROM notes WHERE stars = 2", "ALTER TABLE notes ADD COLUMN extra INT DEFAULT 4", "DELETE FROM notes WHERE stars = 3")
     request_resync(StateDirectory(runs.state), (f"{database}.notes", f"{database}.later"))
@@ -325,7 +326,7 @@ def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServe
         rows = len(source_rows(server, database, table))
         assert sum(one.is_snapshot for one in runs.sent(table)) == count + rows
 
-    # What gh-ost does; a table that is emptied, one that goes, and one that takes the name.
+    # The steps of gh-ost; a truncated table, a dropped one, and one that takes its name.
     book.run("CREATE TABLE _later_gho LIKE later", "ALTER TABLE _later_gho ADD COLUMN extra INT NOT NULL DEFAULT 9")
     book.run(
         "INSERT INTO _later_gho (id, v) SELECT id, v FROM later", "DELETE FROM later WHERE id = 2", "DELETE FROM _later_gho WHERE id = 2"
@@ -340,7 +341,7 @@ def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServe
     [last] = [one for one in runs.sent("accounts") if one.row("new_" if one.kind == "update" else "").get("owner") == "first"]
     assert last.kind == "insert"
 
-    # A kind of statement may be answered by all rows, in the new definition.
+    # For some statements the pipe sends all rows, in the new definition.
     before = {"later": len(runs.sent("later"))}
     book.run("ALTER TABLE later MODIFY extra BIGINT NOT NULL DEFAULT 9")
     runs(policy=("modify_column=resync",), exclude="*._*")
@@ -354,7 +355,7 @@ def test_tables_that_come_go_and_are_read_again(runs: Runs, server: PrivateServe
 
 @pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_readers_of_a_table_s_own_schema_are_not_left_behind(runs: Runs, database: str, tmp_path: Path) -> None:
-    """An alteration that readers of the former schema could not follow halts the pipe, before anything of it is done."""
+    """An alteration that is incompatible for readers of the former schema halts the pipe before it is applied."""
     book = runs.book
     specific = KafkaOptions(format=MessageFormat.SPECIFIC, registry=str(tmp_path / "schemas"), partitions=1)
     runs.sink = KafkaSink.from_url(runs.broker.url(), specific)
@@ -379,7 +380,7 @@ def test_readers_of_a_table_s_own_schema_are_not_left_behind(runs: Runs, databas
 def test_another_server_takes_over(
     broker: PrivateBroker, fresh_server: Callable[..., PrivateServer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another log says the same at other positions, above all that the former had: readers end with its rows."""
+    """The replica's log has the same changes at higher positions: readers end with its rows."""
     without_spark(monkeypatch)
     monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     cutter, name = Cutter(monkeypatch), f"shop_{secrets.token_hex(4)}"
@@ -405,7 +406,7 @@ def test_another_server_takes_over(
 
 
 def test_debezium_s_events(runs: Runs, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same pipe in Debezium's words: snapshot, changes and a changed key, across an alteration and a kill."""
+    """The same pipe in Debezium's format: snapshot, changes and a changed key, across an alteration and a kill."""
     book, cutter = runs.book, Cutter(monkeypatch)
     runs.sink = KafkaSink.from_url(runs.broker.url(), KafkaOptions(format=MessageFormat.DEBEZIUM, partitions=2))
     book.run("CREATE TABLE d (id INT PRIMARY KEY, v VARCHAR(9))", "INSERT INTO d VALUES (1, 'a'), (2, 'b'), (3, 'c')")
@@ -423,13 +424,13 @@ def test_debezium_s_events(runs: Runs, database: str, monkeypatch: pytest.Monkey
         rows[one.key] = event["after"]
     left = sorted((row["id"], row["v"], row.get("w")) for row in rows.values() if row is not None)
     assert left == [(1, "x", None), (4, "d", 5), (30, "c", None)]
-    # What was written before the kill came again.
+    # Messages before the kill came again.
     assert kinds == {"r": 3, "c": 3, "u": 2, "d": 4, "tombstone": 4}
 
 
 @pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_debezium_s_word_for_an_emptied_table_is_sent_by_choice(runs: Runs, server: PrivateServer, database: str) -> None:
-    """As the real connector sends it; those who read it with us, or by versions, end with the rows from after it."""
+    """As the real connector sends it; readers with Headrace, or by versions, end with the rows after it."""
     book = runs.book
     choices = KafkaOptions(format=MessageFormat.DEBEZIUM, partitions=2, schemas=True, truncates=Truncates.SEND)
     book.run("CREATE TABLE e (id INT PRIMARY KEY, v VARCHAR(9))", "INSERT INTO e VALUES (1, 'a'), (2, 'b'), (3, 'c')")
@@ -456,7 +457,7 @@ def test_debezium_s_word_for_an_emptied_table_is_sent_by_choice(runs: Runs, serv
 
 @pytest.mark.slow("mysql", because="the test itself on MariaDB; test_debezium_s_events[mysql], test_one_kill[MySqlToDebeziumJson]")
 def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateServer, database: str, tmp_path: Path) -> None:
-    """Without a snapshot, from a place in the log; and from log files, without a server."""
+    """Without a snapshot, from a position in the log; and from log files, without a server."""
     book = runs.book
     book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20))", "INSERT INTO t VALUES (0, 'before')")
     place = book.place()
@@ -476,7 +477,7 @@ def test_from_the_log_alone(runs: Runs, broker: PrivateBroker, server: PrivateSe
     )
     BinlogFilesPipe(server.binlog_dir, sink, "sink", settings, LogView()).run()
     second = read_sent(broker, f"offline_{database}_t")
-    # The same changes, wherever they were read: the same keys, bodies and headers.
+    # The same changes have the same keys, bodies and headers from both sources.
     assert [(one.key, one.value, one.headers) for one in second] == [(one.key, one.value, one.headers) for one in first]
 
 

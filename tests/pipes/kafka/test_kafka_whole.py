@@ -1,7 +1,6 @@
 """A database to ClickHouse with Kafka between: once written by the real Debezium, once by Headrace itself, under a hostile workload with
-rows that change their keys. Meanwhile Headrace is killed -9, every process of it and the embedded ClickHouse too, and the broker crashes
-and comes back. In the end nothing differs.
-"""
+rows that change their keys. Headrace's processes, the embedded ClickHouse and the broker are killed in between and restarted. At the end
+both sides are equal."""
 
 from __future__ import annotations
 
@@ -41,7 +40,7 @@ class Readers:
         self.pipeline = Pipeline(broker.url(), f"chdb:{self.sink_dir}", directory / "reader", options)
 
     def killed_after(self, batches: int) -> None:
-        """Run until so many more batches count, then end as a crash of the machine would have it."""
+        """Run until more batches are committed, then kill all processes."""
         before = self.pipeline.last_committed_batch()
         with self.pipeline.running() as run:
             run.until(lambda: self.pipeline.last_committed_batch() >= before + batches)
@@ -60,12 +59,12 @@ def test_debezium_to_kafka_to_clickhouse(mysql_server: PrivateServer, fresh_brok
         settings = {
             **mysql_settings(mysql_server, "deb", tmp_path / "history.dat", [database], PARTITIONS),
             **json_converters(schemas=True),
-            # The broker is taken away meanwhile.
+            # The broker is stopped in the meantime.
             "errors.max.retries": "-1",
         }
         with Worker(tmp_path / "connect", broker.servers) as worker:
             worker.add("deb", settings)
-            # Before that, a worker that is killed takes another snapshot and never tells what was deleted between the two.
+            # A worker that is killed earlier takes another snapshot and never sends the deletions between the two.
             worker.await_noted()
             readers = Readers(broker, "deb", database, tmp_path)
             _shake(readers, broker, worker.kill, worker.start)
@@ -82,7 +81,7 @@ def test_headrace_to_kafka_to_clickhouse(server: PrivateServer, fresh_broker: Ca
     database = "whole_headrace"
     broker = fresh_broker()
     with _database(server, database), Workload(server, database, 8, pause_s=0.02) as workload:
-        # A table's snapshot as of one position, which a topic needs, may have to lock it for a moment.
+        # A snapshot at one position, which a topic needs, may lock the table for a moment.
         account = create_locking_account(server)
         options = ("--set", "kafka.format=debezium", "--set", f"kafka.partitions={PARTITIONS}", "--set", "kafka.schemas=true")
         writer = Pipeline(account.url(database), broker.url(), tmp_path / "writer", options)
@@ -107,7 +106,7 @@ def test_headrace_to_kafka_to_clickhouse(server: PrivateServer, fresh_broker: Ca
 
 
 def _shake(readers: Readers, broker: PrivateBroker, kill: Callable[[], None], start: Callable[[], object]) -> None:
-    """Everything goes once while changes flow: the reader, the writer, the broker under a reader that stays."""
+    """Kill the reader, the writer, and the broker under a running reader, while changes flow."""
     readers.killed_after(2)
     kill()
     start()
@@ -138,7 +137,7 @@ def _write_last(server: PrivateServer, database: str) -> None:
 
 
 def _await_last(broker: PrivateBroker, prefix: str, database: str) -> None:
-    """Until the last row of each table is in its topic: a connector sends a table's changes in the order of the log."""
+    """Wait until the last row of each table is in its topic: a connector sends a table's changes in the order of the log."""
     for table in LAST:
         command = ("tail", broker.url(f"{prefix}.{database}.{table}"), "--offset", "-5", "--once")
         wait_until(lambda command=command: "the last" in run_command(*command).output, 180)  # type: ignore[misc]

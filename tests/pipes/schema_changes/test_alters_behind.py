@@ -35,7 +35,7 @@ def book(book: Logbook) -> Logbook:
 
 
 def fall_behind(book: Logbook) -> tuple[int, int]:
-    """Run all statements; how many rows and how many definitions they changed."""
+    """Run all statements; return how many rows and how many definitions they changed."""
     changes = definitions = 0
     with book.connection.cursor() as cursor:
         for statement, defines in alter_and_change(ROWS):

@@ -51,7 +51,7 @@ def book(book: Logbook) -> Logbook:
 
 
 def once_before_chunk(number: int, act: Callable[[], object]) -> Callable[[], None]:
-    """Acts once, before the chunk of this number (from 1) is read."""
+    """Run the action once, before the chunk of this number (from 1) is read."""
     left = [number]
 
     def between() -> None:
@@ -63,10 +63,10 @@ def once_before_chunk(number: int, act: Callable[[], object]) -> Callable[[], No
 
 
 def check_tables(client: Client, book: Logbook, created: str) -> None:
-    """The sink has the source's tables with the source's rows, and no table of that name that the source has not."""
+    """Check that the sink has exactly the source's tables with the source's rows."""
     assert_same(client, book, ["stays", *(["t"] if CREATED[created] else [])])
     shown = client.query(f"SELECT engine FROM system.tables WHERE database = '{book.database}' AND name = 't'").result_rows
-    # A history keeps what was.
+    # A history keeps old rows.
     assert bool(shown) == bool(CREATED[created]) or shown == [("MergeTree",)]
 
 
@@ -114,7 +114,7 @@ def test_dropped_before_an_exact_snapshot(
 ROWS = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i < 300) SELECT i, i FROM n"
 
 
-# One server in the normal run: the driven pipe reads both.
+# One server in the normal run: the driven pipe is tested on both.
 @pytest.mark.slow(because="test_dropped_before_a_chunk without Spark")
 @pytest.mark.parametrize(
     ("flavour", "created"), list(product(FLAVOURS, ("same", "other"))) if SOAK else [("mysql", "other")], indirect=["flavour"]
@@ -123,7 +123,7 @@ ROWS = "WITH RECURSIVE n AS (SELECT 1 AS i UNION ALL SELECT i + 1 FROM n WHERE i
 def test_dropped_while_the_command_reads(
     server: PrivateServer, database: str, replica_account: Account, tmp_path: Path, created: str
 ) -> None:
-    """The command reads chunks in parallel and follows the log; the one that gets another table is killed after the DROP."""
+    """The command reads chunks in parallel and follows the log; in one case it is killed after the DROP."""
     sink = tmp_path / "sink"
     options = ("--chunk-rows", "10", "--schema-changes", "drop_table=keep") if created == "other" else ("--chunk-rows", "10")
     pipeline = Pipeline(replica_account.url(database), f"chdb:{sink}", tmp_path / "state", options)

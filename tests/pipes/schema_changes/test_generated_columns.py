@@ -1,4 +1,4 @@
-"""Generated columns whose values the server computes again, without row events: the sink shows what the source's own SELECT shows."""
+"""Generated columns that the server recomputes without row events: the sink equals the source's SELECT."""
 
 from __future__ import annotations
 

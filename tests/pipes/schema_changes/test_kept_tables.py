@@ -1,4 +1,4 @@
-"""`drop_table = keep` and `truncate_table = keep`: no row that the sink has is lost, whenever the statement comes."""
+"""`drop_table = keep` and `truncate_table = keep`: the sink loses no row, at any time of the statement."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def book(book: Logbook) -> Logbook:
 
 
 class Pipes:
-    """Runs of one pipe with chunks of three rows; something may happen before each chunk."""
+    """Runs of one pipe with chunks of three rows; a test may act before each chunk."""
 
     def __init__(self, book: Logbook, clickhouse: EmbeddedServer, client: Client, state: Path) -> None:
         self._book, self._url, self._client, self._state = book, url_of(clickhouse), client, state
@@ -54,7 +54,7 @@ def pipes(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: P
 
 
 def before_chunk(number: int, act: Callable[[], object]) -> Callable[[], None]:
-    """Acts once, before so many chunks were read."""
+    """Run the action once, before the given number of chunks was read."""
     left = [number]
 
     def between() -> None:
@@ -115,7 +115,7 @@ def test_dropped_and_made_again_and_again(book: Logbook, pipes: Pipes, client: C
 
 
 def test_a_target_of_an_earlier_table_keeps_its_rows(book: Logbook, pipes: Pipes, client: Client) -> None:
-    """Rows that are in the way, such as those of a table that was not replicated when it was dropped."""
+    """Existing rows in the target, such as those of a table that was not replicated when it was dropped."""
     name = f"`{book.database}`.t"
     pipe = pipes.open()
     pipe.catch_up()

@@ -1,4 +1,4 @@
-"""Values and rows that a server changes without row events: the sink shows what the source's own SELECT shows."""
+"""Values and rows that a server changes without row events: the sink equals the source's SELECT."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_alterations_that_change_values(
 def test_defaults_that_are_not_what_is_written(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, charset: str, definitions: tuple[str, ...]
 ) -> None:
-    """One statement for each: what is filled in is not read again by the way."""
+    """One statement for each, so that no other statement causes a re-read."""
     pipe = begin(book, clickhouse, tmp_path / "state", "v INT", "(1, 1)")
     book.run(f"SET character_set_connection = {charset}")
     for number, definition in enumerate(definitions):
@@ -117,7 +117,7 @@ def test_defaults_that_are_not_what_is_written(
 
 @pytest.fixture
 def zone(book: Logbook) -> Iterator[str]:
-    """A time zone in which an hour has the name of the one before."""
+    """A time zone in which one hour occurs twice."""
     number = 999_001
     book.run("SET SESSION sql_log_bin = 0")
     book.run(
@@ -138,7 +138,7 @@ def zone(book: Logbook) -> Iterator[str]:
 def test_timestamps_in_an_hour_that_comes_twice(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, zone: str, clause: str
 ) -> None:
-    """MySQL copies them by their local time."""
+    """MySQL converts them by local time."""
     book.run("SET time_zone = '+00:00'")
     pipe = begin(book, clickhouse, tmp_path / "state", "v TIMESTAMP NULL", "(1, '2024-10-27 00:30:00'), (2, '2024-10-27 01:30:00')")
     book.run(f"SET time_zone = '{zone}'", f"ALTER TABLE t {clause}")

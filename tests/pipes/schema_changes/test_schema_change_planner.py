@@ -1,4 +1,4 @@
-"""What the driver does about a statement: what goes to the sink, what is asked for, and in which order, so that a crash loses nothing."""
+"""The driver's reaction to a statement: sink changes and resync requests, in an order that survives a crash."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Stop(Exception):
 
 
 class NotingSchemaApplier(ClickHouseSchemaApplier):
-    """Looks at tables as they would have been made; notes what it is told to write."""
+    """Describes tables as they would be created; records its writes."""
 
     def __init__(self, sink: Sink, tables: Iterable[TableSchema]) -> None:
         super().__init__(SCOPE, ImaginedTables(plan_table(schema, SCOPE.target, SCOPE.options) for schema in tables))
@@ -59,7 +59,7 @@ class NotingSchemaApplier(ClickHouseSchemaApplier):
 
 @dataclass
 class Sink:
-    """Notes what is asked of it, in the place of a sink: here only the driver's decisions are looked at."""
+    """A sink that records its calls: only the driver's decisions are tested."""
 
     there: list[TableSchema]
     asked: list[tuple[Any, ...]] = field(default_factory=list)
@@ -107,7 +107,7 @@ def at(offset: int) -> BinlogPosition:
 
 
 class Pipe:
-    """A follower over one table, its state, and all that it did."""
+    """A follower over one table, its state, and the record of its actions."""
 
     def __init__(self, path: Path, *policy: str) -> None:
         self.directory = StateDirectory(path)
@@ -156,17 +156,19 @@ def test_a_truncated_table_is_emptied_and_its_older_changes_are_left_out(pipe: P
     assert pipe.saved.tables[T].rows_from == at(200).to_json()
     pipe.follow("TRUNCATE TABLE t", 90)
     pipe.follow("TRUNCATE TABLE t", 200)
-    assert len(pipe.sink.done) == 1, "the table was looked at after that"
+    assert len(pipe.sink.done) == 1, "the table was inspected after that"
 
 
 def test_a_table_that_is_being_read_is_emptied_by_version(pipe: Pipe) -> None:
     pipe.snapshots.plan(T, 0, [{"number": 0}])
     pipe.follow("TRUNCATE TABLE t")
     assert pipe.sink.done == [("sweep", "t", at(200).version)]
-    assert pipe.snapshots.tables["shop.t"].sweep == at(200).to_json(), "what its chunks have read and not yet written must go too"
+    assert pipe.snapshots.tables["shop.t"].sweep == at(200).to_json(), (
+        "rows that its chunks have read and not yet written must be discarded"
+    )
     pipe.follow("ALTER TABLE t ADD c INT", 300)
     assert pipe.sink.done[1:] == []
-    assert pipe.saved.waiting == {T}, "its rows are being read by the old definition"
+    assert pipe.saved.waiting == {T}, "its rows are read with the old definition"
 
 
 def test_a_dropped_table_is_remembered_until_no_replay_holds_it(pipe: Pipe) -> None:
@@ -237,7 +239,7 @@ def test_a_table_that_must_be_read_again_is_asked_for_before_it_waits(pipe: Pipe
     assert pipe.done == [("ask", ("shop.t",), set())]
     assert pipe.saved.waiting == {T}
     pipe.follow("ALTER TABLE t DROP COLUMN a", 300)
-    assert len(pipe.done) == 1, "it is read as it is by then"
+    assert len(pipe.done) == 1, "it is read with its later definition"
 
 
 @pytest.mark.parametrize(
@@ -254,7 +256,7 @@ def test_a_table_whose_rows_were_left_out_is_read_again_and_not_swept(pipe: Pipe
     assert pipe.state.waiting == {TableName("shop", made)}
     assert pipe.sink.done == []
     pipe.follow("CREATE TABLE aside1 (id INT)", 300, TableName("shop", "aside1"))
-    assert len(pipe.done) == 1, "nobody chose that one"
+    assert len(pipe.done) == 1, "that table is not selected"
 
 
 @pytest.mark.parametrize(
@@ -266,7 +268,7 @@ def test_a_table_whose_rows_were_left_out_is_read_again_and_not_swept(pipe: Pipe
     ],
 )
 def test_of_a_sink_that_appends_no_change_is_left_out(pipe: Pipe, statement: str, left_out: TableName | None, table: TableName) -> None:
-    """Rows that are not in the log are read beside the table's changes, which go on; a sink that holds rows lets them wait."""
+    """Rows that are not in the log are read while the table's changes continue; a sink that counts rows makes them wait."""
     pipe.sink.append_only = True
     aside = replace(SCHEMA, name=TableName("shop", "aside"), columns=(INT,))
     pipe.follower.history.learn([aside], at(150))
@@ -277,7 +279,7 @@ def test_of_a_sink_that_appends_no_change_is_left_out(pipe: Pipe, statement: str
     assert (there.captured_at, there.rows_from) == (at(200).to_json(), at(200).to_json())
     assert ("prepare", table.table) in pipe.sink.asked
     pipe.follow(statement, left_out=left_out)
-    assert len(pipe.done) == 1, "the table was looked at after that"
+    assert len(pipe.done) == 1, "the table was inspected after that"
 
 
 def test_a_new_table_with_a_foreign_key_is_there_when_keys_are_checked(pipe: Pipe) -> None:
@@ -294,7 +296,7 @@ def test_renamed_tables_take_their_state_along(pipe: Pipe) -> None:
     table = pipe.saved.tables[N]
     assert (table.hidden, table.schema.name, table.rows_from) == (("b",), N, at(200).to_json())
     assert pipe.saved.gone == {T: at(200).to_json()}
-    assert pipe.snapshots.is_planned(N, table.snapshot), "nothing of it is to be read"
+    assert pipe.snapshots.is_planned(N, table.snapshot), "no part of it must be read"
 
 
 def test_ignored_columns_are_hidden_under_whatever_name(tmp_path: Path) -> None:

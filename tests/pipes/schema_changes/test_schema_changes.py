@@ -1,7 +1,7 @@
-"""The sink follows the source's schema changes: after every kind of statement it shows what the source's own SELECT shows.
+"""The sink follows the source's schema changes: after every kind of statement it equals the source's SELECT.
 
-Each case has a table of its own, with rows that were read by a snapshot, rows that were changed before the statement and rows that came
-after it. All cases run through one pipe (driver, reader and sink as they are, without Spark), then once more after a restart.
+Each case has its own table, with rows of a snapshot, rows that were changed before the statement and rows that came after it. All cases run
+through one pipe (driver, reader and sink as they are, without Spark), then once more after a restart.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def test_columns_and_keys(book: Logbook, clickhouse: EmbeddedServer, client: Cli
     for case in CASES:
         book.run(f"CREATE TABLE {case.name} ({case.columns})", f"INSERT INTO {case.name} VALUES ({'), ('.join(case.rows)})")
     pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
-    # Older images of some rows, and of a row that is gone, lie in the target when it is altered.
+    # The target holds older images of some rows, and of a deleted row, when it is altered.
     for case in CASES:
         first = case.rows[0]
         book.run(f"DELETE FROM {case.name} WHERE id = 1 LIMIT 1", f"INSERT INTO {case.name} VALUES ({first})")
@@ -79,7 +79,7 @@ def test_columns_and_keys(book: Logbook, clickhouse: EmbeddedServer, client: Cli
         f"SELECT comment FROM system.columns WHERE database = '{book.database}' AND table = 'commented' AND name = 'c'"
     ).result_rows == [("it's \\ new",)]
 
-    # Another run goes on with what the state says; rows of before the alterations are changed and deleted as they are now.
+    # Another run continues from the state; rows from before the alterations are changed and deleted.
     pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
     for case in CASES:
         [first, *_] = book.fetch(f"SHOW COLUMNS FROM {case.name}")
@@ -175,7 +175,7 @@ def test_policies(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp
     assert client.query(f"SELECT count() FROM `{database}`.`{dropped}` FINAL").result_rows == [(1,)]
     assert {outcome for _, _, outcome in ledger(client, book)} == {"ignored", "kept"}
 
-    # After a restart the same is left out; with another policy the next change is followed, and the hidden column stays hidden.
+    # After a restart the same column is left out; with another policy the next change is applied, and the hidden column stays hidden.
     pipe = DrivenPipe(book, url_of(clickhouse), state, ("all=apply",)).open()
     book.run("INSERT INTO t VALUES (4, 'four', 4)", "INSERT INTO ignored VALUES (2)", "ALTER TABLE t ADD COLUMN m INT NOT NULL DEFAULT 8")
     book.run("INSERT INTO t VALUES (5, 'five', 5, 5)")
@@ -215,7 +215,7 @@ def test_tables_that_were_there(book: Logbook, clickhouse: EmbeddedServer, clien
 
 
 def test_statements_while_tables_are_read(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
-    """Rows that a snapshot reads after a statement, by the definition from before it, are not altered once more: they are read again."""
+    """Rows that a snapshot reads after a statement with the definition from before it are read again, not altered twice."""
     for name in ("crossed", "added", "swapped", "other", "emptied", "again", "lost", "steady"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, a INT, b INT)", f"INSERT INTO {name} VALUES (1, 1, 10), (2, 2, 20)")
     book.run("UPDATE other SET a = 7")
@@ -247,7 +247,7 @@ def test_statements_while_tables_are_read(book: Logbook, clickhouse: EmbeddedSer
 def test_tables_that_are_gone_when_they_are_to_be_read_again(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    """Neither a hidden column nor a target that has not followed keeps a pipe from going on without the table."""
+    """A pipe can continue without the table despite a hidden column or a target that was not altered."""
     for name in ("steady", "hiding", "keyed", "taken"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, c VARCHAR(9))", f"INSERT INTO {name} VALUES (1, '17')")
     state = tmp_path / "state"
@@ -265,7 +265,7 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(
     assert_same(client, book, ["steady"])
     assert client.query(f"SELECT count() FROM `{book.database}`.hiding FINAL").result_rows == [(0,)]
     assert (not pipe.state.waiting, [name.table for name in pipe.state.tables]) == (True, ["steady"])
-    # Their targets stayed; tables of these names that come later, with other keys, get targets of their own.
+    # Their targets stayed; later tables of these names, with other keys, get new targets.
     for name in ("hiding", "keyed"):
         book.run(f"CREATE TABLE {name} (c VARCHAR(9), n INT, PRIMARY KEY (c, n))", f"INSERT INTO {name} VALUES ('a', 1), ('a', 2)")
     book.run("RENAME TABLE steady TO taken", "INSERT INTO taken VALUES (3, 'y')")
@@ -294,7 +294,7 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(
 def test_rows_that_wait_are_not_written_to_another_table(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, statements: tuple[str, ...], reason: str
 ) -> None:
-    """A row that was refused before its table was renamed, rebuilt or given other columns is not written as if nothing had happened."""
+    """A row that was refused before its table was renamed, rebuilt or altered is not written without a check."""
     database = book.database
     for name in ("t", "other"):
         book.run(f"CREATE TABLE {name} (id INT PRIMARY KEY, c INT NOT NULL, d INT NOT NULL)", f"INSERT INTO {name} VALUES (1, 1, 1)")
@@ -311,7 +311,7 @@ def test_rows_that_wait_are_not_written_to_another_table(
     assert [one.written for one in outcomes] == [False] * bool(reason)
     assert all(reason.format(database) in one.reason for one in outcomes)
     assert client.query(f"SELECT * FROM `{database}`.t FINAL ORDER BY id").result_rows == before
-    # What is told to be read again is right afterwards, and nothing waits any more.
+    # A table that is read again is correct afterwards, and no request is pending.
     request_resync(pipe.directory, (f"{database}.*",))
     pipe.catch_up()
     assert_same(client, book, tables_of(book))
@@ -326,7 +326,7 @@ def test_rows_that_wait_are_not_written_to_another_table(
 def test_rows_that_are_kept_outlive_reading_again(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, engine: str
 ) -> None:
-    """A table that keeps what the source deletes keeps it when its rows are read again."""
+    """A table that keeps deleted rows keeps them when it is read again."""
     for name, key in (("t", " PRIMARY KEY"), ("bare", "")):
         book.run(f"CREATE TABLE {name} (id INT{key}, a INT)", f"INSERT INTO {name} VALUES (1, 1), (2, 2)")
     choices = ClickHouseOptions(all_tables=(("engine", engine), ("deletes", "ignore"), ("view", True)))
@@ -473,7 +473,7 @@ POINTS = (
 def test_a_crash_at_any_point_recovers_by_itself(
     book: Logbook, server: PrivateServer, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
-    """Before and after every step, every save, every line of the ledger and every commit: the same rows, one row in the ledger for each."""
+    """A crash before and after every step, save, ledger row and commit: the same rows, one ledger row for each change."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b INT)", "INSERT INTO t VALUES (1, 1, 10), (2, 2, 20)")
     book.run(
         "CREATE TABLE u (id INT PRIMARY KEY, v INT)",
@@ -484,7 +484,7 @@ def test_a_crash_at_any_point_recovers_by_itself(
     state = tmp_path / "state"
     DrivenPipe(book, url_of(clickhouse), state).open()
     book.run(*STATEMENTS)
-    # Each run crashes some points later than the last; what an earlier one did is not done again.
+    # Each run crashes some points later than the last; completed steps are not repeated.
     strides, after, crashed = cycle((0, 3, 1, 6, 2, 9)), server.flavour == "mysql", 0
     while True:
         try:
@@ -500,5 +500,5 @@ def test_a_crash_at_any_point_recovers_by_itself(
     assert len(entries) == len(
         set(client.query(f"SELECT version, source_table FROM headrace.schema_changes WHERE pipe = '{book.database}'").result_rows)
     )
-    # A run that starts when `z` is there already takes it for a new table: to its log `w` is no more.
+    # A run that starts when `z` exists sees a new table: `w` is no longer in its log.
     assert Counter(table for table, _, _ in entries) == {"t": 4, "u": 2, "w": 3}

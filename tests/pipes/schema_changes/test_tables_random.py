@@ -1,4 +1,4 @@
-"""Whatever happens to tables while they are read, and wherever the process ends: the sink shows what the source's own SELECT shows.
+"""Random statements while tables are read, and random crashes: the sink equals the source's SELECT.
 
 HEADRACE_SEEDS=FIRST:END runs the seeds FIRST to END - 1, alternately with each policy. From seed 1000 on, statements come between the
 position of a chunk and its SELECT, too.
@@ -64,7 +64,7 @@ def test_tables_that_change_while_they_are_read(
         except BaseException:
             print("\n".join(explorer.told))
             raise
-        # Each start of a pipe looks through all tables of the server.
+        # Each start of a pipe lists all tables of the server.
         client.command(f"DROP DATABASE IF EXISTS `{database}`")
 
 

@@ -35,7 +35,7 @@ def test_tables_come_and_go_and_come(
         pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
         assert LATER in caplog.text
         pipe.catch_up()
-        # Restarts find nothing, again and again.
+        # Restarts find no tables.
         pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
         book.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
         pipe.catch_up()
@@ -45,7 +45,7 @@ def test_tables_come_and_go_and_come(
         caplog.clear()
         pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state").open()
         assert LATER in caplog.text
-        # Dropped while the pipe is away, and made anew with other columns.
+        # Dropped while the pipe is stopped, and created again with other columns.
         book.run("CREATE TABLE t (id INT PRIMARY KEY, w VARCHAR(9))", "INSERT INTO t VALUES (3, 'c')")
         pipe.catch_up()
         book.run("DROP TABLE t")

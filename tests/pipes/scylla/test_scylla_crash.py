@@ -1,7 +1,7 @@
-"""Kill -9 of a pipe from ScyllaDB's log, with all its processes, while changes go on: in the end the view shows what SELECT gives.
+"""SIGKILL of a pipe from ScyllaDB's log, with all its processes, during changes: at the end the view equals SELECT.
 
-Changes of all kinds are written through the capture layer, which gives Cassandra a log like ScyllaDB's; meanwhile the streams become others
-and the table gets a column.
+Changes of all kinds go through the capture layer, which gives Cassandra a log like ScyllaDB's; the generation of streams changes and the
+table gets a column in between.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def test_killed_at_any_moment(cassandra: PrivateCassandra, cql: CqlSession, keys
         with changes.going_on():
             batch = pipeline.last_committed_batch()
             with pipeline.running() as run:
-                # At least one batch is done, then another begins: it is cut off somewhere, from its plan to its checkpoint.
+                # After one complete batch, kill at a random moment of the next, between its plan and its checkpoint.
                 run.until(lambda batch=batch: pipeline.last_committed_batch() > batch, PATIENCE_S)
                 planned = pipeline.last_planned_batch()
                 run.until(lambda planned=planned: pipeline.last_planned_batch() > planned, PATIENCE_S, poll_s=0.002)

@@ -1,5 +1,5 @@
-"""Rows as their postimages show them, in a ReplacingMergeTree: what SELECT gives, after writes and deletions of every kind, in any order of
-blocks but for ranges; and what cannot be kept so is refused."""
+"""Rows from postimages in a ReplacingMergeTree equal SELECT, after writes and deletions of every kind, in any order of blocks except for
+ranges; unsupported tables are refused."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_images_and_deletions_show_what_select_gives(cql: CqlSession, keyspace: 
 
     logged = [run(statement) for statement in before]
     writer = sink.writer()
-    # The first half comes by a copy, and once more by the log, out of order.
+    # The first half comes from a snapshot, and again from the log, out of order.
     for block in read_chunk(
         cql, RowQuery(table, probe_write_times(cql, table)), TokenChunk(table.name, WHOLE), ScyllaOptions(confidence=0)
     ):
@@ -107,7 +107,7 @@ def test_images_and_deletions_show_what_select_gives(cql: CqlSession, keyspace: 
             writer.write(block)
         rows, different = _differences(cql, sink, table)
         assert (rows, different) == (20, ())
-    # A column that comes, and an empty table again.
+    # An added column, and an empty table again.
     cql.execute(f"ALTER TABLE {t} ADD w set<text>")
     wider = describe(cql, table.name)
     sink.alter(table, wider)
@@ -130,7 +130,7 @@ def test_what_images_cannot_show_is_refused(sink: PostimageSink) -> None:
     with pytest.raises(DefiniteError, match="do not agree"):
         sink.prepare([keyed])
     sink.prepare([plain])
-    # Without postimages nothing would be written of a change.
+    # Without postimages a change could not be written.
     rows = Capture([plain]).log("INSERT INTO ks.t (p, v) VALUES (1, 2)")
     with pytest.raises(DefiniteError, match="no postimage"):
         sink.writer().write(log_block(plain, rows))

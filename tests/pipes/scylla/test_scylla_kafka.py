@@ -1,4 +1,4 @@
-"""ScyllaDB's log in Kafka and on the screen: a document for each row of the log, in order, again after a crash under the same positions."""
+"""ScyllaDB's log in Kafka and on the terminal: a document for each log row, in order, repeated after a crash with the same positions."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_log_in_kafka_and_on_the_screen(
     assert by_key[0]["set"] == {"v": 'ä"'}
     assert by_key[0]["elements"] == {"m": {"cleared": True, "added": {"1": "one"}}}
     assert list(by_key[1]["elements"]["l"]["added"].values()) == [7]
-    # What expires and what does not are two rows of one batch.
+    # Values with and without TTL are two rows of one batch.
     assert by_key[2]["time"] == by_key[3]["time"]
     assert [by_key[at].get("end_of_batch", False) for at in (2, 3)] == [False, True]
     apart = {by_key[at].get("ttl", 0): by_key[at] for at in (2, 3)}
@@ -127,7 +127,7 @@ def test_the_log_in_kafka_and_on_the_screen(
     places = [_position(one) for one in first]
     assert len(set(places)) == len(places) == 9
 
-    # The same, on the screen.
+    # The same by `headrace tail`.
     shown = [json.loads(line) for line in _tail(cassandra, cluster, capsys, "--json")]
     assert shown == [document for _, document in sorted(zip(places, map(_document, first), strict=True), key=lambda pair: pair[0])]
     text = _tail(cassandra, cluster, capsys, "--limit", "7")
@@ -141,7 +141,7 @@ def test_the_log_in_kafka_and_on_the_screen(
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert sorted(map(json.dumps, printed)) == sorted(map(json.dumps, shown))
 
-    # A batch that does not count yet is written again, and what was written since follows. (Without the seal the checkpoint may be old.)
+    # An uncommitted batch is written again, then the later changes follow. (Without the seal the checkpoint may be old.)
     (state / "seal.json").unlink()
     shutil.rmtree(state / "checkpoint" / "commits")
     for path in (state / "checkpoint" / "offsets").iterdir():

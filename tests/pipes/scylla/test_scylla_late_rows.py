@@ -1,5 +1,5 @@
 """Rows that are written with timestamps in the past, on a real server: a pipe reads what is within its look-back window, reports what is
-not, and both `resync` and `verify --repair` make the copy right. The server's own SELECT is the witness."""
+not, and both `resync` and `verify --repair` correct the copy. The server's SELECT is the reference."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Source:
         return TableName(self.keyspace, "t")
 
     def insert(self, key: int, age_s: float = 0) -> None:
-        """A row whose timestamp lies so long in the past."""
+        """Insert a row with a timestamp `age_s` in the past."""
         stamp = f" USING TIMESTAMP {time.time_ns() // 1000 - int(age_s * S)}" if age_s else ""
         self.captured.execute(f"INSERT INTO {self.keyspace}.t (p, c, v) VALUES ({key}, {key}, 'written {age_s} s late'){stamp}")
 
@@ -105,7 +105,7 @@ class Source:
         assert not failures, failures
 
     def behind_s(self, read: str = "") -> float:
-        """How long ago the moment was up to which the log was read, or read again."""
+        """Return the age of the position up to which the log was read, or read again."""
         reached = (committed_offset(self.state / "checkpoint") or {}).get(f"{self.name}{read}")
         return time.time() - reached[1] / S if reached else float("inf")
 
@@ -121,7 +121,7 @@ class Source:
         assert shown(self.sink, table) == selected(self.session, table)
 
     def letters(self) -> list[tuple[str, str, str]]:
-        """State, place and reason of each late row in `headrace.errors`."""
+        """Return state, position and reason of each late row in `headrace.errors`."""
         own = self.sink.sink.own_tables()
         found = own.select(ERRORS, ("state", "position", "reason", "table"), "1", "position") if own.exists(ERRORS) else []
         return [(state, position, reason) for state, position, reason, table in found if table == str(self.name)]
@@ -134,7 +134,7 @@ def source(cql: CqlSession, keyspace: str, target: ClickHouseTarget, tmp_path: P
 
 
 def test_reading_from_the_beginning_starts_at_the_first_row_whatever_the_ttl(source: Source) -> None:
-    """Rows of now and rows whose timestamps are older than the log's TTL: all are in the log, and all are read.
+    """New rows, and rows whose timestamps are older than the log's TTL: all are in the log, and all are read.
 
     The first window holds some of them: the pipe reads them about a second after they are written.
     """
@@ -155,7 +155,7 @@ def test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows(source
     source.insert(1)
     with source.running():
         wait_until(lambda: len(source.rows()) == 1)
-        # Each further read must have caught up: until then it takes whatever arrives before it.
+        # Each further read must have caught up: until then it also reads rows that arrive before its position.
         wait_until(lambda: source.behind_s() < 6 and source.behind_s(" again 3") < 60)
         # Within the window: before the first further read and after it.
         source.insert(2, 8)
@@ -218,7 +218,7 @@ def test_verify_repairs_what_arrived_too_late(source: Source) -> None:
 
 @pytest.mark.slow(because="test_a_running_pipe_reads_its_look_back_window_and_reports_later_rows")
 def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> None:
-    """What prints, and what sends to Kafka, cannot take a row back: no read may deliver what another one has."""
+    """Stdout and Kafka cannot retract a row: each row must be delivered by one read only."""
     stop = threading.Event()
     tail = Tail(source.session.address, replace(source.choices, audit=0), Selection((str(source.name),)))
     found: list[int] = []
@@ -231,7 +231,7 @@ def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> 
     try:
         time.sleep(3)
         for key in range(12):
-            # In time, while the first read is due, between the reads, within the window from before the beginning.
+            # In time, before the first read, between the reads, and within the window from before the start.
             source.insert(key, (0, 0.5, 1, 2, 3, 8)[key % 6])
             time.sleep(0.3)
         wait_until(lambda: len(set(found)) == 12)
@@ -252,7 +252,7 @@ def test_tail_shows_a_row_once_however_often_the_log_is_read(source: Source) -> 
 def test_targets_outside_of_clickhouse_get_late_rows_too(
     source: Source, cassandra: PrivateCassandra | GivenCluster, broker: PrivateBroker, kind: str
 ) -> None:
-    """Rows within the look-back window arrive, once in a topic; those beyond it are counted; all of it also across a restart."""
+    """Rows within the look-back window arrive, once in a topic; those beyond it are counted; also across a restart."""
     if kind == "cql":
         other = Replaying(source.session, cassandra.url(scheme="cql"), None, f"{source.keyspace}_to")
         address = cassandra.url(other.target, scheme="cql")
@@ -287,7 +287,7 @@ def test_targets_outside_of_clickhouse_get_late_rows_too(
         with source.running(target=target):
             wait_until(lambda: keys() == [1])
             check((2, 3), 3, outside=4, counted=1)
-        # What a restart reads again is there already, and what was too late before it still counts.
+        # A restart does not repeat rows, and keeps the count of late rows.
         source.view = StatusCollector()
         with source.running(target=target):
             source.insert(5)

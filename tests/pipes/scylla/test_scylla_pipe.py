@@ -1,5 +1,5 @@
-"""A pipe from log tables on a real server into a real ClickHouse, batch by batch in this process: what is altered, added and dropped under
-it, and what it says when it cannot go on. The view is compared with the server's own SELECT."""
+"""A pipe from log tables on a real server into a real ClickHouse, batch by batch in this process: altered, added and dropped tables, and
+errors. The view is compared with the server's SELECT."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Source:
 
     @contextmanager
     def running(self) -> Iterator[list[Exception]]:
-        """The pipe runs meanwhile, in a thread; what it failed by."""
+        """Run the pipe in a thread during the block; return its errors."""
         pipe, failures = self.pipe(once=False), []
 
         def run() -> None:
@@ -106,7 +106,7 @@ class Source:
         assert not failures, failures
 
     def await_rows(self, name: str, rows: int, failures: list[Exception]) -> None:
-        """Wait until the view of a table shows so many rows."""
+        """Wait until the view of a table shows `rows` rows."""
         table = describe(self.session, TableName(self.keyspace, name))
         deadline = time.monotonic() + 90
         while not failures and time.monotonic() < deadline:
@@ -116,11 +116,11 @@ class Source:
         raise AssertionError(f"{name} does not show {rows} rows: {failures}")
 
     def is_known(self, name: str) -> bool:
-        """Whether the pipe has read of the table."""
+        """Whether the pipe has read the table."""
         return f"{self.keyspace}.{name}" in (committed_offset(self.state / "checkpoint") or {})
 
     def assert_equal(self, *names: str) -> int:
-        """The views show what SELECT gives; how many rows that is."""
+        """Check that the views equal SELECT; return the number of rows."""
         rows = 0
         for name in names:
             table = describe(self.session, TableName(self.keyspace, name))
@@ -144,10 +144,10 @@ def test_alterations_generations_and_new_tables(source: Source, caplog: pytest.L
         captured.execute(f"INSERT INTO {ks}.t (p, c, s, v, m, u) VALUES ({p}, 1, 's', {p}, {{1: 'a', 2: 'b'}}, {{a: 1, b: 'x'}})")
     source.run()
     assert source.assert_equal("t") == 5
-    # How long a captured log's rows live is known, or a pipe that was away for longer would lose them and say nothing.
+    # The TTL of the log must be known: a pipe that was stopped for longer would lose rows silently.
     assert check_tables_readable(source.session, [TableName(ks, "t")], source.choices)[TableName(ks, "t")].ttl == CdcOptions().ttl > 0
 
-    # Columns and fields come, the streams become others.
+    # Columns and fields are added, and the generation of streams changes.
     captured.execute(f"ALTER TABLE {ks}.t ADD w set<text>")
     captured.execute(f"ALTER TYPE {ks}.ut ADD d int")
     source.new_generation(3, 1)
@@ -157,13 +157,13 @@ def test_alterations_generations_and_new_tables(source: Source, caplog: pytest.L
     captured.execute(f"DELETE FROM {ks}.t WHERE p = 2 AND c > 0")
     with caplog.at_level(logging.INFO, "headrace"):
         source.run()
-    # (One partition has nothing left but what is static.)
+    # (One partition has only static columns left.)
     assert source.assert_equal("t") == 6
     assert f"table {ks}.t: column w added (set<text>), the user type in column u was altered" in caplog.text
     [place] = LogPosition.from_json(committed_offset(source.state / "checkpoint") or {}).places.values()
     assert place.generation == max(ServerCatalog(source.session, source.choices).generations(TableName(ks, "t")))
 
-    # A column goes, and comes back empty; a table comes with its rows.
+    # A column is dropped and added again, empty; a table with rows is added.
     captured.execute(f"ALTER TABLE {ks}.t DROP v")
     captured.execute(f"UPDATE {ks}.t SET w = w + {{'more'}} WHERE p = 3 AND c = 1")
     source.run()
@@ -189,9 +189,9 @@ def test_altered_again_and_again_while_it_runs(source: Source) -> None:
             time.sleep(0.4)
             captured.execute(f"UPDATE {ks}.t SET x{number}[2] = 'b', u.f{number} = 'field' WHERE p = {number} AND c = 1")
             if number % 2:
-                # Gone while windows with values of it may still be read.
+                # Dropped while windows with its values may still be read.
                 captured.execute(f"ALTER TABLE {ks}.t DROP x{number}")
-        # A table that comes is taken in while the pipe runs.
+        # A new table is added while the pipe runs.
         source.create("late", "k int PRIMARY KEY, v text").execute(f"INSERT INTO {ks}.late (k, v) VALUES (1, 'x')")
         source.await_rows("late", 1, failures)
     source.run()
@@ -205,7 +205,7 @@ def test_rows_that_come_late_are_taken_by_the_second_look(source: Source, caplog
     captured.execute(f"INSERT INTO {ks}.t (k, v) VALUES (1, 'in time')")
     with source.running() as failures:
         source.await_rows("t", 1, failures)
-        # By a client whose clock is slow: the log was read beyond that moment.
+        # From a client with a slow clock: the log was read beyond that time.
         slow = time.time_ns() // 1000 - 5_000_000
         assert slow < (committed_offset(source.state / "checkpoint") or {})[f"{ks}.t"][1]
         captured.execute(f"INSERT INTO {ks}.t (k, v) VALUES (2, 'late') USING TIMESTAMP {slow}")
@@ -264,7 +264,7 @@ def test_an_empty_keyspace_is_waited_for(source: Source, caplog: pytest.LogCaptu
             written.execute(f"INSERT INTO {source.keyspace}.late (k, v) VALUES ({k}, {k})")
         source.await_rows("late", 10, failures)
     assert source.assert_equal("late") == 10
-    # The remedy for a table that is gone, where it was the only one.
+    # The remedy for a dropped table that was the only one.
     source.session.execute(f"DROP TABLE {source.keyspace}.late")
     with pytest.raises(DefiniteError, match="no longer exists") as caught:
         source.run()
@@ -297,7 +297,7 @@ def test_what_a_pipe_says_when_it_cannot_begin(source: Source) -> None:
     with pytest.raises(DefiniteError, match=r"keeps its rows for 3600 s: those that were written before .* have expired"):
         source.run(start_at="2020-01-01T00:00:00Z")
     source.run(start_at="now")
-    # The same command, when those rows are gone long since: a table that is new is read from its first row on.
+    # The same command after those rows have expired: a new table is read from its first row on.
     source.create("late", "k int PRIMARY KEY").execute(f"INSERT INTO {ks}.late (k) VALUES (1)")
     source.run(start_at="2020-01-01T00:00:00Z")
     assert source.assert_equal("late") == 1
@@ -333,7 +333,7 @@ def test_what_halts_a_pipe_that_has_begun(source: Source) -> None:
     source.captured("kept").execute(f"INSERT INTO {ks}.kept (k, v) VALUES (2, 'y')")
     source.run()
     assert source.assert_equal("kept") == 2
-    # What nobody knows the meaning of is not passed over.
+    # An unknown operation is not skipped.
     stream = source.session.execute(f'SELECT "cdc$stream_id" FROM {ks}.kept_scylla_cdc_log LIMIT 1')[0][0]
     source.session.execute(
         f'INSERT INTO {ks}.kept_scylla_cdc_log ("cdc$stream_id", "cdc$time", "cdc$batch_seq_no", "cdc$operation", "cdc$end_of_batch") '
@@ -344,8 +344,10 @@ def test_what_halts_a_pipe_that_has_begun(source: Source) -> None:
     [(written,)] = source.session.execute(strange)
     with pytest.raises(DefiniteError, match="operation 42, which Headrace does not know"):
         source.run()
-    assert LogPosition.from_json(committed_offset(source.state / "checkpoint") or {}).reached < micros(written), "it does not count as read"
-    # The batch that failed goes on without the table, as the error's hint says.
+    assert LogPosition.from_json(committed_offset(source.state / "checkpoint") or {}).reached < micros(written), (
+        "the batch is not committed"
+    )
+    # The failed batch continues without the table, as the error's hint says.
     source.create("other", "k int PRIMARY KEY, v text").execute(f"INSERT INTO {ks}.other (k, v) VALUES (1, 'z')")
     source.exclude = (*source.exclude, "kept")
     source.run()
@@ -353,7 +355,8 @@ def test_what_halts_a_pipe_that_has_begun(source: Source) -> None:
 
 
 def test_batches_that_are_left_out_by_request(source: Source) -> None:
-    """One of an unknown operation, one with a date that ClickHouse does not hold: each is named, left out, recorded; the rest is there."""
+    """A row with an unknown operation and one with a date outside of ClickHouse's range: each is named, skipped and recorded; the others
+    arrive."""
     ks = source.keyspace
     table = source.create("t", "k int PRIMARY KEY, v text, d date")
     table.execute(f"INSERT INTO {ks}.t (k, v) VALUES (1, 'before')")
@@ -376,7 +379,7 @@ def test_batches_that_are_left_out_by_request(source: Source) -> None:
     lines = [json.loads(line) for line in (source.state / RECORD).read_text().splitlines()]
     assert [line["what"] for line in lines if line["what"] != PASSED] == [ASKED, ASKED, SKIPPED, SKIPPED]
     assert skipped_events(source.state) == 2
-    # Nothing else is taken for them later.
+    # No other row is skipped for them later.
     table.execute(f"INSERT INTO {ks}.t (k, v) VALUES (4, 'after')")
     source.run()
     assert len(shown(source.sink, describe(source.session, TableName(ks, "t")))) == 3

@@ -1,4 +1,4 @@
-"""What is chosen for a pipe from ScyllaDB's log and means nothing there is refused, and the numbers make sense."""
+"""Settings that do not apply to a pipe from ScyllaDB's log are refused, and numbers are checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is noted of copies outlives a crash, up to the last whole line."""
+"""The progress file of snapshots survives a crash, up to the last complete line."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_copies_go_on_where_they_were(tmp_path: Path) -> None:
     assert last.tables[T].is_complete
     assert last.begun() == {T: LogStartTimes(100, 300)}
     assert last.rows == 15
-    # Begun again, nothing of it counts any more.
+    # After a new start the old progress does not count.
     last.begin(T, LogStartTimes(400))
     assert SnapshotProgress(StateDirectory(tmp_path)).tables[T].left == [TokenRange(LEAST, GREATEST)]
 

@@ -1,6 +1,6 @@
-"""Pipes that begin with a copy of the tables: rows from before the log, writes that go on meanwhile, interruptions, kill -9.
+"""Pipes that begin with a snapshot: rows from before the log, concurrent writes, interruptions, SIGKILL.
 
-The copy runs beside the log. In the end the view shows what the server's own SELECT gives, whatever was interrupted where.
+The snapshot runs while the log is read. At the end the view equals the server's SELECT, wherever the pipe was interrupted.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Pair:
         return len(there)
 
     def image_differences(self) -> tuple[int, tuple[Difference, ...]]:
-        """How many rows there are, and what the table of images shows else."""
+        """Return the number of rows, and the differences of the table of images."""
         table = describe(self.session, TableName(self.keyspace, "t"))
         sides, schema = LoggedRows(self.session, CellReader(self.sink.sink.scope), table), canonical_schema(table)
         nothing = schema.arrow_schema.empty_table()
@@ -106,7 +106,7 @@ def pair(cql: CqlSession, keyspace: str, target: ClickHouseTarget, tmp_path: Pat
 
 
 def fill(cql: CqlSession, keyspace: str, partitions: int, rows: int) -> None:
-    """Rows from before the pipe, some of them in no log: with markers and without, with lists, static values, some of them alone.
+    """Insert rows before the pipe starts, some of them not in a log: with and without markers, with lists, and static values.
 
     (The capture must have seen the lists whose elements are named later.)
     """
@@ -126,7 +126,7 @@ def fill(cql: CqlSession, keyspace: str, partitions: int, rows: int) -> None:
 
 
 class DifficultOnes(Changes):
-    """Statements that go on, of the kinds that a copy makes difficult: old elements of lists, last cells, what is deleted."""
+    """Statements that are difficult for a snapshot: old elements of lists, last cells, deletions."""
 
     def __init__(self, session: CqlSession, keyspace: str, partitions: int, rows: int, pause_s: float = 0.01) -> None:
         super().__init__(session, keyspace, pause_s)
@@ -174,14 +174,14 @@ def test_a_copy_beside_the_log_that_is_interrupted_goes_on(pair: Pair, monkeypat
         assert 0 < copy.share < 1
         pair.pipe().run()
     assert SnapshotProgress(StateDirectory(pair.state)).tables[TableName(ks, "t")].is_complete
-    # Since the copy is complete, what the log leaves in doubt is read again by what it names.
+    # After the snapshot, ambiguous log rows cause a re-read of their keys.
     with changes.going_on():
         time.sleep(1)
     pair.pipe().run()
     assert pair.assert_equal() > 100
     assert changes.done > 20
 
-    # A table that comes later is copied too; one that is to be copied again begins with nothing in the sink.
+    # A new table gets a snapshot, too; a repeated snapshot begins with an empty target.
     cql.execute(f"CREATE TABLE {ks}.later (k int PRIMARY KEY, l list<text>)")
     for k in range(5):
         cql.execute(f"INSERT INTO {ks}.later (k, l) VALUES ({k}, ['a', 'b'])")
@@ -208,7 +208,7 @@ def test_without_a_copy_only_the_log_is_read(pair: Pair) -> None:
     captured.execute(f"INSERT INTO {pair.keyspace}.t (p, c, v) VALUES (77, 1, 'logged')")
     pair.pipe(SnapshotMode.NONE).run()
     table = describe(pair.session, TableName(pair.keyspace, "t"))
-    # Rows of which there is no log are not there.
+    # Rows without a log are missing.
     there = {row["p"] for row in shown(pair.sink, table)}
     assert 77 in there
     assert not there & {-3, -2, -1}
@@ -292,7 +292,7 @@ def images(pair: Pair) -> CapturedSession:
 
 
 def at_first_copied_row(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> list[None]:
-    """Do something between the reading and the writing of the first copied rows; tells whether it was done."""
+    """Act between the read and the write of the first snapshot rows; return whether it happened."""
     write, done, lock = PostimageWriter.write, [], threading.Lock()
 
     def acting(writer: PostimageWriter, block: LogBlock | RowBlock) -> None:

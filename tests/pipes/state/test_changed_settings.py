@@ -64,7 +64,7 @@ def test_a_pipe_that_halted_at_a_zero_date_goes_on_with_another_choice(book: Log
     assert f"--zero-dates {chosen}" in error.hint
     runs.run(zero_dates=chosen)
     assert runs.rows() == [(1, "2024-02-29"), (2, SHOWN[chosen])]
-    # The new choice holds from now on, also for tables that come later.
+    # The new setting applies from now on, also to later tables.
     book.run("CREATE TABLE later (id INT PRIMARY KEY, d DATE NOT NULL)", "INSERT INTO later VALUES (1, '0000-00-00')")
     book.run("UPDATE days SET d = '2024-00-10' WHERE id = 1")
     runs.run(zero_dates=chosen)
@@ -115,7 +115,7 @@ def test_other_columns_come_by_the_printed_command(book: Logbook, runs: Runs) ->
     execute(error, runs.state)
     runs.run(projection=Projection(exclude=(f"{name}.d",)))
     assert runs.rows("id, v") == [(1, 1), (2, 2)]
-    # A choice that leaves the tables as they are is no change.
+    # A setting that does not change the tables is accepted.
     runs.run(projection=Projection(exclude=(f"{name}.d", f"{book.database}.elsewhere.x")))
 
 
@@ -127,7 +127,7 @@ def test_a_zero_date_in_a_key_is_named_and_not_the_log(book: Logbook, runs: Runs
     book.run("INSERT INTO keyed VALUES ('0000-00-00', 2)")
     error = runs.halt("column d of .*keyed holds a date that does not exist .* a column of the key cannot be NULL", zero_dates=NULL)
     assert "mysqlbinlog" not in str(error)
-    # The printed command, then the printed choice; tables without such a key want to be read again, too.
+    # The printed command, then the printed setting; tables without such a key must be read again, too.
     execute(error, runs.state)
     execute(runs.halt("another --zero-dates", zero_dates=EPOCH), runs.state)
     runs.run(zero_dates=EPOCH)

@@ -1,4 +1,4 @@
-"""Bytes of state files, flipped one at a time and cut off: reading gives a definite error, or exactly what was written."""
+"""State files with one flipped byte or a cut end: reading gives a definite error, or exactly the written content."""
 
 from __future__ import annotations
 

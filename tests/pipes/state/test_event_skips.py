@@ -1,6 +1,6 @@
-"""One poison event, left out and recorded: rows that cannot be decoded, rows that the sink refuses, statements, damaged logs, records.
+"""One bad event is skipped and recorded: rows that cannot be decoded, rows that the sink refuses, statements, damaged logs, records.
 
-Pipes without Spark, real servers and the real ClickHouse engine; the witness is what ClickHouse shows, asked by its own client.
+Pipes without Spark, real servers and the real ClickHouse engine, queried by clickhouse-connect.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Runs:
         assert cli.main(self._command) == 0
 
     def halts(self, capsys: pytest.CaptureFixture[str], saying: str) -> str:
-        """Runs into an error; the event that it is about."""
+        """Run until the error; return the event that it names."""
         capsys.readouterr()
         assert cli.main(self._command) == 2
         said = capsys.readouterr().err
@@ -73,7 +73,7 @@ def test_events_rows_and_statements(
     with pytest.raises(DefiniteError, match="no event to skip"):
         request_skip(runs.state)
 
-    # A date that no calendar has, between good changes of the same transaction.
+    # An invalid date between valid changes of the same transaction.
     book.run("SET SESSION sql_mode = ''", "BEGIN", "INSERT INTO t VALUES (2, '2024-01-02', 'good')")
     book.run("INSERT INTO t VALUES (3, '0000-00-00', 'poison'), (4, '2024-01-04', 'of the same event')")
     book.run("INSERT INTO t VALUES (5, '2024-01-05', 'good')", "COMMIT")
@@ -93,7 +93,7 @@ def test_events_rows_and_statements(
     assert stat.S_IMODE((runs.state / RECORD).stat().st_mode) == 0o600
     assert skipped_events(runs.state) == 1
 
-    # A row that the sink refuses, among others of its event: only the row is left out.
+    # A row that the sink refuses, among others of its event: only the row is skipped.
     client.command(f"ALTER TABLE {book.database}.t ADD CONSTRAINT small CHECK id < 100")
     book.run("INSERT INTO t VALUES (6, '2024-01-06', 'good'), (600, '2024-01-06', 'too large'), (7, '2024-01-07', 'good')")
     row = runs.halts(capsys, "refused")
@@ -102,7 +102,7 @@ def test_events_rows_and_statements(
     runs.well()
     assert shown() == [1, 2, 5, 6, 7]
 
-    # A statement that is not to be followed by itself.
+    # A statement that the policy does not apply.
     book.run("ALTER TABLE t ADD COLUMN more INT", "INSERT INTO t VALUES (8, NULL, 'after', 9)")
     statement = runs.halts(capsys, "add_column")
     assert statement.startswith("statement ")
@@ -114,7 +114,7 @@ def test_events_rows_and_statements(
     assert {event, row, statement} <= {place for place, _ in found}
     assert skipped_events(runs.state) == 3
 
-    # What lies behind is forgotten: its place may mean another event one day.
+    # A skip request before the position is removed: its position may be another event later.
     book.run("INSERT INTO t VALUES (9, NULL, 'last', NULL)")
     runs.well()
     assert {line["place"] for line in runs.record() if line["what"] == "passed"} == {event, row, statement}
@@ -125,7 +125,7 @@ def test_events_rows_and_statements(
 def test_a_damaged_event_of_log_files(
     book: Logbook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A log whose bytes were changed, with a right checksum: the event is left out, what is around it comes."""
+    """A damaged event with a valid checksum is skipped; the events around it are read."""
     without_spark(monkeypatch)
     book.run("FLUSH BINARY LOGS")
     name = book.place().file
@@ -139,7 +139,7 @@ def test_a_damaged_event_of_log_files(
     log = (files / name).read_bytes()
     events = split_events(log, checksum=True)
     place = [at for at, event in enumerate(events) if event[4] in ROW_EVENTS][2]
-    # The text says that it is longer than the event.
+    # The length of the text exceeds the event.
     wounded = bytearray(events[place])
     wounded[-len("value 2") - 1] = 19
     (files / name).write_bytes(assemble([*events[:place], bytes(wounded), *events[place + 1 :]], checksum=True))
@@ -163,7 +163,7 @@ def test_a_damaged_event_of_log_files(
 @pytest.mark.slow(because="test_one_record_that_is_none_is_skipped without Spark")
 @pytest.mark.timeout(900)
 def test_a_record_in_kafka_through_spark(broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path) -> None:
-    """A topic with a poison record among good ones, by the commands that a user gives."""
+    """A topic with a bad record among good ones, by the commands."""
     prefix = f"p{secrets.token_hex(4)}"
     late = [one for one in load_records("mysql-schema") if one.topic.endswith(".shop.late")]
     topic = broker.create_topic(f"{prefix}.shop.late")

@@ -1,7 +1,7 @@
-"""The inventory of remedies: whatever an error tells a user to do exists, and a test does it.
+"""The inventory of remedies: every action that an error names exists, and a test executes it.
 
-Remedies are read from the source code. Each *action* in one (a flag, a command, a statement, starting over) must be in `ACTIONS` with
-the test that executes it; a remedy with a new action fails here until it has a test.
+Remedies are read from the source code. Each *action* in one (a flag, a command, a statement, starting over) must be in `ACTIONS` with the
+test that executes it; a remedy with a new action fails here until it has a test.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ _STATE = re.compile(
 FOREIGN: Final = {"--verify-binlog-checksum", "--force-reinstall"}
 """Flags of other programs."""
 PROSE: Final = {"in"}
-"""Words after the name of the program that are no command."""
+"""Words after the name of the program that are not commands."""
 
 _REMEDIES, _SETTINGS = "tests/pipes/state/test_remedies_servers.py::", "tests/pipes/state/test_changed_settings.py::"
 ACTIONS: Final = {
-    # Flags, given to a pipe that has run before wherever it may have.
+    # Flags, given to a pipe that has run before where that is possible.
     "--all": "tests/service/test_control_verbs.py::test_steering",
     "--conf": "tests/spark/test_spark_cluster.py::test_settings_by_flag",
     "--engine": _REMEDIES + "test_a_setting_that_needs_another_table",
@@ -106,7 +106,7 @@ ACTIONS: Final = {
 
 
 def _text(node: ast.expr) -> str:
-    """A text with … for what is put in."""
+    """A text with … for inserted values."""
     match node:
         case ast.Constant(value=str(text)):
             return text
@@ -127,7 +127,7 @@ def _remedies_in(file: Path) -> Iterator[tuple[str, str]]:
         match node:
             case ast.Call(func=func, args=arguments, keywords=keywords):
                 yield from ((place, _text(keyword.value)) for keyword in keywords if keyword.arg in ("hint", "repair"))
-                # What check-ups find: name, value, meaning, repair.
+                # Findings of `check`: name, value, meaning, repair.
                 if isinstance(func, ast.Name) and func.id in ("warning", "failure") and len(arguments) > 3:
                     yield place, _text(arguments[3])
             case ast.Assign(targets=[ast.Name(id=name)], value=value) if _NAMED.search(name):
@@ -180,7 +180,7 @@ def test_flags_and_commands_exist() -> None:
 
 
 def test_settings_exist() -> None:
-    """`--set KEY=VALUE` in a remedy is one that the command takes."""
+    """Every `--set KEY=VALUE` in a remedy is valid."""
     found = {text for _, remedy in remedies() for text in re.findall(r"--set ([a-z_]+(?:\.[a-z_]+)*=[a-z]+)\b", remedy)}
     assert found
     for text in found:

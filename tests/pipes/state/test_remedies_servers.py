@@ -1,4 +1,4 @@
-"""The remedies that errors print are executed with the state and the target that exist; afterwards the sink shows what the source has."""
+"""The remedies that errors print are executed with the existing state and target; afterwards the sink has the source's rows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Runs:
         return caught.value
 
     def give_up_claims(self) -> None:
-        """What the error of a second pipe prints: the pipe of the former state is no longer used."""
+        """The remedy of a second pipe's error, when the pipe of the former state is not used any more."""
         execute(self.halt("another pipe writes to the target", sink_name=self._url), self.state)
 
     def in_sink(self, *statements: str) -> None:
@@ -70,7 +70,7 @@ def test_leave_a_table_out(runs: Runs) -> None:
     runs.halt("a date that does not exist")
     runs.run(exclude=(f"{runs.book.database}.t",))
     runs.assert_same("u")
-    # Chosen again, it is copied first.
+    # When it is selected again, it gets a snapshot first.
     runs.book.run("UPDATE t SET d = NULL WHERE id = 3", "INSERT INTO u VALUES (4, 40, NULL)")
     runs.run()
     runs.assert_same()

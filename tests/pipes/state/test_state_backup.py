@@ -1,5 +1,4 @@
-"""A state directory that is put back from a backup, a sink that was, and a state that Headrace 0.9 wrote: no difference, or an error whose
-remedy works."""
+"""A restored state directory or sink, and a state of Headrace 0.9: no difference, or an error whose remedy works."""
 
 from __future__ import annotations
 
@@ -52,7 +51,7 @@ def replicate(book: Logbook, sink: ClickHouseSink, state: Path) -> None:
 
 
 def save(state: Path, backup: Path) -> None:
-    """As the operations guide says: without what is rebuilt at every start."""
+    """As in the operations guide: without the files that every start rebuilds."""
     shutil.copytree(state, backup, ignore=shutil.ignore_patterns("relay", "spark"))
 
 
@@ -95,7 +94,7 @@ def test_going_on_with_an_older_state(
 
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 def test_a_checkpoint_that_is_gone_after_a_kill(book: Logbook, sink: ClickHouseSink, client: Client, tmp_path: Path) -> None:
-    """The seal does not know yet that a batch was planned: the sink does."""
+    """The seal does not have the planned batch yet: the sink does."""
     state = tmp_path / "state"
     book.run("CREATE TABLE t (id INT PRIMARY KEY, n INT)", "CREATE TABLE counted (id INT PRIMARY KEY, n INT)")
     replicate(book, sink, state)
@@ -132,7 +131,7 @@ def test_a_sink_that_is_older_than_the_state(book: Logbook, sink: ClickHouseSink
         client.command(f"INSERT INTO {name} SELECT * FROM {name}_saved")
         client.command(f"DROP TABLE {name}_saved")
     for lose in ("", f"DROP TABLE {table}"):
-        # The second time the sink is another one, which knows nothing at all.
+        # The second time the sink is another one, without records.
         if lose:
             client.command(lose)
             client.command("DROP DATABASE headrace")
@@ -162,7 +161,7 @@ def test_starting_over_as_the_error_says(book: Logbook, sink: ClickHouseSink, cl
 
 
 def test_going_on_with_a_state_of_version_0_9(sink: ClickHouseSink, client: Client, tmp_path: Path) -> None:
-    """The files were recorded with Headrace 0.9: logs, a state in the middle of them, and what the server's SELECT showed in the end."""
+    """The files were recorded with Headrace 0.9: logs, a state in the middle of them, and the server's final SELECT."""
     state = tmp_path / "state"
     shutil.copytree(RECORDED / "log-files", state)
     shutil.copytree(RECORDED / "logs", tmp_path / "logs", ignore=shutil.ignore_patterns("binlog.000004"))
@@ -171,7 +170,7 @@ def test_going_on_with_a_state_of_version_0_9(sink: ClickHouseSink, client: Clie
         settings = PipeSettings(Selection(("recorded.*",)), directory, once=True, shared_target=shared)
         BinlogFilesPipe(tmp_path / "logs", sink, "sink", settings, LogView()).run()
 
-    # What Headrace 0.9 wrote was claimed by no pipe.
+    # Headrace 0.9 wrote no ownership records.
     run(tmp_path / "filled", shared=True)
     before = client.query("SELECT count() FROM recorded.t FINAL").result_rows
     shutil.copy(RECORDED / "logs" / "binlog.000004", tmp_path / "logs")
@@ -181,7 +180,7 @@ def test_going_on_with_a_state_of_version_0_9(sink: ClickHouseSink, client: Clie
     assert sorted(map(list, rows)) == sorted(json.loads((RECORDED / "rows.json").read_text()))
     assert (state / "seal.json").exists()
     assert '"stamp"' in (state / "schemas.jsonl").read_text()
-    # From now on a file without a stamp is no file of this state.
+    # From now on a file without a stamp is not accepted.
     shutil.copy(RECORDED / "log-files" / "pipe.json", state)
     with pytest.raises(DefiniteError, match=r"another version|no checksum"):
         run(state)

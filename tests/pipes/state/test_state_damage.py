@@ -58,7 +58,7 @@ def sink(tmp_path: Path) -> Iterator[ClickHouseSink]:
 
 
 def try_everything(trial: DamageTrial, *, whole_checkpoint: bool = SOAK) -> None:
-    """`whole_checkpoint`: with the checkpoint's older files, which are read alike for all kinds of pipes."""
+    """`whole_checkpoint`: with the checkpoint's older files, which all kinds of pipes read in the same way."""
     for seed in range(ROUNDS):
         for role, kind in list(trial.cases()):
             if whole_checkpoint or "BEFORE" not in role:
@@ -125,7 +125,7 @@ def test_files_of_a_pipe_from_log_files(book: Logbook, sink: ClickHouseSink, tmp
 
 
 def event(row: dict[str, int], offset: int, op: str) -> KafkaRecord:
-    """A record of a MySQL connector, without a schema; its place in the source's log rises with its offset."""
+    """A record of a MySQL connector, without a schema; its log position rises with its offset."""
     source = {"connector": "mysql", "db": "shop", "table": "goods", "snapshot": "false", "server_id": 1, "file": "bin.000007", "row": 0}
     value = {
         "before": row if op == "d" else None,

@@ -1,4 +1,4 @@
-"""State files after a crash at any byte: what they say is true, at worst a little old."""
+"""State files after a crash at any byte: their content is valid, at worst a little old."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_crash_while_saving_leaves_the_old_state(tmp_path: Path, monkeypatch: 
         directory.save(changed)
     monkeypatch.undo()
     assert directory.load() == new_state()
-    # What the crash left is in nobody's way.
+    # Files that the crash left do no harm.
     directory.save(changed)
     assert directory.load() == changed
 
@@ -180,7 +180,7 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["log-files", "server", "topics"])
 def test_a_state_of_version_0_9_is_upgraded_in_place(tmp_path: Path, kind: str) -> None:
-    """Interrupted after any file, too: the next run goes on with the upgrade."""
+    """Also interrupted after any file: the next run continues the upgrade."""
     recorded = Path(__file__).parents[2] / "golden" / "state-0.9" / kind
     plain = StateDirectory(recorded, make=False)
     lines = {name: plain.journal(name).read() for name in JOURNALS}

@@ -1,4 +1,4 @@
-"""Translations: from a statement of the source to the statements that do the same to the target, word for word."""
+"""Translations of source statements to the exact statements for the target."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_columns_follow_in_place(clauses: str, expected: list[str]) -> None:
     assert {one.outcome for one in found} <= {"applied"}
 
 
-# The rest of an ALTER TABLE t, the rest of what is done at once, and why the table is read again.
+# The rest of an ALTER TABLE t, the rest of the immediate statement, and the reason to read the table again.
 READ_AGAIN: list[tuple[str, list[str], str]] = [
     ("ADD COLUMN c DATETIME DEFAULT NOW()", ["ADD COLUMN IF NOT EXISTS `c` Nullable(DateTime64(0, 'UTC')) AFTER `dt`"], "computes it"),
     ("MODIFY b INT NOT NULL", ["DROP COLUMN IF EXISTS `b`", "ADD COLUMN IF NOT EXISTS `b` Int32 AFTER `a`"], "converted its values"),
@@ -129,7 +129,7 @@ def test_what_only_the_source_knows_is_read_again(clauses: str, expected: list[s
 
 
 def rebuilt(found: DryRunResult) -> tuple[str, str]:
-    """How the table is made anew: its sort key, and what it is filled with."""
+    """Return how the table is rebuilt: its sort key, and the values of its columns."""
     dropped, made, filled, swapped, *rest = found.statements
     assert dropped.startswith("DROP TABLE IF EXISTS `s`.`t__rebuilt`")
     assert swapped == "EXCHANGE TABLES `s`.`t` AND `s`.`t__rebuilt`"
@@ -176,7 +176,7 @@ def test_a_table_without_a_key_is_altered_with_its_hash_and_its_view() -> None:
     assert any(statement.endswith("ARRAY JOIN range(toUInt64(greatest(`__headrace_times`, 0))))") for statement in keyed.statements)
     assert keyed.statements[-1] == "DROP VIEW IF EXISTS `s`.`u_current`"
     [cut] = rehearse("ALTER TABLE u MODIFY y VARCHAR(2)")
-    assert "substringUTF8(`y`, 1, 2)" in cut.statements[2], "a hash over the column must be made anew"
+    assert "substringUTF8(`y`, 1, 2)" in cut.statements[2], "a hash over the column must be recomputed"
 
 
 @pytest.mark.parametrize(
@@ -275,9 +275,9 @@ def test_engines_that_count_and_histories() -> None:
     history = ClickHouseOptions(all_tables=(("engine", "history"),))
     for statement in ("TRUNCATE t", "DROP TABLE t"):
         [found] = rehearse(statement, choices=history)
-        assert (found.outcome, found.statements) == ("kept", ()), "a history keeps what was"
+        assert (found.outcome, found.statements) == ("kept", ()), "a history keeps old rows"
     [narrowed] = rehearse("ALTER TABLE t MODIFY a INT NOT NULL, MODIFY b VARCHAR(3) NOT NULL", choices=history)
-    assert narrowed.statements == (), "what was stays as it was"
+    assert narrowed.statements == (), "old rows do not change"
     [widened] = rehearse("ALTER TABLE t MODIFY a BIGINT", choices=history)
     assert widened.statements == (A + "MODIFY COLUMN `a` Nullable(Int64)",)
     versioned = ClickHouseOptions(all_tables=(("engine", "versioned"),))

@@ -1,4 +1,4 @@
-"""A block leaves for the server exactly as its table stores it, or not at all."""
+"""A block is sent exactly in the types of its table, or refused."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def test_a_fraction_finer_than_the_column_is_refused(kind: Kind, precision: int)
 
 
 def test_a_block_that_is_not_of_its_schema_is_refused() -> None:
-    """ClickHouse would take the wider integer and wrap it."""
+    """ClickHouse would accept the wider integer and wrap it."""
     with pytest.raises(DefiniteError, match="columns are not those of its schema"):
         encode(block_of(Column("n", Kind.INT8), pa.array([300], pa.int16())))
 
@@ -140,7 +140,7 @@ def test_an_image_without_version_is_refused() -> None:
 
 
 def rendered(*, first: str, last: str) -> list[str]:
-    """What a server that holds only those days shows for the candidates."""
+    """Return what a server with only those days shows for the candidates."""
     return [min(max(text, first), last) for text in (*FIRST_DAYS, *LAST_DAYS)]
 
 

@@ -1,4 +1,4 @@
-"""The sink against the real engine: names, tables that are there already, errors, and a server that goes away."""
+"""The sink against the real engine: names, existing tables, errors, and a server that stops."""
 
 from __future__ import annotations
 
@@ -157,13 +157,13 @@ def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(sink: ClickHouseSink
         for _ in range(2):
             sink.table_store().delete_stale(schema, 20)
             assert sorted(sink.reader().read_range(schema).column("id").to_pylist()) == ["kept", "later"]
-        # What the source says after the sweep still counts.
+        # Later rows of the source are written after the sweep.
         writer.write(_versioned(block_of(schema, "gone"), 40, Op.INSERT))
         assert sink.reader().count(schema) == 3
 
 
 def _versioned(block: ChangeBlock, first: int, *ops: Op) -> ChangeBlock:
-    """The block with rising versions and the given operations, all rows with the same values but their id."""
+    """A block with rising versions and the given operations; only the ids of the rows differ."""
     versions = pa.array(range(first, first + block.rows), pa.uint64())
     return replace(block, images=_ones(block.images), op=pa.array(list(ops), pa.uint8()), version=versions)
 
@@ -207,7 +207,7 @@ def test_every_kind_of_column_is_recognised_when_prepared_again(sink: ClickHouse
 
 
 def test_every_write_is_one_part(sink: ClickHouseSink) -> None:
-    """A part is written whole or not at all, and so is a block."""
+    """Parts and blocks are written completely or not at all."""
     schema = schema_of()
     sink.prepare([schema])
     sink.reader().query(f"SYSTEM STOP MERGES {sink.target.database}.t")
@@ -341,14 +341,14 @@ def test_a_server_killed_while_blocks_arrive_loses_none_that_was_acknowledged(tm
     with EmbeddedServer(tmp_path / "data", port=first.port):
         shown = sink.reader().read_range(schema).column("id").to_pylist()
         blocks = Counter(int(key.split("-")[0]) for key in shown)
-        # The block in flight is there whole or not at all.
+        # The interrupted block is complete or missing.
         assert blocks in (Counter(dict.fromkeys(range(n), 2000)) for n in (acknowledged, acknowledged + 1))
         assert acknowledged > 0
         disconnect(sink.target)
 
 
 def test_what_a_statement_adds_to_a_table(clickhouse: EmbeddedServer) -> None:
-    """TABLE OVERRIDE as the original has it: columns, codecs, indexes, keys and what expires, on the real engine."""
+    """TABLE OVERRIDE as in MaterializeMySQL: columns, codecs, indexes, keys and TTL, on the real engine."""
     override = """ TABLE OVERRIDE t (
         COLUMNS (
             n CODEC(Delta, ZSTD(3)) TTL toDate('2000-01-01') + toIntervalDay(length(id)),
@@ -366,7 +366,7 @@ def test_what_a_statement_adds_to_a_table(clickhouse: EmbeddedServer) -> None:
     schema = schema_of()
     sink.prepare([schema])
     sink = sink.without_cache()
-    # The table that was made is one that is known again.
+    # The created table is accepted as an existing one.
     sink.prepare([schema])
     with contextlib.closing(sink.writer()) as writer:
         writer.write(block_of(schema, "a", "gone", "b"))
@@ -391,7 +391,7 @@ def test_an_extra_column_must_not_hide_one_of_the_source(sink: ClickHouseSink) -
 
 
 def test_the_driver_asks_about_all_tables_at_once(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a schema change nothing is known of any table: a request for each would take minutes with thousands of them."""
+    """A schema change clears the cache of all tables: one request per table would take minutes with thousands of them."""
     schemas = [schema_of(f"t{number}") for number in range(20)]
     targets = SinkTables(sink)
     targets.prepare(schemas)

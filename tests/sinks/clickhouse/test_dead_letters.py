@@ -1,4 +1,4 @@
-"""Rows that a table refuses: named where the pipe halts, else kept in `headrace.errors` and written when the table takes them."""
+"""Rows that a table refuses: the pipe halts and names them, or stores them in `headrace.errors` and retries them."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_what_the_server_refuses_is_found_by_halves(sink: ClickHouseSink) -> Non
     sink.writer().write(block_of(schema, *images))
     assert len(shown(sink)) == 498
     assert errors(sink, "key, column") == [["id=17", ""], ["id=301", ""]]
-    # What is wrong with the table is no row's fault.
+    # A fault of the table does not refuse single rows.
     sink.reader().query(f"DROP TABLE {sink.target.database}.t SYNC")
     with pytest.raises(DefiniteError, match="60"):
         sink.writer().write(block_of(schema, *images))
@@ -155,7 +155,7 @@ def test_retry_writes_what_the_table_takes_now_and_later_changes_still_win(sink:
     sink.writer().write(block_of(schema, *first))
     assert [one.written for one in retry_dead_letters(sink, pipe=sink.label)] == [False] * 5
     assert errors(sink, "state, tries") == [["waiting", 2]] * 5
-    # Of the five, one is changed and one deleted before the table takes them; a third is still bad in another way.
+    # Of the five, one is changed and one deleted before the retry; a third has another fault.
     sink.writer().write(block_of(schema, (Op.UPDATE, 1, 0, "new"), (Op.DELETE, 2, 0, "gone"), first=200))
     relax(sink)
     sink.reader().query(f"ALTER TABLE {sink.target.database}.t ADD CONSTRAINT other CHECK id != 3")
@@ -179,7 +179,7 @@ def test_what_is_read_anew_supersedes_what_waits(sink: ClickHouseSink) -> None:
     constrain(sink)
     sink.writer().write(block_of(schema, (Op.INSERT, 1, 0, "too long"), first=100))
     sink.writer().write(block_of(schema, (Op.INSERT, 2, 0, "too long"), first=500))
-    # The source's table was emptied at 300: a row from before must not come back.
+    # The source's table was truncated at 300: an older row must not come back.
     sink.table_store().delete_stale(schema, pack_version(0, 3, 300))
     relax(sink)
     assert [one.letter.key for one in retry_dead_letters(sink, pipe=sink.label)] == ["id=2"]
@@ -224,7 +224,7 @@ def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: Targ
     assert errors(sink, "key, state") == [["id=2" if schema.row_key else "", "waiting"]]
     view = f"SELECT count() FROM {sink.target.database}.t" + ("_current" if engine is not TargetEngine.HISTORY else "")
     assert sink.reader().query(view)[1] == [[2]]
-    # The day is kept as text from now on, which holds any.
+    # The day is stored as text from now on.
     sink.reader().query(f"ALTER TABLE {sink.target.database}.t MODIFY COLUMN day Nullable(String)")
     wider = replace(
         chosen.without_cache(), options=replace(chosen.options, all_tables=(*chosen.options.all_tables, ("types", (("day", "String"),))))
@@ -232,7 +232,7 @@ def test_tables_that_count_rows_get_each_once(sink: ClickHouseSink, engine: Targ
     for _ in range(2):
         assert [one.written for one in retry_dead_letters(wider, pipe=sink.label)] == [True]
         assert sink.reader().query(view)[1] == [[3]]
-        # A crash before it was noted that the row is written: it is tried again.
+        # A crash before the state change of the written row: it is retried.
         sink.reader().query(
             f"INSERT INTO headrace.errors SELECT * REPLACE('waiting' AS state) FROM headrace.errors FINAL WHERE pipe = '{sink.label}'"
         )

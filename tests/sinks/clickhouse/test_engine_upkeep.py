@@ -1,4 +1,4 @@
-"""Tables of each kind of engine beyond writing: swept, cleaned, read by view and policy, made anew, and with deletions left out."""
+"""Maintenance of tables of each kind of engine: sweep, cleanup, views, row policies, rebuilds, and ignored deletions."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_a_sweep_takes_away_what_a_new_snapshot_did_not_see(target: ClickHouseTa
     writer.write(block(schema, (13, Op.BEFORE, 2, "kept"), (14, Op.UPDATE, 2, "kept, too")))
     exact = sink.requirements([schema])[schema.name].emptied
     if exact:
-        # Such a table is swept before its rows come again: nothing may cancel what is to go.
+        # Such a table is swept before its rows are read again, because sweeping cannot cancel rows later.
         sink.table_store().delete_stale(schema, 20)
     writer.write(block(schema, (20, Op.SNAPSHOT, 2, "kept"), (20, Op.SNAPSHOT, 3, "new")))
     writer.write(block(schema, (30, Op.INSERT, 4, "later")))
@@ -180,7 +180,7 @@ def test_deletions_left_out(target: ClickHouseTarget) -> None:
     sink.writer().write(block(KEYED, *images))
     sink.writer().write(block(KEYED, (5, Op.DELETE, 2, "c")))
     assert shown(sink) == [(1, "a"), (2, "c")]
-    # An update that moves a row is no deletion.
+    # An update that moves a row is not a deletion.
     sink.writer().write(block(KEYED, (6, Op.BEFORE, 2, "c"), (7, Op.UPDATE, 3, "c")))
     assert shown(sink) == [(1, "a"), (3, "c")]
     ask(sink, f"CREATE TABLE {target.database}.bare (id Int64, word String, v UInt64) ENGINE = ReplacingMergeTree(v) ORDER BY id")

@@ -1,4 +1,4 @@
-"""Blocks with names against the real engine: answers that are lost, servers that know too little or too much, views, windows, clearing."""
+"""Blocks with deduplication tokens against the real engine: lost responses, forgotten or extra tokens, views, windows, clearing."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Made = Callable[..., ClickHouseSink]
 
 @pytest.fixture
 def made(clickhouse: EmbeddedServer) -> Iterator[Made]:
-    """Makes a sink whose table is there."""
+    """Creates sinks with their table."""
     target = target_of(clickhouse)
 
     def make(engine: TargetEngine, **choices: Any) -> ClickHouseSink:
@@ -45,7 +45,7 @@ def made(clickhouse: EmbeddedServer) -> Iterator[Made]:
 
 
 def block_of(first: int, *ops: Op, order: int | None = None) -> ChangeBlock:
-    """Rows with the numbers from `first` on as keys and, but for a snapshot, as versions."""
+    """Rows with keys from `first` on; except in a snapshot, the keys are the versions, too."""
     rows = len(ops)
     images = pa.record_batch([pa.array(range(first, first + rows), pa.int32()), pa.array([0] * rows, pa.int32())], SCHEMA.arrow_schema)
     versions = pa.array(range(first, first + rows) if order is None else [7] * rows, pa.uint64())
@@ -84,7 +84,7 @@ def test_a_block_whose_answer_is_lost_counts_once(made: Made, engine: TargetEngi
     retrying(lambda: writer.write(inserts(10)), sleep=lambda _: None)
     retrying(lambda: writer.write(inserts(20)), sleep=lambda _: None)
     assert (lost, count(sink)) == (2, 6)
-    # Rows of a snapshot have one version, and every block of it counts; again, too, once the table was cleared for it.
+    # Rows of a snapshot have one version, and every block counts; after the table was cleared, again.
     kept = 6
     for _ in range(2):
         lost, reading = 0, sink.writer()
@@ -108,7 +108,7 @@ def test_a_batch_that_is_written_again_counts_once(made: Made, engine: TargetEng
         assert count(sink) == 3 * written
         run(sink, "OPTIMIZE TABLE t! FINAL")
         assert count(sink) <= 3 * written
-    # Another pipe's blocks, or another log's, are others, though their places are the same.
+    # Blocks of another pipe or another log differ, even at the same positions.
     replace(sink, pipe="q").writer().write(inserts(10))
     assert count(sink) >= 12 if engine is TargetEngine.HISTORY else count(sink) > 0
 
@@ -116,7 +116,7 @@ def test_a_batch_that_is_written_again_counts_once(made: Made, engine: TargetEng
 @pytest.mark.parametrize("partition_by", ["", "id % 2"])
 def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, partition_by: str) -> None:
     history = made(TargetEngine.HISTORY, partition_by=partition_by)
-    # It has a part that it does not know by its token.
+    # The server has a part whose token it has forgotten.
     writer = history.writer()
     writer.write(inserts(10))
     replace(history, pipe="lost").writer().write(inserts(20))
@@ -125,7 +125,7 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
         for first in (10, 20, 30):
             again.write(inserts(first))
         assert count(history) == 9
-    # It knows a part that it has not, or has not whole: the token stays when rows are deleted.
+    # The server knows a token without its part, or with an incomplete one: the token stays when rows are deleted.
     for gone in ("_version >= 30", "_version = 31"):
         run(history, f"ALTER TABLE t! DELETE WHERE {gone} SETTINGS mutations_sync = 2")
         again = history.for_replay().writer()
@@ -144,7 +144,7 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
 
 def test_an_insert_that_is_still_under_way_is_waited_for(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     history = made(TargetEngine.HISTORY)
-    # The question sees itself, as it would see an INSERT.
+    # The query of running queries finds itself, as it would find an INSERT.
     monkeypatch.setattr(dedup_check, "_RUNNING_INSERT", "SELECT 1 FROM system.processes")
     with pytest.raises(TransientError, match="still under way"):
         history.for_replay().writer().write(inserts(10))
@@ -175,11 +175,11 @@ def test_tables_remember_as_many_blocks_as_a_batch_has(made: Made, monkeypatch: 
     for partition_by in ("", "id % 2"):
         sink = made(TargetEngine.HISTORY, partition_by=partition_by)
         assert window(sink) == dedup_window.MIN_BLOCKS == 10_000
-        # A table that somebody made to remember less is told to remember more.
+        # The window of an existing table is increased.
         run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 0")
         sink.prepare([SCHEMA])
         assert window(sink) == 10_000
-        # And one that turns out to remember less than a batch has.
+        # And a table whose window is smaller than a batch.
         run(sink, "ALTER TABLE t! MODIFY SETTING non_replicated_deduplication_window = 8")
         monkeypatch.setattr(dedup_window, "MIN_BLOCKS", 8)
         for _ in range(2):
@@ -212,7 +212,7 @@ def test_clearing_takes_away_an_attempt_and_nothing_else(made: Made) -> None:
         for _ in range(2):
             sink.table_store().discard_partial_snapshot(SCHEMA, since=7)
             assert count(sink) == left, engine
-        # What was cleared may come again at the same place.
+        # Cleared rows may be written again at the same position.
         sink.writer().write(block_of(50, Op.SNAPSHOT, Op.SNAPSHOT, order=0))
         assert count(sink) == left + 2
 

@@ -1,4 +1,4 @@
-"""Deletions that are purged by choice: physically gone, at moments when nothing can bring a row back."""
+"""Cleanup of deletions: they are removed physically, only when no older row can come back."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), C
 
 @dataclass
 class Stream:
-    """What stands for the stream: something that writes, and can be paused."""
+    """A fake stream that writes, and can be paused."""
 
     working: threading.RLock = field(default_factory=threading.RLock)
     pauses: int = 0
@@ -102,7 +102,7 @@ def test_deletions_are_gone_from_disk_and_a_replay_brings_nothing_back(scene: Sc
     # The last batch again, as after a crash: its deletions are in it.
     scene.write((Op.INSERT, 4), (Op.DELETE, 1), first=200)
     assert scene.ask("SELECT id FROM THIS FINAL") == [[4]]
-    # What comes afterwards is kept, and what is not due is not done.
+    # Later deletions are kept, and no cleanup runs before it is due.
     scene.write((Op.DELETE, 4), first=300)
     began = scene.ask("SELECT began_at FROM headrace.cleanups FINAL WHERE target = 'THIS'")
     scene.cleaner.targets.sink = replace(scene.sink, options=ClickHouseOptions(all_tables=(("cleanup_hours", 1.0),)))
@@ -115,7 +115,7 @@ def test_a_merge_begins_between_batches_and_does_not_hold_them_up(scene: Scene) 
     scene.ask("INSERT INTO THIS (id, v, _sign, _version) SELECT number, randomPrintableASCII(200), 1, 1 FROM numbers(300000)")
     scene.write((Op.DELETE, 7), (Op.DELETE, 8), first=100)
     with scene.stream.working:
-        # A batch is under way: its deletions may be there before older images of the same rows.
+        # During a batch its deletions may be stored before older images of the same rows.
         scene.cleaner.poll(scene.stream.paused)
         scene.write((Op.DELETE, 1000000), first=200)
         time.sleep(0.5)
@@ -142,7 +142,7 @@ def test_nothing_is_purged_while_rows_are_read_or_wait_or_the_sink_was_away(scen
     scene.clean()
     assert scene.ask("SELECT count() FROM THIS WHERE _deleted") == [[2]]
     monkeypatch.setattr(tombstone_purger, "current_wait", WaitState)
-    # A row that waits would come back if the deletion that follows it were gone.
+    # A pending dead letter would come back if the later deletion were removed.
     scene.ask("ALTER TABLE THIS ADD CONSTRAINT c CHECK id != 9")
     scene.write((Op.INSERT, 9), first=200)
     scene.clean()

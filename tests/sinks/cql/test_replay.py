@@ -1,4 +1,4 @@
-"""Replay on a real server: what the log says, written again, is the same data with the same write times; whatever the order."""
+"""Replay on a real server: the log, written again in any order, gives the same data with the same write times."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ Server = PrivateCassandra | GivenCluster
 
 @pytest.fixture
 def replaying(cassandra: Server, cql: CqlSession, keyspace: str) -> Replaying:
-    """Two keyspaces, which are left behind: dropping many tables takes longer than all else."""
+    """Two keyspaces, which are not dropped: dropping many tables takes longer than the test."""
     return Replaying(cql, cassandra.url(scheme="cql"), f"{keyspace}_from", f"{keyspace}_to")
 
 
@@ -61,13 +61,13 @@ def rows(replaying: Replaying, query: str) -> list[Any]:
 
 
 def test_replayed_histories_are_the_same(replaying: Replaying) -> None:
-    """Random tables and statements: out of order, some twice; the same rows, write times, TTLs, tombstones and markers."""
+    """Random tables and statements, out of order, some twice, give the same rows, write times, TTLs, tombstones and markers."""
     for seed in range(8):
         replaying.check(seed, 40)
 
 
 def test_rows_of_a_snapshot_and_the_log_meet(replaying: Replaying) -> None:
-    """Rows read with their times, before, between and after what the log says of them."""
+    """Snapshot rows with their write times, before, between and after their log rows."""
     for seed in (1, 2, 5, 14):
         history = random_history(seed, 30, keyspace=replaying.source)
         logged = replaying.run(history)
@@ -85,7 +85,7 @@ def test_rows_of_a_snapshot_and_the_log_meet(replaying: Replaying) -> None:
 def test_replicate_through_the_log_of_a_cluster(
     cql: CqlSession, keyspace: str, cassandra: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Statements, the log that they leave, the command: the same data in another keyspace, also after a stop and an ALTER."""
+    """Statements, their log, and the command give the same data in another keyspace, also after a stop and an ALTER."""
     histories = [random_history(seed, 25, keyspace=keyspace, start=_now()) for seed in (1, 3, 22)]
     replaying = Replaying(cql, cassandra.url(scheme="cql"), None, f"{keyspace}_to", start=_now())
     cluster = LoggedCluster(cql, keyspace, "\n".join(line for history in histories for line in history.definitions))
@@ -109,7 +109,7 @@ def test_replicate_through_the_log_of_a_cluster(
     for history in histories[1:]:
         replaying.provoke(history.table, Random(7), 25)
 
-    # Another pipe: the rows that are there are copied, then the log goes on.
+    # Another pipe: it copies the existing rows, then follows the log.
     copy = Replaying(cql, cassandra.url(scheme="cql"), None, f"{keyspace}_copy", start=_now())
     cql.execute(f"INSERT INTO {table_name(table.name)} ({', '.join(map(quoted, key))}) VALUES ({', '.join(key.values())})")
     command[2], command[4] = cassandra.url(copy.target, scheme="cql"), str(tmp_path / "other")
@@ -119,7 +119,7 @@ def test_replicate_through_the_log_of_a_cluster(
 
 
 def test_interrupted_anywhere_and_done_again(replaying: Replaying, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lists on Cassandra are written in several steps, and each may be the last before a crash."""
+    """Lists on Cassandra are written in several steps, with a crash after each."""
     history = random_history(2, 40, keyspace=replaying.source)
     blocks = replaying.run(history)
     joined = LogBlock(
@@ -243,7 +243,7 @@ def _key(number: int) -> UUID:
 
 
 def test_two_tasks_that_write_one_list_at_the_same_time_write_it_once(replaying: Replaying, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the look at a list and what is done to it another task (the copy beside the log) does the same."""
+    """Between the read and the write of a list another task (the snapshot) does the same."""
     table = table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, v list<int>)")
     entry = {"op": 1, "at": T, "pk": 1, "v": [(timeuuid.make(T + n, 1), n) for n in range(3)]}
     once, others = cassandra_lists.run_together, iter([True])

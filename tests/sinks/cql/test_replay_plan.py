@@ -1,4 +1,4 @@
-"""What log rows are written as, statement by statement: the seed's rows, on a target that is ScyllaDB."""
+"""The exact statements for log rows, on ScyllaDB."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_lists_by_their_keys() -> None:
 def test_user_types_by_their_fields() -> None:
     table = table_of("v ut", "CREATE TYPE ut (a int, b int, c int);")
     fields = f"UPDATE ks.t {USING} SET v.a = ?, v.b = ?, v.c = ? {WHERE}"
-    # A null field of the value is not a deleted one.
+    # A null field of a value is not a deleted field.
     assert written(table, {"op": 1, "v": (42, None, None), "cdc$deleted_elements_v": [2]}) == [
         (fields, (STAMP, NO_TTL, int_(42), UNSET_VALUE, None, *KEY))
     ]

@@ -1,4 +1,4 @@
-"""Deleted ranges as CQL can say them: held against a plain reading of the same range, row by row, in every mix of orders."""
+"""Deleted ranges as CQL statements, compared row by row with the range itself, in every mix of clustering orders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def clustering(*descending: bool) -> list[CqlColumn]:
 
 
 def covered(found: list[Deletion], columns: int) -> set[tuple[int, ...]]:
-    """The rows that the deletions delete, by CQL's rules: columns are compared by their values, whatever the table's order."""
+    """Return the rows that the statements delete, by CQL's rules: columns are compared by value, in any clustering order."""
     return {row for row in itertools.product(VALUES, repeat=columns) if any(_is_in(deletion, row) for deletion in found)}
 
 
@@ -39,7 +39,7 @@ def _is_in(deletion: Deletion, row: tuple[int, ...]) -> bool:
 
 
 def _place(bound: Bound, orders: tuple[bool, ...], *, start: bool) -> tuple[tuple[int, ...], int]:
-    """A bound as a place between rows, in the table's order."""
+    """A bound as a position between rows, in the table's order."""
     prefix = tuple(-value[0] if down else value[0] for value, down in zip(bound.prefix, orders, strict=False))
     return prefix, (-1 if start else 1) if bound.inclusive else (1 if start else -1)
 

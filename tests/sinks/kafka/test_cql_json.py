@@ -1,4 +1,4 @@
-"""CQL's values as JSON: Python's own parser reads back what was written."""
+"""CQL values as JSON, read by Python's parser."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Object(list[tuple[str, Any]]):
 
 
 def _as_json(kind: CqlType, value: Any) -> Any:
-    """What the parser is to give; objects as their members in order."""
+    """Return the parser's expected result; objects as their members in order."""
     if value is None:
         return None
     match kind.name:

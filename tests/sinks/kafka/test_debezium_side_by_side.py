@@ -1,6 +1,6 @@
 """The same log, read by the real Debezium and by Headrace, gives the same events.
 
-The recordings hold what Debezium sent and the log that it read. What is unlike is named here, each with its reason, and in docs/kafka.md.
+The recordings hold Debezium's events and the log that it read. Known differences are listed here with their reasons, and in docs/kafka.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from testkit.recordings.debezium_recordings import KafkaRecord, as_batches, load
 FLAVOURS = ("mysql", "mariadb")
 BACKSLASHED = 'd"\\\\x'
 Event = tuple[Any, Any, dict[str, Any]]
-"""Key, value, and what the headers say of other keys."""
+"""Key, value, and the headers for changed keys."""
 
 
 def _ours(messages: list[Messages]) -> dict[str, list[Event]]:
@@ -38,7 +38,7 @@ def _ours(messages: list[Messages]) -> dict[str, list[Event]]:
 
 
 def _theirs(records: list[KafkaRecord], topics: set[str]) -> dict[str, list[Event]]:
-    """What followed the snapshot, in the order of the log; the partitions of a topic are woven together by it."""
+    """The events after the snapshot, of all partitions of a topic, in the order of the log."""
     found: dict[str, list[tuple[Any, Event]]] = {}
     for topic in topics:
         last: Any = None
@@ -63,7 +63,7 @@ def _json(raw: bytes | None) -> Any:
 
 
 def _alike(event: Event, table: str) -> Event:
-    """An event without what is known to be unlike."""
+    """Return an event without the known differences."""
     key, value, headers = event
     if value is None:
         return event
@@ -74,13 +74,13 @@ def _alike(event: Event, table: str) -> Event:
     for part in value["schema"]["fields"][:2] if "schema" in value else ():
         for column in part["fields"]:
             if column.get("default") == BACKSLASHED:
-                # Debezium leaves a default's backslashes as the statement had them.
+                # Debezium keeps a default's backslashes as in the statement.
                 column["default"] = BACKSLASHED.replace("\\\\", "\\")
             if column.get("parameters") == {"__debezium.source.column.type": "BIGINT UNSIGNED"}:
-                # Debezium says it when asked to, ours always.
+                # Debezium sends it only if configured, Headrace always.
                 del column["parameters"]
     source = payload["source"]
-    # Debezium's own version; the thread is not in a block; transactions are counted where Debezium was asked to; the clock is the clock.
+    # Debezium's version; a block has no thread; transaction counts only if Debezium was configured; the current time.
     for name in ("version", "thread"):
         source[name] = None
     payload["transaction"] = None
@@ -92,9 +92,9 @@ def _alike(event: Event, table: str) -> Event:
 
 def _normalise(row: dict[str, Any], table: str) -> None:
     if table == "texts":
-        # Ours is the server's own text; Debezium writes MySQL's anew, without spaces.
+        # Headrace sends the server's text; Debezium formats MySQL's documents without spaces.
         row["j"] = None if row["j"] is None else json.loads(row["j"])
-        # Kafka Connect's converter writes a column's default where the row has NULL; ours is the row's.
+        # Kafka Connect's converter writes a column's default for NULL; Headrace writes NULL.
         row["def"] = None if row["def"] == BACKSLASHED else row["def"]
     if table == "numbers":
         # Debezium reads the year 0000 as 1900.
@@ -111,7 +111,7 @@ def test_every_event_is_debeziums(flavour: str, variant: str, tmp_path: Path) ->
     compared = 0
     for topic, events in ours.items():
         table = topic.rpartition(".")[2]
-        # Debezium sends a tombstone without a key after a deletion in a table without one: it tells nobody anything.
+        # Debezium sends a tombstone without a key after a deletion in a table without a key: it has no effect.
         expected = [event for event in theirs[topic] if event[:2] != (None, None) and _op(event) != "t"]
         assert len(events) == len(expected), topic
         for mine, real in zip(events, expected, strict=True):
@@ -123,7 +123,7 @@ def test_every_event_is_debeziums(flavour: str, variant: str, tmp_path: Path) ->
 @pytest.mark.parametrize("flavour", FLAVOURS)
 @pytest.mark.parametrize("variant", ["schema", "plain"])
 def test_keys_are_debeziums_byte_for_byte(flavour: str, variant: str, tmp_path: Path) -> None:
-    """So that a row's messages are in the partition in which Debezium's are, and a compacted topic knows them as the same."""
+    """A row's messages must have Debezium's partition and key, for compacted topics."""
     sent = encoded(flavour, tmp_path, schemas=variant == "schema")
     ours = {(one.topic, key) for one in sent for key in one.key.to_pylist()}
     theirs = {(record.topic, record.key) for record in load_records(f"{flavour}-{variant}")}
@@ -149,11 +149,11 @@ def test_read_back_by_the_debezium_source_the_events_are_the_changes(flavour: st
     for name in known:
         before = [_image(image) for image in images_of(blocks_since_snapshot(flavour, tmp_path)) if image.table == name]
         after = [_image(image) for image in images_of([block for one in decoded for block in one.blocks]) if image.table == name]
-        # In the order of the versions that the reader makes of the events' places.
+        # In the order of the versions that the reader derives from the events' positions.
         assert after == before, name
         assert before
 
 
 def _image(image: Image) -> tuple[bool, Any]:
-    """Whether the image goes or comes, and its row: a changed key's images are a deletion and an insertion when they are read back."""
+    """Whether the image is a deletion, and its row: a changed key is read back as a deletion and an insertion."""
     return image.op in (Op.BEFORE, Op.DELETE), image.row

@@ -1,4 +1,4 @@
-"""Debezium's events out of blocks: pieces of JSON against Python's own, and what a block's images become."""
+"""Debezium's events from blocks: JSON fragments compared with Python's, and the events of a block's images."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_decimals_are_the_fewest_bytes_that_java_would_write(precision: int, sca
             continue
         raw = base64.b64decode(json.loads(piece))
         assert int.from_bytes(raw, "big", signed=True) == number
-        # BigInteger.toByteArray: one bit for the sign, and no byte more than needed.
+        # BigInteger.toByteArray: one sign bit, and the fewest bytes.
         assert len(raw) == (number if number >= 0 else ~number).bit_length() // 8 + 1
     assert shown(column, "mysql").render(array.slice(4, 9)).to_pylist() == pieces[4:13]
 
@@ -205,7 +205,7 @@ def test_a_schema_goes_with_each_event_if_it_is_wanted() -> None:
 
 
 def test_numbers_without_a_sign_are_read_back_as_what_they_are() -> None:
-    """By a reader that knows nothing but the events; in the key, too, which does not say it."""
+    """By a reader that has only the events; also in the key, which does not mark it."""
     name, most = TableName("shop", "t"), (1 << 64) - 1
     schema = TableSchema(name, (Column("id", Kind.UINT64, False), Column("n", Kind.UINT64), Column("s", Kind.INT64)), ("id",))
     images = [(Op.INSERT, 1, (most, most - 1, -1)), (Op.INSERT, 2, (1, None, -2)), (Op.DELETE, 3, (most, most - 1, -1))]

@@ -1,4 +1,4 @@
-"""A pipe that sends Debezium's events, without Spark, to a real broker: read by the `debezium` source they lead to the source's rows."""
+"""A pipe that sends Debezium's events, without Spark, to a real broker: the `debezium` source reads the source's rows from them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_snapshot_and_changes_are_read_back_from_the_topics(
     server: PrivateServer, database: str, broker: PrivateBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, schemas: bool
 ) -> None:
     without_spark(monkeypatch)
-    # Small blocks, so that events are cut by their ends.
+    # Small blocks, so that their bounds cut events.
     monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 24)
     Workload(server, database, 7).prepare()
     choices = KafkaOptions(format=MessageFormat.DEBEZIUM, prefix=PREFIX, partitions=3, schemas=schemas)
@@ -75,7 +75,7 @@ def _record(topic: str, message: Kept) -> KafkaRecord:
 
 
 def _check_places(messages: list[Kept], server: PrivateServer) -> None:
-    """Every event names the server's own log file, and a place in it."""
+    """Every event names the server's log file, and a position in it."""
     number, end = log_end(server)
     events = [json.loads(message.value) for message in messages if message.value is not None]
     for event in events:

@@ -1,4 +1,4 @@
-"""Blocks to mypipe's messages against a plain model: which messages, under which keys, with which values and headers, in which order."""
+"""Blocks to mypipe's messages, compared with a plain model: messages, keys, values, headers and order."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ Told = tuple[bytes, int, Mutation | None, dict[str, Any], list[str], list[str]]
 
 
 def expected(images: list[Image], *, split: bool, tombstones: bool) -> list[Told]:
-    """Key, version, mutation, maps, NULLs before, NULLs: by the book, one by one."""
+    """Return key, version, mutation, maps, NULLs before and NULLs of each expected message."""
     found: list[Told] = []
     before: Row | None = None
     for at, (op, row) in enumerate(images):

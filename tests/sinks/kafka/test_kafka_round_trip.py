@@ -1,4 +1,4 @@
-"""What the Kafka sink writes, the consumers read: every kind of column at its extremes, in both of mypipe's formats."""
+"""The consumers read what the Kafka sink writes: extreme values of every kind of column, in both of mypipe's formats."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_is_written_is_read_again(broker: PrivateBroker, tmp_path: Path, fo
     for column in schema.columns:
         wrote, got = block.images.column(column.name), read.images.column(column.name)
         assert plain_of(got) == plain_of(wrote), column.name
-    # (an update's message says when it was committed once, for both of its images)
+    # (an update's message has one commit time for both of its images)
     after = [at for at, op in enumerate(read.op.to_pylist()) if op != Op.BEFORE]
     assert read.commit_ts.take(after).to_pylist() == block.commit_ts.take(after).to_pylist()
     assert read.transaction is not None

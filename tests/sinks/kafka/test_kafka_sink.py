@@ -1,4 +1,4 @@
-"""The Kafka sink against a real broker: what is acknowledged is there, in order, under its key; what fails says why."""
+"""The Kafka sink against a real broker: acknowledged messages are stored, in order, with their keys; failures are reported."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_a_message_that_is_too_large_is_named(broker: PrivateBroker) -> None:
         write(sink_of(broker), large)
     assert error.value.place == f'topic shop_{schema.name.table}_generic, key {{"id":2}}'
     assert "max.message.bytes" in error.value.hint
-    # The writer is fit for use afterwards.
+    # The writer can be used afterwards.
     write(sink_of(broker), block_of(schema, [(Op.INSERT, 4, "x")]))
 
 
@@ -246,7 +246,7 @@ def test_a_full_queue_is_waited_for(broker: PrivateBroker) -> None:
 
 
 def test_a_message_that_no_queue_takes_is_named(broker: PrivateBroker) -> None:
-    """It would be waited for for ever."""
+    """Otherwise the pipe would wait for ever."""
     small = (("queue.buffering.max.kbytes", "64"),)
     rows = [(Op.INSERT, n, "x" * (200_000 if n == 7 else 10)) for n in range(9)]
     with pytest.raises(DefiniteError, match="larger than all that may be under way") as error:
@@ -266,7 +266,7 @@ def test_logins_that_were_cut_off_are_no_refusal_once_brokers_serve_again(broker
     monkeypatch.setattr(delivery, "Refusals", Heard)
     schema = table()
     blocks = [block_of(schema, [(Op.INSERT, n, "x")], 100 + n) for n in range(3)]
-    # (A property of its own, so that no producer of another test is taken.)
+    # (A distinct property, so that no producer of another test is reused.)
     sink = sink_of(broker, partitions=1, properties=(("client.id", schema.name.table),))
     write(sink, blocks[0])
     [refusals] = heard

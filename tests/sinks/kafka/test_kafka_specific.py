@@ -1,4 +1,4 @@
-"""Specific messages of a table that is altered: all readable by the newest schema, what cannot be is refused, generic ones go on."""
+"""Specific messages of an altered table: all are readable by the newest schema, incompatible alterations are refused, generic ones work."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUANTITY, MORE = Column("qty", Kind.INT32, source_type="int"), Column("qty", Kin
 
 @pytest.fixture(params=["directory", "registry"])
 def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Callable[[int], Any]]]:
-    """A schema repository's address, and how anyone else finds a schema in it."""
+    """A schema repository's address, and another client's lookup of a schema in it."""
     if request.param == "directory":
         yield str(tmp_path), lambda number: json.loads(next(tmp_path.glob(f"*/*.{number}.avsc")).read_text())
         return
@@ -67,7 +67,7 @@ def schema_id(message: Kept) -> int:
 
 
 def read_as(message: Kept, look_up: Callable[[int], Any], reader: int) -> dict[str, Any]:
-    """The row of a message, by Avro's rules for a reader of another version."""
+    """Return the row of a message, by Avro's schema resolution."""
     assert message.value is not None
     schemas = [fastavro.parse_schema(look_up(number)) for number in (schema_id(message), reader)]
     found = fastavro.schemaless_reader(io.BytesIO(message.value[4:]), *schemas)
@@ -83,7 +83,7 @@ def test_altered_tables(broker: PrivateBroker, kept: tuple[str, Callable[[int], 
     added = block(table, (ID, NAME, QUANTITY), [(2, "two", 5)], 200)
     dropped = block(table, (ID, QUANTITY), [(3, 7)], 300)
     widened = block(table, (ID, MORE), [(4, 2**40)], 400)
-    # A crash brings a block of an older version again.
+    # A crash repeats a block of an older version.
     write(sink, first, added, dropped, widened, first)
     found = read_topic(broker, f"shop_{table.table}_specific")
     ids = [schema_id(message) for message in found]

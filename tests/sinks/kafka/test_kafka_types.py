@@ -1,4 +1,4 @@
-"""Every type of both servers, from the log through the sink and the broker: fastavro reads in the messages what the server SELECTs."""
+"""Every type of both servers, from the log through the sink and the broker: fastavro reads the values of the server's SELECT."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ WIDE = Context(prec=100)
 
 
 class Life:
-    """A table of all types: filled, changed, emptied. Its rows as the server selects them, and its changes as blocks."""
+    """A table of all types that is filled, changed and emptied: its rows by SELECT, and its changes as blocks."""
 
     def __init__(self, book: Logbook, flavour: str) -> None:
         types = {**TYPES, "geo": ("GEOMETRY", [POINT]), **SPECIAL[flavour]}
@@ -69,7 +69,7 @@ def life(server: PrivateServer) -> Iterator[Life]:
 
 
 def sent(life: Life, broker: PrivateBroker, choices: KafkaOptions) -> list[Kept]:
-    """The messages that the table's changes make, as the broker keeps them."""
+    """The messages of the table's changes, from the broker."""
     settings = (("message.max.bytes", "20000000"),)
     pattern = f"{choices.format}.{choices.text}.{id(life)}.${{db}}.${{table}}"
     topic = pattern.replace("${db}", "kafka_types").replace("${table}", "every_type")
@@ -84,7 +84,7 @@ def sent(life: Life, broker: PrivateBroker, choices: KafkaOptions) -> list[Kept]
 
 
 def schema_by_id(directory: Path, number: int) -> Any:
-    """The schema in the repository's folder, as anyone finds it."""
+    """The schema in the repository's folder."""
     [path] = directory.glob(f"*/*.{number}.avsc")
     return json.loads(path.read_text())
 
@@ -96,7 +96,7 @@ def split(message: Kept, directory: Path) -> tuple[int, dict[str, Any]]:
 
 
 def compare(life: Life, changes: list[tuple[int, list[Row]]]) -> None:
-    """The changes, each with its rows, are what was done to the table."""
+    """Check that the changes and their rows equal those of the table."""
     stays = [row for row in life.inserted if row[0] == "1000"]
     expected = [(1, [row]) for row in life.inserted]
     by_id = {row[0]: row for row in life.inserted}
@@ -133,7 +133,7 @@ def generic_row(schema: TableSchema, record: dict[str, Any], prefix: str, nulls:
         values = [
             record[prefix + name][column.name] for name in ("bytes", "integers", "strings", "longs") if column.name in record[prefix + name]
         ]
-        # In one map, or said to be NULL: never both, never neither.
+        # Either in one map or marked as NULL.
         assert len(values) == (column.name not in named), column
         found.append(None if not values else told(column, values[0]))
     return tuple(found)

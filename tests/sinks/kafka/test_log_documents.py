@@ -1,4 +1,4 @@
-"""Log rows as JSON documents: what each statement of ScyllaDB's page does, element by element."""
+"""Log rows as JSON documents, for each statement of ScyllaDB's documentation page."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_what_no_server_writes_is_refused() -> None:
     whole = log_block(table, capture.log("DELETE FROM ks.t WHERE pk = 0 AND ck > 1"))
     with pytest.raises(DefiniteError, match="without an end"):
         log_documents(LogBlock(table, whole.rows.slice(0, 1), whole.written.slice(0, 1)))
-    # A type that has a field more by now than when it was read.
+    # A type that got another field after it was read.
     older = _table("pk int, ck int, u ut, PRIMARY KEY (pk, ck)", "CREATE TYPE ks.ut (a int)")
     removed = log_block(table, capture.log("UPDATE ks.t SET u.b = null WHERE pk = 0 AND ck = 0"))
     place = removed.rows.schema.names.index("u")

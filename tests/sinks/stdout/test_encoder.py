@@ -1,4 +1,4 @@
-"""Changes as lines: every value exactly, every line one change, and nothing in them that a terminal heeds."""
+"""Changes as lines: exact values, one change per line, and no control characters for a terminal."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def lines(block: ChangeBlock, choices: LineOptions | None = None) -> list[str]:
 
 
 def expected(kind: Kind, value: Any) -> Any:
-    """What the documents say of a value, worked out by other means."""
+    """Return the documented form of a value, computed in plain Python."""
     match kind:
         case Kind.DECIMAL:
             return f"{value:.30f}"
@@ -188,7 +188,7 @@ def test_settings_in_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Kept(Output):
-    """Keeps what is printed."""
+    """Records the output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -235,13 +235,13 @@ def test_lines_of_a_batch_are_printed_in_the_order_of_the_log_and_once(tmp_path:
         for made in LineEncoder().encode(block(columns, [[1, "s"]], [Op.SNAPSHOT])):
             sender.send(made, waits=False)
         assert json.loads(output.pieces[-1])["op"] == "snapshot"
-        # Whoever has not the token is not heard.
+        # A client without the token is ignored.
         stranger = Sender(receiver.address, "00" * 32)
         [made] = LineEncoder().encode(whole)
         with pytest.raises(TransientError):
             stranger.send(made, waits=False)
         assert json.loads(output.pieces[-1])["op"] == "snapshot"
-        # An output that is full is no reader that has left.
+        # A full output is not a closed one.
         output.full = True
         with pytest.raises(DefiniteError, match="cannot be written"):
             sender.send(made, waits=False)

@@ -1,4 +1,4 @@
-"""Changes on the standard output: whoever folds the lines has the source's rows; the witness is the source's own SELECT."""
+"""Changes on the standard output: the folded lines equal the source's SELECT."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Line = dict[str, Any]
 
 
 def fold(lines: Iterable[Line], table: str) -> list[tuple[Any, ...]]:
-    """The rows at the end, by someone who takes the lines as they come."""
+    """Fold the lines in their order; return the rows."""
     rows: dict[str, Line] = {}
     for line in lines:
         if line["table"] != table or line["op"] == "schema":
@@ -44,7 +44,7 @@ def fold(lines: Iterable[Line], table: str) -> list[tuple[Any, ...]]:
 
 
 def plain(name: str, value: Any) -> Any:
-    """A value as PyMySQL gives it."""
+    """A value in the form of PyMySQL."""
     convert: Callable[[Any], Any] | None = {"balance": Decimal, "changed": datetime.fromisoformat}.get(name)
     return convert(value) if convert is not None and value is not None else value
 
@@ -106,7 +106,7 @@ def test_snapshot_changes_and_statements(
 )
 @pytest.mark.timeout(900)
 def test_through_spark_into_a_reader_that_leaves(mariadb_server: PrivateServer, tmp_path: Path) -> None:
-    """Lines come while the pipe runs; a reader that leaves ends it well; the next one gets what was not printed, and all is there."""
+    """Lines appear while the pipe runs; a reader that closes the pipe ends it in order; the next run prints the rest."""
     with mariadb_server.root_connection() as connection, connection.cursor() as cursor:
         cursor.execute("CREATE DATABASE printed")
         cursor.execute("CREATE TABLE printed.t (id INT PRIMARY KEY, v VARCHAR(200), d DECIMAL(30,10))")
@@ -119,7 +119,7 @@ def test_through_spark_into_a_reader_that_leaves(mariadb_server: PrivateServer, 
         assert run.stdout is not None
         lines = [json.loads(run.stdout.readline()) for _ in range(2)]
         assert [line["after"]["v"] for line in lines] == ["first", "sec\nond"]
-        # The other table is read, too, before it changes: what comes then is a change of it.
+        # The other table is read before it changes, so that the next line is a change.
         wait_until(lambda: "snapshot: complete" in (tmp_path / "log").read_text(), PATIENCE_S)
         cursor.execute("UPDATE printed.t SET v = 'third' WHERE id = 1")
         cursor.execute("INSERT INTO printed.u VALUES (18446744073709551615)")

@@ -1,4 +1,4 @@
-"""Debezium's records in Avro: what its connector wrote through Confluent's converter, and records by fastavro for what is rarer."""
+"""Debezium's records in Avro: recorded ones from Confluent's converter, and rarer ones written by fastavro."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NAME = TableName("shop", "orders")
 
 
 def settled(batches: list[Records], choices: DebeziumOptions) -> tuple[dict[TableName, TableSchema], list[DecodedRecords]]:
-    """The batches, read again and again until the tables are as their events say."""
+    """Read the batches until the tables have the columns of their events."""
     tables: dict[TableName, KnownTable] = {}
     while True:
         reader = DebeziumReader(choices, tables=tables)
@@ -48,7 +48,7 @@ def settled(batches: list[Records], choices: DebeziumOptions) -> tuple[dict[Tabl
 
 
 def changes(decoded: list[DecodedRecords]) -> dict[str, list[tuple[int, int, int, str]]]:
-    """What came out, less what a table's emptying takes away: records of one table lie in other partitions each time."""
+    """The images without those that a truncation removes: records of one table are in different partitions each time."""
     emptied: dict[TableName, int] = {}
     for truncation in (truncation for one in decoded for truncation in one.truncations):
         emptied[truncation.table] = max(truncation.version, emptied.get(truncation.table, 0))
@@ -57,7 +57,7 @@ def changes(decoded: list[DecodedRecords]) -> dict[str, list[tuple[int, int, int
         rows = zip(block.version.to_pylist(), block.op.to_pylist(), block.commit_ts.to_pylist(), block.images.to_pylist(), strict=True)
         for version, op, moment, row in rows:
             if version >= emptied.get(block.schema.name, 0):
-                # Each connector read its snapshot at its own time and place.
+                # Each connector read its snapshot at its own time and position.
                 told = (0, op, 0) if op == Op.SNAPSHOT else (version, op, moment)
                 found.setdefault(str(block.schema.name), []).append((*told, repr(sorted(row.items()))))
     return {table: sorted(lines) for table, lines in found.items()}
@@ -95,7 +95,7 @@ def test_avro_and_json_of_the_same_changes_are_the_same(connector: str, least: i
     ("recording", "sorts"), [("mysql-avro", ("pad", "id", "k")), ("postgres-avro", ("id", "k")), ("mysql-flatavro", ("id", "k"))]
 )
 def test_recorded_avro_leads_to_what_the_server_showed(recording: str, sorts: tuple[str, ...], tmp_path: Path) -> None:
-    """Partitions cut anywhere and mixed anyhow, some batches twice; the row before an update is asked for, too."""
+    """Partitions cut into random batches, mixed, some repeated; with the row before an update."""
     choices = DebeziumOptions(registry=recorded_registry(recording, tmp_path))
     truth = load_truth(recording.partition("-")[0])["sbtest1"]
     batches = [batch for batch in as_batches(load_records(recording)) if batch.topic.endswith(".sbtest1")]
@@ -111,7 +111,7 @@ def test_recorded_avro_leads_to_what_the_server_showed(recording: str, sorts: tu
     assert shown == sorted(tuple(str(value) for value in row) for row in truth.rows)
 
 
-# Records of our own, as Confluent's converter lays them out.
+# Records in the format of Confluent's converter.
 
 ROW = [
     {"name": "id", "type": "int"},
@@ -264,7 +264,7 @@ def test_records_that_cannot_be_read_hide_no_other(made: Made) -> None:
 
 @pytest.mark.parametrize("flat", [False, True])
 def test_a_number_of_a_source_that_cannot_be_read_hides_no_other(made: Made, flat: bool) -> None:
-    """It may be what orders the change: the record is refused, and all others keep theirs."""
+    """It may define the order of the change: the record is refused, and the others keep their versions."""
     texts = ["10", "x", None, "1e3", "9" * 30, "30"]
     kind = ["null", "string"]
     if flat:
@@ -301,7 +301,7 @@ def test_other_records_are_told_and_left_alone(made: Made) -> None:
 
 
 def test_a_flat_topic(tmp_path: Path) -> None:
-    """Rows without an envelope, through the whole reader; one says that it is deleted."""
+    """Rows without an envelope, through the whole reader; one is marked as deleted."""
     made = Made(DirectoryRepository(tmp_path))
 
     def flat(number: int, op: str | None, pos: int, deleted: str = "false") -> tuple[bytes | None, bytes | None]:
@@ -326,7 +326,7 @@ def test_a_flat_topic(tmp_path: Path) -> None:
 
 
 def test_tombstones_of_a_flat_topic_are_deletions(tmp_path: Path) -> None:
-    """Rows that do not say when they are deleted: a tombstone does, by its key alone."""
+    """Rows without a deletion marker: a tombstone deletes by its key."""
     made = Made(DirectoryRepository(tmp_path))
     bare = {"type": "record", "name": "Value", "namespace": "bare.shop.orders", "fields": ROW[:2]}
     pairs = [(made.encode(KEY, {"id": 1}), made.encode(bare, {"id": 1, "note": "x"})), (made.encode(KEY, {"id": 1}), None)]
@@ -336,7 +336,7 @@ def test_tombstones_of_a_flat_topic_are_deletions(tmp_path: Path) -> None:
     assert block.op.to_pylist() == [Op.UPDATE, Op.DELETE]
     assert block.images["id"].to_pylist() == [1, 1]
     assert block.version.to_pylist() == sorted(block.version.to_pylist())
-    # A batch of tombstones alone.
+    # A batch with only tombstones.
     known = {NAME: KnownTable(tables[NAME], order=decoded.orders[NAME])}
     alone = DebeziumReader(choices, tables=known).read(records(pairs[1:]))
     assert [block.op.to_pylist() for block in alone.blocks] == [[Op.DELETE]]

@@ -1,4 +1,4 @@
-"""Schemas of events to fields and columns: Connect's JSON and Avro say the same, and every type has its column."""
+"""Schemas of events to fields and columns: Connect's JSON and Avro give the same, and every type has its column."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_the_source_type_is_spelled_with_its_length() -> None:
 def test_members_may_hold_commas_and_backslashes() -> None:
     assert members_of(_plain("e", "string", "io.debezium.data.Enum", allowed="a,b\\,c,d")) == ("a", "b,c", "d")
     assert members_of(_plain("e", "string", "io.debezium.data.Enum")) == ()
-    # As the real connector for MySQL writes enum('a,b', 'c\'d', 'e\\f'); PostgreSQL's names are as they are.
+    # As the MySQL connector writes enum('a,b', 'c\'d', 'e\\f'); PostgreSQL's names are unchanged.
     mysql = ConnectField("e", "string", "io.debezium.data.Enum", {"allowed": "a\\,b,c'd,e\\\\f", SOURCE_TYPE: "ENUM"})
     assert members_of(mysql) == ("a,b", "c'd", "e\\f")
     assert column_of(mysql).source_type == "enum('a,b','c''d','e\\f')"

@@ -1,4 +1,4 @@
-"""Damaged records of the real Debezium: refused, halted with a reason, or read as Python's parser reads them; never anything else."""
+"""Damaged records of Debezium: refused, halted with a reason, or read as Python's parser reads them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_damaged_events_are_refused_or_read_as_python_reads_them(name: str) -> N
         )
         assert told == 1, (text, found)
         outcomes["refused" if found.refused else "read"] = outcomes.get("refused" if found.refused else "read", 0) + 1
-        # Written again by Python, in its own way, it says the same. (A number that Python's doubles cannot hold it cannot write.)
+        # Python's own output of it reads the same. (Python cannot write a number that its doubles cannot hold.)
         if not found.refused and "Infinity" not in (again := json.dumps(json.loads(text), indent=1)):
             assert _read(reader, one, again.encode()) == found, text
     assert outcomes.keys() >= {"refused", "read"}

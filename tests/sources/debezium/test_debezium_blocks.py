@@ -1,7 +1,7 @@
-"""Recordings of the real Debezium, read as a pipe reads them: cut into batches anyhow, partitions in any order, some batches twice.
+"""Recordings of Debezium, read as a pipe reads them: random batches, partitions in any order, some batches twice.
 
-In the end the tables hold what the servers showed. Values of every type are held against the servers in `test_debezium_values`; here it is
-which rows there are, and that all forms of an event say the same.
+At the end the tables equal the servers'. `test_debezium_values` compares values of every type; this suite compares the rows, and all
+formats of an event.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from testkit.recordings.debezium_replay import Replay
 
 CONNECTORS = ("mysql", "mariadb", "postgres")
 SIMPLE = {"sbtest1", "emptied", "whole", "uniques", "nokey"}
-"""Tables of numbers and texts, which look like what the server shows, and whose columns keep their names."""
+"""Tables of numbers and texts, with the server's text form, whose columns are not renamed."""
 JSON = [name for name in recording_names() if not name.endswith("avro")]
 NO_TRUNCATIONS = "flat"
-"""A flat row is a row: what empties a table is not among them."""
+"""The format without envelope has no truncations."""
 
 
 @functools.cache
@@ -65,7 +65,7 @@ def test_records_lead_to_what_the_server_showed(name: str) -> None:
     for topic in _topics(name):
         table = topic.rpartition(".")[2]
         flat = NO_TRUNCATIONS in name
-        # See below for those that cannot be told.
+        # See below for the unknown ones.
         if (table == "nokey" and (flat or "postgres" in name)) or (flat and table == "emptied") or name == "mysql-flatdrop":
             continue
         replay = _replayed(name, len(name), topic=topic)
@@ -75,7 +75,7 @@ def test_records_lead_to_what_the_server_showed(name: str) -> None:
         (known,) = replay.reader.tables
         assert known.table == table
         names = [column for column, _ in truth[table].columns]
-        # Without a schema, a column that never held a value is not known.
+        # Without a schema, a column that never had a value is unknown.
         rows = [[row.get(column) for column in names] for row in replay.rows(known)]
         if table in SIMPLE:
             assert _texts(rows) == _texts(list(truth[table].rows)), topic
@@ -84,7 +84,7 @@ def test_records_lead_to_what_the_server_showed(name: str) -> None:
 
 @pytest.mark.parametrize("connector", CONNECTORS)
 def test_without_a_schema_events_say_the_same_as_with_one(connector: str) -> None:
-    """The same log, read by two connectors: the same images under the same versions, and a table that is known needs no schema."""
+    """Two connectors of one log give the same images with the same versions, and a known table needs no schema."""
     described = _replayed(f"{connector}-schema", 3, topic=".sbtest1")
     reader = DebeziumReader(tables=dict(described.reader.tables))
     plain = _replayed(f"{connector}-plain", 4, reader, topic=".sbtest1")
@@ -152,7 +152,7 @@ def test_events_may_name_their_tables_themselves() -> None:
 
 
 def test_a_sort_key_that_is_not_the_primary_key_moves_rows() -> None:
-    """`pad` in the sort key: an update of it takes the old row away and puts the new one there."""
+    """`pad` in the sort key: an update deletes the old row and inserts the new one."""
     name = TableName("shop", "sbtest1")
     replay = Replay(DebeziumReader(), {name: ("pad", "id", "k")})
     replay.feed_all([records for records in _batches("mysql-plain") if records.topic.endswith(".sbtest1")], random.Random(10))
@@ -164,7 +164,7 @@ def test_a_sort_key_that_is_not_the_primary_key_moves_rows() -> None:
 
 
 def test_a_sort_key_that_deletions_do_not_say_halts() -> None:
-    """PostgreSQL logs no more than the key of a row that goes."""
+    """PostgreSQL logs only the key of a deleted row."""
     name = TableName("public", "sbtest1")
     replay = Replay(DebeziumReader(), {name: ("pad", "id", "k")})
     with pytest.raises(DefiniteError, match="has no before image") as halted:
@@ -212,7 +212,7 @@ def test_a_record_that_cannot_be_read_hides_no_other() -> None:
 
 @pytest.mark.parametrize("flavour", ["mysql", "mariadb"])
 def test_versions_are_those_of_the_log_that_headrace_reads_itself(flavour: str, tmp_path: Path) -> None:
-    """So a table may go on from Debezium's topic to the server itself, or back."""
+    """A table may change from Debezium's topic to the server itself, or back."""
     log = load_log(flavour)
     schemas = {schema.name: schema for schema in log.schemas}
     catalog = ReadCatalog(plan_tables(schemas, dict.fromkeys(schemas, ())), schemas.__contains__, ReadOptions(every_before=True))
@@ -227,7 +227,7 @@ def test_versions_are_those_of_the_log_that_headrace_reads_itself(flavour: str, 
 
 
 def _marks(blocks: Iterable[ChangeBlock], start: int) -> list[tuple[str, int, bool]]:
-    """Table and version of each image above a place, and whether it takes a row away."""
+    """Table and version of each image after a position, and whether it is a deletion."""
     images = [
         (str(block.schema.name), *pair) for block in blocks for pair in zip(block.version.to_pylist(), block.op.to_pylist(), strict=True)
     ]

@@ -1,7 +1,7 @@
-"""Those who read Debezium's topics read Headrace's: Kafka Connect's own converter and Debezium's own transformation are the witnesses.
+"""Readers of Debezium's topics can read Headrace's: Kafka Connect's converter and Debezium's transformation are the references.
 
-A sink connector reads two sets of topics, one with what the real Debezium sent for a log, one with what Headrace sends for it, and
-writes each row as Connect understood it, typed by the schema in the message.
+A sink connector reads two sets of topics, one with Debezium's events of a log, one with Headrace's, and writes each row as Connect
+understood it, typed by the schema in the message.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def test_connect_and_debeziums_own_transformation_read_our_events_as_they_read_d
 
 
 def _is_followed(record: KafkaRecord) -> bool:
-    """Whether the record is of a change, not of the snapshot."""
+    """Whether the record is a change, not a snapshot row."""
     return record.value is None or json.loads(record.value)["payload"].get("op") in ("c", "u", "d")
 
 
@@ -62,8 +62,8 @@ def _lines(file: Path, count: int) -> list[str]:
 
 
 def _alike(line: str) -> str:
-    """Without what is known to be unlike (docs/kafka.md): spaces of documents, the year 0000, a default with a backslash."""
-    # Java shows of bytes where they are; what they are is compared in tests/golden.
+    """Without the known differences (docs/kafka.md): spaces of documents, the year 0000, a default with a backslash."""
+    # Java prints the address of bytes; tests/golden compares their content.
     line = re.sub(r"\[B@[0-9a-f]+", "bytes", line)
     line = re.sub(r",j=(.*?),g=|,j=(.*?),def=", lambda found: found[0].replace(" ", ""), line)
     return re.sub(r',y=(1900|0)(?=,)|,def=d"\\{1,2}x', "", line).rstrip("\n")

@@ -1,4 +1,4 @@
-"""The compiled reading of JSON against Python's own parser: rows in any order, with any spacing and escapes, and damaged texts."""
+"""The compiled JSON scanner, compared with Python's parser: fields in any order, any spacing and escapes, and damaged texts."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ROW = st.fixed_dictionaries(
 
 
 def written(row: Any, dice: random.Random) -> str:
-    """A document as some writer might write it."""
+    """A document with random spacing and escapes."""
     match row:
         case dict():
             members = list(row.items())
@@ -113,7 +113,7 @@ def test_rows_are_read_however_they_are_written(rows: list[dict[str, Any]], seed
 
 
 def refusal(text: bytes) -> bool:
-    """Whether Python's parser, or the rules of an event, refuse a text."""
+    """Whether Python's parser, or the rules of an event, reject a text."""
     try:
         decoded = text.decode()
         document = json.loads(decoded, object_pairs_hook=unique, parse_constant=no_constant)
@@ -124,7 +124,7 @@ def refusal(text: bytes) -> bool:
 
 
 class Twice(dict[str, Any]):
-    """An object that holds a member twice."""
+    """An object with a repeated member."""
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_damaged_texts_are_refused_exactly_when_they_are_no_json(wounds: list[tu
 
 
 def same_as_parsed(found: ScannedRecords, text: bytes) -> None:
-    """What was not refused says what Python reads in it, or is refused for its type."""
+    """Accepted texts give Python's values, or an error of type."""
     document = json.loads(text)
     for field in FIELDS:
         value = wire_array(found, field, (field.name,)).to_pylist()[1]

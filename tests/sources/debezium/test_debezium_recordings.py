@@ -1,4 +1,4 @@
-"""The recordings of Debezium hold what they are said to hold, and replayed by hand they lead to what the servers showed in the end."""
+"""The recordings of Debezium are complete, and replayed they give the servers' final rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _payload(raw: bytes | None) -> Any:
 
 
 def _place(value: dict[str, Any]) -> tuple[Any, ...]:
-    """Where a change is in the source's log; a key change's delete comes before its insert."""
+    """The position of a change in the source's log; the deletion of a changed key comes before its insertion."""
     source = value["source"]
     order = source["lsn"] if source["connector"] == "postgresql" else (source["file"], source["pos"], source["row"])
     return value["op"] != "r", order, value["op"] == "c"

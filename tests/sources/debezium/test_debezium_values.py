@@ -1,4 +1,4 @@
-"""Values of the real Debezium's records, in every mode that was recorded, against what the servers' own SELECT showed."""
+"""Values of Debezium's records, in every recorded mode, compared with the servers' SELECT."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ EXACT_DOUBLES = 15
 
 @functools.cache
 def _known(connector: str) -> dict[TableName, TableSchema]:
-    """The tables, by MySQL's topic of schema changes; by MariaDB's own names of types, whose topic is not among the recordings."""
+    """The tables by MySQL's topic of schema changes, and by MariaDB's type names (its topic is not recorded)."""
     if connector == "mysql":
         return _described_in("mysql-plain", "plain")
     dialect = Dialect.of("10.11.6-MariaDB")
@@ -73,14 +73,14 @@ def test_the_schema_topic_describes_the_tables_as_the_server_does() -> None:
 
 @pytest.mark.parametrize("connector", ["mysql", "mariadb"])
 def test_the_schema_topic_describes_odd_columns_as_the_server_does(connector: str) -> None:
-    """Every spelling of types and defaults; beside it, what Headrace itself captured of the same table on that server."""
+    """Every spelling of types and defaults, with the schema that Headrace captured of the same table."""
     kept = json.loads((Path(__file__).parents[2] / "golden" / "debezium" / "odd-schemas.json").read_text())[connector]
     tables: dict[TableName, TableSchema] = {}
     for change in kept["changes"]:
         tables = apply_definitions(read_change(change), tables)
     captured = TableSchema.from_json(kept["captured"])
     described = tables[captured.name]
-    # What Debezium does not tell: which columns are computed, and of MySQL comments.
+    # Debezium does not send generated columns and MySQL comments.
     plain = [replace(column, generated="", comment="") for column in captured.columns]
     assert [replace(column, comment="") for column in described.columns] == plain
     assert described.primary_key == captured.primary_key
@@ -88,7 +88,7 @@ def test_the_schema_topic_describes_odd_columns_as_the_server_does(connector: st
 
 
 def _rows(name: str, table: str) -> tuple[RowFields | None, list[dict[str, Any]]]:
-    """The last schema of a table's events, and its rows in the end."""
+    """The last schema of a table's events, and its final rows."""
     fields: RowFields | None = None
     rows: dict[str, dict[str, Any]] = {}
     events = []
@@ -122,7 +122,7 @@ def _values(rows: list[dict[str, Any]], field: ConnectField, column: Column, bin
 
 
 def _shown(array: Any, column: Column) -> list[Any]:
-    """Values as the servers' SELECT has them in the recordings."""
+    """Values in the form of the recorded SELECT."""
     match column.kind:
         case Kind.GEOMETRY:
             return [None if value is None else value.hex().upper() for value in array.to_pylist()]
@@ -142,7 +142,7 @@ def _same(ours: Any, theirs: Any, column: Column) -> bool:
     if ours is None or theirs is None:
         return ours is theirs
     if column.kind is Kind.FLOAT32:
-        # A snapshot of Debezium's asks MySQL for text, which has six digits of a FLOAT.
+        # Debezium's snapshot reads MySQL's text, which has six digits of a FLOAT.
         return f"{ours:.6g}" == f"{theirs:.6g}"
     if column.kind is Kind.JSON:
         return bool(json.loads(ours) == json.loads(theirs))
@@ -194,7 +194,7 @@ def test_every_mode_gives_the_values_that_the_server_shows(name: str) -> None:
         if fields is None:
             fields = expected_fields(schema, DebeziumOptions())
         if variant == "nanoseconds":
-            # Nanoseconds in 64 bits end in 2262: Debezium sends null for what is later. Nothing to compare.
+            # Nanoseconds in 64 bits end in 2262: Debezium sends null for later values.
             late = [row for row in rows if row["d0"] is None and row["s0"] is not None]
             assert [row["id"] for row in late] == [2]
             rows = [row for row in rows if row not in late]
@@ -202,18 +202,18 @@ def test_every_mode_gives_the_values_that_the_server_shows(name: str) -> None:
         # Connect's converter writes the default where an optional field is null, unless replace.null.with.default=false.
         skip = {"def"}
         if variant == "doubles":
-            # Connect's own times have milliseconds, and doubles fifteen digits: the rest is not in the event.
+            # Connect's times have milliseconds, and doubles fifteen digits: the event does not have the rest.
             skip |= wide | {column.name for column in schema.columns if column.kind in (Kind.DATETIME, Kind.TIME) and column.precision > 3}
         assert _compare(connector, table, schema, fields, rows, skip, BINARIES.get(variant, "bytes")) > 0
 
 
 ODD_POSTGRES = frozenset({"money", "tz", "iv", "vb", "ia", "ta", "na", "da", "r4", "rt", "p"})
-"""What has another form than PostgreSQL's own text."""
+"""Types with another form than PostgreSQL's text."""
 PLAIN_POSTGRES = tuple(name for name, _ in load_truth("postgres")["kinds"].columns if name not in ODD_POSTGRES)
 
 
 def _as_postgres(value: Any, kind: str) -> Any:
-    """A value as we have it, in the words of PostgreSQL's own output."""
+    """A Headrace value in PostgreSQL's text form."""
     if value is None:
         return None
     if kind == "boolean":
@@ -229,7 +229,7 @@ def _as_postgres(value: Any, kind: str) -> Any:
     if kind.startswith("character("):
         return value.rstrip(" ")
     if kind == "numeric":
-        # Debezium leaves out zeros at the end.
+        # Debezium omits trailing zeros.
         return Decimal(value)
     if kind == "bit(9)":
         return f"{int(value):09b}"
@@ -290,7 +290,7 @@ def test_what_is_expected_of_a_table_is_what_debezium_says_of_it(connector: str)
         if connector == "mysql":
             assert [field.optional for field in expected.row] == [field.optional for field in fields.row]
         assert set(fields.key) == set(expected.key)
-        # And so events with schemas change nothing of a table that is known from the source itself.
+        # Events with schemas do not change a table that is known from the source.
         assert can_hold(schema, table_schema(schema.name, fields, default_text))
 
 
@@ -369,7 +369,7 @@ def test_numeric_becomes_a_decimal_by_choice() -> None:
 
 
 def test_a_target_table_tells_enough_of_types_that_json_shows() -> None:
-    """A target cannot say that a time was sent with a zone, nor that a number is a year: the values do."""
+    """A target does not show that a time has a zone, or that a number is a year: the values do."""
     plainest = {Kind.TIMESTAMP: Kind.DATETIME, Kind.YEAR: Kind.UINT16, Kind.JSON: Kind.STRING}
     for table in ("times", "spans", "pairs"):
         name = TableName("shop", table)

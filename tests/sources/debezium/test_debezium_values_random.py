@@ -1,4 +1,4 @@
-"""Columns of base64, hexadecimal digits, decimals, bits and ISO texts against Python's own reading of each value."""
+"""Columns of base64, hexadecimal digits, decimals, bits and ISO texts, compared with Python's conversions."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ _moments = st.datetimes(
 def test_instants_in_text(moments: list[datetime | None], zulu: bool) -> None:
     def spelled(moment: datetime) -> str:
         moment = moment.astimezone(UTC) if zulu else moment
-        # As Java's formatter does: no more digits than there are.
+        # As Java's formatter: without trailing zeros.
         text = re.sub(r"(\.\d*?)0+(?=[+-])", r"\1", moment.isoformat())
         return text.replace("+00:00", "Z")
 

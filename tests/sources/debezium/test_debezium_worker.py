@@ -1,4 +1,4 @@
-"""Debezium itself, as tests use it: a real worker of Kafka Connect that reads a real server, is killed, and goes on."""
+"""The Debezium worker of the testkit: it reads a real server, is killed, and continues."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_killed_worker_goes_on_and_repeats_what_it_had_not_noted(
     assert after[: len(before)] == before
     [first, *_] = before
     assert (first[1]["op"], first[1]["after"]) == ("r", {"id": 1, "v": "read"})
-    # At least once: a repeated event is of the same place.
+    # At least once: a repeated event has the same position.
     places = {
         (value["source"]["file"], value["source"]["pos"]) for _, value in after if value and value["after"] and value["after"]["id"] == 2
     }
@@ -85,7 +85,7 @@ def test_a_killed_worker_goes_on_and_repeats_what_it_had_not_noted(
 
 
 def _check_second_snapshot(broker: PrivateBroker, topic: str) -> None:
-    """A connector that lost its offsets reads all tables again: of one without a key, it is known by that."""
+    """A connector that lost its offsets reads all tables again: a table without a key is recognised by that."""
     (records,) = read_offset_range(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, len(read_topic(broker, topic))))
     known = {
         one.schema.name: KnownTable(one.schema, order=TableVersioning(VersionRule.BINLOG)) for one in DebeziumReader().read(records).found

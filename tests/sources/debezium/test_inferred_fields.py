@@ -1,4 +1,4 @@
-"""Types of events without a schema: from the topic of schema changes, from a known table, from how values look."""
+"""Types of events without a schema: from the topic of schema changes, from a known table, or from the values."""
 
 from __future__ import annotations
 

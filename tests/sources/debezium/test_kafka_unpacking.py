@@ -1,4 +1,4 @@
-"""Batches that unpack to much more than their size, from librdkafka's own mock broker: its limit is an error with a remedy that works."""
+"""Batches that decompress to much more than their size, from librdkafka's mock broker: its limit is an error with a working remedy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BYTES = 110 << 20
 
 @pytest.fixture(scope="module")
 def bomb() -> Iterator[str]:
-    """The address of a topic whose one batch, of a few kilobytes, unpacks to `_BYTES`."""
+    """The address of a topic whose one batch, of a few kilobytes, decompresses to `_BYTES`."""
     mock = Producer({"bootstrap.servers": "mock", "test.mock.num.brokers": 1})
     [broker] = mock.list_topics(timeout=30).brokers.values()
     servers = f"{broker.host}:{broker.port}"

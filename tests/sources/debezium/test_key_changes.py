@@ -1,7 +1,7 @@
-"""The example of the ClickHouse sink connector's documentation: what Debezium makes of an update, and of one of a primary key's column.
+"""The example of the ClickHouse sink connector's documentation: Debezium's records of an update, and of a changed primary key.
 
-Records are written here as the documentation shows them, in Connect's JSON, with schemas and without. Whatever partitions and batches
-they come in, the first is one update, and the three are one deletion of the old key and one insertion of the new.
+The records are those of the documentation, in Connect's JSON, with schemas and without. In all partitions and batches the first is one
+update, and the three are one deletion of the old key and one insertion of the new.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def records(events: list[Event], *, described: bool, partition: int = 0) -> Reco
 
 @pytest.fixture(scope="module")
 def schema() -> TableSchema:
-    """The table, as the first batch finds it."""
+    """The table before the first batch."""
     decoded = DebeziumReader().read(records(EVENTS, described=True))
     assert decoded.blocks == ()
     assert decoded.refused == ()

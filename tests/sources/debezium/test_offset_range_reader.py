@@ -1,4 +1,4 @@
-"""Ranges of a topic's records, fetched whole from a real broker: pieces, holes of every kind, and records that are gone."""
+"""Offset ranges of a topic, read from a real broker: pieces, gaps of every kind, and deleted records."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _offsets(pieces: list[Records]) -> list[int]:
 def test_ranges_are_whole_and_go_on(broker: PrivateBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offset_range_reader, "BLOCK_ROWS", 5000)
     topic = broker.create_topic(partitions=2)
-    # What Debezium says of itself with every record is left where it is.
+    # Debezium's headers of every record are not read.
     itself = [(f"__debezium.context.{name}", b"x") for name in ("taskId", "runId")]
     headers = {9000: [("a", b"1"), ("a", None)], 9001: [*itself, ("", b""), ("__debezium.newkey", b"{}")], 9002: itself}
     told = {9000: headers[9000], 9001: headers[9001][2:]}
@@ -68,7 +68,7 @@ def test_ranges_are_whole_and_go_on(broker: PrivateBroker, monkeypatch: pytest.M
         }
         assert found == (told if start <= 9000 < end else {})
     assert len(_all(broker, OffsetRange(topic, 0, 0, 12_000))) == 3
-    # Whoever stops in the middle does not spoil the next range.
+    # Stopping in the middle does not affect the next range.
     pieces = read_offset_range(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 12_000))
     next(pieces)
     pieces.close()
@@ -79,7 +79,7 @@ def test_ranges_are_whole_and_go_on(broker: PrivateBroker, monkeypatch: pytest.M
 
 
 def test_holes(broker: PrivateBroker) -> None:
-    """Transactions that were given up, and marks of those that were not, are offsets without records."""
+    """Aborted transactions and commit markers are offsets without records."""
     topic = broker.create_topic()
     producer = Producer(broker.client_settings(transactional_id=f"t-{topic}"))
     producer.init_transactions(30)
@@ -87,13 +87,13 @@ def test_holes(broker: PrivateBroker) -> None:
         producer.begin_transaction()
         for m in range(3):
             producer.produce(topic, value=b"%d %d" % (n, m))
-        # What is not sent yet is not sent at all if the transaction is given up.
+        # Unsent records of an aborted transaction are never sent.
         producer.flush(30)
         if keep:
             producer.commit_transaction(30)
         else:
             producer.abort_transaction(30)
-    # Three records and a mark each; the last transaction leaves nothing at all.
+    # Three records and a marker each; the last transaction leaves no offset.
     assert _offsets(_all(broker, OffsetRange(topic, 0, 0, 16))) == [0, 1, 2, 8, 9, 10]
     assert _offsets(_all(broker, OffsetRange(topic, 0, 2, 6))) == [2]
     assert _offsets(_all(broker, OffsetRange(topic, 0, 6, 10))) == [8, 9]
@@ -125,7 +125,7 @@ def test_what_is_gone_and_who_is_away(fresh_broker: Callable[..., PrivateBroker]
     ("topics", "code", "said"), [("nobody.writes.*", 0, "no topic of "), ("nobody.writes.this", 2, "no topic matches ")]
 )
 def test_no_topic_to_read_once(broker: PrivateBroker, tmp_path: Path, topics: str, code: int, said: str) -> None:
-    """A pattern may match topics that are created later; a name that no topic has is most likely misspelt."""
+    """A pattern may match later topics; an unknown name is probably misspelt."""
     done = run_command(
         "replicate", broker.url(), f"chdb:{tmp_path / 'sink'}", "--topics", topics, "--once", "--state", str(tmp_path / "state")
     )
@@ -135,7 +135,7 @@ def test_no_topic_to_read_once(broker: PrivateBroker, tmp_path: Path, topics: st
 
 
 def test_records_that_cannot_be_read_are_kept_whole_however_large(broker: PrivateBroker) -> None:
-    """A task reports where they are; all of them together would be more than Spark takes."""
+    """A task reports positions only; all records together would exceed Spark's limit."""
     topic, letters = broker.create_topic(f"srv.shop.t{secrets.token_hex(4)}"), broker.create_topic()
     bad = [b"{%d " % number + b"x" * (600 << 10) for number in range(4)]
     broker.produce(topic, [{"key": b"k", "value": value, "headers": [("h", b"1")]} for value in bad])

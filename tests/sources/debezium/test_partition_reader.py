@@ -1,4 +1,4 @@
-"""Records of envelopes that are unlike what they should be, sources whose logs begin anew, and topics that lead to tables."""
+"""Unusual envelopes, sources whose logs restart, and the mapping of topics to tables."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_new_column_is_reported_and_its_records_wait() -> None:
 
 
 def test_a_required_column_that_is_gone_holds_its_types_zero() -> None:
-    """As the source fills rows when such a column is added."""
+    """The value with which the source fills rows of an added column."""
     without = {name: value for name, value in ROW.items() if name != "stock"}
     decoded = reader().read(records([event(pos=1), event(after=without, pos=2)]))
     assert [row["stock"] for row in images(decoded)] == [7, 0]
@@ -207,7 +207,7 @@ def test_two_changes_of_one_millisecond_keep_their_order() -> None:
 
 
 COMPRESSED = [
-    # What Debezium 3.6 sent for a compressed transaction of MySQL 9.7: every event at the transaction's place.
+    # Debezium 3.6 sends a compressed transaction of MySQL 9.7 with the transaction's position for every event.
     [event("c", row=0), event("c", row=1), event("u", {**ROW, "name": "b"}, ROW, row=1), event("d", None, ROW, row=0)],
     [event("u", {**ROW, "stock": 1}, ROW), event("u", {**ROW, "stock": 2}, ROW)],
     # Compressed events of MariaDB may hold more rows than bytes.
@@ -239,7 +239,7 @@ def test_a_changed_key_without_its_headers_is_still_a_deletion_and_an_insertion(
 
 
 def test_a_long_event_that_was_cut_in_two_is_no_sign_of_compression() -> None:
-    """As Headrace's own Kafka sink says the places of a block that begins in the middle of an event."""
+    """The positions of Headrace's Kafka sink for a block that begins inside an event."""
     cut = [*(event(pos=100, row=row) for row in range(4)), *(event(pos=104, row=row) for row in range(4))]
     assert versions(reader().read(records(cut))) == [pack_version(0, 7, 101) + row for row in range(8)]
 
@@ -288,7 +288,7 @@ def test_a_log_that_begins_anew_halts_until_the_epoch_is_raised(strange: dict[st
     decoded = reader(tails=tails, options=DebeziumOptions(epoch=1)).read(batch)
     assert [version >> 58 for version in versions(decoded)] == [0, 1, 1]
     assert decoded.tail is not None
-    # The next batch is all of the new log; the epoch is not raised again.
+    # The next batch is all of the new log; the epoch does not change again.
     later = reader(tails={(TOPIC, 0): decoded.tail}, options=DebeziumOptions(epoch=1)).read(records([strange], first=9))
     assert [version >> 58 for version in versions(later)] == [1]
     with pytest.raises(DefiniteError, match="can only be raised"):
@@ -309,7 +309,7 @@ def test_a_partition_that_a_topic_gets_goes_on_with_the_epoch_of_the_others() ->
 
 
 def test_a_reader_goes_on_from_what_it_read_before() -> None:
-    """Spark hands a partition over in pieces."""
+    """Spark delivers a partition in pieces."""
     mine = reader(options=DebeziumOptions(epoch=1), tails={(TOPIC, 0): LogTail("bin", 30, 1)})
     pieces = [records([event(file="new.000001")], first=3), records([event(file="new.000002")], first=4)]
     assert [version >> 58 for piece in pieces for version in versions(mine.read(piece))] == [1, 1]
@@ -373,7 +373,7 @@ def test_a_topic_that_names_no_table_is_an_error_only_if_it_holds_rows() -> None
 
 
 def test_rows_are_not_taken_for_other_records() -> None:
-    """Tables with columns by which other records are told."""
+    """Tables with columns that mark other records."""
     for row in ({"id": 1, "status": "BEGIN"}, {"ts_ms": 1, "id": 1}, {"source": "x", "ddl": "y", "databaseName": "z", "id": 1}):
         decoded = DebeziumReader().read(records([row]))
         assert decoded.ignored == {}
@@ -385,7 +385,7 @@ def test_nothing_is_nothing() -> None:
 
 
 def test_several_topics_may_lead_to_one_table() -> None:
-    """Shards: each has its own log, whose files may be called otherwise."""
+    """Shards: each has its own log, whose files may have other names."""
     topics = TopicMap(patterns=(TopicPattern(r"shard\d+\.shop\.(\w+)", r"shop.\1"),))
     mine = reader(topics=topics, tails={("shard1.shop.goods", 0): LogTail("bin", 7, 1), ("shard2.shop.goods", 0): LogTail("log", 2, 5)})
     found = [

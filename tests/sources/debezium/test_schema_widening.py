@@ -1,4 +1,4 @@
-"""Tables that grow with what their events say."""
+"""Tables that are widened by their events."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _told(*fields: ConnectField, key: tuple[str, ...] = ("id",)) -> TableSchema:
 
 
 def _one(known: ConnectField | Column, told: ConnectField) -> Column:
-    """A column after events came that say otherwise."""
+    """A column after events with another type."""
     column = known if isinstance(known, Column) else column_of(known)
     before = TableSchema(TABLE, (column_of(ID), column), ("id",))
     return widen_schema(before, _told(told)).schema.column("c")
@@ -78,13 +78,13 @@ def test_a_column_that_events_no_longer_have_stays() -> None:
     )
     grown = widen_schema(known, _told(), zeroes=True)
     assert [column.name for column in grown.schema.columns] == ["id", "a", "b", "c"]
-    # A whole number that is not there is 0, as it was when the column was added; a required date has no such value.
+    # A missing integer is 0, as when the column was added; a required date has no such value.
     assert [column.nullable for column in grown.schema.columns] == [False, False, True, True]
     assert absent(grown.schema.column("a"), 2, zeroes=True).to_pylist() == [0, 0]
     assert absent(grown.schema.column("b"), 2).to_pylist() == [None, None]
     with pytest.raises(DefiniteError, match="no NULLs and no default"):
         absent(known.column("b"), 1, zeroes=True)
-    # Not so in PostgreSQL, which takes no such column into a table that has rows: what they hold, a default put there that went since.
+    # Not in PostgreSQL, which adds such a column to a table with rows only with a default, which may have been dropped later.
     assert [column.nullable for column in widen_schema(known, _told()).schema.columns] == [False, True, True, True]
 
 
@@ -128,7 +128,7 @@ def test_absent_values_are_of_the_columns_types() -> None:
         ),
         (ConnectField("c", "string", "io.debezium.data.Enum", {"allowed": "a"}), ConnectField("c", "string"), Kind.STRING, 0, 0),
         (ConnectField("c", "string"), ConnectField("c", "string", "io.debezium.data.Json"), Kind.STRING, 0, 0),
-        # What is known from the source itself is not forgotten for what its events say.
+        # Types from the source itself take precedence over those of events.
         (Column("c", Kind.UINT8, source_type="tinyint unsigned"), ConnectField("c", "int16"), Kind.UINT8, 0, 0),
         (Column("c", Kind.UINT64, source_type="bigint unsigned"), ConnectField("c", "int64"), Kind.UINT64, 0, 0),
         (

@@ -1,4 +1,4 @@
-"""Values of events in every form that Debezium gives them, to the columns' own types. Expected values are written out or Python's own."""
+"""Values of events in every format of Debezium, converted to the columns' types. Expected values are literals or Python's."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_decimals_of_any_scale_are_text_with_all_their_digits() -> None:
         for number in numbers
         for exponent in [0 if number is None else int(number.as_tuple().exponent)]
     ]
-    # The context of Python's decimals would round a hundred digits.
+    # Python's decimal context would round a hundred digits.
     values[5] = {"scale": 100, "value": _digits(10**100 + 1)}
     found = _finished(values, field)
     assert found.array.to_pylist() == [None if number is None else format(number, "f") for number in numbers]
@@ -270,7 +270,7 @@ def test_values_that_were_not_logged_are_told_from_null(wire: WireFormat) -> Non
         (ConnectField("c", "string", "io.debezium.data.Json"), ["{}", f'{{"{UNAVAILABLE}":"{UNAVAILABLE}"}}', None]),
         (ConnectField("c", "bytes"), [some, raw, None]),
         (ConnectField("c", "array", items=ConnectField("item", "string")), [["x"], [UNAVAILABLE], None]),
-        # As the real connector sends it for a large uuid[] that did not change.
+        # As the connector sends an unchanged large uuid[].
         (
             ConnectField("c", "array", items=ConnectField("item", "string", "io.debezium.data.Uuid")),
             [["0a1b2c3d-4e5f-6071-8293-a4b5c6d7e8f9"], ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"], None],

@@ -1,4 +1,4 @@
-"""Statements, events in Python's hands, and the files of a state: whatever is in them, the answer is a result or a definite error."""
+"""Damaged statements, events and state files give a result or a definite error."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_no_statement_is_an_unexpected_error() -> None:
 
 
 def test_the_history_follows_any_text(tmp_path: Path) -> None:
-    """Following never fails; what it could not follow, it says, and the file can be read again."""
+    """Following never fails; it reports what it could not follow, and its file can be read again."""
     draw = random.Random(4)
     for round_ in range(20 * TIMES):
         path = tmp_path / f"{round_}.jsonl"

@@ -1,4 +1,4 @@
-"""Another server goes on where the first one was left: only if it has all that was read, by GTID, and each change once."""
+"""A pipe continues on another server only if that has all read transactions, by GTID, and reads each change once."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def refused(server: PrivateServer, committed: BinlogPosition, *touched: str) -> 
 
 
 def same_log(server: PrivateServer, position: BinlogPosition) -> str:
-    """What is wrong with the position on this server; nothing if all is well."""
+    """Return the error of the position on this server; empty if there is none."""
     with closing(connect(address_of(server))) as connection:
         try:
             check_same_log(connection, address_of(server), position)
@@ -66,7 +66,7 @@ def same_log(server: PrivateServer, position: BinlogPosition) -> str:
 
 
 def keys_of(source: MySQLSource, start: BinlogPosition, server: PrivateServer, reached: list[BinlogPosition] | None = None) -> list[str]:
-    """The keys inserted since `start`, read as Spark reads: plan, works, segments."""
+    """Return the keys inserted since `start`, read as Spark reads: plan, splits, segments."""
     planner = source.planner()
     found: list[str] = []
     try:
@@ -117,7 +117,7 @@ def check_going_on(
     assert (start.epoch, start.gtid, start.ahead, start.offset) == (1, committed.gtid, True, 4)
     assert start.version > planned.version
     source = MySQLSource(address_of(replica), start, directory / "relay", 1 << 30, BatchLimits(), primary.flavour == "mariadb")
-    # Offsets of the former server: nothing to read between them; after them comes what the committed set lacks, and nothing else.
+    # Between offsets of the former server there is nothing to read; after them come exactly the transactions that the committed set lacks.
     planner = source.planner()
     try:
         assert planner.splits(committed.to_json(), planned.to_json()) == [MarkSplit(planned.to_json())]
@@ -140,15 +140,15 @@ def check_refusals(replica: PrivateServer, committed: BinlogPosition) -> None:
 
 
 def check_silent(silent: PrivateServer, committed: BinlogPosition, latest: BinlogPosition) -> None:
-    """A replica that does not log what it replicates has it in its tables only."""
+    """A replica without log_slave_updates has the changes in its tables only."""
     await_applied(silent, latest.gtid)
     assert "_updates = OFF" in refused(silent, committed)
-    # With nothing left to be read from it, it will do.
+    # If no transaction must be read from it, it is accepted.
     assert continued(silent, latest).epoch == 1
 
 
 def check_reset(primary: PrivateServer, position: BinlogPosition) -> None:
-    """Positions that a log does not have, or has with other transactions in its place."""
+    """Positions that a log does not have, or that belong to other transactions."""
     assert same_log(primary, position) == ""
     assert "before our position" in same_log(primary, replace(position, offset=position.offset + 1))
     first = next(name for name in sorted(path.name for path in primary.binlog_dir.glob("binlog.0*")))
@@ -163,13 +163,13 @@ def head_end(server: PrivateServer, file: str) -> int:
 
 
 def check_behind(flavour: str, primary: PrivateServer, replica: PrivateServer, committed: BinlogPosition, planned: BinlogPosition) -> None:
-    """The primary goes on alone, and so does the replica: neither has what only the other did."""
+    """The primary and the replica diverge: neither has the transactions of the other."""
     promote(replica)
     execute(primary, "INSERT INTO shop.t VALUES ('lost')")
     lost = now(primary)
     assert "if it is a replica that lags" in refused(replica, lost)
     assert "if it is a replica that lags" in refused(replica, committed, lost.gtid)
-    # On MariaDB both now use the same numbers in the same domain; only the server's own part tells them apart.
+    # On MariaDB both now use the same numbers in the same domain; only the server id distinguishes them.
     execute(replica, *[f"INSERT INTO shop.t VALUES ('other {n}')" for n in range(5)])
     assert "the transactions are lost" in refused(replica, lost)
     assert continued(replica, committed, planned.gtid).epoch == 1
@@ -194,7 +194,7 @@ def check_purged(replica: PrivateServer, committed: BinlogPosition) -> None:
 
 @pytest.mark.timeout(90)
 def test_a_prepared_transaction_goes_along(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
-    """Its rows are before the place at which another server takes over, its commit after it."""
+    """Its rows are before the position of the failover, its commit after it."""
     primary = fresh_server()
     execute(primary, "CREATE DATABASE shop", "CREATE TABLE shop.t (id VARCHAR(20) PRIMARY KEY)")
     replica = start_replica(primary, fresh_server)
@@ -219,13 +219,13 @@ def test_a_prepared_transaction_goes_along(fresh_server: Callable[..., PrivateSe
 
 @pytest.mark.timeout(60)
 def test_another_server_at_the_same_address(fresh_server: Callable[..., PrivateServer], tmp_path: Path) -> None:
-    """A relay that reconnects must not go on at its file and offset in another server's log."""
+    """A relay that reconnects must not continue at its file and offset in another server's log."""
     server = fresh_server()
     start = now(server)
     source = MySQLSource(address_of(server), start, tmp_path / "relay", 1 << 30, BatchLimits(), server.flavour == "mariadb", "another")
     planner = source.planner()
     try:
-        # Nothing is written, so only the refusal ends the waiting.
+        # Without writes, only the refusal ends the wait.
         with pytest.raises(DefiniteError, match="another server answers"):
             planner.plan(start.to_json())
     finally:
@@ -234,7 +234,7 @@ def test_another_server_at_the_same_address(fresh_server: Callable[..., PrivateS
 
 @pytest.mark.timeout(60)
 def test_a_planned_batch_beyond_the_log_s_end(server: PrivateServer, tmp_path: Path) -> None:
-    """What was planned was in the log once; a log that ends before it has lost something, and waiting does not bring it back."""
+    """A planned range was in the log; a log that ends before it has lost transactions, and waiting does not help."""
     start = now(server)
     planner = MySQLSource(address_of(server), start, tmp_path / "relay", 1 << 30, BatchLimits(), server.flavour == "mariadb").planner()
     beyond = replace(start, offset=start.offset + 100_000_000)

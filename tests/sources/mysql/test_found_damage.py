@@ -1,4 +1,4 @@
-"""What damage by seeds has found, one case each, written out: recordings change, and seeds mean other damage then."""
+"""Defects that random damage has found, one case each. (The seeds give other damage when recordings change.)"""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_a_group_that_fails_on_a_closer_look_is_not_published(tmp_path: Path) ->
 
 
 def with_row(recording: Recording, old: bytes, new: bytes) -> bytes:
-    """The log with the first occurrence of some bytes in a row event replaced, and right checksums."""
+    """Replace the first occurrence of some bytes in a row event; keep checksums valid."""
     events = split_events(recording.log, recording.checksum)
     number = next(i for i, event in enumerate(events) if event[4] in (23, 30) and old in event)
     events[number] = events[number].replace(old, new, 1)

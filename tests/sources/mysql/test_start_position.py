@@ -1,4 +1,4 @@
-"""Every way to say where to start leads to the same place in the log, or to an error that says what can be written."""
+"""Every form of a start position leads to the same log position, or to an error that lists the valid forms."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def refused(book: Logbook, text: str) -> str:
 
 
 def keys_after(book: Logbook, start: BinlogPosition, directory: Path) -> list[str]:
-    """The keys of table t that are inserted by the groups which a relay publishes as wanted."""
+    """Return the keys of table t in the groups that a relay publishes as wanted."""
     end, relay = book.place(), Relay(book.address, directory, 1 << 30, print)
     relay.start(start)
     try:
@@ -90,7 +90,7 @@ def check_places(book: Logbook, directory: Path) -> None:
     oldest = resolved(book, "oldest")
     assert (oldest.offset, oldest.ahead) == (4, False)
     assert keys_after(book, oldest, directory / "oldest") == list("abcde")
-    # A position noted on a busy server: its set is what the file begins with, and what lies between.
+    # A position recorded on a busy server: its GTID set is the set at the file's start plus the transactions in between.
     with closing(connect(book.address)) as connection:
         found = complete_gtid(connection, book.address, replace(now, gtid=UNKNOWN_GTID))
     assert plain(found.gtid) == plain(executed(book))
@@ -106,7 +106,7 @@ def check_gtids(book: Logbook, middle_set: str, directory: Path) -> None:
 
 
 def check_interleaved(book: Logbook, directory: Path) -> None:
-    """Transactions of two origins, of which the set has the later one of the other's but not the earlier one of ours."""
+    """Transactions of two servers: the set has the later one of the other server but not the earlier one of this server."""
     before = executed(book)
     book.run("INSERT INTO t VALUES ('ours 1')")
     if book.server.flavour == "mariadb":
@@ -143,7 +143,7 @@ def check_refusals(book: Logbook, middle: str, middle_set: str) -> None:
 
 def check_purged(book: Logbook, first: str, second: str, middle_set: str) -> None:
     purge(book, second)
-    assert resolved(book, middle_set).file == second, "what was purged is in the set"
+    assert resolved(book, middle_set).file == second, "the purged transactions are in the set"
     book.run("FLUSH BINARY LOGS")
     purge(book, book.place().file)
     assert "no longer has the log of transactions that are needed" in refused(book, middle_set)
@@ -151,7 +151,7 @@ def check_purged(book: Logbook, first: str, second: str, middle_set: str) -> Non
 
 
 def purge(book: Logbook, keep: str) -> None:
-    """A server keeps what a replica reads, and it takes a moment to see that ours are gone."""
+    """A server keeps log files that a replica reads, and notices the end of a replica a moment later."""
     deadline = time.monotonic() + 20
     while book.fetch("SHOW BINARY LOGS")[0][0] != keep:
         assert time.monotonic() < deadline
@@ -160,13 +160,13 @@ def purge(book: Logbook, keep: str) -> None:
 
 
 def plain(text: str) -> str:
-    """MariaDB lists domains in no order."""
+    """MariaDB lists domains in any order."""
     return ",".join(sorted(part.strip() for part in text.split(",") if part.strip()))
 
 
 @pytest.mark.usefixtures("mysql_server")
 def test_a_server_without_gtids(tmp_path: Path) -> None:
-    """Only MySQL can be without: places work, sets are refused."""
+    """Only MySQL can run without GTIDs: positions work, sets are refused."""
     server = mysql(tmp_path / "server", gtid_mode=False, enforce_gtid_consistency=False)
     try:
         server.start()

@@ -1,4 +1,4 @@
-"""Pages cut a log anywhere; what goes on is whole batches, each stream's in its order, and nothing of a batch whose end is missing."""
+"""Pages cut a log anywhere; the assembler returns complete batches, in the order of each stream, and no incomplete batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def stream(number: int) -> bytes:
 
 
 def batch(of: int, micros: int, rows: int, *, ends: bool = True) -> list[Row]:
-    """Rows of one cdc$time; the other half of a time is anything, so that times within a microsecond differ."""
+    """Rows of one cdc$time; the other half of a timeuuid is random, so that times within a microsecond differ."""
     time = make(micros, ANY.getrandbits(64)).bytes
     return [(stream(of), time, number, True if ends and number == rows - 1 else None) for number in range(rows)]
 
@@ -85,7 +85,7 @@ def test_whole_batches_and_nothing_else(streams: list[list[tuple[int, bool]]], c
     given_on, assembler = assembled(rows, cuts)
     assert rows_of(given_on) == [row[:3] for row in wanted]
     assert assembler.broken == broken
-    # No batch is cut in two, however pages were.
+    # No batch is cut, for any pages.
     for one in given_on:
         ends = one.column(END).to_pylist()
         assert not ends or ends[-1] == b"\x01"

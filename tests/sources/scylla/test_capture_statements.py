@@ -1,4 +1,4 @@
-"""Statements of CQL, parsed: what they change, where a timestamp goes, what is refused."""
+"""Parsed CQL statements: their changes, the place of a timestamp, and refused statements."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def one(text: str) -> ChangeStatement:
         ("UPDATE ks.t SET v = ? WHERE pk = ?", "UPDATE ks.t  USING TIMESTAMP 9 SET v = ? WHERE pk = ?"),
         ("UPDATE ks.t USING TTL ? SET v = 1 WHERE pk = 1", "UPDATE ks.t USING TIMESTAMP 9 AND TTL ? SET v = 1 WHERE pk = 1"),
         ("DELETE m[?] FROM ks.t WHERE pk = 1", "DELETE m[?] FROM ks.t  USING TIMESTAMP 9 WHERE pk = 1"),
-        # ScyllaDB's timeout, which Cassandra does not take, is left out.
+        # ScyllaDB's USING TIMEOUT, which Cassandra does not accept, is removed.
         ("INSERT INTO ks.t (pk) VALUES (1) USING TIMEOUT 50ms;", "INSERT INTO ks.t (pk) VALUES (1) USING TIMESTAMP 9 "),
         (
             "UPDATE ks.t USING TIMEOUT ? AND TTL ? SET v = 1 WHERE pk = 1",

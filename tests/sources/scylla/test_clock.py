@@ -1,7 +1,7 @@
 """The servers' clock is set forward and back by an hour: every row of the log is read after it was written.
 
-Times in the log are the servers' own. After a clock is set back, rows arrive with times that the first read has passed: the look-back
-window covers an hour.
+Times in the log are the servers'. After a clock is set back, rows arrive with times that the first read has passed: the look-back window
+covers an hour.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def test_every_row_is_read_after_it_was_written(ahead_s: int) -> None:
             planned_s = cluster.true_s
             end = planner.plan(position)
             windows += [(cluster.true_s, one.after, one.until) for one in planner.splits(position, end)[0].windows]
-            # Time goes on also while batches follow each other without a pause.
+            # Time also passes between batches without a pause.
             if cluster.true_s < planned_s + 5:
                 cluster.wait(5)
             position = end

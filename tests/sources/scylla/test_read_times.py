@@ -1,4 +1,4 @@
-"""When a row of the log counts as unseen: by when it was written and when its moment was read; restarts and catching up among it."""
+"""When a log row counts as unseen: by the time of its write and the time of the read, also across restarts and catch-up."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def test_a_row_is_unseen_if_it_was_written_after_the_read_of_its_moment() -> Non
 
 def test_what_was_written_before_the_beginning_is_known_without_the_log() -> None:
     read_times = ReadTimes(AGES, 20_000 * S)
-    # The first read has seen nothing of moments before the beginning: what was written to them since is unseen, however soon.
+    # The first read has not covered times before the start: later rows with such times are unseen.
     assert unseen(read_times, 0, [19_990 * S] * 3, [19_995, 20_003, 30_000]) == [False, True, True]
-    # Further reads begin the look-back window before; what is older still is read by none.
+    # Further reads begin one look-back window earlier; no read covers older times.
     assert unseen(read_times, 2, [17_000 * S] * 3, [20_000, 20_500, 20_700]) == [False, False, True]
     assert unseen(read_times, 2, [16_000 * S] * 3, [19_997, 20_003, 20_700]) == [False, True, True]
 
@@ -52,7 +52,7 @@ def test_reads_that_are_late_after_a_restart_have_seen_what_was_written_meanwhil
     begin, stopped = StreamPosition(1, 1000 * S), StreamPosition(1, 9970 * S, 9960 * S)
     further = [StreamPosition(1, 9670 * S, 9600 * S), StreamPosition(1, 6370 * S, 6300 * S)]
     assert not record.record_reads(AGES, [begin] * 3, [begin] * 3, 10_000 * S)
-    # Away for 5000 s; then the first read goes on, and the others follow.
+    # Stopped for 5000 s; then the first read continues, and the others follow.
     assert record.record_reads(AGES, [stopped, *further], [StreamPosition(1, 14_970 * S, 9970 * S), *further], 15_000 * S) is False, (
         "it is punctual at its end"
     )
@@ -60,7 +60,7 @@ def test_reads_that_are_late_after_a_restart_have_seen_what_was_written_meanwhil
     read_times = record.to_read_times(AGES, begin.time)
     assert unseen(read_times, 0, [11_000 * S] * 2, [14_900, 15_010]) == [False, True]
     assert unseen(read_times, 0, [9_970 * S] * 2, [9_990, 14_900]) == [False, True], "read before the pipe stopped"
-    # A further read that jumps along with the first one is noted however punctual it is.
+    # A further read that jumps with the first one is recorded even if it is on time.
     assert record.record_reads(
         AGES, [stopped, *further], [StreamPosition(1, 14_668 * S, 9970 * S), StreamPosition(1, 14_668 * S), further[1]], 15_000 * S
     )
@@ -104,7 +104,7 @@ def test_a_table_that_is_copied_again_has_everything_up_to_then() -> None:
     found, _ = batch_ids(rows_at(times))
     record.reset(50_000 * S, {found: 49_999})
     for read_number in range(3):
-        # Both may have been written after the copy began, as far as that can be told: an audit has found one of them before.
+        # Both may have been written after the snapshot began: an audit found one of them before.
         assert unseen(record.to_read_times(AGES, 10_000 * S), read_number, times, [49_999, 49_999]) == [False, True]
     record.reset(50_000 * S, {})
     for read_number in range(3):
@@ -162,7 +162,7 @@ def test_no_row_is_lost_and_none_comes_twice_whatever_the_pipe_does(seed: int) -
     missing = [one for one in rows if one not in set(delivered) and one[1] <= reached[2].time]
     counted = unseen_rows(read_times, 2, rows, [w // S for w, _ in rows])
     reported = [one for one, is_counted in zip(rows, counted, strict=True) if is_counted and one[1] <= reached[2].time]
-    assert sorted(missing) == sorted(reported), "what was not delivered is counted, and nothing else"
+    assert sorted(missing) == sorted(reported), "exactly the undelivered rows are counted"
 
 
 def identity(row: tuple[int, int]) -> bytes:

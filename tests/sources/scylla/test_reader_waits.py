@@ -1,4 +1,4 @@
-"""Tasks wait for servers that are away, whatever they ask them for first."""
+"""Tasks wait for unavailable servers at every first request."""
 
 from __future__ import annotations
 

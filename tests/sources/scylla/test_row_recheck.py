@@ -1,4 +1,4 @@
-"""Which log rows leave a row in doubt that a snapshot began: those that name old elements of lists, and those that may leave a row bare."""
+"""Which log rows require a re-read of a snapshot row: those with old list elements, and those that may delete the last cell."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _key(micros: int) -> Any:
         ({"cdc$deleted_u": True, "u": (None, None)}, True),
         ({"cdc$deleted_elements_u": {0}, "u": (None, 1)}, False),
         ({"c": None, "cdc$deleted_s": True}, False),
-        # What says all by itself, or was over before the snapshot.
+        # Log rows that are unambiguous, or older than the snapshot.
         ({"op": Operation.ROW_DELETE}, False),
         ({"op": Operation.POSTIMAGE, "l": [(_key(NOW), 1)]}, False),
         ({"op": Operation.PREIMAGE, "cdc$deleted_v": True}, False),

@@ -1,4 +1,4 @@
-"""capture(session) on a real Cassandra: tables and logs agree, with each other and with the model."""
+"""`capture(session)` on a real Cassandra: tables and logs agree with each other and with the model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ IMAGES = CdcOptions(enabled=True, preimage="full", postimage=True)
 
 
 def log_rows(cql: CqlSession, table: CqlTable) -> list[dict[str, bytes | None]]:
-    """The log as the server has it, in the order of its batches."""
+    """Return the server's log in the order of its batches."""
     query = f"SELECT * FROM {table_name(log_table(table).name)}"
     rows = [row for batch in read_rows(cql, query) for row in batch.to_pylist()]
     return sorted(rows, key=lambda row: (micros(UUID(bytes=row[TIME])), row[TIME], row[SEQUENCE]))
@@ -57,7 +57,7 @@ def _not_on_scylla(cql: CqlSession) -> None:
 
 @pytest.mark.parametrize("seed", [7, 18, 22, 31])
 def test_tables_logs_and_the_model_agree(cql: CqlSession, keyspace: str, seed: int) -> None:
-    """Random statements: what SELECT shows (values, write times, what expires) is what the model says, and what the log says."""
+    """Random statements: SELECT (values, write times, expiries), the model and the log agree."""
     history = random_history(seed, 35, keyspace=keyspace)
     for definition in history.definitions:
         cql.execute(definition)
@@ -66,7 +66,7 @@ def test_tables_logs_and_the_model_agree(cql: CqlSession, keyspace: str, seed: i
     expected = []
     for i, statement in enumerate(history.statements):
         if i % 12 == 0:
-            # Another process goes on: what it must know of lists it finds in the table and the log.
+            # Another process continues: it reads the state of lists from the table and the log.
             captured = capture(cql, [history.table.name], ONE, options)
         captured.execute(statement.text)
         expected += model.log(statement.text)
@@ -229,7 +229,7 @@ def test_definitions_change_with_their_logs(cql: CqlSession, table: CqlTable) ->
 
 
 def test_log_tables_are_printed_from_a_server_s_tables(cql: CqlSession, table: CqlTable, capsys: pytest.CaptureFixture[str]) -> None:
-    """What `headrace scylla log-schema URL` prints is what the server then describes."""
+    """The output of `headrace scylla log-schema URL` equals the server's description afterwards."""
     url = str(cql.address) + table.name.database
     assert main(["scylla", "log-schema", url, "--table", "t", "--cassandra"]) == 0
     printed = capsys.readouterr().out
@@ -306,7 +306,7 @@ def test_a_writer_that_is_killed_leaves_table_and_log_alike(cql: CqlSession, key
 
 
 def test_the_driver_s_own_session_and_a_default_life(cql: CqlSession, table: CqlTable) -> None:
-    """A plain session of the driver's is taken; a table's default TTL is in the log."""
+    """A plain driver session is accepted; a table's default TTL is in the log."""
     cql.execute(f"ALTER TABLE {table_name(table.name)} WITH default_time_to_live = 5000")
     with connect(cql.address) as other:
         captured = capture(other.driver, [table.name], ONE)
@@ -317,7 +317,7 @@ def test_the_driver_s_own_session_and_a_default_life(cql: CqlSession, table: Cql
 
 
 def test_a_timeout_of_scylladbs_is_taken_and_kept(cql: CqlSession, keyspace: str) -> None:
-    """Cassandra does not know USING TIMEOUT: the client keeps it; the log has what it has without it."""
+    """Cassandra does not know USING TIMEOUT: the client applies it, and the log is the same."""
     cql.execute(f"CREATE TABLE {keyspace}.timed (k int PRIMARY KEY, v int, l list<int>)")
     captured = capture(cql, [f"{keyspace}.timed"], keyspace)
     captured.execute(f"INSERT INTO {keyspace}.timed (k, v) VALUES (1, 1) USING TIMEOUT 10s")
@@ -357,7 +357,7 @@ def test_a_log_table_s_name_that_is_used_is_refused_at_once(cql: CqlSession, key
     cql.execute(f"DROP TABLE {keyspace}.taken_scylla_cdc_log")
     capture(cql, [f"{keyspace}.taken"], keyspace).execute(f"INSERT INTO {keyspace}.taken (k, v) VALUES (1, 1)")
     assert len(cql.execute(f"SELECT * FROM {keyspace}.taken_scylla_cdc_log")) == 1
-    # A log that lacks a column, because the table was altered past the session, is none either: the column would be lost.
+    # A log without a column, because another session altered the table, is refused too: the column would be lost.
     cql.execute(f"ALTER TABLE {keyspace}.taken ADD w int")
     with pytest.raises(DefiniteError, match=r"its column \S*w should be"):
         capture(cql, [f"{keyspace}.taken"], keyspace)

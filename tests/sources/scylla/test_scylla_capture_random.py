@@ -1,4 +1,4 @@
-"""The log says all that statements do: what is recovered from it is what they wrote, for random tables and histories."""
+"""The log is complete: applied, it gives the statements' result, for random tables and histories."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_the_log_says_all_that_statements_do(history: History, shuffle: int) -> 
 
 
 def test_histories_are_what_they_say() -> None:
-    """Of some hundred statements, all kinds are there, and tables keep something."""
+    """Some hundred statements cover all kinds, and tables are not empty at the end."""
     texts = [statement.text for seed in range(40) for statement in random_history(seed, 10).statements]
     for part in (
         "INSERT INTO",

@@ -1,6 +1,6 @@
-"""ScyllaDB's examples on a server: on ScyllaDB by its own log, on Cassandra by a captured session's.
+"""ScyllaDB's examples on a server: on ScyllaDB with its own log, on Cassandra with a captured session.
 
-`make test-scylla HOST=…` runs this on a ScyllaDB, which alone can confirm that these are its rows.
+`make test-scylla HOST=…` runs this on a ScyllaDB, and confirms the expected rows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-1[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{1
 
 
 class Server:
-    """Runs examples in a keyspace of its own."""
+    """Runs examples in its own keyspace."""
 
     def __init__(self, cql: CqlSession, keyspace: str) -> None:
         self.cql, self.keyspace = cql, keyspace
@@ -39,10 +39,10 @@ class Server:
         self.captured: CapturedSession | None = None
         self._is_empty = True
         self._before: set[tuple[Any, ...]] = set()
-        """Log rows that were there before the example."""
+        """Log rows from before the example."""
 
     def run(self, example: Transcript) -> list[list[str]] | None:
-        """What the example's last statement gives; None if it is no question about rows, or not for this server."""
+        """Return the result of the example's last statement; None if it is not a query of rows, or not for this server."""
         if not self.is_scylla and any("SCYLLA_TIMEUUID_LIST_INDEX" in one for one in example.statements):
             return None
         begun = False
@@ -79,7 +79,7 @@ class Server:
         self.captured = capture(self.cql, [self.name], Generations((even_generation(),)), {self.name: options}) if options.enabled else None
 
     def _begin(self, example: Transcript) -> None:
-        """An example sees its own log rows alone, and an empty table where that matters: to empty one takes a server long."""
+        """An example sees only its own log rows, and an empty table if necessary: truncating is slow."""
         matters = self.is_scylla or any("SELECT *" in one or "- [" in one for one in example.statements)
         if matters and not self._is_empty:
             self.cql.execute(f"TRUNCATE {table_name(self.name)}")
@@ -110,14 +110,14 @@ class Server:
 
 
 def _place(row: dict[str, Any], first: str) -> tuple[Any, ...]:
-    """Rows of a log in the order in which they were written; those of a base table as they come."""
+    """Rows of a log in the order of the writes; those of a base table in the server's order."""
     if TIME not in row:
         return ()
     return timeuuid.micros(UUID(bytes=row[TIME])), row[first], row[STREAM], row[TIME], row[SEQUENCE]
 
 
 def _comparable(example: Transcript, rows: list[list[str]]) -> list[list[str]]:
-    """Times that the example does not choose, and keys of lists, are told by their order alone."""
+    """Times that the example does not choose, and keys of lists, are compared by their order only."""
     chosen = all("TIMESTAMP" in one for one in example.statements if one.split()[0] in {"INSERT", "UPDATE", "DELETE", "BEGIN"})
     seen: dict[str, str] = {}
     found = []
@@ -139,7 +139,7 @@ def test_examples_are_what_a_server_s_log_says(cql: CqlSession, keyspace: str, f
     server = Server(cql, keyspace)
     examples = list(transcripts(GOLDEN / file))
     if not server.is_scylla and "rules" in file:
-        # Making and emptying tables is slow there, and the log is our own: a few will do.
+        # Creating and truncating tables is slow on Cassandra, and the log is the capture layer's: a few examples are enough.
         examples = [example for example in examples if example.statements[0].startswith("CREATE TABLE")][::3]
     compared = 0
     for example in examples:

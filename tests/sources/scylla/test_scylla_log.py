@@ -1,4 +1,4 @@
-"""ScyllaDB's own page on its log, example by example: statements in, the printed table out."""
+"""The examples of ScyllaDB's documentation of its log: statements, and the printed table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RULES = list(transcripts(HERE / "scylla_log_rules.txt"))
 
 
 def check(example: Transcript, given: list[list[str]] | str) -> None:
-    """What was given is what was printed; of `cdc$time` the microseconds count, the rest of it is random."""
+    """Compare the result with the printed rows; of `cdc$time` only the microseconds, because the rest is random."""
     if isinstance(given, str):
         pattern = r".*".join(re.escape(part) for part in "\n".join(example.printed).split("..."))
         assert re.match(pattern, given, re.DOTALL)

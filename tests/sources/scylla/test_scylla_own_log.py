@@ -1,7 +1,7 @@
-"""A server's log against what the capture layer says it should be, statement by statement.
+"""A server's log compared with the capture layer's, statement by statement.
 
-On ScyllaDB (`make test-scylla`) this is the proof of the capture layer: the log is the server's own. On Cassandra the log is the capture
-layer's, and what is shown is that nothing of it changes on its way through a server and our reader.
+On ScyllaDB (`make test-scylla`) this verifies the capture layer: the log is the server's. On Cassandra the log is the capture layer's, and
+the test shows that a server and Headrace's reader do not change it.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ STATEMENTS = (
 
 
 def _plain(text: str) -> dict[str, Any]:
-    """A document without what no two clusters have alike: the stream, the random half of times, the keys of lists."""
+    """A document without the parts that differ between clusters: the stream, the random half of times, the keys of lists."""
     found: dict[str, Any] = json.loads(text)
     for name in ("table", "time", "stream"):
         del found[name]
@@ -105,7 +105,7 @@ def test_the_log_is_what_the_capture_layer_says(
 def test_random_histories_are_in_clickhouse_what_they_are_on_the_server(
     cql: CqlSession, keyspace: str, cassandra: PrivateCassandra | GivenCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The whole way: written by statements, logged, read by the pipe, merged; the view against the server's own SELECT."""
+    """Statements, their log, the pipe and the view: the view must equal the server's SELECT."""
     begin = time.time_ns() // 1000 - 2_000_000
     histories = [random_history(seed, 20, keyspace=keyspace, start=begin) for seed in (3, 4, 5)]
     definitions = "".join(f"{text.rstrip(';')};" for text in dict.fromkeys(text for one in histories for text in one.definitions))

@@ -1,6 +1,6 @@
-"""Reading log tables of a real server: every row once, in whole batches, through generations of vnodes and of tablets; and what goes wrong.
+"""Reading log tables of a real server: every row once, in complete batches, over generations of vnodes and tablets; and errors.
 
-Log rows are written here by hand, so that streams, times and cuts are of the test's choice.
+The tests write log rows themselves, to choose streams, times and cuts.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Id = tuple[bytes, UUID, int]
 
 @dataclass
 class Logged:
-    """A base table with a log on a server that has no ScyllaDB's."""
+    """A base table with a log on a server without CDC."""
 
     session: CqlSession
     keyspace: str
@@ -108,7 +108,7 @@ class Logged:
         return found
 
     def fill(self, generations: list[Generation], seed: int, begin: int, end: int, batches: int) -> None:
-        """Batches at random moments, each in a stream of the generation that operated then."""
+        """Batches at random times, each in a stream of the generation of that time."""
         draw = random.Random(seed)
         for _ in range(batches):
             micros = draw.randrange(begin, end)
@@ -127,7 +127,7 @@ class Logged:
         return LogReader(self.session.address, {self.name: TableLog(self.table, ttl)}, choices or self.choices)
 
     def read_all(self, until: int) -> tuple[list[Id], list[LogPosition]]:
-        """All rows up to a microsecond, as batches bring them, and where the batches ended."""
+        """Return all rows up to a time, by batch, and the ends of the batches."""
         planner = self.planner()
         reached, found, ends = planner.initial(), [], []
         while LogPosition.from_json(reached).reached < until:
@@ -180,12 +180,12 @@ def test_every_row_comes_once_through_generations_of_vnodes(logged: Logged) -> N
 def test_every_row_comes_once_through_generations_of_tablets(logged: Logged) -> None:
     end = now_us() - 2 * S
     first = make_generation((end - 300 * S) // 1000, 4, 1)
-    # One tablet is split: its stream is closed, two are opened, the others go on.
+    # One tablet is split: its stream is closed, two are opened, the others continue.
     other = make_generation((end - 100 * S) // 1000, 8, 1)
     second = Generation(other.time, (other.ranges[0], other.ranges[1], *first.ranges[1:]))
     add_tablet_generation(logged.session, logged.keyspace, logged.name, first)
     add_tablet_generation(logged.session, logged.keyspace, logged.name, second, first)
-    # Those of the cluster are not asked for.
+    # The generations of the cluster are not queried.
     add_generation(logged.session, logged.keyspace, make_generation((end - 50 * S) // 1000, 2, 1))
     logged.fill([first, second], 2, end - 300 * S + 1000, end, 60)
     found, ends = logged.read_all(end)
@@ -243,7 +243,7 @@ def test_when_rows_were_written_is_told_from_what_is_left_of_their_life(logged: 
     [block] = logged.blocks(only_split(logged, generation, begin, begin + 10 * S), ttl=86400)
     told, unknown, strange = block.written.to_pylist()
     assert abs(told - time.time()) < 5, "written just now, whatever its timestamp says"
-    assert (unknown, strange) == (None, None), "without a TTL nobody knows; a TTL above the log's own was another one's"
+    assert (unknown, strange) == (None, None), "unknown without a TTL; a TTL above the log's belongs to another log"
     assert block.newest == begin + 3 * S
     [block] = logged.blocks(only_split(logged, generation, begin, begin + 10 * S))
     assert block.written.to_pylist() == [None] * 3
@@ -254,7 +254,7 @@ def test_rows_that_came_late_are_found_by_the_second_look(logged: Logged, caplog
     begin = now_us() - 500 * S
     generation = add_generation(logged.session, logged.keyspace, make_generation(begin // 1000, 2, 1))
     stream, other = generation.streams
-    # Written now, that is long after the first look at their moments would have been.
+    # Written now, long after the first read of their times would have been.
     late = [logged.write(stream, begin + second * S, 2, ttl=86400) for second in (10, 20)]
     logged.write(other, now_us() - 50 * S, 1, ttl=86400)
     split = only_split(logged, generation, begin, now_us(), read_number=1)
@@ -273,7 +273,7 @@ def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) 
     logged.write(generation.streams[0], begin + 2 * S, 1, operation=-7)
     with pytest.raises(DefiniteError, match="operation -7, which Headrace does not know") as poison:
         list(logged.blocks(split))
-    # Left out by its place, also where the window is looked at again.
+    # Skipped by its position, also when the window is read again.
     for again in (0, 1):
         looked_at = only_split(logged, generation, begin, begin + 10 * S, read_number=again)
         assert sum(block.changes for block in replace(logged.reader(), skips=frozenset({poison.value.event})).read(looked_at)) == 10
@@ -321,7 +321,7 @@ def test_a_check_up_names_what_matters(logged: Logged, capsys: pytest.CaptureFix
         return code, {one["name"]: (one["level"], one["value"] + "; " + one["meaning"] + "; " + one["repair"]) for one in found["findings"]}
 
     code, found = check()
-    assert (code, found[f"table {logged.name}"][0]) == (2, "error"), "no generation is there"
+    assert (code, found[f"table {logged.name}"][0]) == (2, "error"), "there is no generation"
     assert "scylla.generations=KEYSPACE" in found[f"table {logged.name}"][1]
     add_generation(session, keyspace, make_generation(now_us() // 1000 - 1000, 3, 2))
     code, found = check("--set", "scylla.log_ttl=60")

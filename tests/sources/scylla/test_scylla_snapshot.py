@@ -1,4 +1,4 @@
-"""Rows of base tables by token ranges: all of them once, with the times that the server itself tells, and rows that are read again."""
+"""Rows of base tables by token ranges: each once, with the server's write times, and rows that are read again."""
 
 from __future__ import annotations
 
@@ -140,17 +140,17 @@ def test_lists_hold_what_was_written_up_to_the_moment_that_counts(cql: CqlSessio
     cql.execute(f"INSERT INTO {t} (p) VALUES (5) USING TIMESTAMP {early}")
     [block], _ = _read(cql, RowQuery(table, probe_write_times(cql, table)), TokenChunk(table.name, WHOLE))
     rows = {row["p"]: (row["l"], _told(block.times, place)["l"]) for place, row in enumerate(_decoded(block))}
-    # Of a row that is nothing but later elements nothing is known: it may have no marker.
+    # A row with only later elements may have no marker.
     assert rows == {
         1: (["a", "bb", ""], [early] * 3),
         2: (["a", "bb", ""], [early] * 3),
         4: (None, None),
         5: (None, None),
     }
-    # A server that does not tell the times of elements refuses the question, as any does for what it has not.
+    # A server without write times of elements refuses the query.
     unknown = replace(table, columns=(*table.columns, replace(table.column("l"), name="other")))
     assert probe_write_times(cql, unknown) == WriteTimeColumns.all_of(table)
-    # The same from a server that does not tell the times of elements: all are there, and count as of the read.
+    # The same from a server without write times of elements: all elements get the time of the read.
     [block], _ = _read(cql, RowQuery(table, WriteTimeColumns.atomic_of(table)), TokenChunk(table.name, WHOLE))
     rows = {row["p"]: (row["l"], _told(block.times, place)["l"]) for place, row in enumerate(_decoded(block))}
     assert rows[1] == (["first", "a", "bb", "", "last", "x"], None)
@@ -177,7 +177,7 @@ def test_rows_are_read_again_by_their_keys(cql: CqlSession, keyspace: str) -> No
     assert (found[0, False]["v"], found[0, False]["l"]) == (1, [1, 2])
     assert rows.gone is not None
     assert rows.gone.to_pylist() == [keys[2], keys[3]]
-    # Static columns are null where there are none, not gone.
+    # Missing static columns are null, not deleted.
     assert static.gone is None
     assert [(row["q"], row["c"], row["s"]) for row in _decoded(static)] == [(1, None, [5]), (3, None, None)]
 

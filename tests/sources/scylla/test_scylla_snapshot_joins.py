@@ -1,7 +1,7 @@
-"""A snapshot in the middle of a history, and the log from there on, show what the base table holds: lists and markers too.
+"""A snapshot in the middle of a history, and the log from there on, give the base table's rows, lists and markers too.
 
-Random histories run on a real server in two halves. After the first, the table is read by token ranges; of its log nothing is kept. The
-log of the second comes shuffled, some of it twice, before the snapshot's rows or after them; what it leaves in doubt is read again.
+Random histories run on a real server in two halves. After the first, the table is read by token ranges; its log is dropped. The log of the
+second comes shuffled, some of it twice, before or after the snapshot's rows; ambiguous rows are read again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def sink(target: ClickHouseTarget) -> CellSink:
 
 
 class _Captured:
-    """A table on a real server, and what its log would be."""
+    """A table on a real server, and its log by the capture layer."""
 
     def __init__(self, cql: CqlSession, history: History) -> None:
         self._cql, self.clock = cql, 0
@@ -53,13 +53,13 @@ class _Captured:
         self._capture = Capture([history.table], lambda: self.clock, seed=1)
 
     def run(self, statements: list[Statement]) -> list[list[LogRow]]:
-        """Carry out what the server takes; the log rows of each statement."""
+        """Run the statements; return the log rows of each accepted one."""
         found = []
         for statement in statements:
             try:
                 self._cql.execute(statement.text)
             except DefiniteError:
-                # An element of a list that is not there in this half.
+                # A list element that does not exist in this half.
                 continue
             found.append(self._capture.log(statement.text))
         return found
@@ -88,7 +88,7 @@ def _joined(cql: CqlSession, sink: CellSink, keyspace: str, seed: int) -> Compar
     chance.shuffle(batches)
     sink.prepare([table])
     writer = sink.writer()
-    # What is read again is read when all of the second half is over by the confidence time.
+    # Re-reads happen when the second half is older than the confidence time.
     again = RowRechecker(cql, ScyllaOptions(confidence=-2 * 3600))
     begun = LogStartTimes(now, now + 60 * 1_000_000)
     late = rows if chance.random() < 0.5 else []

@@ -1,4 +1,4 @@
-"""Token ranges: whatever the ring and whatever was read before, the parts are the rest, each token once."""
+"""Token ranges: for any ring and any ranges that were read, the parts cover the rest, each token once."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ CHOICES = ScyllaOptions(confidence=30, window=3, again=0, batch_rows=1000)
 
 @dataclass
 class Cluster:
-    """What a cluster would say, at a moment of the test's choice."""
+    """A fake cluster with a clock that the test sets."""
 
     time: int
     known: dict[TableName, list[int]]
@@ -81,7 +81,7 @@ def test_a_batch_holds_a_window_of_each_table_that_is_due() -> None:
     [one, other] = plan.splits(second, third)
     assert one.windows == other.windows == (("shop", "items", 100_000, 220 * S - 1, 280 * S - 1, 0),)
     assert [(split.share, split.of) for split in (one, other)] == [(0, 2), (1, 2)]
-    # A planner that is started anew plans the same batch from its two ends.
+    # A restarted planner plans the same batch from its two ends.
     assert planner(cluster).splits(second, third) == [one, other]
 
 
@@ -99,7 +99,7 @@ def test_a_generation_is_drained_before_the_next_one() -> None:
     plan = planner(cluster)
     reached = plan.plan(plan.plan(plan.initial()))
     assert times(reached)[ORDERS][1] == 970 * S
-    # Announced before it operates, as servers do; the old one's end is read when it is over for the confidence time.
+    # A generation is announced before it operates; the end of the old one is read after the confidence time.
     cluster.known[ORDERS] = [900_000, 1_010_000]
     cluster.time = 1020 * S
     reached = plan.plan(reached)
@@ -112,7 +112,7 @@ def test_a_generation_is_drained_before_the_next_one() -> None:
     assert places[0] == StreamPosition(900_000, 1010 * S - 1, 990 * S)
     cluster.time = 1060 * S
     assert LogPosition.from_json(plan.plan(reached)).places[ORDERS] == StreamPosition(1_010_000, 1030 * S, 1010 * S - 1)
-    assert cluster.asked == [(ORDERS, 900_000), (ORDERS, 1_010_000)], "a generation's streams are asked for once"
+    assert cluster.asked == [(ORDERS, 900_000), (ORDERS, 1_010_000)], "a generation's streams are queried once"
 
 
 def test_a_cold_start_over_an_old_generation_asks_little(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_reading_from_the_beginning_reads_what_is_older_than_the_ttl(caplog: pyt
         "generation 1970-01-18 00",
         "generation 1970-01-20 00",
     ]
-    # Begun long ago, and never read: what is gone was not promised, and what is there is read.
+    # Begun long ago, and never read: expired rows are skipped, existing ones are read.
     cluster = Cluster(now, {ORDERS: generations})
     start = LogStart(start_at(generations, 12 * DAY * S), DAY, now)
     plan = planner(cluster, {ORDERS: start})
@@ -175,7 +175,7 @@ def test_reading_from_the_beginning_reads_what_is_older_than_the_ttl(caplog: pyt
         reached = plan.plan(plan.initial())
     assert times(reached)[ORDERS] == (12 * DAY * S, (12 * DAY + 60) * S)
     assert not caplog.records
-    # Generations whose streams are not known any more cannot be read; that is said, once for each.
+    # Generations with unknown streams cannot be read; a warning names each once.
     cluster.lost = set(generations[:2])
     with caplog.at_level(logging.WARNING):
         reached = planner(cluster, {ORDERS: start}).plan(plan.initial())
@@ -202,7 +202,7 @@ def test_tables_come_and_go_between_runs() -> None:
     added = both.plan(reached)
     assert times(added)[ITEMS] == (900 * S - 1, 960 * S - 1)
     assert set(times(only.plan(added))) == {ORDERS}
-    # A batch that was planned, and failed, before a table was left out goes on with the others.
+    # A batch that failed before a table was excluded continues with the others.
     assert {window[1] for split in both.splits(reached, added) for window in split.windows} == {"orders", "items"}
     assert {window[1] for split in only.splits(reached, added) for window in split.windows} == {"orders"}
 
@@ -239,13 +239,13 @@ def test_the_log_is_looked_at_once_more_for_rows_that_came_late(tmp_path: Path) 
     assert second[-1][2] > 10_600 * S
     assert len(second) < len(first) / 3
     assert LogPosition.from_json(LogPosition.from_json(reached).to_json()) == LogPosition.from_json(reached)
-    assert not LogPosition.from_json(planner(cluster).plan(reached)).rereads, "switched off, it is forgotten"
+    assert not LogPosition.from_json(planner(cluster).plan(reached)).rereads, "switched off, its position is dropped"
 
 
 def reads(
     plan: WindowPlanner, cluster: Cluster, until: int, reached: Offset | None = None
 ) -> tuple[Offset, dict[int, list[tuple[int, int, int]]]]:
-    """Plan up to a moment: where that ends, and each read's windows: when it was planned, and what it covers."""
+    """Plan up to a time; return the end, and for each read the time and the range of its windows."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     position = reached or plan.initial()
     while cluster.time < until:
@@ -271,13 +271,13 @@ def test_the_look_back_window_is_read_again_at_growing_ages() -> None:
     reached, found = reads(planner(cluster, {ORDERS: start}, choices), cluster, 102_000 * S)
     assert sorted(found) == [0, 1, 2, 3]
     for read_number, age in enumerate((0, 60, 240, 600)):
-        assert all(one[2] == other[1] for one, other in pairwise(found[read_number])), "nothing is left out"
+        assert all(one[2] == other[1] for one, other in pairwise(found[read_number])), "no gap"
         assert all(at - until >= (30 + age) * S for at, _, until in found[read_number])
         assert found[read_number][-1][2] > (102_000 - 30 - age - 40) * S
-        assert not read_number or len(found[read_number]) < len(found[0]) / 3, "further reads ask less often"
+        assert not read_number or len(found[read_number]) < len(found[0]) / 3, "further reads query less often"
     assert found[0][0][1] == 99_970 * S
     assert found[1][0][1] == 99_370 * S, "rows may arrive with timestamps from before the beginning"
-    # What is in offsets of release 0.9 is the first of them.
+    # Offsets of release 0.9 hold only the first read.
     assert LogPosition.from_json({"shop.orders again": [1, 2, 3]}).rereads == {(ORDERS, 1): StreamPosition(1, 2, 3)}
     assert LogPosition.from_json(reached).to_json() == reached
 
@@ -291,7 +291,7 @@ def test_an_audit_covers_the_whole_log_every_so_often(tmp_path: Path) -> None:
     assert -1 not in found, "all of it was just read"
     reached, found = reads(planner(cluster, {ORDERS: start}, choices), cluster, 2500 * S, reached)
     audit = found[-1]
-    assert audit[0][0] < 2020 * S, "a restart does not put it off"
+    assert audit[0][0] < 2020 * S, "a restart does not delay it"
     assert audit[0][1] == 100 * S - 1
     assert all(one[2] == other[1] for one, other in pairwise(audit))
     assert audit[-1][2] > audit[-1][0] - (90 + 60) * S, "up to what is still to be read again"

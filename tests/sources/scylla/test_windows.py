@@ -1,4 +1,4 @@
-"""Windows tile the log: nothing is left out or read before its time, generations follow each other, and cold starts are short."""
+"""Windows cover the log without gaps and not before their time, generations follow each other, and cold starts are short."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def test_a_window_ends_at_the_horizon_and_waits_until_it_is_long_enough() -> Non
 def test_a_generation_is_read_to_its_last_microsecond_and_then_left() -> None:
     generations = [1000, 20_000, 90_000]
     window = next_window(StreamPosition(1000, 19 * S), generations, 100 * S, FIRST_US, 3 * S)
-    # Shorter than the least, but nothing will be added to it.
+    # Shorter than the minimum, but complete.
     assert window == Window(1000, 19 * S, 20 * S - 1)
     there = window.end
     assert onward(there, generations) == StreamPosition(20_000, 20 * S - 1, 19 * S)
     assert next_window(there, generations, 100 * S, FIRST_US, 3 * S) == Window(20_000, 20 * S - 1, 80 * S - 1)
-    # The end of a generation has to be over for the confidence time too.
+    # The end of a generation must also be older than the confidence time.
     assert next_window(StreamPosition(1000, 19 * S), generations, 20 * S - 2, FIRST_US, 3 * S) is None
     assert (generation_at(generations, 20 * S - 1), generation_at(generations, 20 * S), generation_at(generations, S - 1)) == (
         1000,
@@ -42,7 +42,7 @@ def test_a_generation_is_read_to_its_last_microsecond_and_then_left() -> None:
 def test_a_generation_that_became_known_late_is_read_from_its_beginning() -> None:
     place = StreamPosition(1000, 50 * S, 47 * S)
     assert next_window(place, [1000], 60 * S, FIRST_US, S) == Window(1000, 50 * S, 60 * S)
-    # It operates since second 20, and nobody said so: what was written since then is in its streams.
+    # It operates since second 20 without an announcement: later rows are in its streams.
     assert next_window(place, [1000, 20_000, 40_000], 60 * S, FIRST_US, S) == Window(20_000, 20 * S - 1, 40 * S - 1)
     assert next_window(StreamPosition(20_000, 40 * S - 1), [1000, 20_000, 40_000], 60 * S, FIRST_US, S) == Window(
         40_000, 40 * S - 1, 60 * S
@@ -66,7 +66,7 @@ def test_windows_shrink_to_what_holds_enough_and_grow_again() -> None:
     assert adapted(crowded, Window(0, 0, crowded), 200_000, 200_000, 3 * S) == crowded
     assert adapted(crowded, Window(0, 0, crowded), 10, 200_000, 3 * S) == 4 * crowded
     assert adapted(crowded, Window(0, 0, crowded), 150_000, 200_000, 3 * S) == crowded * 4 // 3
-    assert adapted(crowded, Window(0, 0, 5 * S), 10, 200_000, 3 * S) == crowded, "it was the clock that cut it short"
+    assert adapted(crowded, Window(0, 0, 5 * S), 10, 200_000, 3 * S) == crowded, "the clock limited it"
     assert adapted(10 * S, Window(0, 0, 10 * S), 10**9, 200_000, 3 * S) == 3 * S
 
 

@@ -1,4 +1,4 @@
-"""Cells in the real engine: log rows by hand, and what the view shows of them in whatever order they come."""
+"""Cells in the real engine: log rows, and the rows of the view, for any order of arrival."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_every_type_is_shown_and_null_where_it_is_deleted(sink: CellSink) -> Non
 
 
 def deliver(sink: CellSink, table: CqlTable, history: list[dict[str, Any]], seed: int) -> None:
-    """A history in another order, some of it twice, in blocks of its own; a range's two rows stay together."""
+    """Shuffle a history, repeat some of it, and cut it into blocks; the two rows of a range stay together."""
     chance = random.Random(seed)
     pieces = [list(rows) for _, rows in itertools.groupby(history, key=lambda row: (row["at"], row.get("batch", row["op"])))]
     pieces += chance.choices(pieces, k=len(pieces) // 2)
@@ -109,39 +109,39 @@ HISTORY: list[dict[str, Any]] = [
     {"op": 1, "at": T + 13, "pk": 1, "ck": "a", "cdc$deleted_elements_l": [key(2)], "w": (None, "w"), "cdc$deleted_elements_w": [0]},
     {"op": 1, "at": T + 9, "pk": 1, "ck": "a", "m": [(9, "before the overwriting")], "l": [(key(0), 0)]},
     {"op": 1, "at": T + 10, "pk": 1, "s": 4},
-    # A row that only updates made is gone with its last cell.
+    # A row made by updates only disappears with its last cell.
     {"op": 1, "at": T + 10, "pk": 1, "ck": "b", "v": 1},
     {"op": 1, "at": T + 11, "pk": 1, "ck": "b", "cdc$deleted_v": True},
-    # One that was inserted is not.
+    # An inserted row stays.
     {"op": 2, "at": T + 10, "pk": 1, "ck": "c", "v": 1},
     {"op": 1, "at": T + 11, "pk": 1, "ck": "c", "cdc$deleted_v": True},
-    # Deleted, and written again at the same moment (no) and a moment later (yes).
+    # Deleted, and written again at the same time (not visible) and later (visible).
     {"op": 2, "at": T + 20, "pk": 1, "ck": "d", "v": 1},
     {"op": 3, "at": T + 20, "pk": 1, "ck": "d", "batch": 1},
     {"op": 1, "at": T + 21, "pk": 1, "ck": "d", "v": 2},
-    # A range from e (not itself) to g (with it).
+    # A range from e (exclusive) to g (inclusive).
     *({"op": 2, "at": T + 30, "pk": 1, "ck": ck, "v": 1} for ck in ("e", "ea", "f", "g", "ga")),
     {"op": 6, "at": T + 31, "pk": 1, "ck": "e", "batch": 2},
     {"op": 7, "at": T + 31, "pk": 1, "ck": "g", "batch": 2},
     {"op": 1, "at": T + 32, "pk": 1, "ck": "f", "z": [1]},
-    # A partition that was deleted; one of static cells alone; one of which those are gone too.
+    # A deleted partition; one with only static cells; one whose static cells are deleted too.
     {"op": 2, "at": T + 40, "pk": 2, "ck": "a", "v": 1},
     {"op": 1, "at": T + 40, "pk": 2, "s": 1},
     {"op": 4, "at": T + 41, "pk": 2},
     {"op": 1, "at": T + 40, "pk": 3, "s": 3},
     {"op": 2, "at": T + 40, "pk": 3, "ck": "a"},
     {"op": -3, "at": T + 41, "pk": 3, "ck": "a"},
-    # Cells that expire: one that has, one that has not.
+    # Cells with TTL: one expired, one not.
     {"op": 1, "at": T - 100_000_000, "pk": 4, "ck": "a", "v": 1, "ttl": 60},
     {"op": 1, "at": T - 100_000_000, "pk": 4, "ck": "b", "v": 1, "z": [5], "ttl": 6000},
-    # Ties: a deletion wins, then what expires, then the greater bytes (of -1, which are more than those of 1).
+    # Ties: a deletion wins, then a cell with TTL, then the greater bytes (-1 has greater bytes than 1).
     {"op": 1, "at": T + 50, "pk": 5, "ck": "a", "v": 1, "batch": 3},
     {"op": 1, "at": T + 50, "pk": 5, "ck": "a", "v": -1, "batch": 4},
     {"op": 1, "at": T + 50, "pk": 5, "ck": "b", "v": 9, "batch": 5},
     {"op": 1, "at": T + 50, "pk": 5, "ck": "b", "v": 2, "ttl": 6000, "batch": 6},
     {"op": 1, "at": T + 50, "pk": 5, "ck": "c", "v": 9, "batch": 7},
     {"op": 1, "at": T + 50, "pk": 5, "ck": "c", "cdc$deleted_v": True, "batch": 8},
-    # Images say nothing.
+    # Images are ignored.
     {"op": 0, "at": T + 60, "pk": 6, "ck": "a", "v": 1},
     {"op": 9, "at": T + 60, "pk": 6, "ck": "a", "v": 1},
 ]  # fmt: skip
@@ -184,7 +184,7 @@ def test_an_operation_that_is_not_known_halts_before_anything_is_written(sink: C
 
 
 def test_a_snapshot_merges_with_the_log_in_any_order(sink: CellSink) -> None:
-    """Write times of their own; lists as a whole, with what the log put before and after them since; markers that are learnt later."""
+    """Separate write times; whole lists, with later elements of the log before and after them; markers that are known later."""
     table = table_of(MIXED)
     first, again = T, T + 1000
     soon, over = NOW + 5000, NOW - 5
@@ -206,14 +206,14 @@ def test_a_snapshot_merges_with_the_log_in_any_order(sink: CellSink) -> None:
     log = log_block(
         table,
         [
-            # All of this the snapshot saw.
+            # All of these are in the snapshot.
             {"op": 1, "at": first - 9, "pk": 1, "ck": "a", "l": [(key(-9), 1)], "v": 4},
             {"op": 1, "at": first - 8, "pk": 1, "ck": "a", "l": [(key(-8), 2)]},
-            # This came later: before the others, behind them, an element deleted that came in between.
+            # Later changes: a prepend, an append, and a deleted element.
             {"op": 1, "at": first + 1, "pk": 1, "ck": "a", "l": [(early, 0)]},
             {"op": 1, "at": first + 2, "pk": 1, "ck": "a", "l": [(key(2), 9), (key(3), 8)]},
             {"op": 1, "at": first + 3, "pk": 1, "ck": "a", "cdc$deleted_elements_l": [key(3)], "m": [(3, "z")]},
-            # The last cells of two rows: one of them had been inserted once, which only reading it again tells.
+            # The last cells of two rows: one of them had been inserted, which only a re-read shows.
             {"op": 1, "at": first + 4, "pk": 1, "ck": "e", "cdc$deleted_v": True},
             {"op": 1, "at": first + 4, "pk": 1, "ck": "f", "cdc$deleted_elements_z": [4]},
             # Deleted after the snapshot.
@@ -233,7 +233,7 @@ def test_a_snapshot_merges_with_the_log_in_any_order(sink: CellSink) -> None:
                 (1, "e", 7, None, [], [], NOTHING),
                 (1, "f", 7, 1, [], [], NOTHING),
             ]
-    # Overwritten since: nothing of the list that the snapshot saw is left. Read again: what is read counts.
+    # Overwritten later: no element of the snapshot's list is left. After a re-read, the new values count.
     overwritten = log_block(table, [{"op": 1, "at": again, "pk": 1, "ck": "a", "cdc$deleted_l": True, "l": [(key(1000), 6)]}])
     write(own, overwritten)
     assert shown(own, table, "l")[-1:] == [([6],)]
@@ -300,7 +300,7 @@ def test_whatever_columns_are_called_they_are_shown_under_their_names(sink: Cell
 
 
 def test_tables_follow_alterations(sink: CellSink) -> None:
-    """Columns added, dropped and added again, fields of user types added and renamed; at once, or when the pipe comes back."""
+    """Columns added, dropped and added again, fields of user types added and renamed; at once, or after a restart of the pipe."""
     known = CqlCatalog("ks").apply_all(
         "CREATE TYPE u (a int, b text); CREATE TABLE t (pk int, ck int, s int static, v int, w u, f frozen<u>, "
         "m map<int, frozen<u>>, PRIMARY KEY (pk, ck))"

@@ -1,10 +1,10 @@
-"""The convergence property: a random history, delivered shuffled, twice and cut anyhow, is in ClickHouse what it is in Cassandra.
+"""The convergence property: a random history, shuffled, repeated and cut at random, gives the same rows in ClickHouse and Cassandra.
 
-Cassandra alone is the witness: it gets the statements themselves and settles them by its own rules. ClickHouse gets the log that ScyllaDB
-would write of them (`Capture`), in any order, some batches of it twice, in blocks cut at random. Then the view is compared with SELECT,
-value by value, in the order of sets and lists too.
+Cassandra is the reference: it gets the statements and applies its own rules. ClickHouse gets the log that ScyllaDB would write (`Capture`),
+in any order, some batches twice, in blocks cut at random. Then the view is compared with SELECT, value by value, in the order of sets and
+lists too.
 
-Twenty histories share a table, each with partitions of its own, so that 500 of them cost what 25 tables cost.
+Twenty histories share a table, each with its own partitions, so that 500 histories need only 25 tables.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def _histories(seed: int, table: CqlTable) -> list[History]:
 
 
 def _run(cql: CqlSession, histories: Sequence[History]) -> None:
-    """Each history's statements one after the other, the histories beside each other."""
+    """Run each history's statements in order, the histories in parallel."""
     for statements in zip(*histories, strict=True):
         for future in [cql.driver.execute_async(statement.text) for statement, _ in statements]:
             future.result()

@@ -1,4 +1,4 @@
-"""Clustering keys as bytes: they sort as the values do, whatever their type, and bounds lie where they should."""
+"""Clustering keys as bytes sort like the values, for every type, and range bounds are correct."""
 
 from __future__ import annotations
 

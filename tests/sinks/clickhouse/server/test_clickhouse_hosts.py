@@ -1,4 +1,4 @@
-"""Several hosts, and hosts that say "not now": on real servers, with the faults that they really have."""
+"""Several hosts, and hosts that refuse for now: on real servers, with real faults."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def unused_port() -> int:
 
 
 def test_the_next_host_is_taken_at_once_and_the_first_again_when_it_is_back(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Two servers that know nothing of each other show which of them was written to; the check that forbids this is passed by."""
+    """Two independent servers show which of them was written to; the check that forbids this is disabled."""
     first, second = EmbeddedServer(tmp_path / "1").start(), EmbeddedServer(tmp_path / "2").start()
     target = target_of(first, database="d", others=((LOOPBACK, second.port),))
     writer, waited = ClickHouseSink(target).writer(), []
@@ -184,7 +184,7 @@ def _crowded(sink: ClickHouseSink, _: pytest.MonkeyPatch) -> Mend:
 
 
 def _watched(sink: ClickHouseSink, expression: str) -> None:
-    """Let every insert also compute something."""
+    """Make every insert compute something."""
     database, query = sink.target.database, sink.reader().query
     query(f"CREATE TABLE {database}.seen (n UInt64) ENGINE = MergeTree ORDER BY n")
     query(f"CREATE MATERIALIZED VIEW {database}.watch TO {database}.seen AS SELECT {expression} AS n FROM {database}.t")
@@ -192,7 +192,7 @@ def _watched(sink: ClickHouseSink, expression: str) -> None:
 
 def _short_of_memory(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> Mend:
     _watched(sink, "(SELECT length(groupArray(number)) FROM numbers(3000000))")
-    # As a user's profile on a server would have it.
+    # As in a user's profile on a server.
     monkeypatch.setattr(writing, "INSERT_SETTINGS", {**writing.INSERT_SETTINGS, "max_memory_usage": "5000000"})
     return monkeypatch.undo
 

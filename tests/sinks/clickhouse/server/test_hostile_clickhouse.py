@@ -28,14 +28,14 @@ from testkit.faults.hostile_server import bounded
 from testkit.pipelines.embedded_access import target_of
 
 _MOST_MIB = 900
-"""Of memory for one answer: its limit, twice while it is put together."""
+"""Memory for one response: twice its limit while it is assembled."""
 _MOST_S = 60
 _CUT = ("endless_header_line", "bad_chunks", "not_http", "empty", "not_text", "negative_length")
-"""Broken answers that a proxy or a server that is going away may send: they may be tried again."""
+"""Broken responses that a proxy or a stopping server may send: they may be retried."""
 
 
 def refusal(attack: Attack) -> HeadraceError:
-    """What connecting to a server with this first answer raises."""
+    """Return the error of connecting to a server with this first response."""
     with hostile_http(attack) as port, bounded(_MOST_MIB, _MOST_S), pytest.raises(HeadraceError) as caught:
         connect(ClickHouseTarget("127.0.0.1", port, "u", "s3cr3t"))
     assert "s3cr3t" not in str(caught.value)
@@ -104,7 +104,7 @@ def _arrow(table: pa.Table, codec: str | None = None) -> bytes:
 
 
 def _claiming(size: int) -> bytes:
-    """A compressed column that claims so many bytes."""
+    """A compressed column with a false length."""
     plain = struct.pack("<q", 1 << 20)
     before, _, after = _arrow(pa.table({"a": pa.array([bytes(1 << 20)])}), "lz4").rpartition(plain)
     return before + struct.pack("<q", size) + after
@@ -153,7 +153,7 @@ def test_a_body_that_comes_a_byte_at_a_time_ends(clickhouse: EmbeddedServer) -> 
 
 
 def test_large_answers_of_a_real_server_are_read(clickhouse: EmbeddedServer) -> None:
-    """The limits are far from what the product asks for, and a large result says what to do."""
+    """The limits are far above what Headrace requests, and the error of a large result has a hint."""
     target = target_of(clickhouse)
     connection = connect(target)
     with translate_errors(target, "asking"):

@@ -1,4 +1,4 @@
-"""Which failures are tried again, which halt, and for how long."""
+"""Which failures are retried, which halt, and for how long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that Headrace makes: keys, partitions, engines, clusters, word for word; and the hash of a row, number for number."""
+"""Tables that Headrace creates: the exact statements for keys, partitions, engines and clusters; and exact row hashes."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ GOLDEN = [16809404274848732521, 5325376820118386284, 261898370425971026]
 
 
 def test_the_hash_of_a_row_never_changes() -> None:
-    """What is stored was made by it: another result here would part rows from what takes them away."""
+    """Stored rows have this hash: with another one, deletions would not match them."""
     images = pa.record_batch(
         {
             "i": pa.array([1, None, -1], pa.int64()),

@@ -1,7 +1,7 @@
-"""Every engine, made or found, with every kind of change: the target shows what the source shows, after each step, replayed, merged.
+"""Every engine, created or existing, with every kind of change: the target equals the source after each step, replayed and merged.
 
-The rows are those of a real server's log. What a table shows is asked twice: by the sink's own reader, and by SQL written here for each
-engine's own way (`FINAL`, the sum of signs, the last of each key); both must be the source's own SELECT.
+The rows come from a real server's log. Each table is read twice: by the sink's reader, and by SQL written here for each engine (`FINAL`,
+the sum of signs, the last row of each key); both must equal the source's SELECT.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from testkit.pipelines.embedded_access import target_of
 from testkit.servers.clustered import CLUSTER, ClusteredServer
 from testkit.servers.servers import FLAVOURS
 
-# `orders` as a user would have made it; what follows it: our columns, under any names.
+# `orders` as a user creates it; then Headrace's columns, with any names.
 ORDERS = "id Int32, part Int32, note Nullable(String), at DateTime64(3, 'UTC'), stamp UInt64"
 SHOWN = {
     "orders": "toString(id), toString(part), note, toString(at), toString(stamp)",
@@ -44,18 +44,18 @@ LAST = "SELECT {shown} FROM (SELECT * FROM {table} ORDER BY _version DESC LIMIT 
 
 @dataclass(frozen=True)
 class Case:
-    """A target and how its rows are told from it by hand."""
+    """A target, and the SQL for its current rows."""
 
     name: str
     witness: str
     family: EngineFamily = EngineFamily.REPLACING
     made: str = ""
-    """CREATE TABLE of a table that is there, after its name; empty: Headrace makes it."""
+    """The rest of CREATE TABLE of an existing table; empty: Headrace creates it."""
     choices: dict[str, Any] = field(default_factory=dict)
     moving: tuple[str, ...] = ("id",)
     table: str = "orders"
     over: str = ""
-    """CREATE TABLE of a table that distributes rows over it."""
+    """CREATE TABLE of a Distributed table over it."""
     shown: str = ""
     ours: bool = True
 
@@ -65,7 +65,7 @@ def found(name: str, witness: str, made: str, family: EngineFamily = EngineFamil
 
 
 CASES = (
-    # Made by Headrace
+    # Created by Headrace
     Case("made", FINAL),
     Case("made with is_deleted", FINAL, choices={"delete_column": "is_deleted", "version_column": "ver"}),
     Case(
@@ -124,7 +124,7 @@ CASES = (
         table="loose",
         moving=(),
     ),
-    # Found
+    # Existing
     found("found (ver, is_deleted)", FINAL, f"({ORDERS}, ver UInt64, del UInt8) ENGINE = ReplacingMergeTree(ver, del) ORDER BY id"),
     found("found (ver) and _sign", SIGNED, f"({ORDERS}, _sign Int8, v Int64) ENGINE = ReplacingMergeTree(v) ORDER BY id"),
     found(
@@ -314,7 +314,7 @@ class Trial:
         self.check(expected, when)
 
 
-# An engine does not know which server a log is from: the second flavour has a case of each kind.
+# Engines do not depend on the server's flavour: the second flavour has one case of each kind.
 SECOND = (
     "made",
     "made as MaterializeMySQL",

@@ -1,4 +1,4 @@
-"""What servers say of their tables' engines, read: texts of the real engine, of replicated servers and of the cloud."""
+"""Parses the engine definitions of servers: of the real engine, of replicated servers and of ClickHouse Cloud."""
 
 from __future__ import annotations
 

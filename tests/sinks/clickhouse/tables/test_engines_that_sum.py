@@ -1,7 +1,7 @@
-"""SummingMergeTree and AggregatingMergeTree as targets: refused with a remedy before a row is written, at every moment a pipe meets one.
+"""SummingMergeTree and AggregatingMergeTree as targets: refused with a remedy before a row is written, in every phase of a pipe.
 
-Such an engine has no place for a deletion or for the row before an update. The remedy keeps it: a materialized view over a
-CollapsingMergeTree target fills it, and the witness is the source's own GROUP BY.
+Such an engine cannot represent a deletion or the row before an update. The remedy keeps it: a materialized view over a CollapsingMergeTree
+target fills it; the source's GROUP BY is the reference.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ CHANGES = (
 )
 
 
-# One server: what differs between servers is in the log, and the engine does not see it.
+# One server: only the logs differ, which does not affect the engine.
 pytestmark = pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 
 
@@ -137,7 +137,7 @@ def test_refused_when_it_replaced_the_target(scene: Scene, engine: str) -> None:
 
 @pytest.mark.parametrize("engine", SUMS)
 def test_sums_by_a_materialized_view(scene: Scene, engine: str) -> None:
-    """What the remedy says: updates and deletions subtract what the row was before. A replay adds nothing."""
+    """The remedy works: updates and deletions subtract the old row. A replay adds nothing."""
     table, view, query = SUMS[engine]
     choices = ClickHouseOptions(all_tables=(("engine", TargetEngine.COLLAPSING),))
     scene.book.run(TABLE)

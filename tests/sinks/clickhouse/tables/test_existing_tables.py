@@ -1,4 +1,4 @@
-"""Tables that are there: which are used as they are, and which are refused, with what is wrong and what to do."""
+"""Existing tables: which are used as they are, and which are refused, with the reason and a hint."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def test_operation_and_time_are_told_where_there_are_columns_for_them() -> None:
     layout = adapted(replace(MADE, columns=(*MADE.columns, *more)))
     assert MetadataColumn("_commit_time", MetadataRole.COMMIT_TIME, "DateTime") in layout.metadata_columns
     assert layout.metadata_column(MetadataRole.OPERATION) is not None
-    # A column of that name that cannot hold it is the user's own.
+    # A column of that name with another type is the user's.
     other = replace(MADE, columns=(*MADE.columns, ExistingColumn("_operation", "Nullable(Int8)")))
     assert adapted(other).metadata_column(MetadataRole.OPERATION) is None
 

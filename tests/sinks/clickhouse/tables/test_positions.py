@@ -1,4 +1,4 @@
-"""What the sink is told of its pipes: on the real engine, through the classes that the driver uses."""
+"""The pipes' records in the sink: on the real engine, through the classes that the driver uses."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_current_row_per_pipe_with_position_watermark_and_counts(sink: Click
         ["shop", "binlog.000001:700", "0-1-7", at(700).version, 3, 1010, "2023-11-14 22:13:20.000000", []],
     ]
     [[lag, idle, silent]] = told(sink, "lag_seconds, idle_seconds, silent_seconds", "lag WHERE pipe = 'shop'")
-    assert lag == 0, "nothing is pending, however old the newest change is"
+    assert lag == 0, "no change is pending, whatever the age of the newest one"
     assert isinstance(idle, int | float)
     assert isinstance(silent, int | float)
     assert 0 <= silent <= idle < 60
@@ -78,14 +78,14 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
 
     assert 40 <= lag() < 100
     with reporter.heartbeats():
-        # No batch is needed: neither for a change that waits, nor for one that has come.
+        # The lag follows without a batch, for a pending change and for none.
         pending[0] = Pending(None)
         wait_until(lambda: lag() == 0)
         pending[0] = Pending(time.time() - 300)
         wait_until(lambda: 300 <= lag() < 360)
         pending[0] = Pending(None)
         wait_until(lambda: lag() == 0)
-    # A pipe that was stopped falls behind from then on.
+    # The lag of a stopped pipe grows.
     time.sleep(1.1)
     assert 1 <= lag() < 60
     # The last batch may be written after the stop.
@@ -96,7 +96,7 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
         wait_until(lambda: lag() == 0)
     sink.reader().query("TRUNCATE TABLE headrace.positions SYNC")
     sink.reader().query("INSERT INTO headrace.positions (pipe, seen_at, updated_at) SELECT 'killed', now64(6) - 90, now64(6) - 90")
-    assert 90 <= lag() < 150, "so does one that was killed"
+    assert 90 <= lag() < 150, "the lag of a killed pipe grows, too"
 
 
 def test_a_batch_that_is_done_again_is_told_again_and_counted_once(sink: ClickHouseSink) -> None:
@@ -104,14 +104,14 @@ def test_a_batch_that_is_done_again_is_told_again_and_counted_once(sink: ClickHo
     first.begin(at(4), is_new=True)
     first.batch(at(100), 5, COMMITTED_US)
     first.batch(at(200), 5, COMMITTED_US)
-    # Killed before Spark's commit: the next run begins at 100 and does the batch up to 200 again.
+    # Killed before Spark's commit: the next run begins at 100 and repeats the batch up to 200.
     second = ProgressReporter(SinkTables(sink), "p", "mysql://elsewhere/", lambda: ())
     second.begin(at(100), is_new=False)
     assert told(sink, "position, total_rows") == [["binlog.000001:200", 10]]
     second.batch(at(200), 5, COMMITTED_US)
     second.batch(at(300), 2, COMMITTED_US)
     assert told(sink, "source, position, rows, total_rows") == [["mysql://elsewhere/", "binlog.000001:300", 2, 12]]
-    # A new state directory under the same name begins anew, wherever that is.
+    # A new state directory with the same name starts from zero.
     third = ProgressReporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     third.begin(at(50), is_new=True)
     third.batch(at(60), 1, COMMITTED_US)

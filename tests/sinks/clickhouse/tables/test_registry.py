@@ -1,4 +1,4 @@
-"""`headrace.pipes` on the real engine: every pipe names itself, and is found by name or by its source."""
+"""`headrace.pipes` on the real engine: every pipe registers, and is found by name or by its source."""
 
 from __future__ import annotations
 
@@ -37,25 +37,25 @@ def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -
     assert (find_pipe(own, "o'shop"), all_pipes(own), pipe_from(own, SHOP.source)) == (None, [], None)
     own.delete_pipe("o'shop")
     register(ClickHouseProgressStore(own), replace(SHOP, statement="CREATE DATABASE …"))
-    # A pipe that begins again keeps what was said when it was made.
+    # A restarted pipe keeps its original record.
     register(ClickHouseProgressStore(own), replace(SHOP, created="2030-01-01 00:00:00.000000"))
     found = find_pipe(own, "o'shop")
     assert found == replace(SHOP, statement="CREATE DATABASE …")
     assert found is not None
     assert found.tables == Selection(("shop.*",))
     assert found.projection.exclude == ("shop.t.secret",)
-    # One of the same name elsewhere is another pipe.
+    # A pipe of the same name in another directory is another pipe.
     register(ClickHouseProgressStore(own), replace(SHOP, state="/elsewhere"))
     assert find_pipe(own, "o'shop") == replace(SHOP, state="/elsewhere")
 
-    # Whoever asks at the same server for the same database means this pipe.
+    # The same server and database identify this pipe.
     assert pipe_from(own, "mysql://root@h:3306/shop") == replace(SHOP, state="/elsewhere")
     assert pipe_from(own, "mysql://root@h:3306/other") is pipe_from(own, "mysql://root@h:3307/shop") is None
     known = pipe_in_sink(own, parse_mysql_url("mysql://root@h:3306/shop"), "")
     assert (known.name, known.directory, known.zero_dates, known.selection) == ("o'shop", None, "null", Selection(("shop.*",)))
     assert known.choices.of(TableName("shop", "t")).database == "copy"
 
-    # Two that do the same are as good as one; two that differ must be told apart.
+    # Two equal pipes count as one; two different ones need a choice.
     later = replace(SHOP, name="b", created="2090-01-01 00:00:00.000000")
     register(ClickHouseProgressStore(own), later)
     assert pipe_from(own, SHOP.source) == later
@@ -65,7 +65,7 @@ def test_pipes_are_entered_found_and_forgotten(own: OwnTables, tmp_path: Path) -
     assert "--pipe" in caught.value.hint
     assert pipe_from(own, SHOP.source, "b") == replace(later, options={})
 
-    # What its state directory says counts, if that is here.
+    # The state directory takes precedence, if it is on this machine.
     state = PipeState(SHOP.source, "", "", SHOP.selection, {}, 0, {**OPTIONS, "zero_dates": "epoch"})
     StateDirectory(tmp_path / "state").save(state)
     register(ClickHouseProgressStore(own), replace(later, state=str(tmp_path / "state")))

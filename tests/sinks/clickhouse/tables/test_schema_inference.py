@@ -1,4 +1,4 @@
-"""A target that is there tells the types of events that do not: on the real engine."""
+"""An existing target gives the types of events without schemas: on the real engine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_table_that_headrace_made_is_recognised(target: ClickHouseTarget) -> N
         assert recognised.column(column.name).kind is others.get(column.kind, column.kind)
     price = recognised.column("c_decimal")
     assert (price.precision, price.scale) == (12, 2)
-    # As it is recognised, it is taken again.
+    # The inferred schema is accepted for the same table.
     sink.without_cache().prepare([recognised])
 
 

@@ -1,4 +1,4 @@
-"""What the target tables look like, and which tables are refused before anything is created."""
+"""The definitions of target tables, and tables that are refused before anything is created."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every kind of value reaches the real engine and comes back unchanged, or is refused; nothing in between."""
+"""Every kind of value is stored unchanged by the real engine, or refused."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def to_array(column: Column, values: list[Any]) -> Any:
 
 
 def store(sink: ClickHouseSink, schema: TableSchema, values: list[list[Any]]) -> pa.Table:
-    """Write columns of values; what was written."""
+    """Write columns of values; return the written rows."""
     arrays = [to_array(column, cells) for column, cells in zip(schema.columns[1:], values, strict=True)]
     images = pa.record_batch([pa.array(range(len(values[0])), pa.uint32()), *arrays], schema=schema.arrow_schema)
     sink.prepare([schema])
@@ -154,7 +154,7 @@ def test_extremes_come_back_unchanged(sink: ClickHouseSink, kind: Kind, precisio
 
 @pytest.mark.parametrize("precision", range(7))
 def test_the_engine_shows_datetimes_and_times_as_the_source_would(sink: ClickHouseSink, precision: int) -> None:
-    """An independent witness: ClickHouse's own text of what was stored."""
+    """Return ClickHouse's text of the stored values."""
     schema = schema_of(Column("at", Kind.DATETIME, False, precision), Column("t", Kind.TIME, False, precision))
     unit = 10 ** (6 - precision)
     store(sink, schema, [[FIRST_US, LAST_US // unit * unit, -unit], [-MOST_TIME_US, -unit, MOST_TIME_US]])
@@ -205,7 +205,7 @@ def test_the_limits_of_this_engine_are_mysql_s_own(sink: ClickHouseSink) -> None
 
 
 def test_the_engine_clips_silently_just_beyond_the_limits_we_keep(sink: ClickHouseSink) -> None:
-    """Why the writer checks: the same bytes, sent without its check, are accepted and altered."""
+    """Without the writer's check the server accepts and alters the same bytes."""
     schema = schema_of(Column("at", Kind.DATETIME, False, 6), Column("t", Kind.TIME, False, 3))
     sink.prepare([schema])
     raw_insert(sink, schema, [pa.array([LAST_US + 1], pa.timestamp("us")), pa.array([1], pa.int64()).view(pa.time64("us"))])

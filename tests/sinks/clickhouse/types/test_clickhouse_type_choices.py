@@ -1,6 +1,7 @@
-"""Every type that a user may choose, or that a table may have, keeps the extremes of what it is given, or halts; on the real engine.
+"""Every type that a user may choose, or that a table may have, stores extreme values exactly, or halts; on the real engine.
 
-Each case is one column: what the source has, what was chosen, the type that comes of it, values, and ClickHouse's own text of them."""
+Each case is one column: the source's type, the chosen type, the stored type, values, and ClickHouse's text of them.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def test_a_chosen_type_keeps_the_extremes(target: ClickHouseTarget, case: Case) 
 
 
 def test_a_default_is_the_same_constant_in_every_type(target: ClickHouseTarget) -> None:
-    """What an added column shows in old rows is what a block with that value would have stored."""
+    """An added column has the same value in old rows as a block with that value would store."""
     asked: list[tuple[str, str, str]] = []
     for case in CHOICES + TYPES:
         for value, shown in zip(case.values, case.shown, strict=True):
@@ -275,7 +276,7 @@ def random_document(dice: random.Random, depth: int) -> dict[str, Any]:
 
 
 def test_what_the_type_json_keeps_of_a_document_is_known(target: ClickHouseTarget) -> None:
-    """Random documents are stored, and what comes back is what is said to be kept; a changed one is found."""
+    """Random documents are stored with the documented losses; a changed one is found."""
     dice = random.Random(4)
     documents = [json.dumps(random_document(dice, 3), ensure_ascii=False) for _ in range(800)]
     sink, schema = choose(target, {"json": JsonAs.JSON}), schema_of(one(Kind.JSON))

@@ -1,4 +1,4 @@
-"""Values of real servers, from their logs, in the types that a user may choose: ClickHouse's text of them is the server's own."""
+"""Values from real servers' logs in the types that a user may choose: ClickHouse's text equals the server's."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_the_text_of_every_chosen_type_is_the_source_s_own(server: PrivateServer
 
 
 def test_tables_in_chosen_types_are_verified_by_value(server: PrivateServer, database: str, sink: ClickHouseSink) -> None:
-    """Keys and values in types of another order and spelling; documents and shapes by what their types keep."""
+    """Keys and values in types with another order and text form; documents and geometries as their types store them."""
     chosen = {**CHOICES, "types": (("a", "String"), ("b", "String"), ("f", "String"), ("document", "JSON"))}
     retyped = ClickHouseSink(sink.target, ClickHouseOptions(tuple(chosen.items())))
     address = parse_mysql_url(server.url(database))

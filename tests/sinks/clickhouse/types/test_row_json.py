@@ -1,4 +1,4 @@
-"""A row as JSON gives the same row back, for every kind of column at its extremes."""
+"""Rows survive JSON, for extreme values of every kind of column."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def array_of(column: Column, values: list[Any]) -> Any:
 
 
 def bits(array: Any) -> list[Any]:
-    """What an array holds, floats by their bits."""
+    """Return an array's values, floats as bits."""
     if pa.types.is_floating(array.type):
         integer = pa.int32() if array.type == pa.float32() else pa.int64()
         return list(array.view(integer).to_pylist())

@@ -1,4 +1,4 @@
-"""Text that an ALTER cuts without row events: what the sink shows, and what waits to be written to it, is cut as well."""
+"""Text that an ALTER truncates without row events: the sink truncates stored and pending rows, too."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ClickHouse's type names are taken apart and put together without loss; an Enum grows without moving its members."""
+"""ClickHouse's type names are parsed and printed without loss; an Enum grows without renumbering its members."""
 
 from __future__ import annotations
 

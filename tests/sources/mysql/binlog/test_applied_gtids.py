@@ -1,4 +1,4 @@
-"""Groups that were applied before are told by their GTID, in arrays, and take part in nothing."""
+"""Groups that were applied before are recognised by their GTID, and skipped."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_what_was_applied_is_skipped_and_prepared_rows_are_kept() -> None:
     kinds = [scan.SKIPPED, scan.SKIPPED, scan.PREPARED, scan.XA_ROLLBACK, scan.PREPARED, scan.XA_COMMIT, scan.DATA, scan.FILE_END]
     assert found[:, scan.KIND].tolist() == kinds
     assert found[:2, scan.ROWS].tolist() == [0, 0]
-    # What is skipped adds nothing to the set that a batch ends with.
+    # Skipped groups are not added to the GTID set at the end of a batch.
     after = MariaDBGtidPosition.parse("0-1-8").add_groups(found[:, scan.GTID0 : scan.GTID2 + 1])
     assert str(after) == "0-1-9,3-1-1"
 
@@ -95,7 +95,7 @@ def test_sequence_numbers_that_go_back_are_an_error() -> None:
 
 
 def test_what_a_mariadb_server_has_is_told_by_domain_and_server() -> None:
-    """Two servers that went on alone from 0-1-97 use the same numbers; the last of a domain alone would not tell."""
+    """Two servers that diverged after 0-1-97 use the same numbers; the last GTID of a domain is not enough."""
     server = ServerGtids(mariadb=True, executed="0-1-97,0-2-105,3-1-8")
     assert server.lacks("0-1-97,3-1-8") == ""
     assert server.lacks("0-1-100") == "0-1-100"

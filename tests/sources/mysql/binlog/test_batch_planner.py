@@ -28,7 +28,7 @@ from headrace.sources.mysql.server.position import BinlogPosition
 
 START = 4
 Transaction = list[int] | str
-"""Rows per statement; or the text of a statement that is not a change of rows."""
+"""Rows per statement; or the text of a statement that changes no rows."""
 
 
 @dataclass(slots=True)
@@ -99,7 +99,7 @@ def at(name: str, offset: int) -> BinlogPosition:
 
 
 def batches_of(planner: BatchPlanner, start: BinlogPosition) -> list[BinlogPosition]:
-    """All batch ends until nothing is left."""
+    """Return all batch ends."""
     ends = [start]
     while True:
         end = planner._cut(ends[-1])
@@ -130,7 +130,7 @@ def test_batches_keep_their_limits_and_end_on_group_bounds(
         for end, size, changes in zip(log.group_ends, sizes_of(log), log.group_changes, strict=True)
     ]
     bounds = [group[0] for group in groups]
-    assert ends[-1] == bounds[-1], "everything is planned in the end"
+    assert ends[-1] == bounds[-1], "everything is planned"
     for start, end in pairwise(ends):
         assert end in bounds
         inside = [group for group in groups if start < group[0] <= end]
@@ -176,7 +176,7 @@ def test_segments_tile_a_batch_and_start_with_statements(
         pieces = covered[file]
         assert (pieces[0][0], pieces[-1][1]) == (low, high)
         assert all(one[1] == other[0] for one, other in pairwise(pieces)), "neither gap nor overlap"
-        # A segment may start where a statement starts, or anywhere between a statement's last event and the next one's first.
+        # A segment may start at a statement, or between two statements.
         for cut, _ in pieces[1:]:
             assert not any(s < cut < e for s, e in statements_of(log))
 
@@ -240,19 +240,19 @@ def test_a_failed_relay_is_heard_only_after_what_it_brought(tmp_path: Path) -> N
 
 
 def test_a_planned_end_that_the_log_no_longer_has_is_an_error(tmp_path: Path) -> None:
-    """A server that crashed lost the unsynced end of a file, and goes on in the next one."""
+    """A crashed server lost the unsynced end of a file, and continues in the next one."""
     mirrors = [mirror_of(write_log([[1]]), f"log.{number:06}", tmp_path) for number in (1, 2)]
     planner = planner_over(mirrors, tmp_path, BatchLimits())
     end = mirrors[0].safe_end
     assert planner.await_end(at("log.000001", end))
     with pytest.raises(DefiniteError, match="lost a part of its log"):
         planner.await_end(at("log.000001", end + 1))
-    # Where nothing follows, it may only be late.
+    # Without a next file, the end may only be late.
     assert not planner.await_end(at("log.000002", end + 1), 0.05)
 
 
 def test_harmless_events_after_the_last_group_are_reached_at_once(tmp_path: Path) -> None:
-    """MariaDB writes a checkpoint event when it likes; a run that waits for the log's end must not wait for what follows it."""
+    """MariaDB writes checkpoint events at any time; a run up to the log's end must not wait for an event after it."""
     log = write_log([[1], [2]])
     log.event(161, struct.pack("<I", 10) + b"log.000001")
     path = tmp_path / "log.000001"

@@ -1,6 +1,6 @@
 """`SET GLOBAL binlog_checksum` at any moment: each log file is read with the algorithm that its own format description names.
 
-The server rotates its log at every change. The witnesses are the server's own files, byte for byte, and its own SELECT.
+The server rotates its log at every change. The references are the server's files, byte for byte, and its SELECT.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def relay_of(book: Logbook, directory: Path) -> Iterator[Relay]:
 
 
 def assert_mirrored(relay: Relay, book: Logbook) -> None:
-    """Wait until the relay has the whole log, and compare each file with the server's own."""
+    """Wait until the relay has the whole log, and compare each file with the server's."""
     place = book.place()
     with relay.changed:
         mirrored = relay.changed.wait_for(
@@ -82,7 +82,7 @@ def test_a_live_relay_follows_every_change(book: Logbook, tmp_path: Path, first:
 
 
 def test_quick_changes_and_reconnections(book: Logbook, tmp_path: Path) -> None:
-    """The setting changes while connections are made and broken; each connection starts at another moment of it."""
+    """The setting changes while connections are opened and cut; each starts at another moment."""
     stopping = threading.Event()
 
     def change() -> None:

@@ -1,6 +1,6 @@
 """Blocks with tokens are cut the same way each time: whatever is read beside them, by however many tasks, under whatever settings.
 
-A batch that is read again after a crash is known by its bytes alone; blocks that were cut otherwise would be counted twice.
+A batch that is read again after a crash is recognised by its bytes; blocks with other bounds would be counted twice.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Cut = tuple[str, int, int, int, str]
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A stretch of a server's log, planned as a pipe plans it, from the server's own files."""
+    """A part of a server's log, planned as a pipe does, from the server's files."""
 
     book: Logbook
     start: BinlogPosition
@@ -92,7 +92,7 @@ TABLES = ("a", "b", "c")
 
 
 def fill(book: Logbook) -> None:
-    """Some megabytes of log: three tables, transactions of every size, a key that moves, a change of the log's file."""
+    """Some megabytes of log: three tables, transactions of every size, a changed key, and a log rotation."""
     for table in TABLES:
         book.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, n INT, s TEXT)")
     for n in range(6):
@@ -108,7 +108,7 @@ def fill(book: Logbook) -> None:
 
 
 def test_blocks_are_cut_alike_whatever_is_read_beside_them(server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Small windows, blocks and segments stand for a large log.
+    # Small windows, blocks and segments, as in a large log.
     monkeypatch.setattr(segment_reader, "_WINDOW_EVENTS", 64)
     monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 700)
     monkeypatch.setattr(row_decoder, "_MAX_DATA_BYTES", 32 << 10)
@@ -133,7 +133,7 @@ def test_blocks_are_cut_alike_whatever_is_read_beside_them(server: PrivateServer
             for ordered in (("a",), ("b", "c")):
                 mixed = reader_of(book, TABLES, ordered)
                 assert cuts(mixed, splits[parallelism]) == {table: expected[table] for table in ordered}
-            # A table that is left out, or whose earlier changes are, changes nothing for the others.
+            # Excluding a table, or its earlier changes, does not change the others.
             middle = BinlogPosition.from_json(splits[1][0].until)
             late = replace(all_ordered.tables[TableName(database, "b")], skip_before=middle)
             plans = skip_tables({**all_ordered.tables, TableName(database, "b"): late}, [TableName(database, "c")])
@@ -164,7 +164,7 @@ def test_a_table_that_is_described_in_two_ways_stays_in_order(fresh_server: Any,
 
 
 def test_the_numbers_that_cut_a_log_stay_what_they_are(server: PrivateServer, database: str) -> None:
-    """A pipe that was killed under one version of Headrace and goes on under the next must cut its open batch alike."""
+    """A pipe that was killed under one version of Headrace and continues under the next must cut its open batch in the same way."""
     numbers = (
         batch_planner._ORDERED_SEGMENT_BYTES,
         segment_reader._WINDOW_EVENTS,

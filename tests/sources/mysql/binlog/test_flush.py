@@ -50,11 +50,11 @@ def test_a_batch_gathers_for_as_long_as_it_may(server: PrivateServer, database: 
                 time.sleep(0.01)
             thread.join(60)
             [end] = ends
-            # It did not end with the first transaction, nor wait for the time to pass: the bytes were reached before.
+            # It ended by bytes: neither with the first transaction nor by time.
             assert first is not None
             assert first.offset < end.offset <= start.offset + 4000
             assert end.offset > start.offset + 3000
-            # Nothing more comes: what is there is a batch as soon as the time has passed.
+            # Without further changes, the pending ones are a batch after the time.
             short = BatchPlanner(relay, BatchLimits(flush_seconds=0.2), mariadb=mariadb)
             began = time.monotonic()
             last = book.place()

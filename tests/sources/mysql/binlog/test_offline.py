@@ -1,4 +1,4 @@
-"""Log files copied from a server are a source without the server: the same rows, from the same addresses, and no gap passed over."""
+"""Copied log files are a source without the server: the same rows at the same positions, and every gap is an error."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = BatchLimits(flush_bytes=20_000, flush_seconds=0)
 
 @pytest.fixture
 def copied(book: Logbook, tmp_path: Path) -> tuple[Path, list[str]]:
-    """Three files of log in a directory of their own, in which tables `t`, `u` and `packed` are made and changed; the files' names."""
+    """Copy three log files, in which tables `t`, `u` and `packed` are created and changed, to a directory; return their names."""
     book.run("FLUSH BINARY LOGS")
     first = book.place().file
     book.run("CREATE TABLE t (id INT PRIMARY KEY, body VARCHAR(40))", "CREATE TABLE u (a INT, b INT, c TEXT, PRIMARY KEY (b, a))")
@@ -40,7 +40,7 @@ def copied(book: Logbook, tmp_path: Path) -> tuple[Path, list[str]]:
     book.run("FLUSH BINARY LOGS", "UPDATE t SET body = 'second' WHERE id % 3 = 0", "DELETE FROM t WHERE id % 7 = 0")
     book.run("UPDATE u SET a = a + 1000 WHERE b = 3", "CREATE TABLE packed (id INT PRIMARY KEY, body TEXT)")
     if book.server.flavour == "mysql":
-        # On MariaDB the setting is the whole server's.
+        # On MariaDB the setting is global.
         book.run("SET SESSION binlog_transaction_compression = ON")
     book.insert("packed", [(n, "long" * 100) for n in range(50)])
     book.run("FLUSH BINARY LOGS")
@@ -59,7 +59,7 @@ def catalog_of(book: Logbook) -> ReadCatalog:
 
 
 def read_from(planner: BinlogPlanner, at: BinlogPosition, catalog: ReadCatalog, done: Callable[[BinlogPosition], bool]) -> Iterator[Image]:
-    """Images batch by batch, as Spark would have them read."""
+    """Return images batch by batch, as Spark reads them."""
     deadline = time.monotonic() + 30
     while not done(at):
         assert time.monotonic() < deadline, f"stuck at {at}"
@@ -96,7 +96,7 @@ def test_files_are_read_as_the_server_s_log(book: Logbook, copied: tuple[Path, l
         planner.stop()
     for table, key in (("t", lambda row: row[0]), ("u", lambda row: row[:2]), ("packed", lambda row: row[0])):
         assert replayed(images, table, key) == sorted(book.select(book.schema(table)), key=repr)
-    # The same addresses as on the server itself, and the files as they were.
+    # The same positions as on the server, and unchanged files.
     name = names[0]
     live = Segment(str(book.server.binlog_dir / name), name, 4, len(before[name]), 0, read_head(directory / name).checksum)
     versions = [image.version for image in images_of(list(read_segment(live, catalog_of(book))))]
@@ -152,7 +152,7 @@ def test_a_file_that_grows_is_followed(book: Logbook, copied: tuple[Path, list[s
 
 
 def test_the_files_alone_are_enough(book: Logbook, copied: tuple[Path, list[str]]) -> None:
-    """Tables and their definitions from full table maps, no server asked."""
+    """Tables and their definitions from full table maps, without a server."""
     directory, _ = copied
     log = open_directory(directory)
     found = find_schemas(log, lambda name: name.database == book.database, lambda body, place: schema_of(parse_table_map(body, place)))
@@ -172,7 +172,7 @@ def test_the_files_alone_are_enough(book: Logbook, copied: tuple[Path, list[str]
 
 
 def failure_of(directory: Path, mariadb: bool) -> DefiniteError:
-    """What following the directory to its end comes to."""
+    """Return the outcome of following the directory to its end."""
     log_start = BinlogPosition(min(path.name for path in directory.glob("binlog.0*")), 4)
     planner = BinlogDirectory(directory, log_start, BatchLimits(), mariadb).planner()
     try:
@@ -182,7 +182,7 @@ def failure_of(directory: Path, mariadb: bool) -> DefiniteError:
     except DefiniteError as error:
         return error
     else:
-        pytest.fail("nothing was wrong")
+        pytest.fail("no error was raised")
     finally:
         planner.stop()
 

@@ -1,7 +1,7 @@
 """`binlog:DIRECTORY` with log files of servers before checksums: MySQL 5.1 and 5.5, MariaDB 5.1 and 5.2.
 
-`testkit.recordings.old_logs` makes them of a real MariaDB log. The witnesses are that server's own SELECT, and a second server that
-executes the same files as `mariadb-binlog` reads them.
+`testkit.recordings.old_logs` makes them from a real MariaDB log. The references are that server's SELECT, and a second server that executes
+the same files as `mariadb-binlog` reads them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ VALUES = (
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbook]:
-    """A MariaDB with tables `wide` and `orders`, made and changed over two log files."""
+    """A MariaDB with tables `wide` and `orders`, created and changed over two log files."""
     server = mariadb(tmp_path_factory.mktemp("old") / "server", **SETTINGS)
     with server:
         execute(server, "CREATE DATABASE shop CHARACTER SET latin1")
@@ -92,7 +92,7 @@ def test_every_value_is_the_server_s(book: Logbook, tmp_path: Path, version: str
 
 
 def test_another_server_executes_the_same_files(book: Logbook, tmp_path: Path) -> None:
-    """The second witness: the files are whole logs for `mariadb-binlog` and for a server, too."""
+    """The files are complete logs for `mariadb-binlog` and for a server, too."""
     logs = tmp_path / "logs"
     logs.mkdir()
     with mariadb(tmp_path / "witness", **SETTINGS) as witness:
@@ -102,7 +102,7 @@ def test_another_server_executes_the_same_files(book: Logbook, tmp_path: Path) -
 
 
 def execute_log(files: list[Path], server: PrivateServer) -> None:
-    """Let a server execute log files, as `mariadb-binlog` reads them."""
+    """Execute log files on a server by `mariadb-binlog`."""
     text = subprocess.run([*mysqlbinlog("mariadb"), *map(str, files)], check=True, capture_output=True).stdout
     client = ["mariadb", "--no-defaults", "--host=127.0.0.1", f"--port={server.port}", "--user=root", "--binary-mode"]
     done = subprocess.run(client, input=text, capture_output=True, check=False, env={"MYSQL_PWD": server.password})
@@ -112,7 +112,7 @@ def execute_log(files: list[Path], server: PrivateServer) -> None:
 @pytest.mark.parametrize("version", ["5.0.96-log", *VERSIONS])
 @pytest.mark.parametrize("flavour", ["mariadb", "mysql"])
 def test_both_servers_programs_read_the_format_description(tmp_path: Path, version: str, flavour: str) -> None:
-    """The bytes are those of the documented format: the servers' own programs find the version, and Headrace the same."""
+    """The bytes have the documented format: `mariadb-binlog` and Headrace find the same version."""
     file = tmp_path / "binlog.000001"
     file.write_bytes(MAGIC + format_description(version, timestamp=1_400_000_000))
     text = subprocess.run([*mysqlbinlog(flavour), str(file)], check=True, capture_output=True, text=True).stdout
@@ -123,7 +123,7 @@ def test_both_servers_programs_read_the_format_description(tmp_path: Path, versi
 
 @pytest.mark.parametrize("version", ["5.6.51-log", "8.0.36", "5.5.68-MariaDB", "10.11.6-MariaDB", "", "x.5.62-log"])
 def test_a_damaged_version_does_not_switch_checksums_off(tmp_path: Path, version: str) -> None:
-    """Only an old version together with an old size means that there are no checksums."""
+    """Only an old version with an old size means that there are no checksums."""
     whole = bytearray(MAGIC + format_description("5.5.62-log"))
     whole[25:75] = version.encode().ljust(50, b"\0")
     (tmp_path / "binlog.000001").write_bytes(whole)

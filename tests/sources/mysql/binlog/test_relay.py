@@ -1,4 +1,4 @@
-"""The relay on a real server: the same bytes as the server's own files, a bounded disk, and nothing left of what is committed."""
+"""The relay on a real server: the same bytes as the server's files, bounded disk use, and no committed bytes left."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def until(relay: Relay, condition: Callable[[], bool], timeout_s: float = 30) ->
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert relay.failure is None, relay.failure
-        assert time.monotonic() < deadline, "nothing happened"
+        assert time.monotonic() < deadline, "the condition is false"
         time.sleep(0.01)
 
 
@@ -54,12 +54,12 @@ def reached(relay: Relay, place: Place) -> bool:
 
 
 def disk_usage(directory: Path) -> int:
-    """What `du` says, holes not counted."""
+    """Return the disk usage without holes."""
     return int(subprocess.run(["du", "-s", "-B1", str(directory)], check=True, capture_output=True, text=True).stdout.split()[0])
 
 
 def fill(book: Logbook, megabytes: int) -> None:
-    """Append about that much log, in transactions of half a megabyte."""
+    """Append about `megabytes` of log, in transactions of half a megabyte."""
     for _ in range(2 * megabytes):
         book.run("INSERT INTO big SELECT seq, REPEAT('x', 8192) FROM numbers", "DELETE FROM big")
 
@@ -83,10 +83,10 @@ def test_the_mirror_equals_the_server_s_files(book: Logbook, replica_account: Ac
         for mirror in relay.files:
             begin = start.offset if mirror.name == start.file else 0
             original = bytearray((book.server.binlog_dir / mirror.name).read_bytes()[: mirror.safe_end])
-            # The flag that says "this file is being written" is the server's own business, and outside its checksum.
+            # The server changes the flag LOG_EVENT_BINLOG_IN_USE, which its checksum does not cover.
             original[_IN_USE_FLAG_AT] = 0
             assert mirror.path.read_bytes()[begin : mirror.safe_end] == original[begin:]
-        # Once the second file is reached, the first is gone; in the second, what is committed is a hole.
+        # When the second file is reached, the first is deleted; committed bytes of the second are a hole.
         before = disk_usage(relay.files[-1].path)
         relay.commit(end_of(relay))
         assert [mirror.name for mirror in relay.files] == names[1:]
@@ -102,7 +102,7 @@ def test_a_stalled_consumer_does_not_fill_the_disk(book: Logbook, replica_accoun
         end = book.place()
         time.sleep(1)
         stalled = disk_usage(tmp_path / "relay")
-        # What one read of the socket brought may lie above the limit.
+        # The last read of the socket may exceed the limit.
         assert limit <= stalled <= limit + 2 * relay_module.SPLIT_BYTES + MEGABYTE
         time.sleep(0.5)
         assert disk_usage(tmp_path / "relay") == stalled

@@ -1,4 +1,4 @@
-"""A task that does not find the mirror of the log fetches its part from the server: the same blocks, or a passing error."""
+"""A task that does not find the mirror of the log fetches its part from the server: the same blocks, or a transient error."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def address(book: Logbook, replica_account: Account) -> MySQLAddress:
 
 @contextmanager
 def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentAccess, directory: Path) -> Iterator[list[SegmentSplit]]:
-    """What tasks are told of the log from a place to now, by way of JSON; the mirror is there inside of the block."""
+    """Return the splits of the log from a position to now, through JSON; the mirror exists during the block."""
     mariadb = book.server.flavour == "mariadb"
     identity = str(book.fetch(f"SELECT @@global.{'server_id' if mariadb else 'server_uuid'}")[0][0])
     limits = BatchLimits(flush_seconds=0, parallelism=8)
@@ -59,7 +59,7 @@ def planned(book: Logbook, address: MySQLAddress, start: Place, access: SegmentA
 
 
 def images(book: Logbook, splits: Sequence[SegmentSplit], address: MySQLAddress | None, *, ordered: bool = False) -> list[Image]:
-    """What tasks read."""
+    """Return the images that tasks read."""
     catalog = book.catalog("t")
     tables = {name: replace(plan, ordered=ordered) for name, plan in catalog.tables.items()}
     selection = Selection((f"{book.database}.t",))
@@ -68,7 +68,7 @@ def images(book: Logbook, splits: Sequence[SegmentSplit], address: MySQLAddress 
 
 
 def change(book: Logbook) -> None:
-    """Large and small transactions, compressed ones, an XA transaction that is committed in a later file."""
+    """Run large and small transactions, compressed ones, and an XA transaction that is committed in a later file."""
     with open_logbook(book.server, book.database) as other:
         other.run("XA START 'x'", "INSERT INTO t VALUES (-1, REPEAT('x', 900))", "XA END 'x'", "XA PREPARE 'x'")
         book.run("BEGIN", *(f"INSERT INTO t VALUES ({i}, REPEAT('a', 1000))" for i in range(60)), "COMMIT", "FLUSH BINARY LOGS")
@@ -86,7 +86,7 @@ def change(book: Logbook) -> None:
 
 
 def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut inside of transactions, over files, compressed, with an XA transaction put in: the same images with the same versions."""
+    """Cuts inside of transactions, over files, compressed, with an XA transaction: the same images with the same versions."""
     monkeypatch.setattr(relay_module, "SPLIT_BYTES", 1)
     monkeypatch.setattr(planner_module, "_MIN_SEGMENT_BYTES", 1 << 12)
     start = book.place()
@@ -98,9 +98,9 @@ def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddres
         mapped = images(book, splits, None)
     assert replayed(sorted(mapped, key=lambda image: image.version)) == book.select(book.schema("t"))
     with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as splits:
-        # Where the files are found nobody is asked: there is no address.
+        # With local files no server is needed: there is no address.
         assert images(book, splits, None) == mapped
-    # The same when the mirror is gone from where it was; and when nobody says where it is.
+    # The same when the mirror is missing, and when its path is unknown.
     assert images(book, splits, address) == mapped
     with planned(book, address, start, SegmentAccess.FETCH, tmp_path) as splits:
         assert str(tmp_path) not in "".join(map(encode_split, splits))
@@ -111,7 +111,7 @@ def test_what_is_fetched_is_what_was_planned(book: Logbook, address: MySQLAddres
 def test_a_mirror_that_lags_behind_is_not_believed(
     book: Logbook, address: MySQLAddress, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A shared directory may show a file that is short, or has holes where bytes will be."""
+    """A shared directory may show a short file, or holes instead of later bytes."""
     start = book.place()
     book.run("BEGIN", *(f"INSERT INTO t VALUES ({i}, 'v')" for i in range(20)), "COMMIT")
     with planned(book, address, start, SegmentAccess.LOCAL_OR_FETCH, tmp_path) as [split]:
@@ -131,7 +131,7 @@ def changed(split: SegmentSplit, **fields: Any) -> SegmentSplit:
 
 
 def test_another_log_is_a_passing_error(book: Logbook, address: MySQLAddress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another server, other bytes, bytes that are not there any more: never rows."""
+    """Another server, other bytes, deleted bytes: an error, never rows."""
     monkeypatch.setattr(segment_fetch, "_RETRY_TIMEOUT_S", 0.1)
     start = book.place()
     book.run("INSERT INTO t VALUES (1, 'v')")

@@ -1,4 +1,4 @@
-"""Conversions of whole columns: any slice, any bytes, the same answers as for single values."""
+"""Conversions of whole columns equal those of single values, for any slice and any bytes."""
 
 from __future__ import annotations
 

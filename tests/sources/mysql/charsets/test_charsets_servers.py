@@ -1,6 +1,6 @@
-"""Text in every character set the servers know: what the log holds becomes exactly what the server's own SELECT answers.
+"""Text in every character set of the servers: decoded from the log, it equals the server's SELECT.
 
-The witness is always the server, which converts the same stored bytes to utf8mb4 itself.
+The server, which converts the same stored bytes to utf8mb4, is the reference.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def charsets(book: Logbook) -> list[str]:
 
 
 def characters(charset: str) -> list[bytes]:
-    """Every character of the set, also those that mean nothing; of Unicode's 17 planes the first, and some of the others."""
+    """Every character of the set, also unassigned ones; of Unicode's 17 planes the first, and parts of the others."""
     if charset in WIDE:
         plane = [point for point in range(0x10000) if not 0xD800 <= point < 0xE000]
         beyond = [] if charset in ("ucs2", "utf8mb3") else [0x10000, *range(0x10007, 0x110000, 331), 0x10FFFF]
@@ -73,7 +73,7 @@ def test_every_character_of_every_set(book: Logbook) -> None:
 
 
 def test_any_bytes_that_a_server_takes(server: PrivateServer, database: str) -> None:
-    """A server that is not strict stores something of every string; five sets in one table, updated and deleted."""
+    """A server in non-strict mode stores a part of every string; five sets in one table, updated and deleted."""
     chance = random.Random(17)
     sets = ["latin1", "sjis", "gb18030" if server.flavour == "mysql" else "gbk", "utf16", "eucjpms"]
     with open_logbook(server, database, sql_mode="") as book:
@@ -128,7 +128,7 @@ def test_an_update_of_a_key_in_another_character_set(book: Logbook) -> None:
 
 
 def test_bytes_are_read_as_the_log_says_they_were_written(book: Logbook) -> None:
-    """A schema that was captured after the table was converted does not change what older events mean."""
+    """A schema that was captured after a conversion does not change the decoding of older events."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a VARCHAR(9), b BINARY(3), c VARCHAR(9)) CHARACTER SET latin1")
     book.run("ALTER TABLE t MODIFY c VARCHAR(9) CHARACTER SET cp850")
     start = book.place()
@@ -164,7 +164,7 @@ def test_every_collation_is_of_its_set(book: Logbook) -> None:
 
 
 def test_the_log_counts_only_columns_that_have_a_collation(book: Logbook) -> None:
-    """Right among neighbours of every kind, also by a schema that names another character set for each column."""
+    """Columns of every kind next to each other, also with a schema that names another character set for each column."""
     odd = (
         "u UUID, z VARCHAR(20) COMPRESSED CHARACTER SET koi8r, i INET6"
         if book.server.flavour == "mariadb"
@@ -172,7 +172,7 @@ def test_the_log_counts_only_columns_that_have_a_collation(book: Logbook) -> Non
     )
     text = "a VARCHAR(20) CHARACTER SET cp1251, b BLOB, g GEOMETRY, c TEXT CHARACTER SET koi8r, d CHAR(9) CHARACTER SET cp866"
     names = "e ENUM('ж', 'x') CHARACTER SET cp1251, s SET('ж', 'x') CHARACTER SET koi8r"
-    # Enough columns of one set that the log tells it as the default and lists the others.
+    # Enough columns of one set that the log has it as the default and lists the others.
     most = ", ".join(f"m{n} CHAR(9)" for n in range(9))
     for table, more in (("few", ""), ("many", f", {most}")):
         book.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, {odd}, {text}, {names}{more}) CHARACTER SET cp1251")

@@ -1,4 +1,4 @@
-"""Statements to what they mean: the changes, or which of the other outcomes; nothing is passed over because it could not be read."""
+"""Statements to their changes or another outcome; a statement that cannot be parsed is never skipped."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""DDL in all its spellings: what the log says of it, followed, gives the definitions that the server itself describes.
+"""DDL in all its spellings: following the log gives the definitions that the server describes.
 
-Every statement works on tables of its own, so that one comparison at the end judges them all. A statement that one of the servers does not
-know is dropped for it; the count of those that it took guards against a corpus that tests nothing.
+Every statement has its own tables, so that one comparison at the end covers all. A statement that one of the servers does not know is
+dropped for it; the minimum count of accepted statements guards against a corpus that tests nothing.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ ALTER TABLE {t} MODIFY b VARCHAR(20000) CHARACTER SET utf8mb4 NOT NULL DEFAULT '
 ALTER TABLE {t} ADD COLUMN d POINT NOT NULL, ADD KEY (c), RENAME COLUMN c TO cc
 """.strip().split("\n")  # noqa: E501
 COUNTS = {"mariadb": 136, "mysql": 112}
-"""How many of them each server takes, at least."""
+"""The minimum number of statements that each server accepts."""
 
 
 @pytest.fixture
@@ -195,7 +195,7 @@ def test_spellings(book: Logbook) -> None:
     taken = [attempt(book, statement.format(**name)) for statement, name in zip(STATEMENTS, names, strict=True)]
     answers = follower.catch_up()
     unclear = [answer for answer in answers if answer.outcome.name in ("UNKNOWN", "DML") or answer.recapture]
-    # A partition that became a table has a definition that no text tells.
+    # A partition that became a table has a definition that is in no statement.
     assert [answer.query.statement for answer in unclear if "CONVERT PARTITION" not in answer.query.statement] == []
     assert [line for line in follower.differences() if "_part: is not followed" not in line] == []
     assert sum(taken) >= COUNTS[book.server.flavour]
@@ -267,7 +267,7 @@ def test_databases(book: Logbook) -> None:
 
 
 def test_an_alter_that_mariadb_logs_twice(mariadb_server: PrivateServer) -> None:
-    """It takes effect when it is done, not when it starts, and not if it is rolled back."""
+    """It takes effect at its end, not at its start, and not if it is rolled back."""
     execute(mariadb_server, "CREATE DATABASE two_phases")
     try:
         with open_logbook(mariadb_server, "two_phases") as book:

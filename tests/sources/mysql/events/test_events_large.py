@@ -1,7 +1,7 @@
 """One transaction of five million rows, one statement, streams through relay, planner and reader in bounded memory.
 
-The table's engine is the quickest there is: in the log, a transaction of it differs only in its last event. On MariaDB in every run; on
-MySQL too when HEADRACE_SOAK is set.
+The table has the fastest engine: in the log, its transaction differs only in its last event. On MariaDB in every run; on MySQL too when
+HEADRACE_SOAK is set.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from testkit.servers.accounts import Account
 
 ROWS = 5_000_000
 GROWTH_LIMIT = 192 << 20
-"""What receiving, planning and decoding may take together, in memory that is not the log's own pages: blocks, windows, buffers."""
+"""The memory limit of receiving, planning and decoding together, without mapped pages of the log."""
 DIGITS = "(SELECT 0 d UNION ALL SELECT 1 UNION ALL SELECT 2 UNION ALL SELECT 3 UNION ALL SELECT 4 UNION ALL SELECT 5 UNION ALL SELECT 6"
 DIGITS += " UNION ALL SELECT 7 UNION ALL SELECT 8 UNION ALL SELECT 9)"
 
@@ -40,7 +40,7 @@ def anonymous_bytes() -> int:
 
 @contextmanager
 def watched_memory() -> Iterator[list[int]]:
-    """The most memory that was in use, sampled while the block runs; mapped pages of files do not count."""
+    """Sample the peak memory during the block; mapped pages of files do not count."""
     peak, done = [anonymous_bytes()], threading.Event()
 
     def watch() -> None:

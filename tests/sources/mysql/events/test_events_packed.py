@@ -1,4 +1,4 @@
-"""Compressed logs of both servers: the rows are the table's, versions are unique and rise, and cuts and replays change nothing."""
+"""Compressed logs of both servers: the table's rows, unique rising versions, and the same result for all cuts and replays."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
 
 
 def work(book: Logbook) -> Place:
-    """Transactions of all sizes, with images that are much smaller compressed than they are many, and a statement between them."""
+    """Run transactions of all sizes, with more images than compressed bytes, and a statement between them."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(2000))", "CREATE TABLE other (id INT PRIMARY KEY, n INT)")
     start = book.place()
     book.run("BEGIN", *(f"INSERT INTO t VALUES ({i}, REPEAT('x', 1900))" for i in range(30)), "COMMIT")
@@ -63,7 +63,7 @@ def test_what_is_compressed_is_the_table(book: Logbook) -> None:
     for table in ("t", "other"):
         schema = book.schema(table)
         assert replayed([image for image in images if image.table == schema.name]) == book.select(schema)
-    # All updates of the 3000 small rows have versions of their own, though they take fewer bytes than there are images.
+    # All updates of the 3000 small rows have unique versions, though they have fewer bytes than images.
     assert [found.query.statement for found in planned.statements()] == [
         "CREATE TABLE between_them (id INT PRIMARY KEY, some_long_name_so_that_it_is_compressed INT)"
     ]
@@ -81,7 +81,7 @@ def test_cuts_and_pieces_change_nothing(book: Logbook, monkeypatch: pytest.Monke
     assert len(segments) > 4
     assert any(segment.shift for segment in segments)
     assert planned.images("t", "other") == whole
-    # The shift of a position is what reading on from there needs: the last batches alone give the last images.
+    # The shift of a position is enough to continue from there: the last batches alone give the last images.
     for start_at, end in pairwise(planned.positions()):
         found = [block for one in planned.planner.segments(start_at, end) for block in read_segment(one, book.catalog("t", "other"))]
         images = images_of(found)
@@ -102,7 +102,7 @@ def test_rows_are_counted_in_compressed_events(book: Logbook) -> None:
 
 
 def test_damage_in_compressed_content_is_definite(book: Logbook, tmp_path: Path) -> None:
-    """With checksums off, or a right checksum over wrong bytes: the content itself must fit."""
+    """With checksums off, or a valid checksum over wrong bytes: the content is checked."""
     start = work(book)
     segment = book.segment(start)
     data = bytearray(book.bytes_of(segment))
@@ -117,7 +117,7 @@ def test_damage_in_compressed_content_is_definite(book: Logbook, tmp_path: Path)
 
 
 def test_random_damage_ends_in_definite_errors_or_rows(book: Logbook, tmp_path: Path) -> None:
-    """Headers, sizes, contents: whatever is changed, with checksums not looked at, nothing but a definite error comes of it."""
+    """Any change of headers, sizes or contents gives a definite error, also without checksums."""
     segment, chooser, errors = book.segment(work(book)), random.Random(5), 0
     data, catalog = book.bytes_of(segment), book.catalog("t", "other")
     path = tmp_path / "damaged"

@@ -1,4 +1,4 @@
-"""Partial updates of JSON columns: the documents rebuilt from the log are the server's own, by its SELECT. (MySQL alone has them.)"""
+"""Partial updates of JSON columns: the documents rebuilt from the log equal the server's SELECT. (Only MySQL has them.)"""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ DOCUMENT = '\'{"a": 1, "l": [1, "two", [3]], "o": {"inner": null, "x": 2.5}, "pa
 
 
 def test_every_change_of_every_kind_of_value(book: Logbook) -> None:
-    """Several rows per event, several JSON columns of which some are changed in part, some in whole, some not at all or NULL."""
+    """Several rows per event, several JSON columns: changed partially, completely, not at all, or NULL."""
     start = book.place()
     book.run("BEGIN")
     for i in range(4):
@@ -99,7 +99,7 @@ def check(book: Logbook, start: Place) -> None:
 
 
 def test_random_walks_through_documents(book: Logbook) -> None:
-    """Every intermediate document, against a second table that is logged in whole."""
+    """Compare every intermediate document with a second table that is logged completely."""
     book.run("CREATE TABLE w (id INT PRIMARY KEY, one JSON)")
     chooser = random.Random(11)
     start = book.place()

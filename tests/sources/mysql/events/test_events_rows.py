@@ -1,4 +1,4 @@
-"""However rows come to change, the images of the log leave the tables as they are: programs, triggers, cascades, loads, savepoints."""
+"""Rows changed by routines, triggers, cascades, loads and savepoints: the images of the log give the tables' rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testkit.servers.servers import execute
 
 
 def check(book: Logbook, start: Place, *tables: str) -> list[Image]:
-    """The tables are what the log since `start`, where they were empty, makes of them."""
+    """Check that the log since `start`, where the tables were empty, gives their rows."""
     images = PlannedLog(book, start).images(*tables)
     for table in tables:
         schema = book.schema(table)
@@ -86,7 +86,7 @@ def test_cascades_where_they_are_logged(mysql_server: PrivateServer) -> None:
 
 
 def test_what_is_rolled_back_leaves_nothing(flavour: str, fresh_server: Callable[..., PrivateServer]) -> None:
-    """Savepoints, tables without transactions in the same transaction, temporary tables: on a server that lets them mix, without GTIDs."""
+    """Savepoints, non-transactional tables in a transaction, temporary tables: on a server that allows the mix, without GTIDs."""
     server = fresh_server(**({} if flavour == "mariadb" else {"gtid_mode": False, "enforce_gtid_consistency": False}))
     execute(server, "CREATE DATABASE rolled")
     with open_logbook(server, "rolled") as book:
@@ -101,7 +101,7 @@ def test_what_is_rolled_back_leaves_nothing(flavour: str, fresh_server: Callable
                 book.run("BEGIN", *transaction)
         images = check(book, start, "t", "m")
         assert {image.row[1] for image in images} & {"never"} == set()
-        # Cut however it is: the same images, and names that rise with the log.
+        # All cuts give the same images, and rising transaction names.
         cut = PlannedLog(book, start, BatchLimits(flush_bytes=1))
         assert cut.images("t", "m") == images
         assert sum(block.changes for block in cut.blocks("t", "m")) == len(images)
@@ -132,7 +132,7 @@ def transactions(base: int) -> Iterator[tuple[str, ...]]:
 
 
 def check_names(book: Logbook, blocks: list[ChangeBlock], flavour: str) -> None:
-    """Without GTIDs a transaction is named by the place where it begins."""
+    """Without GTIDs a transaction is named by its start position."""
     names = [name for block in blocks for name in (block.transaction.to_pylist() if block.transaction else [])]
     assert len(set(names)) > 10
     if flavour == "mysql":
@@ -143,7 +143,7 @@ def check_names(book: Logbook, blocks: list[ChangeBlock], flavour: str) -> None:
 
 
 def test_transactions_and_statements_are_named(book: Logbook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every image says its transaction by GTID, its place in it, and the statement that made it, however the log is cut."""
+    """Every image has its transaction's GTID, its place in it, and its statement, for all cuts of the log."""
     mariadb = book.server.flavour == "mariadb"
     book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(100))")
     book.run("SET SESSION binlog_annotate_row_events = ON" if mariadb else "SET SESSION binlog_rows_query_log_events = ON")
@@ -193,7 +193,7 @@ def labelled(blocks: list[ChangeBlock]) -> dict[str, tuple[str, int, str | None]
 
 
 def test_statements_instead_of_rows_reach_the_planner(book: Logbook, tmp_path: Path) -> None:
-    """With their context before them (variables, random seeds, loaded files), which says nothing by itself."""
+    """Statements with their context events (variables, random seeds, loaded files)."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY AUTO_INCREMENT, v INT)", "CREATE TABLE l (id INT PRIMARY KEY)")
     lines = tmp_path / "lines"
     lines.write_text("1\n2\n")

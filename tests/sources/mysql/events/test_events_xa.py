@@ -1,4 +1,4 @@
-"""XA transactions: rows count when they are committed, in the order of the commits; what is rolled back leaves nothing."""
+"""XA transactions: rows appear when they are committed, in the order of the commits; rolled-back ones never."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def book(book: Logbook) -> Logbook:
 
 @pytest.fixture
 def other(server: PrivateServer, database: str, book: Logbook) -> Iterator[Logbook]:
-    """A second session, for XA transactions that stay prepared while the first goes on."""
+    """A second session, for XA transactions that stay prepared while the first continues."""
     del book
     with open_logbook(server, database) as other:
         yield other
@@ -57,7 +57,7 @@ def compress(book: Logbook, *, on: bool) -> None:
 
 @pytest.mark.parametrize("compressed", [False, True], ids=["plain", "compressed"])
 def test_rows_count_when_and_where_they_are_committed(book: Logbook, other: Logbook, compressed: bool) -> None:
-    """Prepared, other transactions and a new log file between, committed or rolled back; also in one phase, and empty."""
+    """Prepared, then other transactions and a log rotation, then committed or rolled back; also in one phase, and empty."""
     start = book.place()
     try:
         compress(other, on=compressed)
@@ -84,7 +84,7 @@ def test_rows_count_when_and_where_they_are_committed(book: Logbook, other: Logb
     assert [image.row[0] for image in images] == ["2", "20", "1", "10", "31", "41", "40", "1", "50"]
     assert planned.statements() == []
     assert planned.positions()[-1].prepared == ()
-    # One batch per group, and every position carries what is prepared there: the same images with the same versions.
+    # One batch per group, every position with its prepared transactions: the same images with the same versions.
     small = PlannedLog(book, start, BatchLimits(flush_bytes=1))
     assert small.images("t") == images
     waiting = [[one.xid for one in position.prepared] for position in small.positions()]
@@ -93,12 +93,12 @@ def test_rows_count_when_and_where_they_are_committed(book: Logbook, other: Logb
 
 
 def seeded(rows: dict[str, tuple[str, str]], like: Image) -> list[Image]:
-    """Images of rows that were there before."""
+    """Images of existing rows."""
     return [replace(like, op=Op.SNAPSHOT, version=0, row=row) for row in rows.values()]
 
 
 def test_splits_and_counts(book: Logbook, other: Logbook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Prepared rows are counted with their commit, and never cut into a segment of their own."""
+    """Prepared rows are counted with their commit, and are never a separate segment."""
     start = book.place()
     prepare(other, "'a'", *(f"INSERT INTO t VALUES ({i}, REPEAT('x', 200))" for i in range(100, 150)))
     book.run("BEGIN", *(f"INSERT INTO t VALUES ({i}, REPEAT('x', 200))" for i in range(200, 220)), "COMMIT")
@@ -142,7 +142,7 @@ def test_a_commit_of_something_older_than_the_log_read_is_an_error(book: Logbook
         PlannedLog(book, start).positions()
     assert caught.value.place.startswith(start.file)
     assert "XA RECOVER" in caught.value.hint
-    # Rolled back, it would have left nothing anyway.
+    # A rollback would not have produced rows.
     prepare(other, "'a'", "INSERT INTO t VALUES (11, 'x')")
     start = book.place()
     other.run("XA ROLLBACK 'a'", "INSERT INTO t VALUES (30, 'x')")
@@ -169,7 +169,7 @@ def test_a_relay_keeps_what_is_prepared_and_fetches_it_after_a_restart(
     address = MySQLAddress("127.0.0.1", book.server.port, replica_account.user, replica_account.password)
     position, images = BinlogPosition(start.file, start.offset), []
     for statement in ("INSERT INTO t VALUES (22, 'x')", "XA COMMIT 'a'", "INSERT INTO t VALUES (23, 'x')"):
-        # Each round is a run of its own, which starts from the checkpoint with an empty directory.
+        # Each round is a new run, which starts from the checkpoint with an empty directory.
         relay = Relay(address, tmp_path / "relay", 1 << 30, print)
         planner = BatchPlanner(relay, BatchLimits(flush_seconds=0), mariadb=book.server.flavour == "mariadb")
         relay.start(position)

@@ -1,4 +1,4 @@
-"""TABLE_MAP events as the servers in tests/golden wrote them, and as no server would."""
+"""TABLE_MAP events of the recordings in tests/golden, and damaged ones."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_strings_times_and_members(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_every_truncation_is_an_error_or_a_map_with_less_metadata(name: str) -> None:
-    """Optional fields may be absent, never half there; the mandatory part must be whole."""
+    """Optional fields may be absent, but not incomplete; the mandatory part must be complete."""
     for body in bodies(load_recording(name)).values():
         whole = parse_table_map(body, "log:7")
         for end in range(len(body)):
@@ -80,7 +80,7 @@ def test_a_map_without_optional_metadata() -> None:
     body = b"\x02db\x00\x01t\x00\x03\x03\xfe\x0f\x04\xee\xfc\x90\x01\x06"
     table_map = parse_table_map(body, "log:1")
     assert table_map.name == TableName("db", "t")
-    # CHAR(255) of four-byte characters hides two bits of its 1020 bytes in the type.
+    # CHAR(255) of four-byte characters stores two bits of its 1020 bytes in the type.
     assert (table_map.types, table_map.metadata) == ((tablemap.LONG, tablemap.STRING, tablemap.VARCHAR), (0, 508, 400))
     assert (table_map.names, table_map.unsigned) == (None, None)
 

@@ -1,4 +1,4 @@
-"""Both ways of computing CRC-32 give zlib's, for every length and start, and read nothing beside the bytes they are given."""
+"""Both CRC-32 implementations equal zlib's, for every length and start, and read no other bytes."""
 
 from __future__ import annotations
 

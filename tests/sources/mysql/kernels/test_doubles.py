@@ -23,7 +23,7 @@ SERVERS_TEXTS = [
     for case in FIXTURE["documents"]
     if case["document"].startswith(DOUBLE_TYPE)
 ]
-"""Doubles as MySQL stored them in its log, and as it printed them."""
+"""Doubles in MySQL's log, and their text."""
 
 
 def printed(value: float) -> str:

@@ -1,6 +1,6 @@
-"""Binary JSON becomes the server's text; damaged binary JSON becomes an error code, and nothing outside the buffers is touched.
+"""Binary JSON is converted to the server's text; damage gives an error code without access outside of the buffers.
 
-`jsonb_documents.json` holds documents as MySQL wrote them to its log, beside the SQL that made them and the text that it gave back.
+`jsonb_documents.json` holds documents from MySQL's log with their SQL and MySQL's text.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def render(document: bytes) -> bytes | int:
 
 
 class Fenced:
-    """Memory between two pages that nobody may touch: an access outside it ends the process."""
+    """Memory between two guard pages: an access outside of it ends the process."""
 
     def __init__(self, pages: int) -> None:
         self.size = pages * mmap.PAGESIZE
@@ -59,7 +59,7 @@ class Fenced:
 
 
 def encode(value: Any) -> bytes:
-    """A JSON document in MySQL's binary form, written from the format's description and independently of the decoder."""
+    """Encode a JSON document in MySQL's binary format, independently of the decoder."""
     kind, body = _encode(value)
     return bytes([kind]) + body
 
@@ -82,7 +82,7 @@ def _encode(value: Any) -> tuple[int, bytes]:
 
 
 def _container(value: dict[str, Any] | list[Any], width: int) -> bytes:
-    """The container with offsets of this width; empty if they do not suffice."""
+    """Encode a container with offsets of this width; empty if they are too small."""
     offset = {2: "<H", 4: "<I"}[width]
     keys = sorted((key.encode() for key in value), key=lambda key: (len(key), key)) if isinstance(value, dict) else []
     elements = [value[key.decode()] for key in keys] if isinstance(value, dict) else value
@@ -116,7 +116,7 @@ def in_stored_order(value: Any) -> Any:
 
 
 def expected_text(value: Any) -> bytes:
-    """Python's own rendering, which is MySQL's but for floats; these are tested in test_doubles.py."""
+    """Python's text, which equals MySQL's except for floats (see test_doubles.py)."""
     return json.dumps(in_stored_order(value), ensure_ascii=False).encode()
 
 
@@ -222,7 +222,7 @@ def mutate(rng: random.Random, document: bytes) -> bytes:
 
 
 def check_survives(memory: Fenced, document: bytes, *, at_end: bool) -> int:
-    """Whatever the bytes are: an error code, or text that is JSON and no longer than promised."""
+    """For any bytes: an error code, or valid JSON within the announced length."""
     buf = memory.place(document, at_end=at_end)
     out = np.full(text_room(len(document)) + 16, 7, np.uint8)
     end = json_to_text(buf, 0, len(document), out[:-16], 0)

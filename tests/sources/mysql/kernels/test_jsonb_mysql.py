@@ -1,4 +1,4 @@
-"""What json_to_text makes of the documents in MySQL's own binary log is what MySQL's own SELECT gives, byte for byte."""
+"""`json_to_text` of the documents in MySQL's binary log equals MySQL's SELECT, byte for byte."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITE_ROWS, UPDATE_ROWS = 30, 31
 
 
 class Shelf:
-    """A table `(id INT, j JSON)` whose documents can be had as the log has them."""
+    """A table `(id INT, j JSON)` whose documents are read from the log."""
 
     def __init__(self, server: PrivateServer, connection: Connection[Any]) -> None:
         self._server = server
@@ -47,7 +47,7 @@ class Shelf:
             return list(read_images(log.read(end - start[1])))
 
     def store(self, expressions: Sequence[str]) -> list[tuple[str, bytes, bytes]]:
-        """Insert every SQL expression; give each with its document in the log and its text in a SELECT."""
+        """Insert every SQL expression; return each with its document in the log and its text by SELECT."""
         self.fetch("TRUNCATE shelf")
         start = self.place()
         for number, expression in enumerate(expressions):
@@ -63,7 +63,7 @@ class Shelf:
 
 
 def read_images(log: bytes) -> Iterator[tuple[int, bytes]]:
-    """Row images of a two-column table `(INT, JSON)`, read in the plainest way."""
+    """Parse the row images of a table `(INT, JSON)` in plain Python."""
     at = 0
     while at < len(log):
         kind, size = log[at + 4], struct.unpack_from("<I", log, at + 9)[0]
@@ -108,7 +108,7 @@ def shelf(mysql_server: PrivateServer) -> Iterator[Shelf]:
 
 
 def test_the_unit_fixture_is_what_this_server_writes(shelf: Shelf) -> None:
-    """With HEADRACE_WRITE_FIXTURES=1 the fixture's documents and texts are written anew from the server."""
+    """With HEADRACE_WRITE_FIXTURES=1 the fixture is written from the server."""
     fixture = json.loads(FIXTURE.read_text())
     stored = shelf.store([case["sql"] for case in fixture["documents"]])
     now = [{"sql": sql, "document": document.hex(), "text": text.decode()} for sql, document, text in stored]
@@ -297,7 +297,7 @@ def random_text(rng: random.Random) -> str:
 
 
 def test_documents_changed_in_place(shelf: Shelf) -> None:
-    """The server overwrites parts of a stored document where they fit, and so leaves gaps and values out of order."""
+    """The server overwrites parts of a stored document in place, which leaves gaps and values out of order."""
     value = {
         "name": "a rather long name",
         "tags": ["one", "two", "three"],

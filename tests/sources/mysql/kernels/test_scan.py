@@ -1,4 +1,4 @@
-"""scan_groups on events made by hand: what ends a group, what belongs to none, what is an error."""
+"""`scan_groups` on synthetic events: ends of groups, events outside of groups, and errors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TIME = 1_700_000_000
 
 
 class Log:
-    """Events at their places in a file, with right positions and checksums."""
+    """Builds a file of events with valid positions and checksums."""
 
     def __init__(self, base: int = BASE, *, checksum: bool = True) -> None:
         self.base, self.checksum = base, checksum
@@ -56,7 +56,7 @@ class Log:
         return int(status), groups[: state[scan.GROUPS]].tolist(), splits[: state[scan.SPLITS], scan.SPLIT_AT].tolist(), state
 
     def kinds(self) -> list[tuple[int, int]]:
-        """Kind and whether it holds rows, of every group of a scan without error."""
+        """Return kind and presence of rows of every group of a scan without error."""
         status, groups, _, _ = self.scan()
         assert status == scan.OK
         return [(group[scan.KIND], group[scan.ROWS]) for group in groups]
@@ -112,7 +112,7 @@ def test_only_the_whole_word_counts(text: str) -> None:
 
 
 def test_rows_that_were_rolled_back_are_told_apart() -> None:
-    """Only tables without transactions keep them; the log cannot say which."""
+    """Only non-transactional tables keep them; the log does not show which."""
     assert Log().gtid(1).query("BEGIN").rows().query("ROLLBACK").kinds() == [(scan.ROLLED_BACK, 1)]
     assert Log().gtid(1).query("BEGIN").query("ROLLBACK").kinds() == [(scan.DATA, 0)]
 
@@ -152,7 +152,7 @@ def test_splits_are_statement_ends_at_least_so_far_apart() -> None:
     assert log.scan(split_bytes=1)[2] == ends
     step = ends[1] - ends[0]
     assert log.scan(split_bytes=step)[2] == ends
-    # The first one is nearer, for the transaction's head counts as well.
+    # The first cut is nearer, because the transaction's head counts.
     assert log.scan(split_bytes=2 * step)[2] == [ends[1], ends[3], ends[5]]
 
 
@@ -215,7 +215,7 @@ def test_an_unfinished_event_is_waited_for() -> None:
 
 
 def test_a_query_whose_lengths_lie_is_a_statement() -> None:
-    """It stops the planner, who looks at it and says what is wrong with it."""
+    """It stops the planner, which inspects it and reports the error."""
     assert Log().add(2, b"\xff" * 13).kinds() == [(scan.STATEMENT, 0)]
     assert Log().add(2, b"").kinds() == [(scan.STATEMENT, 0)]
 

@@ -1,4 +1,4 @@
-"""Values in raw bytes become the numbers that Python's decimal and datetime make of them; at the end of the buffer as in its middle."""
+"""Raw bytes give the same values as Python's decimal and datetime, also at the end of the buffer."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MICROSECOND = dt.timedelta(microseconds=1)
 DIGITS_TO_BYTES = (0, 1, 1, 2, 2, 3, 3, 4, 4, 4)
 MEMORY = Fenced(4_096)
 TRAILING = (b"", b"\x00", b"\xff" * 40)
-"""What may follow a value: the end of the buffer, or others' bytes, which must not matter."""
+"""Bytes after a value, which must not matter."""
 
-# Kernels on pointers cannot be called from Python; these are their doors.
+# Wrappers: kernels on pointers cannot be called from Python.
 
 
 @njit
@@ -88,7 +88,7 @@ def placed(data: bytes, trailing: bytes = b"") -> npt.NDArray[np.uint8]:
 
 
 def pack_decimal(digits: str, scale: int, *, negative: bool) -> bytes:
-    """MySQL's packed decimal, written from its description: nine digits to four bytes, the odd ones at the outer ends."""
+    """Encode MySQL's packed decimal: nine digits in four bytes, the remaining ones at the outer ends."""
     whole, fraction = digits[: len(digits) - scale], digits[len(digits) - scale :]
     odd = len(whole) % 9
     groups = ([whole[:odd]] if odd else []) + [whole[i : i + 9] for i in range(odd, len(whole), 9)]

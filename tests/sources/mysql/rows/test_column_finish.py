@@ -77,7 +77,7 @@ def test_compressed_values(stored: int) -> None:
 
 
 def test_damaged_compressed_values() -> None:
-    """Every truncation and every changed byte of the head: an error, or the value itself."""
+    """Every truncation and every changed byte of the head gives an error, or the same value."""
     column, text = Column("c", Kind.BYTES), bytes(range(256)) * 3
     whole = packed(text)
     broken = [whole[:end] for end in range(1, len(whole))] + [whole + b"\0", packed(text + b"x")[:3] + whole[3:], b"\x90" + whole[1:]]

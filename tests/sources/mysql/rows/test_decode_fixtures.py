@@ -1,4 +1,4 @@
-"""The recordings in tests/golden are what these servers write. `make record` writes them anew."""
+"""The recordings in tests/golden equal the output of today's servers. `make record` writes them."""
 
 from __future__ import annotations
 

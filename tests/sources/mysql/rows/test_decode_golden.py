@@ -1,4 +1,4 @@
-"""Recorded logs of both servers decode to exactly these images: order, count, versions and all."""
+"""Recorded logs of both servers decode to exactly the recorded images, with order, count and versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GTID sets advanced by the scan are the server's own, after gaps, foreign sources and several domains."""
+"""GTID sets advanced by the scan equal the server's, after gaps, foreign sources and several domains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from testkit.servers.servers import execute
 
 
 def known(book: Logbook) -> str:
-    """What the server says it has executed."""
+    """Return the server's executed GTIDs."""
     variable = "@@GLOBAL.gtid_binlog_pos" if book.server.flavour == "mariadb" else "@@GLOBAL.gtid_executed"
     return str(book.fetch(f"SELECT {variable}")[0][0])
 
@@ -30,7 +30,7 @@ def advanced(book: Logbook, before: str, start: Place) -> GtidSet:
 
 
 def plain(text: str) -> str:
-    """The server's own text without its line breaks; MariaDB lists domains in no order."""
+    """The server's text without line breaks; MariaDB lists domains in any order."""
     return ",".join(sorted(part.strip() for part in text.replace("\n", "").split(",") if part.strip()))
 
 
@@ -52,7 +52,7 @@ OTHERS = ("00000000-0000-0000-0000-00000000000a", "ffffffff-ffff-ffff-8fff-fffff
 
 
 def test_foreign_sources_gaps_and_domains(flavour: str, fresh_server: Callable[..., PrivateServer]) -> None:
-    """On a server of its own: what is executed stays in a server's set for good."""
+    """On a private server: executed GTIDs stay in a server's set."""
     server = fresh_server()
     execute(server, "CREATE DATABASE foreign_sources")
     with open_logbook(server, "foreign_sources") as book:
@@ -70,13 +70,13 @@ def check_gaps_and_tags(book: Logbook) -> None:
     assert found == plain(known(book))
     for source in OTHERS:
         assert f"{source}:1-3:5:7-9:20:9223372036854775000" in found
-    # The server agrees that nothing is missing either way.
+    # The server finds no difference in either direction.
     assert book.fetch(f"SELECT GTID_SUBSET('{found}', @@GLOBAL.gtid_executed), GTID_SUBSET(@@GLOBAL.gtid_executed, '{found}')") == [
         ("1", "1")
     ]
     # Reading the same groups again adds nothing.
     assert str(advanced(book, found, start)) == found
-    # Tags, of this server and of another, with gaps; anonymous transactions have none to show.
+    # Tags of this server and of another, with gaps; anonymous transactions have none.
     before, start = known(book), book.place()
     book.run("SET gtid_next = 'AUTOMATIC:tagged'", "INSERT INTO t VALUES (2)", "CREATE TABLE tagged (id INT PRIMARY KEY)")
     for number in (1, 2, 70_000, 9_223_372_036_854_775_000):
@@ -114,7 +114,7 @@ def test_a_whole_file_from_its_first_event(book: Logbook) -> None:
 
 
 def test_a_file_that_is_being_written(book: Logbook) -> None:
-    """The server marks the file's first event as in use without renewing its checksum."""
+    """The server marks the file's first event as in use without a new checksum."""
     book.run("FLUSH BINARY LOGS", "CREATE TABLE t (id INT PRIMARY KEY)", "INSERT INTO t VALUES (1)")
     data = (book.server.binlog_dir / book.place().file).read_bytes()
     assert data[4 + 17] & 1

@@ -1,4 +1,4 @@
-"""An update that moves a row to another key is a before and an after image; versions rise strictly along the log, whatever the table."""
+"""An update that changes the key gives a before and an after image; versions rise strictly along the log, over all tables."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_composite_key_in_another_order_than_its_columns(book: Logbook) -> Non
 
 
 def test_a_key_that_changes_only_its_case_or_its_length_moves(book: Logbook) -> None:
-    """The source may call them equal; the sink's key is made of bytes."""
+    """They are equal for the source; the sink's key compares bytes."""
     book.run("CREATE TABLE t (k VARCHAR(20) PRIMARY KEY, v INT)", "INSERT INTO t VALUES ('Key', 1), ('other', 2), ('é', 3)")
     start = book.place()
     book.run("UPDATE t SET k = 'KEY' WHERE k = 'Key'", "UPDATE t SET k = 'e' WHERE v = 3", "UPDATE t SET k = 'other', v = 4 WHERE v = 2")
@@ -88,12 +88,12 @@ def test_every_before_image_on_demand(book: Logbook) -> None:
     few = images_of(book.read(start, "t"))
     every = images_of(book.read(start, "t", options=ReadOptions(every_before=True)))
     assert [image.op.name for image in every] == ["BEFORE", "UPDATE", "BEFORE", "UPDATE", "BEFORE", "UPDATE", "DELETE"]
-    # Asking for more images changes no version: the same change has the same address either way.
+    # Requesting more images does not change versions.
     assert [image for image in every if image in few] == few
 
 
 def test_every_update_of_a_table_without_a_key_moves_its_row(book: Logbook) -> None:
-    """Its rows are told apart by all their values."""
+    """Its rows are identified by all their values."""
     book.run("CREATE TABLE t (a INT, b INT)", "INSERT INTO t VALUES (1, 1), (1, 1)")
     start = book.place()
     book.run("UPDATE t SET a = 2 LIMIT 1", "DELETE FROM t")
@@ -123,7 +123,7 @@ def test_versions_rise_along_the_log_across_tables_and_statements(book: Logbook)
 
 
 def test_commit_times_are_the_server_s(book: Logbook) -> None:
-    """MySQL logs when a transaction was committed, to the microsecond; MariaDB when its statements were given, to the second."""
+    """MySQL logs the commit time in microseconds; MariaDB the time of the statements in seconds."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY)")
     start, before = book.place(), time.time_ns() // 1000
     book.run("SET SESSION timestamp = 1700000000", "BEGIN", "INSERT INTO t VALUES (1)", "INSERT INTO t VALUES (2)", "COMMIT")
@@ -138,7 +138,7 @@ def test_commit_times_are_the_server_s(book: Logbook) -> None:
 
 
 def test_only_mysql_logs_what_a_foreign_key_cascades(book: Logbook) -> None:
-    """MariaDB's storage engine changes the child's rows below the log: no reader of the log can see them."""
+    """MariaDB's storage engine changes the child's rows without logging them: no reader of the log can see them."""
     book.run("CREATE TABLE parent (id INT PRIMARY KEY)", "INSERT INTO parent VALUES (1), (2)")
     rule = "FOREIGN KEY (parent) REFERENCES parent (id) ON DELETE CASCADE ON UPDATE CASCADE"
     book.run(f"CREATE TABLE child (id INT PRIMARY KEY, parent INT, {rule})", "INSERT INTO child VALUES (10, 1), (20, 2)")

@@ -1,4 +1,4 @@
-"""Columns that are left out: not read from the log, not asked for in a snapshot, and free to hold what cannot be read."""
+"""Excluded columns are not read from the log or in a snapshot, and may hold unreadable values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
 
 
 def fill(book: Logbook) -> None:
-    """Rows that no reader of all columns could take: zero dates, half a surrogate pair; and a value of megabytes."""
+    """Rows that cannot be read with all columns: zero dates, half a surrogate pair; and a value of megabytes."""
     book.run(
         "INSERT INTO t VALUES ('0000-00-00', 1, REPEAT('x', 4000000), 'вода', x'd800', 'a,b', '{\"k\": [1, 2]}', 1, 1.5, 'x', NULL),"
         " ('2024-00-00', 2, NULL, NULL, 'fine', NULL, NULL, 1, NULL, NULL, '0000-00-00'),"

@@ -1,4 +1,4 @@
-"""Random rows of every type: the log's images, replayed by version, and the table scan both equal the server's own SELECT."""
+"""Random rows of every type: the log's images, replayed by version, and the table scan both equal the server's SELECT."""
 
 from __future__ import annotations
 

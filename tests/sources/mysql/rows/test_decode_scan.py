@@ -1,4 +1,4 @@
-"""scan_table, the binary protocol's reader: rows equal the server's own SELECT whatever their number; a failed scan says where."""
+"""`scan_table`, the reader of the binary protocol: rows equal the server's SELECT for any number of rows; errors name the place."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_a_zero_date_is_named_or_null(server: PrivateServer, database: str) -> N
 
 
 def test_a_connection_survives_a_scan_and_not_a_broken_one(book: Logbook) -> None:
-    """What a scan leaves behind must never be read as the answer to the next query."""
+    """Unread rows of a scan must never be read as the result of the next query."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY, s VARCHAR(100))")
     book.insert("t", [(i, f"row {i}" * 10) for i in range(20_000)])
     schema = book.schema("t")
@@ -116,7 +116,7 @@ def test_a_table_altered_since_it_was_captured_is_not_misread(book: Logbook, bef
 
 
 def test_a_row_or_an_event_above_the_limit_is_an_error_in_bounded_memory(book: Logbook, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The limit is lowered: a real server sends at most what it allows."""
+    """The limit is lowered, because a real server sends no more than it allows."""
     book.run("CREATE TABLE t (id INT PRIMARY KEY, b MEDIUMBLOB)")
     with closing(connect(book.address)) as connection:
         position = log_end(connection, book.address, 0)

@@ -1,4 +1,4 @@
-"""capture_schemas: a server's tables in our words, the same on both servers; what cannot be carried is refused by name."""
+"""`capture_schemas`: the same schemas on both servers; unsupported columns are refused by name."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_what_is_logged_but_is_no_plain_table_is_refused(mariadb_server: Private
 
 
 def test_groups_of_the_statements_people_run(book: Logbook) -> None:
-    """What the scan calls data and what it shows the planner as a statement."""
+    """Return the data groups and the statements of a scan."""
 
     def kinds(*statements: str) -> list[tuple[int, int]]:
         start = book.place()

@@ -1,6 +1,6 @@
-"""Any cut of the log that the planner may make gives the same images and versions; damage is an error with its place, never a row.
+"""All cuts that the planner may make give the same images and versions; damage is an error with its position, never a row.
 
-One workload per server, kept as bytes; the tests read copies of it, whole, in pieces and broken.
+One workload per server, as bytes; the tests read copies of it, complete, in pieces and damaged.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def event_ends(data: bytes) -> list[int]:
 def test_the_workload_is_all_there(recording: Recording) -> None:
     counts = {op: sum(image.op.name == op for image in recording.whole) for op in ("INSERT", "UPDATE", "DELETE", "BEFORE")}
     updates = sum(12 - n - 1 for n in range(6))
-    # The row after the savepoint was rolled back, but InnoDB's log of a transaction holds only what was committed.
+    # The row after the savepoint was rolled back; the log of an InnoDB transaction holds only committed rows.
     assert counts == {"INSERT": 6 * 15 + 1, "UPDATE": updates + 6, "DELETE": 1 + 2 + 3 + 4 + 5 + 6, "BEFORE": 6}
 
 
@@ -123,7 +123,7 @@ def test_a_cut_at_any_statement_end_changes_nothing(recording: Recording, split_
 
 
 def test_a_scan_in_arbitrary_steps_finds_the_same_groups(recording: Recording) -> None:
-    """Bytes arrive as the network likes; a group may be seen in any number of calls."""
+    """Bytes arrive in any portions; a group may take any number of calls."""
     data, start = recording.data, recording.segment.start
     _, whole, splits, _ = scan_log(data, start, checksum=True, split_bytes=300)
     buf = np.frombuffer(bytearray(data), dtype=np.uint8)
@@ -183,7 +183,7 @@ def test_a_file_shorter_than_its_segment_is_an_error(recording: Recording, tmp_p
 
 
 def test_the_scan_catches_every_flipped_byte(recording: Recording) -> None:
-    """With checksums on, one changed byte anywhere is an error; where it makes an event longer, the scan waits and gives nothing."""
+    """With checksums, one changed byte anywhere is an error; where it makes an event longer, the scan waits without a result."""
     data, start = recording.data, recording.segment.start
     _, whole, _, _ = scan_log(data, start, checksum=True)
     broken = bytearray(data)
@@ -193,7 +193,7 @@ def test_the_scan_catches_every_flipped_byte(recording: Recording) -> None:
             status, groups, _, state = scan_log(bytes(broken), start, checksum=True)
             broken[at] ^= bits
             if status == scan.OK:
-                assert state[scan.POS] < len(data), f"byte {at} changed and nobody noticed"
+                assert state[scan.POS] < len(data), f"byte {at} changed without an error"
                 assert state[scan.POS] <= at
             else:
                 assert start <= state[scan.ERROR_AT] <= start + at
@@ -201,7 +201,7 @@ def test_the_scan_catches_every_flipped_byte(recording: Recording) -> None:
 
 
 def test_damaged_rows_never_crash_the_decoder(recording: Recording, tmp_path: Path) -> None:
-    """The decoder itself does not look at checksums: whatever the bytes, it gives blocks or an error, and stays within its memory."""
+    """The decoder does not check checksums: for any bytes it gives blocks or an error, and stays within its memory."""
     chooser = random.Random(11)
     data = recording.data
     outcomes = {"rows": 0, "error": 0}
@@ -242,7 +242,7 @@ def test_row_events_without_their_table_map(recording: Recording) -> None:
 
 
 def test_checksums_are_the_standard_s(recording: Recording) -> None:
-    """Our compiled CRC-32 is zlib's, which is the server's."""
+    """The compiled CRC-32 equals zlib's."""
     at = 0
     for end in event_ends(recording.data):
         event = recording.data[at:end]

@@ -1,4 +1,4 @@
-"""The log as differently set servers write it: row metadata, checksums, row images, odd names and columns that nobody asked for."""
+"""The log under different server settings: row metadata, checksums, row images, odd names and hidden columns."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ TOLD = [
 
 @pytest.mark.parametrize(("metadata", "checksum"), [("MINIMAL", "NONE"), ("MINIMAL", "CRC32"), ("FULL", "NONE"), ("NO_LOG", "CRC32")])
 def test_metadata_and_checksum_settings(book: Logbook, metadata: str, checksum: str) -> None:
-    """Without names in the log they come from the schema. (MariaDB has a third setting: nothing at all.)"""
+    """Without names in the log they come from the schema. (MariaDB has a third setting: no metadata.)"""
     if metadata == "NO_LOG" and book.server.flavour == "mysql":
         metadata = "MINIMAL"
     book.run(TABLE)
@@ -73,7 +73,7 @@ def test_metadata_and_checksum_settings(book: Logbook, metadata: str, checksum: 
 
 
 def test_row_events_of_both_versions(book: Logbook) -> None:
-    """MariaDB writes version 1, MySQL 9 only version 2: between the two servers both are read."""
+    """MariaDB writes version 1, MySQL 9 only version 2."""
     book.run(TABLE)
     start = book.place()
     book.run(*WORKLOAD)
@@ -163,7 +163,7 @@ def test_a_table_nobody_wants_may_have_any_column(book: Logbook) -> None:
 
 
 def test_enum_names_beyond_what_the_server_can_show(book: Logbook) -> None:
-    """The server's own description of a table turns four-byte characters into question marks; the log does not."""
+    """The server's description of a table shows four-byte characters as question marks; the log does not."""
     emoji = "e ENUM('🚰', '💧', '?', 'é') COLLATE utf8mb4_bin, s SET('🚰', '?') COLLATE utf8mb4_bin"
     book.run(f"CREATE TABLE t (id INT PRIMARY KEY, {emoji}, l ENUM('é', 'ÿ') CHARACTER SET latin1)")
     assert book.schema("t").column("e").members == ("?", "?", "?", "é")
@@ -291,7 +291,7 @@ def test_dates_that_no_calendar_has(server: PrivateServer, database: str) -> Non
 
 
 def test_the_first_second_of_the_epoch(server: PrivateServer, database: str) -> None:
-    """MariaDB takes fractions of it; MySQL makes zero dates of them."""
+    """MariaDB accepts fractions of it; MySQL converts them to zero dates."""
     with open_logbook(server, database, sql_mode="") as book:
         book.run("CREATE TABLE t (id INT PRIMARY KEY, ts TIMESTAMP(6) NULL)")
         start = book.place()
@@ -323,7 +323,7 @@ def test_a_schema_survives_its_json(book: Logbook) -> None:
 
 
 MAX_PACKET = (1 << 24) - 1
-"""A payload of this many bytes goes on in another packet, even if that one is empty."""
+"""A payload of this many bytes continues in another packet, even an empty one."""
 
 
 def test_rows_beyond_sixteen_mebibytes(book: Logbook) -> None:

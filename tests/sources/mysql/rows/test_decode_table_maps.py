@@ -1,4 +1,4 @@
-"""A schema from the log alone: what a table map tells equals what the server tells of the table."""
+"""A schema from a table map equals the server's description of the table."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEXTS = ("latin1", "gbk", "utf16", "cp1251", "utf8mb3")
 @pytest.mark.parametrize("usual", ["utf8mb4", "latin1"])
 @pytest.mark.parametrize("geometry", [True, False])
 def test_character_sets_keys_and_visibility(book: Logbook, usual: str, geometry: bool) -> None:
-    """Told one by one or as a default with exceptions; MariaDB counts geometry among the texts, MySQL does not."""
+    """Listed one by one or as a default with exceptions; MariaDB lists geometry with the texts, MySQL does not."""
     mixed = ", ".join(f"{charset}_{n} VARCHAR(5) CHARACTER SET {charset}" for n in range(2) for charset in TEXTS)
     named = "e ENUM('a','é') CHARACTER SET latin1, s SET('ж','д') CHARACTER SET cp1251, e2 ENUM('я') CHARACTER SET koi8r"
     shapes = "g GEOMETRY, p POINT, " if geometry else ""

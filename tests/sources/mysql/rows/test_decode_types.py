@@ -1,4 +1,4 @@
-"""Every column type at its extremes: what Headrace decodes is what the server's own SELECT prints and what mysql-replication reads.
+"""Extreme values of every column type: Headrace, the server's SELECT and mysql-replication agree.
 
 Each type has a column and a list of SQL values; row r of the table holds value r of every type (lists are repeated to the longest), the
 last row is NULL throughout. The rows are inserted, each is updated to the next one's values, and all are deleted.
@@ -23,7 +23,7 @@ from testkit.oracles.binlogs import Logbook, Row, Value, fraction_text, images_o
 
 
 class Story:
-    """The table's life, told once per server."""
+    """The table's changes, made once per server."""
 
     def __init__(self, book: Logbook) -> None:
         self.book = book
@@ -57,7 +57,7 @@ def story(server: PrivateServer) -> Iterator[Story]:
 
 
 def differences(schema: TableSchema, found: list[Row], expected: list[Row]) -> list[tuple[str, str, str]]:
-    """Column, our value, the witness's: short enough to read in a failed test."""
+    """Column, Headrace's value and the reference: short enough to read in a failed test."""
     assert len(found) == len(expected)
     return [
         (column.name, repr(mine)[:80], repr(theirs)[:80])
@@ -120,7 +120,7 @@ UNSURE: Any = object()
 
 
 def witnessed(column: Column, value: Any) -> Any:
-    """A value of mysql-replication as the server's text; UNSURE where the package is known to be wrong or to lose what we compare."""
+    """A value of mysql-replication as the server's text; UNSURE where the package is wrong or loses the value."""
     match column.kind, value:
         case Kind.SET, None:
             return UNSURE  # an empty set and NULL are both None there
@@ -143,7 +143,7 @@ def witnessed(column: Column, value: Any) -> Any:
         case Kind.TIME, datetime.timedelta():
             micros = value // datetime.timedelta(microseconds=1)
             if micros < 0 and value.microseconds:
-                # It adds the fraction of a negative time to the second below instead of taking it from the one above.
+                # It adds the fraction of a negative time instead of subtracting it.
                 micros += 1_000_000 - 2 * value.microseconds
             return time_text(micros, column.precision)
         case Kind.YEAR, int():
@@ -151,7 +151,7 @@ def witnessed(column: Column, value: Any) -> Any:
         case Kind.JSON, _:
             return plain(value)
         case Kind.BYTES, _:
-            # It drops what BINARY(n) pads, and gives ASCII-only bytes as text.
+            # It drops the padding of BINARY(n), and returns ASCII-only bytes as text.
             stored = value.encode() if isinstance(value, str) else bytes(value)
             return stored.ljust(int(column.source_type[7:-1]), b"\0") if column.source_type.startswith("binary(") else stored
         case ((Kind.FLOAT32 | Kind.FLOAT64), float()):
@@ -161,7 +161,7 @@ def witnessed(column: Column, value: Any) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A JSON value of the package, which gives texts and keys as bytes."""
+    """A JSON value of the package, which returns texts and keys as bytes."""
     match value:
         case bytes():
             return value.decode()

@@ -1,4 +1,4 @@
-"""Corners of ordinary types, value by value against the server's own SELECT: from the log, by protocol, and through ClickHouse and back."""
+"""Corner cases of ordinary types, compared with the server's SELECT: from the log, by protocol, and through ClickHouse and back."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_decimals_without_sign(book: Logbook) -> None:
 
 
 def test_floats_with_digits_are_what_is_stored(book: Logbook) -> None:
-    """FLOAT(M,D) and DOUBLE(M,D) are rounded when they are stored; what a SELECT prints is the stored value at D digits."""
+    """FLOAT(M,D) and DOUBLE(M,D) are rounded when they are stored; SELECT prints the stored value with D digits."""
     columns = "a FLOAT(7,4), b FLOAT(10,2), c FLOAT(5,0) UNSIGNED, d DOUBLE(16,4), e DOUBLE(53,10), f REAL, g FLOAT(24), h FLOAT(25)"
     rows = [
         "999.00009, 12345678.125, 12345, 123456789012.34565, 1.23456789012345, 0.1, 0.1, 0.1",
@@ -85,7 +85,7 @@ def test_floats_with_digits_are_what_is_stored(book: Logbook) -> None:
 
 
 def test_trailing_spaces_and_zeros(book: Logbook) -> None:
-    """A CHAR has no trailing spaces, whoever wrote them and whatever the session's mode shows; a BINARY has all its zeros."""
+    """A CHAR has no trailing spaces, in every SQL mode; a BINARY has all its zeros."""
     book.run("SET SESSION sql_mode = 'PAD_CHAR_TO_FULL_LENGTH'")
     columns = "c CHAR(5), n CHAR(5) NOT NULL, v VARCHAR(5), b BINARY(5), vb VARBINARY(5), t TEXT"
     rows = ["'a  ', '  ', 'a  ', 'a ', 'a ', 'a  '", "' a', '', '   ', x'6100', x'6100', '  '", "NULL, 'ab\\t', NULL, NULL, x'00', NULL"]
@@ -102,7 +102,7 @@ SUMMER, WINTER = 1_711_846_800, 1_729_990_800
 
 @contextmanager
 def time_zone(book: Logbook) -> Iterator[str]:
-    """A zone with summer time, known to the server only while it is needed; the server's own tables are empty here."""
+    """A zone with summer time, loaded only for the test; the server's time zone tables are empty."""
     name, number = f"Test/{book.database}", 900 + abs(hash(book.database)) % 10_000
     rows = [
         f"INSERT INTO mysql.time_zone VALUES ({number}, 'N')",
@@ -210,7 +210,7 @@ def test_special_types_go_to_clickhouse_and_back(book: Logbook, sink: ClickHouse
 
 @pytest.mark.parametrize("key", [", PRIMARY KEY (id)", ""])
 def test_generated_columns_are_in_every_image(book: Logbook, key: str) -> None:
-    """Also in what a row was before: without a key it is told by all its values."""
+    """Also in the before image: without a key a row is identified by all its values."""
     book.run(f"CREATE TABLE t (id INT NOT NULL, v INT, w INT AS (v + 1) VIRTUAL, s INT AS (v * 2) STORED, h INT INVISIBLE DEFAULT 5{key})")
     schema, start = book.schema("t"), book.place()
     book.run("INSERT INTO t (id, v) VALUES (1, 10), (2, NULL), (3, 30)")
@@ -225,7 +225,7 @@ def test_generated_columns_are_in_every_image(book: Logbook, key: str) -> None:
 
 @pytest.mark.parametrize("key", [", PRIMARY KEY (u, a, i)", ""])
 def test_special_types_as_keys_go_to_clickhouse_and_back(mariadb_server: PrivateServer, sink: ClickHouseSink, key: str) -> None:
-    """Also where all of a row is its key."""
+    """Also if the key is the whole row."""
     database = f"special_keys_{len(key)}"
     with mariadb_server.root_connection() as root, root.cursor() as cursor:
         cursor.execute(f"CREATE DATABASE {database}")
@@ -272,7 +272,7 @@ def test_large_tables_are_verified_in_parts_that_both_sides_cut_alike(book: Logb
 
 
 def differences(book: Logbook, sink: ClickHouseSink, blocks: Any) -> int:
-    """Write the blocks to ClickHouse; in how many values its table differs from the source's, as `headrace verify` would count."""
+    """Write the blocks to ClickHouse; return the number of values that differ from the source, as `headrace verify` counts."""
     schema = book.schema("t")
     target = ClickHouseSink(replace(sink.target, database=book.database))
     target.prepare([schema])

@@ -1,5 +1,5 @@
-"""Types that only one family has, or that lie in the log in a form of their own: geometry, vectors, UUIDs, addresses, compressed columns,
-times in the form before MySQL 5.6. Value by value against the server's own SELECT, from the log and by protocol."""
+"""Types of one family only, or with a special log format: geometry, vectors, UUIDs, addresses, compressed columns, times in the format
+before MySQL 5.6. Compared with the server's SELECT, from the log and by protocol."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from testkit.oracles.binlogs import Logbook, Row, images_of, open_logbook
 from testkit.servers.servers import build
 
 PLAIN_BYTES = {Kind.UUID, Kind.INET4, Kind.INET6}
-"""Kinds that a log tells only as the BINARY columns in which it keeps them."""
+"""Kinds that the log shows only as the BINARY columns that store them."""
 DICE = random.Random(20)
 
 
@@ -44,7 +44,7 @@ def one_book(server: PrivateServer, database: str) -> Iterator[Logbook]:
 
 
 def follow(book: Logbook, columns: str, values: list[str], *changes: str) -> list[Row]:
-    """A table `t` of an id and the columns, filled and changed: all three ways to its rows agree; the rows as they were inserted."""
+    """Create, fill and change a table `t` of an id and the columns; all three readers must agree. Return the inserted rows."""
     book.run(f"CREATE TABLE t (id INT PRIMARY KEY, {columns})")
     schema = book.schema("t")
     start = book.place()
@@ -111,7 +111,7 @@ def test_vectors(mysql_book: Logbook) -> None:
 
 
 def random_uuids(count: int) -> list[str]:
-    """Of every version and variant: MariaDB keeps some of them with their parts in another order."""
+    """UUIDs of every version and variant: MariaDB stores some of them with their parts in another order."""
     texts = []
     for n in range(count):
         raw = bytearray(DICE.randbytes(16))
@@ -180,7 +180,7 @@ def test_compressed_columns(mariadb_book: Logbook, wrap: bool) -> None:
 
 
 def test_a_compressed_value_is_read_by_its_table_map(mariadb_book: Logbook) -> None:
-    """How a value was kept then is in the log; what the table is now does not matter."""
+    """The log has the storage format of its time; the current table does not matter."""
     mariadb_book.run("CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(100) COMPRESSED)")
     start = mariadb_book.place()
     mariadb_book.run(
@@ -208,7 +208,7 @@ OLD_TIMES = ["'-838:59:59'", "'838:59:59'", "'-00:00:00.999999'", "'00:00:00'", 
 
 @pytest.fixture(scope="module")
 def old_book(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbook]:
-    """A server that makes temporal columns as MariaDB 5.3 did."""
+    """A server that creates temporal columns in the format of MariaDB 5.3."""
     request.getfixturevalue("mariadb_server")
     server = build("mariadb", tmp_path_factory.mktemp("old") / "server", mysql56_temporal_format="OFF")
     try:

@@ -1,4 +1,4 @@
-"""What an alteration is said to have done to values: only what is sure is said; everything else is for the source to tell."""
+"""The effect of an alteration on values: known effects only; for all others the table is read again."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def test_modified_columns(before: str, after: str, strict: object, lax: object) 
             assert (U if isinstance(found, UnknownValues) else found) == expected, (dialect, mode, found)
 
 
-# What is added, and what rows hold in it.
+# Added columns, and their values in existing rows.
 ADDED: list[tuple[str, object]] = [
     ("INT", None),
     ("INT DEFAULT 7", 7),
@@ -257,7 +257,7 @@ CHILD = "CREATE TABLE shop.t (id INT, p INT)"
 )
 @pytest.mark.parametrize("statement", ["ALTER TABLE t ADD FOREIGN KEY (p) REFERENCES o (id)", "ALTER TABLE t ADD q INT REFERENCES o (id)"])
 def test_rows_that_a_foreign_key_may_change_are_disturbed(statement: str, action: str) -> None:
-    """The key may be gone, by the advice of an error or not, when its statement is read."""
+    """The key may have been dropped when its statement is read."""
     servers = {SERVERS[1]: True, Dialect(mariadb=False, version=80400): "FOREIGN" in statement, SERVERS[0]: False}
     for dialect, lost in servers.items():
         known = apply_all(interpret(Query("shop", CHILD), SchemaCatalog(), dialect).changes, SchemaCatalog())

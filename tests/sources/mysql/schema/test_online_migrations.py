@@ -1,4 +1,4 @@
-"""gh-ost and pt-online-schema-change, by the statements they run: ghost tables are passed over, the swap is seen for what it is."""
+"""The statements of gh-ost and pt-online-schema-change: ghost tables are ignored, the swap is recognised."""
 
 from __future__ import annotations
 

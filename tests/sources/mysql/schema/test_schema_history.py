@@ -1,4 +1,4 @@
-"""The schema history: what was defined where, kept over crashes, and what each statement means for the selected tables."""
+"""The schema history: definitions by position, crash safety, and the effect of each statement on the selected tables."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_was_captured_already_is_not_applied_twice() -> None:
 
 
 def test_tables_that_trade_places_when_one_was_captured_since(tmp_path: Path) -> None:
-    """What is called t now was captured later; the table that left that name for another one, by a third, must be looked at again."""
+    """The current t was captured later; the table that was renamed from t, over a third name, must be captured again."""
     one = history(tmp_path / "schemas.jsonl")
     one.learn([table("t", "a", "b")], at(300))
     found = follow(one, "RENAME TABLE t TO x, u TO t, x TO u", 200)

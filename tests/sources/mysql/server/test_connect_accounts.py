@@ -1,4 +1,4 @@
-"""Ways to be let in, ways to be ignored: authentication plugins, Unix sockets, silent servers, replicas that want the same id."""
+"""Connections: authentication plugins, Unix sockets, silent servers, replicas with the same id."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def user_with(server: PrivateServer, how: str) -> Iterator[MySQLAddress]:
 
 
 def read_all(address: MySQLAddress) -> None:
-    """An ordinary connection, and one that follows the log."""
+    """Open an ordinary connection, and one that follows the log."""
     connection = connect(address)
     try:
         assert query(connection, address, "SELECT SUBSTRING_INDEX(CURRENT_USER(), '@', 1)") == [(address.user,)]
@@ -50,10 +50,10 @@ def read_all(address: MySQLAddress) -> None:
 
 
 def test_authentication_plugins(server: PrivateServer) -> None:
-    """Passwords beyond Latin-1 on purpose: what the server hashed is UTF-8."""
+    """Passwords beyond Latin-1: the server hashes UTF-8."""
     if server.flavour == "mysql":
         with user_with(server, "WITH caching_sha2_password BY '{}'") as address:
-            # Without TLS the first login needs the server's RSA key, the second finds the cached proof; over TLS neither.
+            # Without TLS the first login needs the server's RSA key, the second uses the server's cache; with TLS neither.
             for settings in ("", "", "?tls=required"):
                 read_all(replace(address, tls=parse_mysql_url(f"mysql://h/{settings}").tls))
             with pytest.raises(DefiniteError, match="refused user"):
@@ -89,7 +89,7 @@ def test_unix_socket(server: PrivateServer, replica_account: Account, tmp_path: 
 
 
 class Forwarder:
-    """Carries bytes between a client and a real server until told to hold its breath: then the server hangs, as seen by the client."""
+    """A proxy that can stop forwarding: then the server hangs, as seen by the client."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -143,7 +143,7 @@ def ends_within(seconds: float) -> Iterator[None]:
 
 
 def test_a_server_that_hangs(replica_account: Account, forwarder: Forwarder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It takes the connection and never answers; or it falls silent in a query, in the log, in a result: transient, in the given time."""
+    """It accepts the connection and never answers; or it stops in a query, in the log, in a result: a transient error in the given time."""
     base = f"mysql://{replica_account.user}:{replica_account.password}@127.0.0.1:{forwarder.port}/?read-timeout=0.4&connect-timeout=0.4"
     address = parse_mysql_url(base)
     connection, scanning = connect(address), connect(address)
@@ -171,7 +171,7 @@ def test_a_server_that_hangs(replica_account: Account, forwarder: Forwarder, mon
 
 
 def test_a_hang_in_the_tls_handshake() -> None:
-    """A server that greets, promises TLS, and then says nothing more."""
+    """A server that sends a greeting with TLS, and then nothing."""
     greeting = (
         b"\x0a8.4.0\0"
         + b"\1\0\0\0"
@@ -197,7 +197,7 @@ def test_a_hang_in_the_tls_handshake() -> None:
 
 
 def test_server_ids_do_not_collide(server: PrivateServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica that is there is seen; one that comes with our id ends our stream, and the next try takes another."""
+    """An existing replica is found; a new one with the same id ends the stream, and the next try uses another id."""
     address = parse_mysql_url(server.url())
     connection = connect(address)
     position = log_end(connection, address, 0)
@@ -215,7 +215,7 @@ def test_server_ids_do_not_collide(server: PrivateServer, monkeypatch: pytest.Mo
     monkeypatch.setattr(stream_module, "_SERVER_IDS", range(chosen[0], chosen[0] + 2))
     second = ReplicationStream(address, position)
     assert chosen[1] == chosen[0] + 1
-    # Now one that does not look: MariaDB ends the older one, which says so and comes back under another id.
+    # A replica that does not check: MariaDB ends the older one, which reports it and reconnects with another id.
     monkeypatch.setattr(stream_module, "choose_server_id", lambda _: chosen[0])
     thief = ReplicationStream(address, position)
     if server.flavour == "mariadb":
@@ -223,7 +223,7 @@ def test_server_ids_do_not_collide(server: PrivateServer, monkeypatch: pytest.Mo
             for _ in first.pieces():
                 pass
     else:
-        # MySQL tells replicas apart by uuid: both live on.
+        # MySQL distinguishes replicas by uuid: both continue.
         assert len(query(connection, address, "SELECT 1 FROM information_schema.processlist WHERE command LIKE 'Binlog Dump%%'")) >= 3
     for stream in (first, second, thief):
         stream.close()

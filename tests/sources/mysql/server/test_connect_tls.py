@@ -1,4 +1,4 @@
-"""Encrypted connections as real servers offer and demand them: for statements, for the log, for table scans."""
+"""TLS with real servers: for statements, for the log, for table scans."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ GRANTS = "SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.*"
 
 
 class Secured:
-    """A server with certificates, and accounts that demand more or less of us."""
+    """A server with certificates, and accounts with different TLS requirements."""
 
     def __init__(self, flavour: str, directory: Path) -> None:
         self.authority, self.stranger = Authority(directory, "authority"), Authority(directory, "stranger")
@@ -52,7 +52,7 @@ class Secured:
         execute(self.server, *statements)
 
     def use(self, pair: Pair) -> None:
-        """Let the running server show another certificate."""
+        """Change the certificate of the running server."""
         self._place(pair)
         self.run("FLUSH SSL" if self.server.flavour == "mariadb" else "ALTER INSTANCE RELOAD TLS")
 
@@ -150,7 +150,7 @@ def test_a_server_without_tls(fresh_server: Any, secured: Secured) -> None:
 
 
 def test_log_and_scan_over_tls(secured: Secured) -> None:
-    """More than any buffer holds, the bytes compared with the server's own file and its own sums."""
+    """More than any buffer; the bytes are compared with the server's file and its sums."""
     server = secured.server
     address = parse_mysql_url(secured.url("secure", f"ca={secured.authority.cert}"))
     connection = connect(address)
@@ -180,7 +180,7 @@ def read_log(stream: ReplicationStream) -> bytes:
 
 
 def test_a_wide_request_reads_the_same_log(secured: Secured, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions beyond 4 GiB need MySQL's other request; asked for a near one, it must send the same bytes."""
+    """Positions beyond 4 GiB need MySQL's other request; for a near position it must send the same bytes."""
     if secured.server.flavour == "mariadb":
         pytest.skip("MariaDB has no such request")
     address = parse_mysql_url(secured.url("open"))
@@ -196,7 +196,7 @@ def test_a_wide_request_reads_the_same_log(secured: Secured, monkeypatch: pytest
 
 
 def test_positions_beyond_4_gib(secured: Secured) -> None:
-    """A log file made that long by a hole in it; at its end, what a server writes after such a transaction: go on in the next file."""
+    """A log file extended by a hole; at its end, the rotation that a server writes after such a transaction."""
     address = parse_mysql_url(secured.url("open"))
     connection = connect(address)
     file = log_end(connection, address, 0).file
@@ -209,7 +209,7 @@ def test_positions_beyond_4_gib(secured: Secured) -> None:
         log.seek(far)
         log.write(body + zlib.crc32(body).to_bytes(4, "little"))
     following = bytearray((secured.server.binlog_dir / log_end(connection, address, 0).file).read_bytes()[4:])
-    # Says that the file is in use; servers do not send it.
+    # The flag LOG_EVENT_BINLOG_IN_USE; servers do not send it.
     following[17] = 0
     received = read_log(ReplicationStream(address, BinlogPosition(file, far), blocking=False))
     assert received.removeprefix(body + zlib.crc32(body).to_bytes(4, "little")) == following

@@ -83,7 +83,7 @@ def test_mariadb_positions_keep_the_last_of_each_domain() -> None:
 
 
 def test_the_last_is_the_last_in_the_log_not_the_highest() -> None:
-    """Without strict mode a lower number may follow; the server's position is what came last."""
+    """Without strict mode a lower number may follow; the server's position is the last one."""
     assert str(MariaDBGtidPosition().add_groups(lines((0, 1, 500), (0, 1, 3)))) == "0-1-3"
 
 

@@ -18,7 +18,7 @@ from testkit.faults import hostile_mysql
 from testkit.faults.hostile_mysql import ATTACKS, hostile_server
 
 _MOST_BYTES = 1200 << 20
-"""Resident at most: Python with its imports, and what one result may take."""
+"""The limit of resident memory: Python with its imports, and one result."""
 _COMMANDS = {
     "check": ["check", "{source}"],
     "tail": ["tail", "{source}", "--once"],
@@ -56,13 +56,13 @@ def test_every_command_that_connects_ends(name: str, command: str, tmp_path: Pat
     with hostile_server(ATTACKS[name]) as port, ExitStack() as stack:
         sink = ""
         if any("{sink}" in part for part in _COMMANDS[command]):
-            # verify asks the sink before it asks the source.
+            # verify queries the sink before the source.
             served = stack.enter_context(EmbeddedServer(tmp_path / "served"))
             sink = f"clickhouse://{served.user}@{served.host}:{served.port}/"
         text = f'[sources.s]\nurl = "{asked(port)}"\n[sinks.t]\nurl = "chdb:x"\n[pipes.p]\nsource = "s"\nsink = "t"\n'
         (tmp_path / "headrace.toml").write_text(text)
         arguments = [part.format(source=asked(port), sink=sink, directory=tmp_path) for part in _COMMANDS[command]]
-        # `time` tells the most memory that the command and what it waited for had.
+        # `time` reports the peak memory of the command and its children.
         script = "import resource, subprocess, sys; c = subprocess.run(sys.argv[1:]).returncode; "
         script += "print('peak', resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss); sys.exit(c)"
         done = subprocess.run(

@@ -1,7 +1,6 @@
-"""A log that was reset, restored or replaced is never taken for the one that was read, and one command makes the target right again.
+"""A reset, restored or replaced log is never mistaken for the former one, and one command repairs the target.
 
-The pipe is the real one, without Spark (`testkit.pipelines.local_pipeline`), on both servers. `test_log_identity_stream` has the same with
-Spark.
+The pipe runs without Spark (`testkit.pipelines.local_pipeline`), on both servers. `test_log_identity_stream` runs it with Spark.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class Copy:
         execute_in(self.server, self.database, *statements)
 
     def write(self, count: int, word: str = "x") -> None:
-        """`count` transactions: rows that come, change and go."""
+        """Run `count` transactions that insert, update and delete rows."""
         for n in range(count):
             insert = f"INSERT INTO t VALUES ({secrets.randbelow(1 << 30)}, '{word}')"
             self.run((insert, "UPDATE t SET s = CONCAT(LEFT(s, 9), 'u')", "DELETE FROM t ORDER BY id LIMIT 1")[n % 3])
@@ -90,7 +89,7 @@ class Copy:
         return caught.value
 
     def check(self, *tables: str) -> None:
-        """The target holds the rows that the source's own SELECT returns."""
+        """Check that the target holds the rows of the source's SELECT."""
         with sink_client(self.clickhouse.url) as client:
             for table in tables or ("t",):
                 assert sink_rows(client, self.server, self.database, table) == source_rows(self.server, self.database, table)
@@ -109,7 +108,7 @@ class Copy:
         return str(found["gtid"])
 
     def forget_identity(self) -> None:
-        """Make the state what version 0.9 would have written."""
+        """Convert the state to the format of version 0.9."""
         make_plain(self.state)
         state = json.loads((self.state / "pipe.json").read_text())
         state["start"].pop("log", None)
@@ -181,7 +180,7 @@ def test_a_reset_log_is_refused_and_the_remedy_repairs_the_target(copy: Copy, sn
     because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
 )
 def test_a_state_of_the_former_version(copy: Copy) -> None:
-    """It has no identity of the log: it goes on in its own log, and a log with other transactions is still noticed by its GTIDs."""
+    """It has no log identity: it continues in its own log, and GTIDs still reveal a log with other transactions."""
     execute(copy.server, RESET[copy.server.flavour])
     copy.replicate()
     copy.write(7)
@@ -254,7 +253,7 @@ def test_a_new_state_over_rows_of_the_same_log(copy: Copy, snapshot: SnapshotMod
 
 
 def test_a_restored_backup(fresh_server: Callable[..., PrivateServer], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
-    """Server UUID, file names and GTIDs are the same again; the transactions after the backup are others."""
+    """Server UUID, file names and GTIDs are the same again; the transactions after the backup differ."""
     server = fresh_server()
     copy = Copy(server, clickhouse, tmp_path / "state")
     copy.write(5)
@@ -282,7 +281,7 @@ def test_a_restored_backup(fresh_server: Callable[..., PrivateServer], clickhous
     because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
 )
 def test_files_that_are_purged_or_renamed(fresh_server: Callable[..., PrivateServer], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
-    """The pipe goes on by GTID if nothing of what it needs is gone. MariaDB counts GTIDs from 1 again in a log with another name."""
+    """The pipe continues by GTID if no needed transaction is missing. MariaDB counts GTIDs from 1 again in a log with another name."""
     server = fresh_server()
     copy = Copy(server, clickhouse, tmp_path / "state")
     copy.replicate()
@@ -323,7 +322,7 @@ def purge(server: PrivateServer) -> None:
 def test_a_server_with_the_same_gtids_and_other_content(
     fresh_server: Callable[..., PrivateServer], clickhouse: EmbeddedServer, tmp_path: Path
 ) -> None:
-    """A true replica goes on; a server that only claims the transactions is refused."""
+    """A true replica is accepted; a server that only claims the transactions is refused."""
     primary = fresh_server()
     copy = Copy(primary, clickhouse, tmp_path / "state")
     replica = start_replica(primary, fresh_server)
@@ -344,7 +343,7 @@ def test_a_server_with_the_same_gtids_and_other_content(
 
 
 def claim(server: PrivateServer, database: str, gtids: str) -> None:
-    """Let a server execute transactions of its own under the GTIDs of another."""
+    """Execute other transactions with the GTIDs of another server."""
     with closing(server.root_connection()) as connection, connection.cursor() as cursor:
         create = (f"CREATE DATABASE {database}", f"CREATE TABLE {database}.t (id INT PRIMARY KEY, s VARCHAR(40))")
         if server.flavour == "mariadb":
@@ -378,7 +377,7 @@ def test_a_running_pipe_notices_a_reset(copy: Copy, monkeypatch: pytest.MonkeyPa
 
 
 def run_over_reset(copy: Copy, count: int) -> HeadraceError:
-    """What a running pipe says of a reset that this many transactions follow."""
+    """Return the error of a running pipe after a reset and `count` transactions."""
     ended: list[HeadraceError] = []
     pipe = copy.pipe(once=False)
 
@@ -425,7 +424,7 @@ def wait_until(condition: Callable[[], bool], thread: threading.Thread) -> None:
     because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
 )
 def test_log_files_that_were_replaced(copy: Copy, tmp_path: Path) -> None:
-    """Files of the same names and another log: copied again after a reset, between two runs and while a pipe reads them."""
+    """Files of another log with the same names: copied after a reset, between two runs and while a pipe reads them."""
     execute(copy.server, RESET[copy.server.flavour])
     copy.run("DROP TABLE t", "CREATE TABLE t (id INT PRIMARY KEY, s VARCHAR(40))", "INSERT INTO t VALUES (1, 'a')")
     copy.write(6)

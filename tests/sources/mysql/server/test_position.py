@@ -1,4 +1,4 @@
-"""Positions are ordered as the log is, and make versions below those of everything that comes later."""
+"""Positions have the order of the log, and give versions below those of all later changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The source's address: its settings, its defaults, and what is wrong with it."""
+"""The source's address: settings, defaults and errors."""
 
 from __future__ import annotations
 

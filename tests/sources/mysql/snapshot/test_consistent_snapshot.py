@@ -1,8 +1,8 @@
-"""Many readers in processes of their own see all tables at one place of the log, and nobody waits long for it.
+"""Many reader processes see all tables at one position of the log, and writers wait only briefly.
 
-The witness is money: transfers between accounts in three tables keep the sum, and every transfer adds a line to a ledger. Readers that saw
-different moments would find another sum, or a ledger that does not match the balances. And the log itself, replayed by the server's own
-reader up to the position, counts the same ledger lines.
+Transfers between accounts in three tables keep the sum, and every transfer adds a row to a ledger. Readers that saw different moments would
+find another sum, or a ledger that does not match the balances. The log, replayed by the server's own reader up to the position, has the
+same number of ledger rows.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def read_part(address: MySQLAddress, meeting: Rendezvous, number: int, database:
 
 @contextmanager
 def busy(server: PrivateServer, database: str) -> Iterator[list[float]]:
-    """Transfers, as fast as they go, on two connections; the longest each had to wait."""
+    """Run transfers on two connections as fast as possible; return the longest wait of each."""
     stop, waits = threading.Event(), [0.0, 0.0]
 
     def work(me: int) -> None:
@@ -89,7 +89,7 @@ def busy(server: PrivateServer, database: str) -> Iterator[list[float]]:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[ProcessPoolExecutor]:
-    """Reader processes, for both servers: starting them takes longer than all else."""
+    """Reader processes for both servers: starting them takes longer than the tests."""
     with ProcessPoolExecutor(READERS, mp_context=multiprocessing.get_context("spawn")) as found:
         yield found
 
@@ -134,7 +134,7 @@ def test_all_readers_see_one_moment(server: PrivateServer, bank: str, pool: Proc
 
 
 def logged_inserts(server: PrivateServer, database: str, position: Any) -> int:
-    """How many lines the ledger has by the log, up to the position."""
+    """Return the number of ledger rows in the log up to the position."""
     [first] = [path for path in server.binlog_dir.glob("binlog.0*") if path.name == position.file]
     arguments = ["-vv", f"--stop-position={position.offset}", str(first)]
     done = subprocess.run([*mysqlbinlog(server.flavour), *arguments], check=True, capture_output=True, text=True, errors="replace")
@@ -151,7 +151,7 @@ def test_a_reader_that_never_comes(server: PrivateServer, bank: str) -> None:
     address, meeting = parse_mysql_url(server.url(bank)), Rendezvous(1, gather_s=0.3)
     with ConsistentSnapshot(address, meeting, [], 0) as snapshot, pytest.raises(TransientError, match="not all readers"):
         snapshot.take()
-    # A server may let go of the driver's word a moment after its connection was closed.
+    # A server may release the driver's lock a moment after its connection was closed.
     with (
         pytest.raises(TransientError, match=r"does not begin|driver of the snapshot is gone"),
         open_reader(address, replace(meeting, lock_s=0.1), 0, 0),
@@ -172,7 +172,7 @@ def test_a_reader_that_comes_and_does_nothing_does_not_keep_the_tables_locked(se
 
 @pytest.mark.parametrize("pause_s", [0, 1], ids=["reader looks before", "reader looks after"])
 def test_a_driver_that_dies_stops_its_readers(server: PrivateServer, bank: str, monkeypatch: pytest.MonkeyPatch, pause_s: float) -> None:
-    """Killed while the tables are locked and one reader has begun: that one must not read, and the tables are free."""
+    """Killed while the tables are locked and one reader has begun: that reader must not read, and the tables are unlocked."""
     say = locked_snapshot._set_signal
 
     def say_slowly(connection: Any, address: MySQLAddress, word: str) -> None:
@@ -225,7 +225,7 @@ def test_without_the_right_to_lock(server: PrivateServer, bank: str, replica_acc
 
 
 def test_one_table_exactly(server: PrivateServer, bank: str) -> None:
-    """The ledger's rows, counted in the snapshot and in the log up to its position, several times while others write."""
+    """Count the ledger's rows in the snapshot and in the log up to its position, several times during writes."""
     address = parse_mysql_url(server.url(bank))
     with busy(server, bank):
         for _ in range(4):

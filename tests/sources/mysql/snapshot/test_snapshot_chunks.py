@@ -1,6 +1,6 @@
-"""Chunks of every kind of key: each row in exactly one, sizes near what was asked for, and no scan to plan them.
+"""Chunks of every kind of key: each row is in exactly one, sizes are near the requested one, and planning needs no scan.
 
-The witness of totality is the server itself: it counts, for every row, how many of the conditions hold.
+The server counts, for every row, how many of the conditions hold.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MANY_ROWS, MANY_CHUNK = 300_000, 10_000
 
 @dataclass(frozen=True)
 class Shape:
-    """A key: its columns in SQL, their kinds, and what row `n` of 0..10000 has in them."""
+    """A key: its columns in SQL, their kinds, and their values in row `n` of 0..10000."""
 
     columns: str
     kinds: tuple[Kind, ...]
@@ -77,7 +77,7 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def numbers(server: PrivateServer) -> Iterator[str]:
-    """A database with the numbers from 0 to 10,000 in `numbers`, and nothing of it in the log."""
+    """A database with the numbers from 0 to 10,000 in `numbers`, without log events."""
     with server.root_connection(init_command="SET SESSION sql_log_bin = 0, sql_mode = '', time_zone = '+00:00'") as connection:
         cursor = connection.cursor()
         cursor.execute("CREATE DATABASE chunks CHARACTER SET utf8mb4")
@@ -104,7 +104,7 @@ def make_table(server: PrivateServer, name: str, shape: Shape, key: str, select:
 
 
 def count_per_chunk(server: PrivateServer, schema: TableSchema, conditions: list[str]) -> list[int]:
-    """How many rows each condition takes; fails if any row satisfies not exactly one."""
+    """Return the number of rows of each condition; fail unless every row satisfies exactly one."""
     terms = [f"({condition or '1'})" for condition in conditions]
     sums = ", ".join(f"SUM{term}" for term in terms)
     both = " + ".join(terms)
@@ -136,7 +136,7 @@ def test_every_kind_of_key(server: PrivateServer, numbers: str, name: str) -> No
         assert len(chunks) == 1
         return
     assert max(counts) <= 3 * CHUNK
-    # The last one gets what is left.
+    # The last one gets the rest.
     assert min(counts[:-1]) >= CHUNK / 3
     assert all(chunk.estimate / 3 <= count <= chunk.estimate * 3 for chunk, count in zip(chunks[:-1], counts, strict=False))
 
@@ -184,7 +184,7 @@ def test_a_unique_key_serves_where_there_is_no_primary_one(server: PrivateServer
 
 
 def test_prefixes_of_a_key_are_not_cut_by(server: PrivateServer, numbers: str) -> None:
-    """An index over the beginnings of texts does not keep the texts in order; ordering by them would scan and sort the table."""
+    """A prefix index does not order the texts; ordering by them would scan and sort the table."""
     shape = Shape("a VARCHAR(90)", (Kind.STRING,), "")
     schema = make_table(server, "prefixed", shape, "PRIMARY KEY (a(20))", "SELECT SHA2(n, 256) FROM numbers WHERE n < 3000")
     address = parse_mysql_url(server.url(numbers))
