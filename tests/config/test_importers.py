@@ -123,7 +123,7 @@ def test_mypipes_sample_runs_as_it_is(tmp_path: Path, monkeypatch: pytest.Monkey
     text = (tmp_path / "headrace.toml").read_text()
     assert text.startswith("#:schema ")
     assert 'password = "${DATABASE1_PASSWORD}"' in text
-    assert "mypipe.schema-repo-client (line 4): registry of the sink says" in text
+    assert "mypipe.schema-repo-client (line 4): registry of the sink sets" in text
 
 
 MYPIPE = """\

@@ -58,8 +58,8 @@ def build_parser() -> argparse.ArgumentParser:
     """Build the parser of all commands."""
     parser = Parser(prog="headrace", description=INTRODUCTION)
     parser.add_argument("--version", action="version", version=f"headrace {__version__}")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say more in the log")
-    parser.add_argument("--log-format", choices=("text", "json"), default="", help="lines of text, or one JSON object a line (text)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log debug messages, too")
+    parser.add_argument("--log-format", choices=("text", "json"), default="", help="log lines of text, or one JSON object per line (text)")
     # The epilog lists the commands in groups.
     subcommands = parser.add_subparsers(required=True, metavar="COMMAND", help=argparse.SUPPRESS)
     for group in _COMMAND_MODULES:

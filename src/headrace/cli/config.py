@@ -18,25 +18,27 @@ _FILE = "headrace.toml"
 
 
 def add(subcommands: Subcommands) -> None:
-    text = "look at a file of pipes: whether it is right, how it is understood, its schema for editors"
+    text = "check a pipe file, print it as resolved, print the JSON schema for editors"
     command = subcommands.add_parser("config", help=text, description=text[0].upper() + text[1:] + ".")
     inner = command.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    checking = add_command(inner, check, "check", "tell everything that is wrong with a file")
+    checking = add_command(inner, check, "check", "report all errors of a file")
     _add_file(checking)
-    checking.add_argument("--connect", action="store_true", help="then ask every server of the pipes, as headrace check does")
-    showing = add_command(inner, show, "show", "print a file as it is understood, without its secrets")
+    checking.add_argument("--connect", action="store_true", help="also check every server of the pipes, as headrace check does")
+    showing = add_command(inner, show, "show", "print a file as resolved, without its secrets")
     _add_file(showing)
-    showing.add_argument("--defaults", action="store_true", help="also the settings that are not in the file")
+    showing.add_argument("--defaults", action="store_true", help="also settings that are not in the file")
     text = "print another tool's file as headrace.toml: mypipe's, Debezium's, Altinity's"
     converting = add_command(subcommands, convert, "convert", text)
     converting.add_argument("file", metavar="FILE", help="application.conf, or a connector's .properties, .json, .yml")
-    converting.add_argument("-o", "--output", default="", metavar="FILE", help="write it there, which must not exist yet (standard output)")
+    converting.add_argument("-o", "--output", default="", metavar="FILE", help="the file to create (standard output)")
     add_command(inner, schema, "schema", "print the JSON schema of headrace.toml, for editors")
 
 
 def _add_file(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", nargs="?", default=_FILE, metavar="FILE", help="the file (%(default)s)")
-    command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="only this pipe, and what it needs; may be repeated")
+    command.add_argument(
+        "--pipe", action="append", default=[], metavar="NAME", help="only this pipe with its source and sink; may be repeated"
+    )
 
 
 def check(arguments: argparse.Namespace) -> int:
@@ -78,13 +80,13 @@ def schema(_: argparse.Namespace) -> int:
 
 
 def convert(arguments: argparse.Namespace) -> int:
-    """Translate a file, and make sure that what comes out can be loaded."""
+    """Translate a file of another tool."""
     from headrace.config.load import translate
 
     translation = translate(Path(arguments.file))
     if translation is None:
         raise DefiniteError(
-            "this is no file of another tool's",
+            "this is not a file of another tool",
             place=arguments.file,
             hint="application.conf, .properties, .json and .yml are",
         )

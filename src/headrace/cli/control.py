@@ -27,31 +27,31 @@ _UNHEALTHY: Final = (PipeStage.FAILED, PipeStage.RETRYING)
 
 
 def add(subcommands: Subcommands) -> None:
-    command = add_command(subcommands, status, "status", "show what the pipes of a running process are doing; exit 1 if one has failed")
+    command = add_command(subcommands, status, "status", "show the pipes of a running process; exit 1 if one has failed")
     _add_file(command)
     _add_process_selection(command)
     command.add_argument(
-        "--watch", nargs="?", type=float, const=1.0, default=None, metavar="S", help="draw it anew every second, or every S"
+        "--watch", nargs="?", type=float, const=1.0, default=None, metavar="S", help="refresh it every second, or every S seconds"
     )
     command.add_argument("--tables", action="store_true", help="also the tables: rows, changes, snapshot, last comparison")
     command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="only this pipe; may be repeated (all)")
     command.add_argument("--json", action="store_true", help="print it as JSON, as GET /api/status answers")
 
     for run, name, text in (
-        (pause, "pause", "end pipes after the batch under way, until they are resumed"),
-        (resume, "resume", "let pipes go on that were paused or stopped, failed, or wait to be tried again"),
-        (stop, "stop", "end pipes after the batch under way, until they are resumed or the process is started again"),
+        (pause, "pause", "stop pipes after the current batch, until they are resumed"),
+        (resume, "resume", "resume pipes that were paused or stopped, failed, or wait for a retry"),
+        (stop, "stop", "stop pipes after the current batch, until they are resumed or the process restarts"),
     ):
         command = add_command(subcommands, run, name, text)
-        command.add_argument("pipes", nargs="*", metavar="PIPE", help="as the file calls it; NAME/SOURCE is one source's part of it")
+        command.add_argument("pipes", nargs="*", metavar="PIPE", help="its name in the file; NAME/SOURCE is the part of one source")
         command.add_argument("--all", action="store_true", help="all pipes of the process")
         _add_process_selection(command, file=True)
 
-    command = add_command(subcommands, skip, "skip", "leave out the one event that a pipe halts at, record it, and go on")
+    command = add_command(subcommands, skip, "skip", "skip the one event that a pipe halts at, record it, and continue")
     text = "the pipe that failed, of a running process; without one, --state is the directory of a pipe that does not run"
     command.add_argument("pipe", nargs="?", default="", metavar="PIPE", help=text)
     command.add_argument("--place", default="", metavar="PLACE", help="the event, as the error names it (the one the pipe halts at)")
-    command.add_argument("-y", "--yes", action="store_true", help="do not ask")
+    command.add_argument("-y", "--yes", action="store_true", help="do not ask for confirmation")
     _add_process_selection(command, file=True)
 
     command = add_command(subcommands, dashboard, "dashboard", "print the link to a running process's dashboard")
@@ -68,15 +68,15 @@ def _add_process_selection(command: argparse.ArgumentParser, *, file: bool = Fal
     group = command.add_argument_group("which process")
     if file:
         group.add_argument("-f", "--file", default="", metavar="FILE", help="the file that it was started with (headrace.toml)")
-    group.add_argument("--state", default="", metavar="DIR", help="its state directory (what the file says)")
-    group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (what its state says)")
+    group.add_argument("--state", default="", metavar="DIR", help="its state directory (from the file)")
+    group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (from its state)")
 
 
 def add_process_options(command: argparse.ArgumentParser) -> None:
     """Add the flags of commands that also work on a running process."""
     group = command.add_argument_group("of a running process")
     group.add_argument("-f", "--file", default="", metavar="FILE", help="the file that it was started with (headrace.toml)")
-    group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (what its state says)")
+    group.add_argument("--url", default="", metavar="URL", help="its address, with its token in HEADRACE_TOKEN (from its state)")
 
 
 def connect_to_process(arguments: argparse.Namespace) -> HttpControl:
@@ -147,8 +147,8 @@ def _only(found: ServiceStatus, names: Sequence[str]) -> ServiceStatus:
     return replace(found, pipes=pipes)
 
 
-def _check_known(known: Sequence[str], asked: Sequence[str]) -> None:
-    unknown = next((name for name in asked if name not in known), None)
+def _check_known(known: Sequence[str], names: Sequence[str]) -> None:
+    unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
         raise DefiniteError(
             f"there is no pipe {unknown!r}", place=unknown, hint=f"pipes of this process: {', '.join(dict.fromkeys(known))}"
@@ -172,7 +172,7 @@ def stop(arguments: argparse.Namespace) -> int:
     return _apply_to_pipes(arguments, lambda control, name: control.stop(name), "stops, until `headrace resume` or the next start")
 
 
-def _apply_to_pipes(arguments: argparse.Namespace, ask: Callable[[Control, str], None], said: str) -> int:
+def _apply_to_pipes(arguments: argparse.Namespace, ask: Callable[[Control, str], None], result: str) -> int:
     """Apply an action to all named pipes, also if it fails for one of them."""
     remote = connect_to_process(arguments)
     if bool(arguments.pipes) == arguments.all:
@@ -184,7 +184,7 @@ def _apply_to_pipes(arguments: argparse.Namespace, ask: Callable[[Control, str],
     for name in names:
         try:
             ask(remote, name)
-            print_line(f"{name}: {said}")
+            print_line(f"{name}: {result}")
         except HeadraceError as error:
             failures.append(error)
     for failure in failures[:-1]:
@@ -245,7 +245,9 @@ def _halted_pipe(remote: HttpControl, name: str) -> PipeStatus:
 
 def _confirm(question: str) -> None:
     if not sys.stdin.isatty():
-        raise DefiniteError("nobody is there to be asked", place="standard input", hint="give --yes")
+        raise DefiniteError(
+            "the standard input is not a terminal, so the command cannot ask for confirmation", place="standard input", hint="give --yes"
+        )
     if input(f"{escape_text(question)} [y/N] ").strip().lower() not in ("y", "yes"):
         raise DefiniteError("nothing was left out", hint="answer y, or give --yes")
 

@@ -11,11 +11,11 @@ from headrace.shutdown import stop_on_signal
 
 def add(subcommands: Subcommands) -> None:
     command = add_command(subcommands, demo, "demo", "replicate a live private database into an embedded ClickHouse and verify it")
-    command.add_argument("--live", action="store_true", help="keep going until interrupted, and say how to query")
+    command.add_argument("--live", action="store_true", help="run until interrupted, and print how to query")
     command.add_argument("--shop", action="store_true", help="only the database and its customers, until interrupted")
     command.add_argument("--port", type=int, default=3307, help="of --shop: where its server listens on 127.0.0.1 (%(default)s)")
     command.add_argument("--seconds", type=float, default=20.0, help="how long the workload runs (%(default)s)")
-    command.add_argument("--directory", default="", help="where to put the demo's files (a temporary folder, removed at the end)")
+    command.add_argument("--directory", default="", help="the folder of the demo's files (a temporary one, removed at the end)")
 
 
 def demo(arguments: argparse.Namespace) -> int:

@@ -47,7 +47,7 @@ def add_sink(command: argparse.ArgumentParser, *, kafka: bool = False, optional:
     if kafka:
         text += f", or kafka://user:password@host:port,host:port?PROPERTY=VALUE (password also from {KAFKA})"
         text += ", or (from scylla://) cql://user:password@host,host:port/keyspace"
-        text += ", stdout: to print changes (stdout:?format=json|text&colour=auto|always|never), or class:MODULE:CLASS, a producer of yours"
+        text += ", stdout: to print changes (stdout:?format=json|text&colour=auto|always|never), or class:MODULE:CLASS, your own producer"
     _add_address(command, "sink", text, optional)
 
 
@@ -64,10 +64,10 @@ def add_tables(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="GLOB",
-        help="tables to take, such as 'shop.*' or 'order*'; may be repeated (all of db)",
+        help="tables to replicate, such as 'shop.*' or 'order*'; may be repeated (all of db)",
     )
     command.add_argument(
-        "--exclude", action="append", default=[], metavar="GLOB", help="tables to leave out, such as 'shop.tmp_*'; may be repeated"
+        "--exclude", action="append", default=[], metavar="GLOB", help="tables to exclude, such as 'shop.tmp_*'; may be repeated"
     )
 
 
@@ -108,7 +108,7 @@ def _format_default(one: Field) -> str:
 
 
 def add_verify_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--state", default="", metavar="DIR", help="the pipe's state directory, if the sink does not know it")
+    command.add_argument("--state", default="", metavar="DIR", help="the pipe's state directory, if the sink has no record of the pipe")
     command.add_argument(
         "--pipe",
         default="",
@@ -116,22 +116,22 @@ def add_verify_options(command: argparse.ArgumentParser) -> None:
         help="the pipe to wait for, as headrace.positions names it (the only one); without SOURCE and SINK, a pipe of a running process",
     )
     command.add_argument(
-        "--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (what the pipe says)"
+        "--settings", default="", metavar="FILE", help="the settings file that the pipe was started with (the pipe's own settings)"
     )
-    command.add_argument("--zero-dates", choices=ZERO_DATES, default="", help="as the pipe was started (what the pipe says)")
-    command.add_argument("--repair", action="store_true", help="write rows that differ again, as the source has them")
-    command.add_argument("--sample", default="", metavar="PART", help="compare only this share (1%%) or number of rows of each table")
-    command.add_argument("--seed", type=int, default=None, metavar="N", help="which sample (a random one, which is printed)")
-    command.add_argument("--wait", type=float, default=60.0, metavar="S", help="how long to wait for the pipe to catch up (%(default)s)")
+    command.add_argument("--zero-dates", choices=ZERO_DATES, default="", help="as the pipe was started (the pipe's own setting)")
+    command.add_argument("--repair", action="store_true", help="overwrite rows that differ with the source's values")
+    command.add_argument("--sample", default="", metavar="PART", help="compare only this share (1%%) or number of rows per table")
+    command.add_argument("--seed", type=int, default=None, metavar="N", help="the seed of the sample (a random one, which is printed)")
+    command.add_argument("--wait", type=float, default=60.0, metavar="S", help="seconds to wait for the pipe to catch up (%(default)s)")
     command.add_argument("--chunk-rows", type=int, default=250_000, metavar="N", help="rows per region (%(default)s)")
-    command.add_argument("--spark", choices=("auto", "always", "never"), default="auto", help="compare as Spark tasks (if rows are many)")
+    command.add_argument("--spark", choices=("auto", "always", "never"), default="auto", help="compare in Spark tasks (auto: large tables)")
     add_spark(command)
     command.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def add_spark(command: argparse.ArgumentParser, usual: str = "local[2]") -> None:
     """Add the Spark flags; without `usual`, the pipe file provides the default."""
-    instead = usual or "what the file says, or local[2]"
+    instead = usual or "from the file, or local[2]"
     command.add_argument(
         "--master", default=usual, help=f"Spark master: local[N], spark://host:port, yarn or k8s://… ({instead}); see docs/scaling.md"
     )
@@ -140,7 +140,7 @@ def add_spark(command: argparse.ArgumentParser, usual: str = "local[2]") -> None
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a setting of Spark's, such as spark.executor.memory=2g; may be repeated",
+        help="a Spark setting, such as spark.executor.memory=2g; may be repeated",
     )
 
 
@@ -155,13 +155,11 @@ def parse_spark_settings(pairs: list[str]) -> dict[str, str]:
 
 def add_target_settings(command: argparse.ArgumentParser) -> None:
     """Add the settings of target tables."""
-    group = command.add_argument_group(
-        "target tables", "Kept in the state: a restart goes on with them. See docs/clickhouse.md for all settings."
-    )
+    group = command.add_argument_group("target tables", "The state stores them for restarts. See docs/clickhouse.md for all settings.")
     group.add_argument(
         "--settings", default="", metavar="FILE", help='settings from a TOML file: [sink], [sink.tables."db.table"], [kafka], [debezium]'
     )
-    group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting, as in the file; may be repeated")
+    group.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="one setting of the file; may be repeated")
     for one in _sink_flags():
         allowed = [value.value for value in one.kind] if isinstance(one.kind, type) and issubclass(one.kind, StrEnum) else ()
         more: dict[str, Any] = {"action": "store_const", "const": "true"} if one.kind is bool else {"metavar": one.flag}

@@ -42,21 +42,24 @@ _ATTEMPTS: Final = 5
 
 
 def add(subcommands: Subcommands) -> None:
-    command = add_command(subcommands, replicate, "replicate", "copy tables and then follow their changes")
+    command = add_command(subcommands, replicate, "replicate", "copy tables, then replicate their changes")
     add_source(command, kafka=True, scylla=True)
     add_sink(command, kafka=True)
     add_tables(command)
     add_setting_flags(command, ColumnKeys)
     add_setting_flags(command.add_argument_group("topics", "Of a source in Kafka: Debezium's change events. See docs/kafka.md."), TopicKeys)
     command.add_argument(
-        "--state", default="headrace-state", metavar="DIR", help="where progress is kept; run again with it to go on (%(default)s)"
+        "--state",
+        default="headrace-state",
+        metavar="DIR",
+        help="the directory of the progress; the same command continues from it (%(default)s)",
     )
-    command.add_argument("--name", default="", help="what the pipe is called in the sink (the name of its state directory)")
-    command.add_argument("--once", action="store_true", help="stop when caught up with where the log stood at the start")
+    command.add_argument("--name", default="", help="the pipe's name in the sink (the name of its state directory)")
+    command.add_argument("--once", action="store_true", help="stop at the end that the log had at the start")
     add_target_settings(command)
     add_setting_flags(command, *LOG_KEYS, TargetKeys)
     add_spark(command)
-    command.add_argument("--spark-log", action="store_true", help="let Spark log its warnings")
+    command.add_argument("--spark-log", action="store_true", help="log Spark's warnings, too")
     command.add_argument("--keeper-fd", type=int, default=-1, help=argparse.SUPPRESS)
 
 

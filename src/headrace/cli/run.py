@@ -21,15 +21,19 @@ if TYPE_CHECKING:
 
 
 def add(subcommands: Subcommands) -> None:
-    command = add_command(subcommands, run, "run", "run the pipes of a file, with a dashboard; Ctrl-C ends them in order")
+    command = add_command(subcommands, run, "run", "run the pipes of a file, with a dashboard; Ctrl-C stops them")
     command.add_argument(
-        "file", nargs="?", default="headrace.toml", metavar="FILE", help="the file of pipes (%(default)s; mypipe's and Debezium's, too)"
+        "file",
+        nargs="?",
+        default="headrace.toml",
+        metavar="FILE",
+        help="the file of pipes (%(default)s; also files of mypipe and Debezium)",
     )
-    command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="run only this one; may be repeated (all)")
-    command.add_argument("--once", action="store_true", help="end when all pipes have caught up with where their logs stood at the start")
+    command.add_argument("--pipe", action="append", default=[], metavar="NAME", help="run only this pipe; may be repeated (all)")
+    command.add_argument("--once", action="store_true", help="stop when all pipes have reached the end that their logs had at the start")
     add_spark(command, usual="")
     command.add_argument(
-        "--listen", default=None, metavar="HOST:PORT", help="where the dashboard is served; empty: nowhere (what the file says)"
+        "--listen", default=None, metavar="HOST:PORT", help="the address of the dashboard; empty: no dashboard (from the file)"
     )
 
 
@@ -62,13 +66,13 @@ def run(arguments: argparse.Namespace) -> int:
             token = new_token()
             server = stack.enter_context(serve(supervisor, process.listen, token, hosts=process.hosts))
             stack.enter_context(publish_endpoint(process.state, server.url, token))
-            told = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
-            print_line(told, file=_message_stream(configuration))
+            link = f"headrace: dashboard at {server.url} (headrace dashboard prints a link that may also pause, resume and query)"
+            print_line(link, file=_message_stream(configuration))
         _print_pipes(configuration)
         stop_on_signal(supervisor.end)
         with supervisor:
             well = supervisor.wait()
-    return _report_failures(supervisor, well, told=as_json)
+    return _report_failures(supervisor, well, logged=as_json)
 
 
 def _apply_flags(configuration: Configuration, arguments: argparse.Namespace) -> Configuration:
@@ -111,10 +115,9 @@ def _message_stream(configuration: Configuration) -> TextIO:
     return sys.stderr if printing else sys.stdout
 
 
-def _report_failures(supervisor: Supervisor, well: bool, *, told: bool) -> int:
-    """Print the errors of failed pipes, unless the JSON log has them; return the exit code. A process that is stopped while some pipes run
-    exits with 0."""
-    failed = [part for part in supervisor.runners.values() if part.has_failed and not told]
+def _report_failures(supervisor: Supervisor, well: bool, *, logged: bool) -> int:
+    """Print the errors of failed pipes, unless they are logged as JSON, and return the exit code: 0 if some pipes still ran."""
+    failed = [part for part in supervisor.runners.values() if part.has_failed and not logged]
     for part in failed:
         error = part.error
         assert error is not None

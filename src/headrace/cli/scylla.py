@@ -16,7 +16,7 @@ def add(subcommands: Subcommands) -> None:
     command.set_defaults(run=log_schema)
     command.add_argument("source", help="a file of CREATE statements, - for standard input, or scylla://user:password@host:port/keyspace")
     command.add_argument("--table", dest="tables", action="append", default=[], metavar="KS.T", help="which table (those with CDC, or all)")
-    command.add_argument("--cassandra", action="store_true", help="in the words of Apache Cassandra, for a log that Headrace writes")
+    command.add_argument("--cassandra", action="store_true", help="for Apache Cassandra, whose log Headrace writes")
 
 
 def log_schema(arguments: argparse.Namespace) -> int:

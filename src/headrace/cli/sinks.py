@@ -21,10 +21,10 @@ def add(subcommands: Subcommands) -> None:
     command.add_argument("query", help=text)
 
     command = add_command(subcommands, settings, "settings", "list all settings of a settings file")
-    command.add_argument("--markdown", action="store_true", help="as tables for a document")
+    command.add_argument("--markdown", action="store_true", help="print Markdown tables")
 
     command = add_command(subcommands, serve, "serve", "run an embedded ClickHouse on a directory, over HTTP")
-    command.add_argument("path", metavar="PATH", help="the directory; made if missing")
+    command.add_argument("path", metavar="PATH", help="the directory; created if missing")
     command.add_argument("--port", type=int, default=8123, help="port (%(default)s; 0 takes a free one)")
     command.add_argument("--host", default="127.0.0.1", help="address to listen on (%(default)s)")
     command.add_argument(
@@ -32,7 +32,7 @@ def add(subcommands: Subcommands) -> None:
         default="default",
         help="user name (%(default)s); its password comes from HEADRACE_SERVE_PASSWORD or is random",
     )
-    text = "a name that clients reach the server by, beside its addresses and localhost; may be repeated"
+    text = "a name by which clients reach the server, in addition to its addresses and localhost; may be repeated"
     command.add_argument("--allow-host", action="append", default=[], metavar="NAME", help=text)
 
     command = add_command(subcommands, release, "release", "give up the claim of a pipe on its target tables or topics")
@@ -41,7 +41,7 @@ def add(subcommands: Subcommands) -> None:
 
     command = add_command(subcommands, connection, "connection", "print host, port, user and password of a running embedded ClickHouse")
     command.add_argument("sink", metavar="SINK", help="chdb:PATH")
-    command.add_argument("field", nargs="?", choices=CONNECTION_FIELDS, help="print this one alone")
+    command.add_argument("field", nargs="?", choices=CONNECTION_FIELDS, help="print only this one")
 
 
 def sql(arguments: argparse.Namespace) -> int:

@@ -64,18 +64,18 @@ def _pipes(status: ServiceStatus, now: float) -> Table:
 
 
 def _stage(pipe: PipeStatus, now: float) -> Text:
-    said = Text(pipe.stage, style=_STYLES.get(pipe.stage, "dim"))
+    text = Text(pipe.stage, style=_STYLES.get(pipe.stage, "dim"))
     if pipe.stage is PipeStage.SNAPSHOT:
         copied = [(one.copied, one.estimate) for one in pipe.tables if one.copied is not None and one.estimate]
         if copied:
-            said.append(f" {min(1.0, sum(done for done, _ in copied) / sum(whole for _, whole in copied)):.0%}")
+            text.append(f" {min(1.0, sum(done for done, _ in copied) / sum(whole for _, whole in copied)):.0%}")
         if pipe.eta_s is not None:
-            said.append(f", {duration(pipe.eta_s)} left")
+            text.append(f", {duration(pipe.eta_s)} left")
     elif pipe.stage is PipeStage.RETRYING and pipe.next_try:
-        said.append(f", again in {duration(max(0.0, pipe.next_try - now))}")
+        text.append(f", again in {duration(max(0.0, pipe.next_try - now))}")
     elif pipe.stage is PipeStage.WAITING:
-        said.append(f" {duration(pipe.waiting_s)}")
-    return said
+        text.append(f" {duration(pipe.waiting_s)}")
+    return text
 
 
 def _tables(status: ServiceStatus, now: float) -> Table:

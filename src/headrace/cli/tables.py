@@ -42,11 +42,11 @@ def add(subcommands: Subcommands) -> None:
 
     command = add_command(subcommands, ddl, "ddl", "show what a statement of the source would do to the sink, without doing it")
     command.add_argument("statement", help="the statement, such as 'ALTER TABLE shop.orders ADD COLUMN note TEXT'")
-    command.add_argument("--source", default="", metavar="SOURCE", help="the server whose tables it is about")
-    command.add_argument("--schema", action="append", default=[], metavar="SQL", help="their CREATE TABLE statements, or a file of them")
-    command.add_argument("--state", default="", metavar="DIR", help="the state of a pipe that replicates them")
+    command.add_argument("--source", default="", metavar="SOURCE", help="the server with the tables")
+    command.add_argument("--schema", action="append", default=[], metavar="SQL", help="their CREATE TABLE statements, or a file with them")
+    command.add_argument("--state", default="", metavar="DIR", help="the state directory of a pipe that replicates them")
     command.add_argument(
-        "--sink", default="", metavar="SINK", help="look at the tables there, instead of taking them as Headrace makes them"
+        "--sink", default="", metavar="SINK", help="use the tables of this sink, instead of those that Headrace would create"
     )
     command.add_argument("--database", default="", metavar="NAME", help="the database of names without one")
     command.add_argument(
@@ -54,19 +54,19 @@ def add(subcommands: Subcommands) -> None:
     )
     add_target_settings(command)
 
-    command = add_command(subcommands, retry, "retry", "write rows again that a target table refused and that wait in headrace.errors")
+    command = add_command(subcommands, retry, "retry", "write rows of headrace.errors again, which a target table rejected")
     add_sink(command)
     command.add_argument("--pipe", default="", metavar="NAME", help="only rows of this pipe")
-    command.add_argument("--table", default="", metavar="GLOB", help="only rows of these tables, by the source's names")
+    command.add_argument("--table", default="", metavar="GLOB", help="only rows of these tables, by their names in the source")
     command.add_argument("--id", action="append", default=[], metavar="ID", help="only this row; may be repeated")
-    command.add_argument("--list", action="store_true", help="list the rows that wait, and write nothing")
+    command.add_argument("--list", action="store_true", help="list the rows, and write nothing")
     add_target_settings(command)
 
-    command = add_command(subcommands, check, "check", "look at a source's settings and privileges; exit 2 if it cannot be replicated")
+    command = add_command(subcommands, check, "check", "check the settings and privileges of a source; exit 2 if it cannot be replicated")
     add_source(command, scylla=True)
     add_tables(command)
     command.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting that the pipe will have, as scylla.confidence=5"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the pipe, such as scylla.confidence=5"
     )
     command.add_argument("--json", action="store_true", help="print the findings as JSON")
 
@@ -92,7 +92,7 @@ def resync(arguments: argparse.Namespace) -> int:
         return _resync_from_new_log(directory, state.source)
     request_resync(directory, tuple(arguments.tables))
     when = "the running pipe takes it up in a moment" if directory.is_owned else "no pipe runs now; it is done at the next start"
-    print_line(f"resync: asked for {', '.join(arguments.tables)}; {when}")
+    print_line(f"resync: requested for {', '.join(arguments.tables)}; {when}")
     return OK
 
 
@@ -128,7 +128,7 @@ def ddl(arguments: argparse.Namespace) -> int:
     chosen = read_settings(Path(arguments.settings)) if arguments.settings else UserSettings()
     for flag in settings_from_flags(arguments):
         chosen = flag.over(chosen)
-    asked = DryRunArguments(
+    request = DryRunArguments(
         arguments.statement,
         arguments.source,
         tuple(arguments.schema),
@@ -138,7 +138,7 @@ def ddl(arguments: argparse.Namespace) -> int:
         arguments.server_version,
         chosen,
     )
-    for line in dry_run(asked):
+    for line in dry_run(request):
         print_line(line)
     return OK
 
@@ -164,8 +164,8 @@ def retry(arguments: argparse.Namespace) -> int:
         written = left = 0
         for outcome in retry_rows(named.sink, choices=None if given is None else given.sink, **chosen):
             written, left = written + outcome.written, left + (not outcome.written)
-            said = "written" if outcome.written else f"{'still refused' if outcome.waits else 'left out'}: {outcome.reason}"
-            print_line(f"{outcome.letter.id} {outcome.letter.table} {outcome.letter.key}: {said}")
+            result = "written" if outcome.written else f"{'still refused' if outcome.waits else 'left out'}: {outcome.reason}"
+            print_line(f"{outcome.letter.id} {outcome.letter.table} {outcome.letter.key}: {result}")
     print_line(f"retry: {written} rows written, {left} not")
     return DIFFERENT if left else OK
 

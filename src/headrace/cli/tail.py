@@ -28,17 +28,17 @@ def add(subcommands: Subcommands) -> None:
     text += f"; kafka://user:password@host:port,host:port/topic,topic?PROPERTY=VALUE (password also from {KAFKA})"
     text += ", where a topic that begins with ^ is a pattern; or scylla://user:password@host:port/keyspace"
     command.add_argument("topic", metavar="SOURCE", help=text)
-    command.add_argument("--from-beginning", action="store_true", help="from the oldest change or message (what comes from now on)")
+    command.add_argument("--from-beginning", action="store_true", help="start at the oldest change or message (new ones)")
     command.add_argument("--start-at", default="", metavar="WHERE", help="of a server's log: now, oldest, FILE:OFFSET or a GTID set (now)")
     command.add_argument("--offset", default="", metavar="N", help="of a topic: from this offset of each partition; -N: the last N of each")
     command.add_argument("--limit", type=int, default=None, metavar="N", help="end after N changes or messages")
-    text = "end where the log or topic ends now; from the beginning unless --start-at or --offset is given"
+    text = "stop at the current end of the log or topic; start at the beginning unless --start-at or --offset is given"
     command.add_argument("--once", action="store_true", help=text)
     text = "of a server's log: what to do with dates such as 0000-00-00 (%(default)s)"
     command.add_argument("--zero-dates", choices=ZERO_DATES, default=ZERO_DATES[0], help=text)
     command.add_argument("--colour", choices=COLOURS, default="auto", help="colours (auto: on a terminal, unless NO_COLOR is set)")
-    command.add_argument("--registry", default="", metavar="ADDRESS", help="where schemas are: a folder, or http://host:port of a registry")
-    command.add_argument("--json", action="store_true", help="print each as a line of JSON")
+    command.add_argument("--registry", default="", metavar="ADDRESS", help="the schemas: a folder, or http://host:port of a registry")
+    command.add_argument("--json", action="store_true", help="print one JSON object per line")
     add_tables(command)
     text = "of ScyllaDB's log: a setting such as scylla.confidence=1 (5: seconds that a change waits to be shown)"
     command.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=text)

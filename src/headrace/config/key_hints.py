@@ -58,10 +58,10 @@ def add_file_keys(hint: str) -> str:
     """Add to a hint about flags the corresponding keys and sections of a pipe file."""
     flags = (*_FLAG.findall(hint), *_SETTING.findall(hint))
     keys = dict.fromkeys(flag.replace("-", "_") for flag in flags)
-    told = [f"{key} in [{header}]" for key in keys for header in _headers_with(key)[:1]]
+    places = [f"{key} in [{header}]" for key in keys for header in _headers_with(key)[:1]]
     if _SCHEMA_CHANGES in keys:
-        told.append(f"[pipes.NAME.{_SCHEMA_CHANGES}]")
-    return f"{hint} (in the file: {', '.join(told)})" if told else hint
+        places.append(f"[pipes.NAME.{_SCHEMA_CHANGES}]")
+    return f"{hint} (in the file: {', '.join(places)})" if places else hint
 
 
 def _headers_with(key: str) -> list[str]:

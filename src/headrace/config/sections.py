@@ -229,7 +229,7 @@ def read_pipe(document: Document, name: str, raw: Mapping[str, Any], problems: P
         raise DefiniteError(
             f"{TABLES} of a pipe are settings of tables, by their names",
             place=document.place((*path, TABLES)),
-            hint="which tables are taken is said by include = […], or by tables of the source",
+            hint="select tables by include = […], or by tables of the source",
         )
     tables = require_table(document, (*path, TABLES), settled.get(TABLES, {}))
     return PipeSection(name, values, policies, tables)

@@ -18,20 +18,20 @@ from headrace.sources.preflight import Finding, failure, ok
 
 def check_servers(configuration: Configuration) -> Iterator[tuple[str, Sequence[Finding]]]:
     """Yield the address and findings of each server of the enabled pipes."""
-    asked: set[object] = set()
+    checked: set[object] = set()
     for part in (part for pipe in configuration.pipes if pipe.enabled for part in pipe.specs):
-        for address, subject, ask in (
+        for address, subject, check in (
             (part.source, (part.source, str(part.settings.selection)), _check_source),
             (part.sink, part.sink, _check_sink),
         ):
-            if subject not in asked:
-                asked.add(subject)
-                yield f"{part.name}, {redact(address)}", _run_check(ask, part)
+            if subject not in checked:
+                checked.add(subject)
+                yield f"{part.name}, {redact(address)}", _run_check(check, part)
 
 
-def _run_check(ask: Callable[[PipeSpec], Sequence[Finding]], part: PipeSpec) -> Sequence[Finding]:
+def _run_check(check: Callable[[PipeSpec], Sequence[Finding]], part: PipeSpec) -> Sequence[Finding]:
     try:
-        return ask(part)
+        return check(part)
     except HeadraceError as error:
         return (failure("answer", "none", error.message, error.hint),)
 

@@ -1,4 +1,4 @@
-"""What `WITH cdc = {...}` chooses for a table's log."""
+"""The CDC options of a table: `WITH cdc = {...}`."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class CdcOptions:
     delta: str = "full"
     """`full`, or `keys`: delta rows contain keys only."""
     ttl: int = 86400
-    """Seconds that log rows live; 0: for ever."""
+    """TTL of log rows in seconds; 0: none."""
 
     @classmethod
     def from_words(cls, words: Mapping[str, str]) -> CdcOptions:
-        """From the map of a CREATE or ALTER statement; ScyllaDB's rules and words."""
+        """Parse the map of a CREATE or ALTER statement, with ScyllaDB's rules and messages."""
         found = cls()
         for name, value in words.items():
             found = found._with(name.lower(), value.lower(), value)
@@ -57,5 +57,5 @@ class CdcOptions:
 
     @property
     def images(self) -> bool:
-        """Whether a write needs to know what was there before."""
+        """Whether a write must read the previous values."""
         return self.postimage or self.preimage != "false"

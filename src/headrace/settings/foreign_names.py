@@ -66,7 +66,7 @@ REPLACEMENTS: Final[dict[str, str]] = {
     "max_bytes_in_buffers": "use --flush-bytes",
     "max_flush_data_time": "use --flush-seconds",
     "materialized_mysql_tables_list": "use --tables",
-    # Words that are ours, in another place
+    # ClickHouse SQL
     "order_by": "write sort_key",
     "is_deleted": 'write delete_column = "is_deleted"',
     "sign": "write sign_column",

@@ -23,13 +23,13 @@ RESHAPED_TABLES = "reshaped"
 """The stored option with tables that must be emptied before a resync because their transforms changed."""
 
 
-def snapshot_mode_for(start_at: str, asked: SnapshotMode) -> SnapshotMode:
+def snapshot_mode_for(start_at: str, mode: SnapshotMode) -> SnapshotMode:
     """Return the snapshot mode; a pipe that starts at a position of the log takes none."""
-    if start_at and asked is SnapshotMode.CONSISTENT:
+    if start_at and mode is SnapshotMode.CONSISTENT:
         raise DefiniteError(
             "a pipe that starts at a place in the log reads no rows first", place="start_at", hint="leave out start_at, or snapshot"
         )
-    return SnapshotMode.NONE if start_at else asked
+    return SnapshotMode.NONE if start_at else mode
 
 
 @dataclass(frozen=True)

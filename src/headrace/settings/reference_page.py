@@ -1,4 +1,4 @@
-"""Every setting with what it can be and what it means, for people: made from the classes alone, so it cannot be out of date."""
+"""The reference of all settings: values, defaults and descriptions, from the settings classes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Row(NamedTuple):
     default: str
     text: str
     later: bool
-    """Whether it may change while its tables are there."""
+    """Whether it may change at a restart."""
 
 
 def setting_rows() -> Iterator[Row]:
-    """All settings, section by section."""
+    """Yield all settings by section."""
     yield from _table_rows()
     yield from (row(_OF_TRANSFORMS, one, False) for one in setting_fields(TransformOptions).values())
     for section, choices in PLAIN_SECTIONS.items():
@@ -56,7 +56,7 @@ def _table_rows() -> Iterator[Row]:
 
 
 def markdown(page: str = TABLES_PAGE) -> str:
-    """The settings that a page of the documents is about, as tables, between the marks that a test looks for."""
+    """Return the settings tables of a documentation page, between its markers."""
     rows = [one for one in setting_rows() if PAGES.get(one.section, TABLES_PAGE) == page]
     sections = dict.fromkeys(one.section for one in rows)
     parts = [_titled(section, (one for one in rows if one.section == section)) for section in sections]
@@ -69,7 +69,7 @@ def _titled(section: str, rows: Iterable[Row]) -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Settings as a table of Markdown."""
+    """Return settings as a Markdown table."""
     lines = ["| setting | values | default | meaning |", "|---|---|---|---|"]
     for one in rows:
         cells = (f"`{one.name}`{' ↻' if one.later else ''}", one.values, f"`{one.default}`" if one.default else "", one.text)
@@ -78,7 +78,7 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def row(section: str, one: Field, later: bool) -> Row:
-    """A field of a class as a setting."""
+    """Return the row of a field."""
     return Row(section, one.name, _values(one.kind), _default(one), one.text, later)
 
 

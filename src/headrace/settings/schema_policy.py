@@ -29,16 +29,16 @@ class ChangeKind(StrEnum):
 
 
 class Policy(StrEnum):
-    """What is done about a change."""
+    """How a schema change is handled."""
 
     APPLY = "apply"
-    """The target table follows; where only the source knows what rows hold afterwards, the table is read again."""
+    """The target table is altered; if the new values must come from the source, the table is read again."""
     IGNORE = "ignore"
-    """The target table stays as it is, and what follows in the log goes on without the change."""
+    """The target table is not changed, and later events are applied without the change."""
     HALT = "halt"
-    """The pipe stops before the change and says so."""
+    """The pipe stops before the change with an error."""
     KEEP = "keep"
-    """The target table with its rows gets another name before it would lose them."""
+    """The target table is renamed before it would lose rows."""
     RESYNC = "resync"
     """The table is read again from the source."""
 

@@ -30,7 +30,7 @@ class AnnotatedToml:
     content: dict[str, Any] = field(default_factory=dict)
     above: dict[Keys, list[str]] = field(default_factory=dict)
     """Comments above a section or key; above the empty path: at the top."""
-    beside: dict[Keys, str] = field(default_factory=dict)
+    trailing: dict[Keys, str] = field(default_factory=dict)
     """Comments at the end of a key's line."""
 
     def note(self, path: Keys, text: str) -> None:
@@ -60,8 +60,8 @@ def _lines(written: AnnotatedToml, table: Mapping[str, Any], path: Keys, section
         yield f"[{'.'.join(map(_key, path))}]"
     for name in keys:
         yield from _comments(written, (*path, name))
-        beside = written.beside.get((*path, name), "")
-        yield f"{_key(name)} = {_value(table[name])}" + (f"  # {beside}" if beside else "")
+        trailing = written.trailing.get((*path, name), "")
+        yield f"{_key(name)} = {_value(table[name])}" + (f"  # {trailing}" if trailing else "")
     for name in inner:
         yield from _lines(written, table[name], (*path, name), sections)
 

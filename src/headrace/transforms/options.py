@@ -1,7 +1,7 @@
-"""What a user may choose to be done to a table's rows on their way to a sink.
+"""Options of row transforms.
 
-Pure data: picklable, comparable, no engine is asked. A table's choices are those of every glob that matches it, laid over each other in
-their order: maps and lists are added up, a later filter takes an earlier one's place.
+Pure data: picklable, comparable, independent of the engine. The options of a table are those of all globs that match it, merged in their
+order: maps and lists are combined, a later filter replaces an earlier one.
 """
 
 from __future__ import annotations
@@ -22,39 +22,39 @@ Fields: TypeAlias = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class TransformOptions:
-    """What is done to one table's rows. What stands under a field is its documentation for users."""
+    """Transforms of one table. The string below a field is its documentation for users."""
 
     filter: str = ""
-    """A SQL expression over the source's columns: only rows for which it is true are in the sink. A row that an update moves into or out of
-    that is inserted or deleted there."""
+    """A SQL expression over source columns: the sink gets only rows for which it is true. An update that changes the result inserts or
+    deletes the row in the sink."""
     computed: tuple[tuple[str, str], ...] = ()
-    """New columns, each with the SQL expression over the source's columns that it is made by; the type is the expression's (`CAST` sets
-    it). With the name of a source's column it takes that column's place."""
+    """New columns, each with its SQL expression over source columns; the expression determines the type (use `CAST`). A name of a source
+    column replaces that column."""
     rename: tuple[tuple[str, str], ...] = ()
     """Source column to its name in the sink."""
     drop: tuple[str, ...] = ()
-    """Source columns (globs) that are left out; expressions may still use them."""
+    """Source columns (globs) that the sink does not get; expressions may still use them."""
     mask: tuple[tuple[str, str], ...] = ()
-    """Source column to what is shown of it: `null`, `empty`, `text ANYTHING`, `first N`, `last N` or `email`. NULL stays NULL."""
+    """Source column to its mask: `null`, `empty`, `text ANYTHING`, `first N`, `last N` or `email`. NULL stays NULL."""
     hash: tuple[tuple[str, str], ...] = ()
-    """Source column to the hash that takes its place: `sha256`, `md5` (digits of base 16) or `number` (the first 64 bits of sha256). NULL
+    """Source column to the hash that replaces its values: `sha256` or `md5` (hexadecimal), or `number` (the first 64 bits of sha256). NULL
     stays NULL."""
     hash_salt: str = ""
-    """What is put before each value that is hashed: `env:NAME` or `file:PATH`, where the secret is; empty: nothing."""
+    """The salt that precedes each hashed value: `env:NAME` or `file:PATH`, where the secret is; empty: no salt."""
 
     @property
     def is_empty(self) -> bool:
-        """Whether rows pass as they are."""
+        """Whether rows are not transformed."""
         return not (self.filter or self.computed or self.rename or self.drop or self.mask or self.hash)
 
     def makes_the_same(self, other: TransformOptions) -> bool:
-        """Whether both make the same of a row: in which order columns are named, and where the salt is kept, does not matter."""
+        """Whether both give the same rows. The order of columns and the place of the salt do not matter."""
         mine, others = ((one.filter, *map(frozenset, (one.computed, one.rename, one.drop, one.mask, one.hash))) for one in (self, other))
         return mine == others
 
 
 class MaskKind(StrEnum):
-    """What a mask leaves."""
+    """The kinds of masks."""
 
     NULL = "null"
     EMPTY = "empty"
@@ -66,7 +66,7 @@ class MaskKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """One mask, read."""
+    """A parsed mask."""
 
     kind: MaskKind
     count: int = 0
@@ -74,7 +74,7 @@ class Mask:
 
 
 class Hash(StrEnum):
-    """Which hash."""
+    """The hash functions."""
 
     SHA256 = "sha256"
     MD5 = "md5"
@@ -88,7 +88,7 @@ SALT_HINT: Final = "write env:NAME or file:PATH: where the secret is, not the se
 
 
 def read_mask(text: str, place: str) -> Mask:
-    """The mask that a text means."""
+    """Parse a mask."""
     counted = _COUNTED.fullmatch(text)
     if counted is not None:
         return Mask(MaskKind(counted[1]), int(counted[2]))
@@ -100,29 +100,29 @@ def read_mask(text: str, place: str) -> Mask:
 
 
 def read_hash(text: str, place: str) -> Hash:
-    """The hash that a text means."""
+    """Parse the name of a hash function."""
     if text in set(Hash):
         return Hash(text)
     raise DefiniteError(f"{text!r} is no hash", place=place, hint=f"a hash is {', '.join(Hash)}")
 
 
 def check_salt(text: str, place: str) -> None:
-    """Raise `DefiniteError` unless the text says where a secret is."""
+    """Raise `DefiniteError` unless the text names the place of a secret."""
     kind, _, rest = text.partition(":")
     if text and (kind not in ("env", "file") or not rest):
-        # What was given may be the secret itself: it is not shown.
+        # The text may be the secret itself, so the error does not show it.
         raise DefiniteError("hash_salt does not say where the secret is", place=place, hint=SALT_HINT)
 
 
 @dataclass(frozen=True, slots=True)
 class Transforms:
-    """What is done to which tables."""
+    """The transforms of all tables."""
 
     tables: tuple[tuple[str, Fields], ...] = ()
-    """A glob over `database.table` of the source, and what is chosen for the tables that it matches."""
+    """A glob over `database.table` of the source, and the options of matching tables."""
 
     def of(self, name: TableName) -> TransformOptions:
-        """What was chosen for a table."""
+        """Return the options of a table."""
         chosen: dict[str, Any] = {}
         for glob, own in self.tables:
             if fnmatch.fnmatchcase(str(name), glob):
@@ -130,23 +130,23 @@ class Transforms:
         return replace(TransformOptions(), **chosen)
 
     def unmatched(self, names: Iterable[TableName]) -> tuple[str, ...]:
-        """The globs that match none of these tables."""
+        """Return the globs that match none of these tables."""
         texts = [str(name) for name in names]
         return tuple(glob for glob, _ in self.tables if not any(fnmatch.fnmatchcase(text, glob) for text in texts))
 
     def place(self, name: TableName, field: str) -> str:
-        """Where a table's choice was made, for people."""
+        """Return the place of a table's option, for messages."""
         globs = [glob for glob, own in self.tables if fnmatch.fnmatchcase(str(name), glob) and field in dict(own)]
         return f'transforms."{globs[-1]}".{field}' if globs else f"transforms, {field}"
 
     def hide(self, name: str) -> bool:
-        """Whether anything of a table (`database.table`) is not to be seen in the sink."""
+        """Return whether transforms hide values of a table (`database.table`) from the sink."""
         hiding = (glob for glob, own in self.tables if any(value for field, value in own if field in _HIDING))
         return any(fnmatch.fnmatchcase(name, glob) for glob in hiding)
 
     @property
     def salts(self) -> tuple[str, ...]:
-        """Where the secrets are that hashes need."""
+        """The places of the salts."""
         return tuple(dict.fromkeys(value for _, own in self.tables for field, value in own if field == "hash_salt" and value))
 
 

@@ -87,9 +87,9 @@ def tls_settings(found: Mapping[str, str], modes: Sequence[TlsMode], whose: str)
     return Tls(chosen, ca, cert, key)
 
 
-def certificate_remedy(said: str, host: str = "") -> str:
+def certificate_remedy(message: str, host: str = "") -> str:
     """Return a remedy for a rejected certificate, from the library's message."""
-    text = said.lower()
+    text = message.lower()
     if "expired" in text or "not yet valid" in text:
         return "renew the server's certificate, and check the clocks of both machines"
     if "mismatch" in text or "not valid for" in text:

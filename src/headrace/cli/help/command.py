@@ -45,11 +45,11 @@ _PIPE: Final = {"bash": "_headrace_pipes", "zsh": "_headrace_pipes", "fish": "(_
 
 
 def add(subcommands: Subcommands) -> None:
-    command = add_command(subcommands, completion, "completion", "print the script that completes headrace's words in a shell")
+    command = add_command(subcommands, completion, "completion", "print the completion script of a shell")
     command.add_argument("shell", choices=SHELLS, metavar="SHELL", help="bash, zsh or fish")
 
     command = add_command(subcommands, show_help, "help", "show the help of a command")
-    command.add_argument("command", nargs="*", metavar="COMMAND", help="which (an overview)")
+    command.add_argument("command", nargs="*", metavar="COMMAND", help="the command (an overview)")
     command.add_argument("--man", action="store_true", help="print the manual page of all commands")
 
 

@@ -121,9 +121,9 @@ def _overview(parser: argparse.ArgumentParser) -> Iterator[str]:
     lines = {path[0]: line for path, _, line in iter_commands(parser) if len(path) == 1}
     left = [name for name in lines if not any(name in names for names in GROUPS.values())]
     for title, names in {**GROUPS, **({"other": tuple(left)} if left else {})}.items():
-        told = [f"  {name:<12}{lines[name]}" for name in names if name in lines]
-        if told:
-            yield "\n".join([f"{title}:", *(_indent_continuation(line) for line in told)])
+        listed = [f"  {name:<12}{lines[name]}" for name in names if name in lines]
+        if listed:
+            yield "\n".join([f"{title}:", *(_indent_continuation(line) for line in listed)])
     yield "\n".join(
         [
             "Begin with:",
@@ -133,7 +133,7 @@ def _overview(parser: argparse.ArgumentParser) -> Iterator[str]:
             "  headrace run                                       pipes of ./headrace.toml",
         ]
     )
-    yield "`headrace COMMAND --help` says all of a command: flags, examples, exit codes, variables. `headrace help` is the same."
+    yield "`headrace COMMAND --help` (or `headrace help COMMAND`) lists flags, examples, exit codes and variables."
 
 
 def _indent_continuation(line: str) -> str:

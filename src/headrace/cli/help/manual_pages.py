@@ -22,8 +22,8 @@ class ManualPage:
 
 
 CODES: Final[Mapping[int, str]] = {
-    0: "all is well",
-    2: "an error, told with its place and a remedy; or a wrong command line",
+    0: "success",
+    2: "an error, with its place and a remedy; or a wrong command line",
     130: "ended by SIGINT (Ctrl-C)",
     143: "ended by SIGTERM",
 }
@@ -35,10 +35,10 @@ VARIABLES: Final[Mapping[str, str]] = {
     "HEADRACE_KAFKA_PASSWORD": "the password of a Kafka cluster, if its address has none",
     "HEADRACE_REGISTRY_PASSWORD": "the password of a schema registry, if its address has none",
     "HEADRACE_TOKEN": "the token of a running process, for commands that are given its --url",
-    "HEADRACE_SERVE_PASSWORD": "the password that an embedded server asks for, instead of a random one",
+    "HEADRACE_SERVE_PASSWORD": "the password of an embedded server, instead of a random one",
     "HEADRACE_KAFKA_JARS": "a folder with Spark's Kafka connector, or its Maven coordinates",
-    "HEADRACE_MAVEN": "where Maven's files are fetched from, instead of Maven Central",
-    "HEADRACE_CACHE": "where fetched files and Java's class archive are kept, instead of ~/.cache/headrace",
+    "HEADRACE_MAVEN": "the Maven repository, instead of Maven Central",
+    "HEADRACE_CACHE": "the folder of fetched files and Java's class archive, instead of ~/.cache/headrace",
 }
 _PASSWORDS: Final = ("HEADRACE_SOURCE_PASSWORD", "HEADRACE_SINK_PASSWORD", "HEADRACE_KAFKA_PASSWORD")
 _PROCESS: Final = ("HEADRACE_TOKEN",)
@@ -60,110 +60,100 @@ _FIND: Final = (
 
 PAGES: Final[Mapping[str, ManualPage]] = {
     "run": ManualPage(
-        "All pipes of the file run in this process, each by itself: one that fails is reported and leaves the others running; "
-        "passing errors "
-        "are tried again. The dashboard, the figures for Prometheus and the control API are served on 127.0.0.1:8088.\n\n"
-        "The first Ctrl-C (or SIGTERM) ends after the batches under way, a second one at once; either way the next start goes on "
-        "where this "
-        "one stopped, with nothing lost and nothing twice.",
+        "All pipes of the file run in this process and are isolated: a pipe that fails is reported, the others keep running. Transient "
+        "errors are retried. The dashboard, the Prometheus metrics and the control API are served on 127.0.0.1:8088.\n\n"
+        "The first Ctrl-C (or SIGTERM) stops after the current batches, a second one at once. In both cases the next start continues "
+        "where this one stopped: nothing is lost and nothing is written twice.",
         (
             ("headrace run", "the pipes of ./headrace.toml"),
             ("headrace run shop.toml --pipe orders --once", "one pipe, until it has caught up"),
             ("headrace run application.conf", "pipes that were written for mypipe"),
             ("headrace --log-format json run --listen 127.0.0.1:0", "for a service: lines of JSON, and any free port"),
         ),
-        {2: "an error, explained; or every pipe is done and one has failed"},
+        {2: "an error; or all pipes have ended and one has failed"},
         see=("docs/pipes.md", "docs/configuration.md", "docs/operations.md"),
     ),
     "config": ManualPage("", (("headrace config check", "is ./headrace.toml right?"),), see=("docs/configuration.md",)),
     "config check": ManualPage(
-        "Everything that is wrong is told at once, each with its line, what is allowed there and the nearest known word. No "
-        "server is asked, but by --connect.",
+        "All errors are reported at once, each with its line, the allowed values and the most similar key. No server is contacted "
+        "without --connect.",
         (("headrace config check", "./headrace.toml"), ("headrace config check shop.toml", "another one")),
     ),
     "config show": ManualPage(
-        "References are followed, and secrets masked.",
-        (("headrace config show --defaults", "with all settings that the file leaves as they are"),),
+        "References are expanded and secrets are masked.",
+        (("headrace config show --defaults", "with the defaults of settings that the file does not have"),),
     ),
     "config schema": ManualPage(
         "For editors that complete and check TOML by a schema.",
-        (("headrace config schema > headrace.schema.json", "beside the file; name it there: #:schema ./headrace.schema.json"),),
+        (("headrace config schema > headrace.schema.json", "next to the file; name it there: #:schema ./headrace.schema.json"),),
     ),
     "convert": ManualPage(
-        "Files of mypipe (application.conf) and of Debezium and Altinity's sink connector (properties, YAML, JSON) are read, and "
-        "what they say "
-        "is printed as headrace.toml. A key that has no meaning here is named, not dropped.",
-        (("headrace convert application.conf > headrace.toml", "begin with what is there"),),
+        "Reads files of mypipe (application.conf), Debezium and Altinity's sink connector (properties, YAML, JSON) and prints them as "
+        "headrace.toml. A key that Headrace does not need is listed with the reason.",
+        (("headrace convert application.conf > headrace.toml", "start from an existing file"),),
         see=("docs/pipes.md",),
     ),
     "status": ManualPage(
-        "A line for each pipe, and under the table what a person has to know: errors with their remedies, what is waited for, "
-        "rows that were "
-        f"refused, tables that differ.\n\n{_FIND}",
+        f"One line per pipe, and below the table: errors with their remedies, waits, rejected rows, tables that differ.\n\n{_FIND}",
         (
             ("headrace status", "the process of ./headrace.toml"),
             ("headrace status --watch", "the same, live"),
             ("headrace status --tables --pipe shop", "one pipe, with its tables"),
-            ("headrace status --json", "for scripts: what GET /api/status answers"),
+            ("headrace status --json", "for scripts: the response of GET /api/status"),
         ),
         {1: "a pipe has failed, or waits to be started again"},
         _PROCESS,
         ("headrace dashboard", "docs/operations.md"),
     ),
     "pause": ManualPage(
-        f"The pause is kept in the state: a restart of the process leaves the pipe paused. Its place in the log is kept as "
-        f"well.\n\n{_FIND}",
+        f"The state stores the pause: after a restart of the process the pipe is still paused, at the same log position.\n\n{_FIND}",
         (("headrace pause shop", "this pipe, all of its sources"), ("headrace pause shop/east", "one of its sources")),
         variables=_PROCESS,
     ),
     "resume": ManualPage(
-        f"A pipe that failed is started again, with the error that it had gone or not; one that waits for its next try need not "
-        f"wait.\n\n{_FIND}",
+        f"Restarts a failed pipe, and a pipe that waits for its next attempt.\n\n{_FIND}",
         (("headrace resume shop crm", "two pipes"), ("headrace resume --all", "every one")),
         variables=_PROCESS,
     ),
     "stop": ManualPage(
-        f"Unlike a pause this is not kept: the next start of the process runs the pipe again.\n\n{_FIND}",
+        f"Unlike a pause, this is not stored: the next start of the process runs the pipe again.\n\n{_FIND}",
         (("headrace stop shop", "until the next start"),),
         variables=_PROCESS,
     ),
     "skip": ManualPage(
-        "For an event that cannot be replicated and that cannot be corrected at the source. The event is shown and you are asked; "
-        "it is recorded "
-        f"with its place, and nothing else is left out.\n\n{_FIND}",
+        "For an event that cannot be replicated and that cannot be corrected at the source. The command shows the event and asks for "
+        f"confirmation. It records the event with its position, and skips nothing else.\n\n{_FIND}",
         (
-            ("headrace skip shop", "shows the event, and asks"),
+            ("headrace skip shop", "shows the event, and asks for confirmation"),
             ("headrace skip shop --place binlog.000042:1337 --yes", "for scripts: only if the pipe halts at just this event"),
         ),
         variables=_PROCESS,
     ),
     "dashboard": ManualPage(
-        f"The link holds the token, behind the #, where browsers keep it to themselves: whoever has it may pause, resume and "
+        f"The link contains the token after the #, which browsers do not send. Everyone with the token may pause, resume and "
         f"query.\n\n{_FIND}",
         (("headrace dashboard", "print it"), ("xdg-open $(headrace dashboard)", "open it")),
         variables=_PROCESS,
     ),
     "replicate": ManualPage(
-        "The rows that are there come over first, without a lock, while the log is followed; then every change does, and every "
-        "schema change. "
-        "Progress is kept in --state: the same command goes on where the last one stopped. For several pipes, and for a dashboard, use "
+        "First copies the existing rows, without locks, while the log is read; then applies every change and every schema change. "
+        "--state stores the progress: the same command continues where the last one stopped. For several pipes, and for a dashboard, use "
         "`headrace run`.",
         (
             ("headrace replicate mysql://repl@db1/shop chdb:copy", "a database into an embedded ClickHouse in ./copy"),
             ("headrace replicate mysql://repl@db1/shop clickhouse://default@ch1/shop --tables 'order*'", "some tables into a server"),
             ("headrace replicate kafka://k1:9092 clickhouse://default@ch1/shop --topics 'shop.inventory.*'", "Debezium's topics"),
             ("headrace replicate scylla://s1,s2/app clickhouse://default@ch1/app", "ScyllaDB's CDC log"),
-            ("headrace replicate mysql://repl@db1/shop chdb:copy --once", "until it has caught up, then end"),
+            ("headrace replicate mysql://repl@db1/shop chdb:copy --once", "until it has caught up"),
         ),
         variables=(*_PASSWORDS, "HEADRACE_SERVE_PASSWORD", "HEADRACE_KAFKA_JARS", "HEADRACE_MAVEN", "HEADRACE_CACHE"),
         see=("docs/mysql.md", "docs/clickhouse.md", "docs/kafka.md", "docs/scylla.md"),
     ),
     "resync": ManualPage(
-        "The table's rows are read anew beside the stream, which goes on; rows that the source has no more go at the end. Without "
-        "--pipe it is "
-        "about the pipe of a state directory (`headrace replicate`); if none runs there now, the next one does it. With --new-log, the "
-        "next start of the pipe reads all tables again and goes on in the log that the server writes then: for a server whose log was "
-        "reset, restored from a backup, or purged too early.",
+        "Reads the tables again while the stream continues; at the end, rows that the source no longer has are removed. Without --pipe "
+        "it works on the pipe of a state directory (`headrace replicate`); if that pipe does not run, its next start does it. With "
+        "--new-log, the next start of the pipe reads all tables again and continues in the log that the server writes then: for a server "
+        "whose log was reset, restored from a backup, or purged too early.",
         (
             ("headrace resync shop.orders --state headrace-state", "of a pipe without a file"),
             ("headrace resync 'shop.order*' --pipe shop", "of a running process"),
@@ -183,86 +173,85 @@ PAGES: Final[Mapping[str, ManualPage]] = {
         see=("docs/operations.md",),
     ),
     "check": ManualPage(
-        "Every setting and privilege that matters is looked at, and for each that is wrong it is said what to do.",
+        "Checks every relevant setting and privilege, and prints a remedy for each problem.",
         (("headrace check mysql://repl@db1/shop", "a server"), ("headrace check scylla://s1/app --json", "a cluster, for a program")),
-        {2: "an error; or the source cannot be replicated as it is"},
+        {2: "an error; or the source cannot be replicated"},
         ("HEADRACE_SOURCE_PASSWORD",),
     ),
     "verify": ManualPage(
-        "Tables are compared by digests and, where those differ, row by row, while both sides change: what is only late is not a "
-        "difference. "
-        "Without SOURCE and SINK, a running process compares the tables of --pipe.",
+        "Compares tables by digests and, where those differ, row by row, while both sides change: a row that is only late is not a "
+        "difference. Without SOURCE and SINK, a running process compares the tables of --pipe.",
         (
             ("headrace verify mysql://repl@db1/shop clickhouse://default@ch1/shop", "all tables of a pipe"),
             ("headrace verify mysql://repl@db1/shop chdb:copy --sample 1%", "a part of each"),
             ("headrace verify mysql://repl@db1/shop chdb:copy --repair", "and write again what differs"),
             ("headrace verify --pipe shop --tables 'shop.order*'", "in the process that runs the pipe"),
         ),
-        {1: "rows differ", 3: "it could not be decided: the sink is behind"},
+        {1: "rows differ", 3: "undecided: the sink is behind"},
         (*_PASSWORDS[:2], "HEADRACE_TOKEN"),
     ),
     "ddl": ManualPage(
-        "Nothing is done, neither to the source nor to the sink.",
+        "Changes neither the source nor the sink.",
         (("headrace ddl 'ALTER TABLE shop.orders ADD COLUMN note TEXT' --source mysql://repl@db1/shop", "before it is run on the source"),),
         variables=_PASSWORDS[:2],
     ),
     "retry": ManualPage(
-        "A row that a target table refuses is kept in headrace.errors, with its reason, if the pipe is set so; nothing is ever dropped.",
-        (("headrace retry clickhouse://default@ch1/shop --list", "which wait"), ("headrace retry chdb:copy", "try them again")),
-        {1: "some still wait"},
+        'With on_refused_row = "dead_letter", a row that the target table rejects is stored in headrace.errors with the reason; no row '
+        "is dropped.",
+        (("headrace retry clickhouse://default@ch1/shop --list", "list the rejected rows"), ("headrace retry chdb:copy", "try them again")),
+        {1: "some rows are still rejected"},
         ("HEADRACE_SINK_PASSWORD",),
         ("docs/clickhouse.md",),
     ),
     "tail": ManualPage(
-        "What is there is printed, decoded, until interrupted; nothing is written anywhere, and no offset is committed.",
+        "Prints decoded changes or messages until interrupted. It writes nothing and commits no offset.",
         (
-            ("headrace tail mysql://reader@db1/shop", "what happens to a database's tables from now on, in colours"),
+            ("headrace tail mysql://reader@db1/shop", "new changes of a database, in colours"),
             ("headrace tail mysql://reader@db1/shop --tables orders --json", "one table, for a program"),
-            ("headrace tail binlog:/backup/logs --once --tables 'shop.*'", "what log files say, without a server"),
+            ("headrace tail binlog:/backup/logs --once --tables 'shop.*'", "the changes in log files, without a server"),
             ("headrace tail kafka://k1:9092/shop.orders --from-beginning --limit 10", "the first messages of a topic"),
-            ("headrace tail kafka://k1:9092/shop.orders --json", "what comes from now on, for a program"),
+            ("headrace tail kafka://k1:9092/shop.orders --json", "new messages, for a program"),
             ("headrace tail mysql://repl@db1/shop --tables 'order*'", "a server's changes, as they are committed"),
             ("headrace tail scylla://s1/app --tables users", "a table's CDC log"),
         ),
         variables=("HEADRACE_SOURCE_PASSWORD", "HEADRACE_KAFKA_PASSWORD", "HEADRACE_REGISTRY_PASSWORD"),
     ),
     "sql": ManualPage(
-        "In the SQL of ClickHouse. A query that names a FORMAT is printed in that one.",
+        "A query in the SQL of ClickHouse; with a FORMAT clause, the output has that format.",
         (
             ("headrace sql chdb:copy 'SELECT count() FROM shop.orders FINAL'", "an embedded ClickHouse, also while a pipe fills it"),
             ("headrace sql clickhouse://default@ch1/shop 'SELECT * FROM headrace.lag FORMAT JSONEachRow'", "how far pipes are"),
         ),
         variables=("HEADRACE_SINK_PASSWORD",),
     ),
-    "settings": ManualPage("What they mean, what they may be, and what they are if nobody says.", (("headrace settings", "print them"),)),
+    "settings": ManualPage("Prints the values, defaults and descriptions.", (("headrace settings", "print them"),)),
     "serve": ManualPage(
-        "It speaks ClickHouse's HTTP interface on loopback, until interrupted. Pipes with the sink chdb:PATH start one by themselves.",
+        "The server provides ClickHouse's HTTP interface on loopback until interrupted. A pipe with the sink chdb:PATH starts its own.",
         (("headrace serve copy --port 8123", "then, in another terminal: headrace sql chdb:copy 'SELECT 1'"),),
         variables=("HEADRACE_SERVE_PASSWORD",),
     ),
     "connection": ManualPage(
-        "For a client of your own. The password is the one of HEADRACE_SERVE_PASSWORD when the server started, else a random one that is "
-        "stored in the directory, readable by its owner alone.",
+        "For other clients. The password is HEADRACE_SERVE_PASSWORD at the start of the server, or a random one that is stored in the "
+        "directory, readable by its owner only.",
         (
             ("headrace connection chdb:copy", "host, port, user, password and URL"),
             ("headrace connection chdb:copy password", "the password alone, for a script"),
         ),
     ),
     "demo": ManualPage(
-        "Everything is private and temporary: a MariaDB with a shop whose customers order, an embedded ClickHouse, a pipe between "
-        "them; at the "
-        "end both are compared.",
+        "All parts are private and temporary: a MariaDB with a shop and its customers, an embedded ClickHouse, and a pipe. At the end "
+        "both sides are compared.",
         (("headrace demo", "half a minute"), ("headrace demo --live", "until Ctrl-C, to look around")),
         {1: "the copy differs"},
     ),
-    "scylla": ManualPage("", (("headrace scylla log-schema schema.cql", "what is logged of tables"),), see=("docs/scylla.md",)),
+    "scylla": ManualPage("", (("headrace scylla log-schema schema.cql", "the log tables of a schema"),), see=("docs/scylla.md",)),
     "scylla log-schema": ManualPage(
-        "What `WITH cdc` would make, of tables in a file or in a cluster.",
+        "Prints the log table that `WITH cdc` would create, for tables in a file or in a cluster.",
         (("headrace scylla log-schema schema.cql --table app.users", "of one table"),),
         variables=("HEADRACE_SOURCE_PASSWORD",),
     ),
     "completion": ManualPage(
-        "Commands, flags, their values, files, and the names of pipes, which are read out of headrace.toml.",
+        "Completes commands, flags, values, files, and the pipe names of headrace.toml.",
         (
             ("headrace completion bash > ~/.local/share/bash-completion/completions/headrace", "for new shells"),
             ('headrace completion zsh > "${fpath[1]}/_headrace"', "in a folder of $fpath"),

@@ -1,34 +1,34 @@
-"""Keys of Debezium and of Altinity's sink connector that are without need here, each with the reason."""
+"""Keys of Debezium and of Altinity's sink connector that Headrace does not need, each with the reason."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-_OFFSETS: Final = "progress is kept in the state directory ([headrace] state)"
-_HISTORY: Final = "definitions of tables are kept in the state directory, read from the log itself"
-_BY_ITSELF: Final = "what is away is waited for and tried again by itself (patience of a pipe)"
-_MEMORY: Final = "memory is bounded by itself"
-_METRICS: Final = "figures are at /metrics of [headrace] listen"
-_THREADS: Final = 'how many tasks run at once is said by [headrace] master = "local[N]"'
-_BATCHES: Final = "a batch is what came meanwhile, and cut before it is too large (flush_bytes, flush_rows or max_offsets of a source)"
+_OFFSETS: Final = "the state directory stores the progress ([headrace] state)"
+_HISTORY: Final = "the state directory stores table definitions, which come from the log"
+_BY_ITSELF: Final = "unavailable servers are retried automatically (patience of a pipe)"
+_MEMORY: Final = "memory use is bounded automatically"
+_METRICS: Final = "metrics are at /metrics of [headrace] listen"
+_THREADS: Final = '[headrace] master = "local[N]" sets the number of concurrent tasks'
+_BATCHES: Final = "batches are limited by flush_bytes, flush_rows or max_offsets of a source"
 _SNAPSHOT: Final = "snapshots take no locks, and read in chunks"
 _TYPES: Final = "values are stored exactly, in the types of docs/types.md"
 _TIMES: Final = "times are stored as the source has them, in UTC"
 _INSERTS: Final = "rows are sent as Arrow, with the settings that they need"
 _CONNECT: Final = "there is no Kafka Connect here"
-_VERSIONS: Final = "versions are places in the log, which never tie"
+_VERSIONS: Final = "versions are log positions, which are unique"
 _EVENTS: Final = "the log is read as it is, without events in between"
 
 REASONS: Final[dict[str, str]] = {
     "tasks.max": _THREADS,
     "thread.pool.size": _THREADS,
     "single.threaded": _THREADS,
-    "database.server.id": "an id that is free is taken",
-    "database.server.id.offset": "an id that is free is taken",
+    "database.server.id": "Headrace chooses a free id",
+    "database.server.id.offset": "Headrace chooses a free id",
     "database.server.name": "only Kafka's topics have such a prefix",
     "topic.prefix": "only Kafka's topics have such a prefix",
-    "database.allowPublicKeyRetrieval": "the server's key is asked for by itself, over TLS where there is some",
+    "database.allowPublicKeyRetrieval": "the server's key is requested automatically, over TLS if available",
     "database.connectionTimeZone": _TIMES,
     "database.serverTimezone": _TIMES,
     "database.server.timezone": _TIMES,
@@ -43,11 +43,11 @@ REASONS: Final[dict[str, str]] = {
     "snapshot.delay.ms": _SNAPSHOT,
     "snapshot.max.threads": _THREADS,
     "snapshot.lock.timeout.ms": _SNAPSHOT,
-    "snapshot.new.tables": "tables that come are copied and followed by themselves",
+    "snapshot.new.tables": "new tables are copied and followed automatically",
     "min.row.count.to.stream.results": _SNAPSHOT,
     "enable.snapshot.ddl": _HISTORY,
     "enable.ddl.snapshot": _HISTORY,
-    "auto.create.tables": "missing tables are made, those that are there are written to as they are",
+    "auto.create.tables": "missing tables are created, existing ones are used as they are",
     "schema.evolution": "tables follow their source (schema_changes of a pipe)",
     "snowflake.id": _VERSIONS,
     "time.precision.mode": _TYPES,
@@ -92,11 +92,11 @@ REASONS: Final[dict[str, str]] = {
     "metrics.port": _METRICS,
     "metrics.endpoint.port": _METRICS,
     "cli.port": "headrace status, pause and resume ask the process itself",
-    "replica.status.view": "headrace.lag in the sink tells",
+    "replica.status.view": "see headrace.lag in the sink",
     "enable.kafka.offset": _OFFSETS,
-    "store.kafka.metadata": "_version tells where a change was in the log",
+    "store.kafka.metadata": "_version is the log position of a change",
     "store.raw.data.column": "raw events are not stored",
-    "gtid.source.filter.dml.events": "a server that takes over is found by GTID",
+    "gtid.source.filter.dml.events": "failover uses GTIDs",
     "read.only": _EVENTS,
     "event.deserialization.failure.handling.mode": "",
     "inconsistent.schema.handling.mode": "",
@@ -108,15 +108,15 @@ REASONS: Final[dict[str, str]] = {
     "executor.shutdown.timeout.ms": _CONNECT,
     "offset.flush.interval.ms": _OFFSETS,
     "offset.flush.timeout.ms": _OFFSETS,
-    "key.converter": "keys are told from values by themselves",
+    "key.converter": "keys and values are distinguished automatically",
     "fetch.max.wait.ms": _CONNECT,
     "fetch.min.bytes": _CONNECT,
 }
-"""Those with an empty reason depend on their value."""
+"""Keys with an empty reason are handled by their value."""
 _FAMILIES: Final = (
     (r"offset\.storage(\..*)?", _OFFSETS),
     (r"(schema\.history\.internal|database\.history)(\..*)?", _HISTORY),
-    (r"errors\..*", "what cannot be read or written halts the pipe, or is kept as a dead letter (on_refused_row, on_malformed)"),
+    (r"errors\..*", "an error halts the pipe, or stores a dead letter (on_refused_row, on_malformed)"),
     (r"heartbeat\..*", "lag is known without heartbeats"),
     (r"(signal|incremental\.snapshot|notification)\..*", "headrace resync reads tables again"),
     (r"(topic\.creation|producer|consumer)\..*", _CONNECT),
@@ -127,7 +127,7 @@ _FAMILIES: Final = (
 
 
 def reason_for(key: str) -> str:
-    """Why a key is without need; empty if it is not known to be."""
+    """Return why a key is not needed; empty if it may be needed."""
     if key in REASONS:
         return REASONS[key]
     return next((reason for pattern, reason in _FAMILIES if re.fullmatch(pattern, key)), "")

@@ -1,7 +1,7 @@
-"""Files of connectors: Altinity's sink connector by itself (MySQL to ClickHouse) or behind Kafka (topics to ClickHouse), and Debezium's own
+"""Translates files of connectors: Altinity's sink connector alone (MySQL to ClickHouse) or with Kafka (topics to ClickHouse), and Debezium
 (MySQL to topics).
 
-Invariant: see `translation`. A value that would make Headrace do something else than the connector did, without a word, is an error.
+Invariant: see `translation`. A value that would silently make Headrace behave differently from the connector is an error.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MYSQL: Final = ("io.debezium.connector.mysql.MySqlConnector", "io.debezium.conn
 _SINK: Final = "com.altinity.clickhouse.sink.connector.ClickHouseSinkConnector"
 _BROKERS: Final = ("bootstrap.servers", "schema.history.internal.kafka.bootstrap.servers", "database.history.kafka.bootstrap.servers")
 _SERVER: Final = ("debezium.source.", "debezium.sink.kafka.producer.")
-"""How Debezium Server calls the connector's keys and its producer's."""
+"""The prefixes of Debezium Server for keys of the connector and its producer."""
 _HARMLESS: Final = frozenset(("analyze", "optimize", "repair", "check", "partition", "table", "i", "flush", "cache", "index"))
 _START: Final = {"no_data": "now", "schema_only": "now", "never": "oldest"}
 _AVRO: Final = {"io.confluent.connect.avro.AvroConverter": 4, "io.apicurio.registry.utils.converter.AvroConverter": 8}
@@ -34,7 +34,7 @@ _FLAT: Final = "io.debezium.transforms.ExtractNewRecordState"
 
 
 def translate_connector(text: str, file: str) -> Translation:
-    """A file of a connector's."""
+    """Translate the file of a connector."""
     return _Connector(read_entries(text, file), file).whole()
 
 
@@ -45,7 +45,7 @@ class _Connector:
         for one in entries:
             self._give(_without_server(one.key), one._replace(value=_reference(one.value)))
         self._left = dict(self._given)
-        """Keys that nobody has taken up yet."""
+        """Keys that are not translated yet."""
         self._name = name_of(self._text("name") or self._text("topic.prefix") or self._text("database.server.name") or "pipe")
         self._from_topics = self._text("connector.class") == _SINK or ("topics" in self._given or "topics.regex" in self._given)
         self._to_clickhouse = any(key.startswith("clickhouse.server.") for key in self._given)
@@ -78,7 +78,7 @@ class _Connector:
             self._to.refuse(one.key, one.line, f"{one.key} says again what {before.key} on line {before.line} says", "leave one out")
         self._given[key] = one
 
-    # where changes come from
+    # The source.
 
     def _check_class(self) -> None:
         one = self._take("connector.class")
@@ -106,7 +106,7 @@ class _Connector:
         self._start(here)
 
     def _check_columns(self, here: tuple[str, str]) -> None:
-        """What is not in the list of columns is left out there, in tables that it does not name as well; here those are whole."""
+        """Report tables without a listed column: the connector captures none of their columns, Headrace all."""
         section = self._to.written.content[here[0]][here[1]]
         named = [glob.rpartition(".")[0] for glob in section.get("columns", ())]
         whole = [glob for glob in section["tables"] if named and not any(fnmatchcase(glob, one) for one in named)]
@@ -120,7 +120,7 @@ class _Connector:
         tables = self._list("table.include.list", "table.whitelist")
         line = self._line("table.include.list") or self._line("database.include.list")
         if tables and databases:
-            # Only tables that both lists let through are captured. A glob's own text matches one that holds all that it matches.
+            # Only tables in both lists are captured. The text of a glob matches a wider glob.
             outside = [glob for glob in tables if not any(fnmatchcase(glob.partition(".")[0], one) for one in databases)]
             if outside:
                 why = f"{outside[0]} is not, or not only, in databases of database.include.list"
@@ -144,9 +144,9 @@ class _Connector:
         here = (SOURCES, "source")
         brokers = next((found for key in _BROKERS if (found := self._take(key)) is not None), None)
         if brokers is None:
-            # A sink connector's file does not say where Kafka is: Connect's worker knows.
+            # The file of a sink connector has no Kafka address: the Connect worker has it.
             self._to.set((*here, "url"), "kafka://${KAFKA_BROKERS}")
-            self._to.written.beside[*here, "url"] = "set KAFKA_BROKERS to host:port,host:port: Kafka Connect's bootstrap.servers"
+            self._to.written.trailing[*here, "url"] = "set KAFKA_BROKERS to host:port,host:port: Kafka Connect's bootstrap.servers"
         else:
             self._to.set((*here, "url"), f"kafka://{brokers.value.replace(' ', '')}", brokers.line)
         topics, pattern = self._take("topics"), self._take("topics.regex")
@@ -168,7 +168,7 @@ class _Connector:
                 return
             address = registry.value
             if "apicurio" in one.value:
-                # Its own interface is beside one that speaks as Confluent's does.
+                # Apicurio also provides Confluent's interface.
                 address = re.sub(r"/apis/registry/v\d+/?$", "/apis/ccompat/v7", address)
                 self._to.set((*here, "schema_id_bytes"), _AVRO[one.value], one.line)
             self._to.set((*here, "registry"), self._with_account(address, here), registry.line)
@@ -176,19 +176,19 @@ class _Connector:
             self._to.refuse(one.key, one.line, f"records of {one.value} cannot be read", "JSON and Avro can")
 
     def _with_account(self, registry: str, here: tuple[str, str]) -> str:
-        """The registry's address with the user's name; the password has a variable of its own."""
+        """Return the registry's address with the user name; the password has its own variable."""
         keys = ("value.converter.basic.auth.user.info", "value.converter.schema.registry.basic.auth.user.info")
         one = next((found for key in keys if (found := self._take(key)) is not None), None)
         self._unneeded("value.converter.basic.auth.credentials.source", "the account is in the registry's address")
         if one is None:
             return registry
         user, _, _ = one.value.partition(":")
-        self._to.written.beside[*here, "registry"] = f"set HEADRACE_REGISTRY_PASSWORD to the password on line {one.line} of the file"
+        self._to.written.trailing[*here, "registry"] = f"set HEADRACE_REGISTRY_PASSWORD to the password on line {one.line} of the file"
         scheme, _, rest = registry.partition("://")
         return f"{scheme}://{_quoted(user)}@{rest}"
 
     def _flattened(self) -> None:
-        """The one transform that leaves what is read here: rows without their envelope."""
+        """Accept the one supported transform, which removes the envelope."""
         one = self._take("transforms")
         for name in split_list(one.value) if one is not None else ():
             kind = self._take(f"transforms.{name}.type")
@@ -199,7 +199,7 @@ class _Connector:
             for key in [key for key in self._left if key.startswith(f"transforms.{name}.")]:
                 self._unneeded(key, "rows without their envelope are recognised by themselves")
 
-    # where they go
+    # The sink.
 
     def _clickhouse(self) -> None:
         here = (SINKS, "sink")
@@ -272,14 +272,14 @@ class _Connector:
         self._must_be("bigint.unsigned.handling.mode", "long", "leave it out")
         self._must_be("transforms", "", _TRANSFORMS)
 
-    # and what is done on the way
+    # The pipe.
 
     def _pipe(self, here: tuple[str, str]) -> None:
         if self._flag("skip_replica_start"):
             self._to.set((*here, "enabled"), False)
         policies: dict[str, str] = {}
         if self._flag("disable.ddl"):
-            # What cannot be left unnoticed halts.
+            # A change that cannot be ignored halts.
             policies |= {"all": "ignore", "rename_table": "halt", "rename_column": "halt", "change_key": "halt"}
         if self._flag("disable.drop.truncate"):
             policies |= {"drop_table": "ignore", "truncate_table": "ignore"}
@@ -335,11 +335,11 @@ class _Connector:
         else:
             self._to.refuse(one.key, one.line, "statements cannot be left out by their text", "choose by kind: schema_changes of a pipe")
 
-    # keys
+    # Access to keys.
 
     def _rest(self, key: str, one: Entry) -> None:
         if key in _KNOWN and self._to.problems.errors:
-            # Nobody came as far as to take it up: what is wrong before it is told.
+            # An earlier error ended the translation before this key.
             return
         if _ACCESS.fullmatch(key):
             hint = "leave it out here, and put it into the address: kafka://user@host:9092?security.protocol=… (docs/kafka.md)"
@@ -372,7 +372,7 @@ class _Connector:
         return any(one.value.lower() == "true" for one in found)
 
     def _must_be(self, key: str, usual: str, hint: str = "leave it out") -> None:
-        """A key whose usual value is what is done here."""
+        """Accept only the value of a key that matches Headrace's behaviour."""
         one = self._take(key)
         if one is not None and one.value.lower() == usual:
             self._to.drop(one.key, one.line, f"{usual} is what is done here" if usual else "it is empty")
@@ -463,19 +463,19 @@ _KNOWN: Final = (
     "value.converter",
     "transforms",
 )
-"""Keys that are translated, for hints."""
+"""Translated keys, for hints."""
 
 
 def _without_server(key: str) -> str:
-    """Debezium Server's names, without what comes before the connector's."""
+    """Remove the prefix of Debezium Server."""
     return next((key.removeprefix(prefix) for prefix in _SERVER if key.startswith(prefix)), key)
 
 
 def _reference(value: str) -> str:
-    """Kafka Connect's `${env:NAME}` is our `${NAME}`."""
+    """Convert Kafka Connect's `${env:NAME}` to `${NAME}`."""
     return re.sub(r"\$\{env:([A-Za-z_][A-Za-z0-9_]*)\}", r"${\1}", value)
 
 
 def _quoted(text: str) -> str:
-    """For an address; references are quoted when they are followed."""
+    """Quote a text for an address; references are quoted when they are expanded."""
     return text if "${" in text else quote(text, safe="")

@@ -1,6 +1,6 @@
-"""Flat files of keys and values, each with its line: Java's properties, Kafka Connect's JSON, YAML without depth.
+"""Reads flat files of keys and values with their lines: Java properties, Kafka Connect's JSON, YAML without nesting.
 
-Invariant: what such a file can say beyond keys and texts is an error, never left out.
+Invariant: content other than keys and texts is an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 
 
 def read_entries(text: str, file: str) -> list[Entry]:
-    """The keys of a file, by the language that its name tells."""
+    """Return the keys of a file; its suffix determines the format."""
     suffix = Path(file).suffix.lower()
     read = _json if suffix == ".json" else _yaml if suffix in (".yml", ".yaml") else _properties
     found = list(read(text, file))
@@ -103,7 +103,7 @@ def _json(text: str, file: str) -> Iterator[Entry]:
 
 
 def _once(pairs: list[tuple[str, Any]], text: str, file: str) -> dict[str, Any]:
-    """An object, each key of which is there once: a second one would go over the first without a word."""
+    """Return an object; raise for a key that is given twice, which JSON would silently drop."""
     content: dict[str, Any] = {}
     for name, value in pairs:
         if name in content:
@@ -126,7 +126,7 @@ def _line(text: str, key: str, file: str) -> str:
 
 
 def _yaml(text: str, file: str) -> Iterator[Entry]:
-    """Keys at the left edge, each with a text: all that a connector's file has."""
+    """Parse top-level keys with texts."""
     lines = text.splitlines()
     number = 0
     while number < len(lines):
@@ -142,7 +142,7 @@ def _yaml(text: str, file: str) -> Iterator[Entry]:
         key, rest = found[1] or found[2] or found[3], line[found.end() :]
         quote = rest[:1] if rest[:1] in ('"', "'") else ""
         if quote:
-            # A quoted text may go on over lines.
+            # A quoted text may continue on the next lines.
             while not _is_closed(rest, quote) and number < len(lines):
                 rest += "\n" + lines[number]
                 number += 1
@@ -158,7 +158,7 @@ def _is_closed(text: str, quote: str) -> bool:
 
 
 def _end_of(text: str, quote: str) -> int:
-    """Where a quoted text ends; 0 if it does not."""
+    """Return the end of a quoted text; 0 if it is not closed."""
     at = 1
     while at < len(text):
         if (quote == '"' and text[at] == "\\") or (quote == "'" and text.startswith("''", at)):

@@ -1,7 +1,7 @@
-"""HOCON, the language of Typesafe's configuration library: JSON with comments, bare keys and texts, dotted keys, and substitutions.
+"""Parses HOCON, the format of Typesafe's configuration library: JSON with comments, bare keys and texts, dotted keys, and substitutions.
 
-Invariant: what the text says is what comes out, or an error with its line. Objects under one key are merged, later values take the place of
-earlier ones, `${path}` is looked up in the whole file and then in the environment; `include` is refused, for what it brings is not here.
+Invariant: the result is complete, or an error names the line. Objects of one key are merged, later values replace earlier ones, `${path}`
+is looked up in the file and then in the environment. `include` is an error.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ class _Text:
 
 @dataclass(slots=True)
 class _Value:
-    """What stands after a key, not yet looked up: parts that belong together."""
+    """The unresolved value of a key: its parts in order."""
 
     parts: list[Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Hocon:
-    """What a file says, and on which line."""
+    """The content of a file, with the line of each key."""
 
     content: Mapping[str, Any]
     lines: Mapping[Keys, int] = field(default_factory=dict)
 
 
 def parse_hocon(text: str, file: str, environment: Mapping[str, str] | None = None) -> Hocon:
-    """A text in HOCON."""
+    """Parse a HOCON text."""
     parser = _HoconParser(text, file)
     root = parser.root()
     resolver = _Resolver(root, file, os.environ if environment is None else environment)
@@ -79,7 +79,7 @@ class _HoconParser:
         return content
 
     def _fields(self, path: Keys, end: str) -> dict[str, Any]:
-        """The keys of an object, up to its end, which is taken."""
+        """Parse the keys of an object and its end."""
         found: dict[str, Any] = {}
         while True:
             self._skip(newlines=True, commas=True)
@@ -119,7 +119,7 @@ class _HoconParser:
         table[name] = value if before is None else _over(before, value, (*around, *key))
 
     def _value(self, path: Keys) -> _Value:
-        """Everything up to the end of the line, a comma, or what closes the object or array around."""
+        """Parse a value: up to the end of the line, a comma, or the end of the enclosing object or array."""
         self._skip(newlines=True)
         parts: list[Any] = []
         while True:
@@ -187,7 +187,7 @@ class _HoconParser:
             end = self._text.find('"""', self._at + 3)
             if end < 0:
                 raise self._wrong('""" is never closed')
-            # Quotes at the very end belong to the text.
+            # Additional quotes at the end belong to the text.
             while self._text.startswith('"', end + 3):
                 end += 1
             found = self._text[self._at + 3 : end]
@@ -269,7 +269,7 @@ class _HoconParser:
 
 
 def _over(before: _Value, value: _Value, path: Keys) -> _Value:
-    """A value under a key that has one: objects are merged, `${itself}` is what was there, anything else takes its place."""
+    """Combine a second value of a key with the first: objects are merged, `${itself}` is the first value, any other value replaces it."""
     if any(isinstance(part, _Reference) and part.path == path for part in value.parts):
         parts = [
             inner for part in value.parts for inner in (before.parts if isinstance(part, _Reference) and part.path == path else [part])

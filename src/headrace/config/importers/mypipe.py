@@ -1,7 +1,7 @@
-"""mypipe's `application.conf`: consumers are sources, producers are sinks, pipes are pipes.
+"""Translates mypipe's `application.conf`: consumers are sources, producers are sinks.
 
-mypipe follows the log from where it stands at the first start, or from its position file if there is one; so do the pipes made from its
-file. Several consumers of a pipe write to the same topics there, hence they are merged here.
+mypipe starts at the current end of the log, or at the position in its position file; the translated pipes do the same. All consumers of a
+mypipe pipe write to the same topics, so the translated sources are merged.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _CLASSES: Final = {
     "mypipe.kafka.producer.KafkaSpecificMutationAvroProducer": _SPECIFIC,
 }
 _UNNEEDED: Final = {
-    "data-dir": "positions are kept in the state directory ([headrace] state)",
+    "data-dir": "the state directory stores positions ([headrace] state)",
     "log-dir": "the log is written to the standard error",
-    "shutdown-wait-time-seconds": "pipes end after the batch under way",
-    "flush-interval-seconds": "a batch counts when all of it is acknowledged (flush_seconds of a source says how long one gathers)",
-    "group-events-by-tx": "transactions are never cut",
-    "group-mutations-by-tx": "transactions are never cut",
-    "mysql-server-id-prefix": "an id that is free is taken",
-    "error": "what cannot be handled halts the pipe with its place and remedy; headrace skip leaves one event out",
-    "schema-repo-client": "registry of the sink says where Avro schemas are kept",
+    "shutdown-wait-time-seconds": "pipes stop after the current batch",
+    "flush-interval-seconds": "a batch is committed when all of it is acknowledged (flush_seconds of a source limits its time)",
+    "group-events-by-tx": "transactions are never split",
+    "group-mutations-by-tx": "transactions are never split",
+    "mysql-server-id-prefix": "Headrace chooses a free id",
+    "error": "an error halts the pipe; headrace skip skips one event",
+    "schema-repo-client": "registry of the sink sets the place of Avro schemas",
 }
 _ONLY_STDOUT: Final = "mypipe's stdout producer has no settings"
 _REGISTRY: Final = "schemas"
@@ -50,7 +50,7 @@ _Choice: TypeAlias = dict[str, str]
 
 
 def translate_mypipe(text: str, file: str, environment: Mapping[str, str] | None = None) -> Translation:
-    """A file of mypipe's."""
+    """Translate a file of mypipe."""
     return _Mypipe(parse_hocon(text, file, environment), file).whole()
 
 
@@ -121,7 +121,7 @@ class _Mypipe:
             self._to.set_secret((*here, "password"), literal(password), line)
         self._to.set((*here, "tables"), list(self._tables), line)
         self._to.set((*here, "start_at"), "now", line)
-        self._to.written.beside[*here, "start_at"] = "as mypipe: changes from now on; leave it out to copy the rows that are there first"
+        self._to.written.trailing[*here, "start_at"] = "as mypipe: changes from now on; leave it out to copy the rows that are there first"
 
     def _pipe(self, name: str, raw: Any) -> None:
         path = ("mypipe", "pipes", name)
@@ -137,7 +137,7 @@ class _Mypipe:
             raise DefiniteError(f"another pipe would be called {name_of(name)} here", place=self._place(path), hint="rename one of them")
         sources = [source for consumer in consumers for source in self._consumers_sources(consumer, (*path, "consumers"))]
         if not sources:
-            # What is wrong with the consumer was told.
+            # The error of the consumer is collected already.
             return
         sources = [self._from_position(name, source, table, path) for source in sources]
         kind = self._kind(producer, (*path, "producer", producer))
@@ -149,9 +149,9 @@ class _Mypipe:
             self._to.set((*here, "enabled"), enabled if isinstance(enabled, bool) else enabled in _YES, self._line((*path, "enabled")))
         if len(sources) > 1 and kind != _STDOUT:
             self._to.set((*here, "merge"), True, line)
-            self._to.written.beside[*here, "merge"] = "as mypipe: all write to the same topics"
+            self._to.written.trailing[*here, "merge"] = "as mypipe: all write to the same topics"
         if "binlog-position-repo" in table:
-            reason = "positions are kept in the state directory ([headrace] state)"
+            reason = "the state directory stores positions ([headrace] state)"
             self._to.drop(f"{'.'.join(path)}.binlog-position-repo", self._line((*path, "binlog-position-repo")), reason)
 
     def _consumers_sources(self, consumer: Any, path: Keys) -> list[str]:
@@ -162,7 +162,7 @@ class _Mypipe:
         return self._sources[consumer]
 
     def _from_position(self, pipe: str, source: str, table: Mapping[str, Any], path: Keys) -> str:
-        """The source, or one that goes on where mypipe's position file says."""
+        """Return the source, or a copy of it that starts at the position in mypipe's position file."""
         section = self._to.written.content[SOURCES][source]
         host, _, port = section["url"].rpartition("@")[2].rpartition(":")
         repository = table.get("binlog-position-repo", {})
@@ -184,7 +184,7 @@ class _Mypipe:
         if (SOURCES, source, "password") in self._to.secrets:
             self._to.secrets[SOURCES, own, "password"] = self._to.secrets[SOURCES, source, "password"]
         self._to.set((SOURCES, own, "start_at"), f"{name}:{offset}")
-        self._to.written.beside[SOURCES, own, "start_at"] = f"from {file}"
+        self._to.written.trailing[SOURCES, own, "start_at"] = f"from {file}"
         return own
 
     def _kind(self, producer: str, path: Keys) -> str:
@@ -204,7 +204,7 @@ class _Mypipe:
         return _CLASSES[name]
 
     def _sink(self, pipe: str, producer: str, kind: str, settings: Any, path: Keys) -> str:
-        """The section of the pipe's sink; pipes that say the same of a producer share one."""
+        """Return the section of the pipe's sink; pipes with equal settings of a producer share one."""
         table = settings if isinstance(settings, dict) else {}
         if kind == _STDOUT:
             if table:
@@ -217,7 +217,7 @@ class _Mypipe:
                 raise DefiniteError("metadata-brokers is missing", place=self._place(path), hint='write metadata-brokers = "host:9092"')
             content = {"url": f"kafka://{brokers}", "format": kind, **self._kafka_settings(kind)}
             if "zk-connect" in table:
-                self._to.drop(".".join((*path, "zk-connect")), self._line((*path, "zk-connect")), "brokers are asked, not ZooKeeper")
+                self._to.drop(".".join((*path, "zk-connect")), self._line((*path, "zk-connect")), "Headrace does not use ZooKeeper")
         same = (producer, repr(content))
         if same not in self._sinks:
             name = name_of(producer)
@@ -225,7 +225,7 @@ class _Mypipe:
             for key, value in content.items():
                 self._to.set((SINKS, self._sinks[same], key), value, self._line(path))
             if "key_changes" in content:
-                self._to.written.beside[SINKS, self._sinks[same], "key_changes"] = "as mypipe: one update, under the new key"
+                self._to.written.trailing[SINKS, self._sinks[same], "key_changes"] = "as mypipe: one update, under the new key"
         return self._sinks[same]
 
     def _kafka_settings(self, kind: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Debezium's lists of regular expressions, as globs: names, `.*`, and choices in parentheses. What is more than that is refused."""
+"""Converts Debezium's lists of regular expressions to globs: names, `.*`, and alternatives in parentheses; others are errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _PLAIN: Final = re.compile(r"[A-Za-z0-9_$#@ -]")
 
 
 def split_list(text: str) -> list[str]:
-    """The expressions of a list, cut at commas that are outside of parentheses."""
+    """Split a list at commas outside of parentheses."""
     parts, depth, current = [], 0, ""
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
@@ -25,7 +25,7 @@ def split_list(text: str) -> list[str]:
 
 
 def globs_of(expression: str) -> list[str]:
-    """The globs that match what a regular expression does; `ValueError` if there are none."""
+    """Return globs that match the same names as a regular expression; raise `ValueError` if there are none."""
     text = expression.strip().removeprefix("^").removesuffix("$")
     group = re.search(r"\((?:\?:)?([^()]*)\)", text)
     if group is not None:
@@ -40,7 +40,7 @@ def globs_of(expression: str) -> list[str]:
 
 
 def list_of_globs(text: str, key: str, place: str) -> list[str]:
-    """All globs of a list."""
+    """Return the globs of a list."""
     found = []
     for expression in split_list(text):
         try:
@@ -63,7 +63,7 @@ def _glob(text: str) -> str:
         elif letter == "\\" and text[at + 1 : at + 2] and not text[at + 1].isalnum():
             letters += glob.escape(text[at + 1])
             at += 2
-        # A bare dot is any character in truth; as all who write one do, it is taken for a dot.
+        # An unescaped dot matches any character, but users mean a dot.
         elif letter == "." or _PLAIN.match(letter):
             letters += letter
             at += 1

@@ -1,7 +1,7 @@
-"""What every translation of another tool's file is made with.
+"""The translation of another tool's file to the keys of `headrace.toml`.
 
-Invariant: each key of the file is translated, told to be without need (with the reason), or an error that names it and its line. Nothing is
-passed over. Passwords are known as such: a converted file has references in their place.
+Invariant: each key of the file is translated, listed as unneeded with the reason, or an error with its line. A converted file has
+references instead of passwords.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _SCHEMA_LINE: Final = "#:schema headrace.schema.json"
 
 @dataclass(slots=True)
 class Translation:
-    """A file in the words of `headrace.toml`, under way."""
+    """The translated content of a file."""
 
     file: str
     written: AnnotatedToml = field(default_factory=AnnotatedToml)
     lines: dict[Keys, int] = field(default_factory=dict)
-    """Where in the file the values come from."""
+    """The line of each value in the file."""
     secrets: dict[Keys, str] = field(default_factory=dict)
-    """Keys whose values are passwords, with the variables that a converted file has them from."""
+    """Keys whose values are passwords, with the variables that replace them in a converted file."""
     unneeded: list[str] = field(default_factory=list)
-    """Keys that are without need here, each with the reason."""
+    """Keys that Headrace does not need, each with the reason."""
     problems: Problems = field(default_factory=Problems)
 
     def set(self, path: Keys, value: Any, line: int = 0) -> None:
@@ -59,21 +59,21 @@ class Translation:
         self.lines.setdefault(path, line)
 
     def drop(self, key: str, line: int, reason: str) -> None:
-        """A key that is without need."""
+        """List a key that Headrace does not need."""
         self.unneeded.append(f"{key} (line {line}): {reason}" if line else f"{key}: {reason}")
 
     def refuse(self, key: str, line: int, message: str, hint: str) -> None:
-        """A key that cannot be translated."""
+        """Report a key that cannot be translated."""
         place = f"{self.file}, line {line}, {key}" if line else f"{self.file}, {key}"
         self.problems.add(message, place, hint)
 
     def document(self, directory: Path, environment: Mapping[str, str] | None = None) -> Document:
-        """What is loaded; raises what was wrong."""
+        """Return the document to load; raise the collected errors."""
         self.problems.raise_any(self.file)
         return Document(self.file, directory, self.written.content, self._place, References(directory, environment))
 
     def text(self) -> str:
-        """The converted file, with notes; raises what was wrong."""
+        """Return the converted file with comments; raise the collected errors."""
         self.problems.raise_any(self.file)
         content, above = _copied(self.written.content), {path: list(notes) for path, notes in self.written.above.items()}
         top = [_SCHEMA_LINE.removeprefix("#"), f"Converted from {Path(self.file).name} by headrace convert."]
@@ -89,7 +89,7 @@ class Translation:
             top.append("Without need here:")
             top += [f"  {one}" for one in self.unneeded]
         above[()] = [*top, *above.get((), [])]
-        text = render_toml(AnnotatedToml(content, above, self.written.beside))
+        text = render_toml(AnnotatedToml(content, above, self.written.trailing))
         # The line for editors is a comment of its own form.
         return text.replace(f"# {_SCHEMA_LINE.removeprefix('#')}", _SCHEMA_LINE, 1)
 
@@ -104,12 +104,12 @@ def _numbered(name: str) -> Iterator[str]:
 
 
 def name_of(text: str) -> str:
-    """A name that a section may have."""
+    """Return a valid section name."""
     return re.sub(r"[^A-Za-z0-9_-]+", "_", text).lstrip("-") or "pipe"
 
 
 def literal(text: str) -> str:
-    """A text in which `${` means nothing."""
+    """Escape `${`."""
     return text.replace("${", "$${")
 
 

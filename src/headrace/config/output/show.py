@@ -82,7 +82,7 @@ def _add(written: AnnotatedToml, document: Document, path: Keys, raw: Mapping[st
     for name, one in _section(path[0], str(table.get("url", ""))).fields.items():
         if name not in table and name not in ("source", "sources", "password", "password_file", CLASS):
             table[name] = to_plain(one.kind, one.default)
-            written.beside[*path, name] = "the default"
+            written.trailing[*path, name] = "the default"
 
 
 def _section(kind: str, url: str) -> Section:

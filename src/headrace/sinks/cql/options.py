@@ -12,30 +12,30 @@ CONCURRENCY: Final = 128
 
 
 class Missing(StrEnum):
-    """What becomes of tables, user types and columns that the target lacks."""
+    """What happens to tables, user types and columns that the target lacks."""
 
     CREATE = "create"
     HALT = "halt"
 
 
 class Dropped(StrEnum):
-    """What becomes of a column that the source has dropped."""
+    """What happens to a column that the source has dropped."""
 
     DROP = "drop"
     KEEP = "keep"
-    """It stays with what it holds. A column that the source adds again under its name is then not empty."""
+    """The column stays with its values. If the source adds a column with the same name again, it is not empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """How a log is replayed."""
+    """How a log is replayed into a cluster."""
 
     missing: Missing = Missing.CREATE
     dropped: Dropped = Dropped.DROP
     concurrency: int = CONCURRENCY
-    """Requests that each task has under way at once; the statements of one partition are one request."""
+    """Concurrent requests per task; the statements of one partition are one request."""
 
     def check(self) -> None:
-        """Raise `DefiniteError` for numbers that make no sense."""
+        """Raise `DefiniteError` for invalid numbers."""
         if self.concurrency < 1:
             raise DefiniteError("concurrency must be at least 1", place="[replay] concurrency", hint="leave it out to have the default")

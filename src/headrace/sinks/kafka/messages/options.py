@@ -15,12 +15,12 @@ from headrace.model.schema import TableName
 
 
 class MessageFormat(StrEnum):
-    """What a message's value is."""
+    """The format of message values."""
 
     GENERIC = "generic"
     """mypipe's InsertMutation, UpdateMutation and DeleteMutation: a row's values in Avro maps by their type."""
     SPECIFIC = "specific"
-    """A record of the table's own, in Avro; needs a schema repository."""
+    """One Avro record type per table; needs a schema repository."""
     DEBEZIUM = "debezium"
     """Debezium's change events, in JSON."""
 
@@ -34,70 +34,70 @@ class Compression(StrEnum):
 
 
 class Tombstones(StrEnum):
-    """Whether a deletion is followed by a message without a value, so that a compacted topic forgets the key."""
+    """Whether a message without a value follows each deletion, so that compaction removes the key."""
 
     AUTO = "auto"
-    """As the format's readers expect: with Debezium's events, not with mypipe's."""
+    """With format debezium; not with generic and specific."""
     ON = "on"
     OFF = "off"
 
 
 class KeyChanges(StrEnum):
-    """What an update that gives a row another key becomes (formats generic and specific)."""
+    """How an update that changes a row's key is sent (formats generic and specific)."""
 
     SPLIT = "split"
-    """A deletion under the old key and an insertion under the new one: each key's messages tell its whole story."""
+    """A deletion with the old key and an insertion with the new key."""
     UPDATE = "update"
-    """One update under the new key, as mypipe sends it: the old key's partition hears nothing of it."""
+    """One update with the new key, as mypipe sends it; the old key's partition gets no message."""
 
 
 class TextAs(StrEnum):
     """The map of TINYTEXT, TEXT, MEDIUMTEXT and LONGTEXT columns (format generic)."""
 
     BYTES = "bytes"
-    """As mypipe has them: UTF-8 in `bytes`."""
+    """UTF-8 in `bytes`, as mypipe sends them."""
     STRING = "string"
 
 
 class UnsignedBigintAs(StrEnum):
-    """How BIGINT UNSIGNED columns are carried."""
+    """How BIGINT UNSIGNED columns are encoded."""
 
     EXACT = "exact"
-    """Generic: their digits, in `strings`. Specific: an Avro decimal of 20 digits. All numbers fit."""
+    """Generic: decimal digits in `strings`. Specific: an Avro decimal of 20 digits. All values fit."""
     LONG = "long"
-    """As a long; a number above 9223372036854775807 halts."""
+    """As a long; a value above 9223372036854775807 halts the pipe."""
 
 
 class Incompatible(StrEnum):
-    """What happens when an altered table's schema cannot be read in place of the one before it (format specific)."""
+    """What happens when the schema of an altered table is incompatible with the previous one (format specific)."""
 
     HALT = "halt"
     NEW = "new"
-    """It is registered all the same, and readers must cope. (A registry over HTTP decides by itself: set the subject's compatibility.)"""
+    """The schema is registered nevertheless. (A registry over HTTP decides itself: set the compatibility of the subject.)"""
 
 
 class Truncates(StrEnum):
-    """Whether a message tells that a table was emptied, with the op `t` (format debezium)."""
+    """Whether TRUNCATE TABLE is sent as a message with op `t` (format debezium)."""
 
     SKIP = "skip"
-    """As with Debezium's default, `skipped.operations=t`."""
+    """Debezium's default (`skipped.operations=t`)."""
     SEND = "send"
 
 
 class Timestamps(StrEnum):
-    """The time of a message, by which a topic forgets old ones."""
+    """The timestamp of messages, which determines retention."""
 
     SENT = "sent"
-    """When it was sent."""
+    """The time of sending."""
     COMMIT = "commit"
-    """When the change was committed: a topic that forgets by time drops changes that were old already."""
+    """The commit time of the change; retention by time may delete old changes at once."""
 
 
 class Cleanup(StrEnum):
-    """What a topic that is made keeps."""
+    """The cleanup policy of created topics."""
 
     BROKER = "broker"
-    """As the broker's default says."""
+    """The broker's default."""
     DELETE = "delete"
     COMPACT = "compact"
 
@@ -120,7 +120,7 @@ CHANGEABLE: Final = frozenset(
         "properties",
     )
 )
-"""Options that may change when a pipe starts again: they do not change the messages."""
+"""Options that may change at a restart: they do not change the messages."""
 _ABOUT: Final = {
     "registry": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
     "key_changes": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
@@ -130,7 +130,7 @@ _ABOUT: Final = {
     "schemas": (MessageFormat.DEBEZIUM,),
     "truncates": (MessageFormat.DEBEZIUM,),
 }
-"""The formats that a setting is about, where it is not about all."""
+"""The formats that use a setting, if not all do."""
 _LEAST: Final = {"partitions": 0, "replication": 0, "delivery_timeout_s": 1}
 _ALLOWED: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-")
 _LONGEST: Final = 249
@@ -138,25 +138,25 @@ _LONGEST: Final = 249
 
 @dataclass(frozen=True, slots=True)
 class KafkaOptions:
-    """How changes go to Kafka."""
+    """How changes are written to Kafka."""
 
     format: MessageFormat = MessageFormat.GENERIC
     topic: str = ""
-    """The topics' names, with ${db}, ${table} and ${prefix}; empty: as mypipe and Debezium name them."""
+    """The pattern of topic names, with ${db}, ${table} and ${prefix}; empty: as mypipe and Debezium name topics."""
     prefix: str = "headrace"
-    """What Debezium calls the topic prefix: ${prefix} in topics' names, and the source's name in its events."""
+    """Debezium's topic prefix: ${prefix} in topic names, and the source name in events."""
     registry: str = MEMORY
-    """Where Avro schemas are kept: nowhere but in memory (generic messages only), in a folder, or the http address of a registry."""
+    """Where Avro schemas are stored: `memory` (generic messages only), a folder, or the http address of a registry."""
     partitions: int = 0
-    """Of topics that are made; 0: as the broker's default says."""
+    """Partitions of created topics; 0: the broker's default."""
     replication: int = 0
-    """Of topics that are made; 0: as the broker's default says."""
+    """Replication factor of created topics; 0: the broker's default."""
     cleanup: Cleanup = Cleanup.BROKER
-    """What topics that are made keep."""
+    """The cleanup policy of created topics; `broker`: the broker's default."""
     create_topics: bool = True
-    """Whether topics that are missing are made."""
+    """Whether missing topics are created."""
     compression: Compression = Compression.LZ4
-    """Of messages, batch by batch."""
+    """Compression of message batches."""
     timestamps: Timestamps = Timestamps.SENT
     tombstones: Tombstones = Tombstones.AUTO
     key_changes: KeyChanges = KeyChanges.SPLIT
@@ -164,12 +164,12 @@ class KafkaOptions:
     bigint_unsigned: UnsignedBigintAs = UnsignedBigintAs.EXACT
     incompatible: Incompatible = Incompatible.HALT
     schemas: bool = False
-    """Whether Debezium's events carry their schema."""
+    """Whether Debezium events contain their schema."""
     truncates: Truncates = Truncates.SKIP
     delivery_timeout_s: int = 60
-    """For how long a message may be under way before the write counts as failed, and is tried again."""
+    """Seconds until an unacknowledged message counts as failed and is sent again."""
     properties: tuple[tuple[str, str], ...] = ()
-    """Further properties of the producer, by librdkafka's names."""
+    """More producer properties, by librdkafka's names."""
 
     def __post_init__(self) -> None:
         for one in fields(self):
@@ -191,7 +191,7 @@ class KafkaOptions:
             )
 
     def topic_of(self, table: TableName) -> str:
-        """The table's topic."""
+        """Return the topic of a table."""
         pattern = self.topic or TOPIC_FORMATS[self.format]
         name = pattern.replace("${prefix}", self.prefix).replace("${db}", table.database).replace("${table}", table.table)
         # Kafka allows no other characters; as Debezium does.
@@ -204,7 +204,7 @@ class KafkaOptions:
 
     @property
     def is_apart(self) -> bool:
-        """Whether each table is meant to have a topic of its own."""
+        """Whether each table has its own topic."""
         pattern = self.topic or TOPIC_FORMATS[self.format]
         return "${db}" in pattern and "${table}" in pattern
 
