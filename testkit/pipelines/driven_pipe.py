@@ -58,7 +58,7 @@ class DrivenPipe:
         """`settings`: entries of a settings file. `others`: further fields of `PipeSettings`."""
         self.book = book
         selection = others.pop("selection", None) or Selection((f"{book.database}.*",), exclude)
-        policies = SchemaPolicy.from_pairs(policy)
+        policies = SchemaPolicy.from_dict(dict(pair.split("=", 1) for pair in policy))
         more = settings or {}
         chosen = PipeSettings(selection, state, schema_changes=policies, name=book.database, choices=more, chunk_rows=chunk_rows, **others)
         sink = ClickHouseSink(parse_target(sink_url), choices or ClickHouseOptions())
