@@ -5,7 +5,6 @@ The pipe (driver, reader, transforms, sink) runs without Spark; the last test us
 
 from __future__ import annotations
 
-import json
 import random
 import re
 from collections import Counter
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from headrace import cli
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
@@ -243,54 +241,6 @@ def test_a_copy_is_compared_and_repaired_through_transforms(
     assert (different.verdict, found) == (Verdict.DIFFERENT, [(1, "extra"), (4, "different"), (5, "missing")])
     [repaired] = compared(book, pipe, settings, repair=True)
     assert (repaired.verdict, repaired.repaired) == (Verdict.EQUAL, 3), repaired.notes
-
-
-def test_verify_reports_the_rows_that_a_filter_excludes(
-    server: PrivateServer, book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    rows = ", ".join(f"({number}, {number % 10 or 'NULL'})" for number in range(1, 1001))
-    for table in ("some", "none", "plain"):
-        book.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, rest INT)", f"INSERT INTO {table} VALUES {rows}", f"ANALYZE TABLE {table}")
-    text = '[transforms."*.some"]\nfilter = "rest > 2"\n[transforms."*.none"]\nfilter = "id > 0"'
-    settings = parse_settings(text, "test.toml").plain
-    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", settings=settings).open()
-    book.run("UPDATE some SET rest = 1 WHERE rest = 3 AND id < 100")
-    pipe.catch_up()
-    passing, excluded = count(book, "some", "rest > 2"), count(book, "some", "(rest > 2) IS NOT TRUE")
-    assert (passing, excluded) == (690, 310)
-
-    def run_verify(*options: str) -> tuple[int, str]:
-        capsys.readouterr()
-        code = cli.main(
-            ["verify", server.url(book.database), url_of(clickhouse), "--state", str(tmp_path / "state"), "--chunk-rows", "100", *options]
-        )
-        return code, capsys.readouterr().out
-
-    code, said = run_verify()
-    assert code == 0
-    lines = said.splitlines()
-    for table, number, more in (
-        ("some", passing, f"  the filter excludes {excluded} of 1000 source rows"),
-        ("none", 1000, "  the filter excludes 0 of 1000 source rows"),
-    ):
-        at = lines.index(f"{book.database}.{table}: {number} rows, 0 differences")
-        assert lines[at + 1] == more
-    assert said.count("the filter excludes") == 2
-    assert lines[-1] == f"verify: 3 tables, {passing + 2000} rows, 0 differences; filters exclude {excluded} source rows"
-    code, said = run_verify("--json")
-    tables = {one["table"]: (one["verdict"], one["rows"], one["excluded"]) for one in json.loads(said)["tables"]}
-    names = {name: f"{book.database}.{name}" for name in ("some", "none", "plain")}
-    equal = {names["some"]: ("equal", passing, excluded), names["none"]: ("equal", 1000, 0), names["plain"]: ("equal", 1000, 0)}
-    assert (code, tables) == (0, equal)
-    # A row that differs changes neither number; a table that is not in the sink has the same numbers.
-    client.command(f"ALTER TABLE `{book.database}`.some UPDATE rest = 9 WHERE id = 4", settings={"mutations_sync": 2})
-    code, said = run_verify("--tables", names["some"])
-    assert code == 1
-    assert f"the filter excludes {excluded} of 1000 source rows" in said
-    client.command(f"DROP TABLE `{book.database}`.some SYNC")
-    code, said = run_verify("--tables", names["some"], "--json")
-    [missing] = json.loads(said)["tables"]
-    assert (code, missing["rows"], missing["differences"], missing["excluded"]) == (1, passing, passing, excluded)
 
 
 def test_tables_are_cut_by_the_sources_own_key(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:

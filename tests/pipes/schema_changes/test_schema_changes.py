@@ -32,6 +32,10 @@ from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import Crash, DrivenPipe, crash_at
 from testkit.pipelines.embedded_access import url_of
 
+SLOW_ON_MYSQL = pytest.mark.slow(
+    "mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]"
+)
+
 
 def tables_of(book: Logbook) -> list[str]:
     return sorted(name for (name,) in book.fetch("SHOW TABLES"))
@@ -240,10 +244,7 @@ def test_statements_while_tables_are_read(book: Logbook, clickhouse: EmbeddedSer
     assert_same(client, book, tables_of(book))
 
 
-@pytest.mark.slow(
-    "mysql",
-    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
-)
+@SLOW_ON_MYSQL
 def test_tables_that_are_gone_when_they_are_to_be_read_again(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
 ) -> None:
@@ -275,10 +276,7 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(
     assert_same(client, book, ["taken", "hiding", "keyed"])
 
 
-@pytest.mark.slow(
-    "mysql",
-    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
-)
+@SLOW_ON_MYSQL
 @pytest.mark.parametrize(
     ("statements", "reason"),
     [
@@ -318,10 +316,7 @@ def test_rows_that_wait_are_not_written_to_another_table(
     assert list(retry_dead_letters(pipe.sink, pipe=database)) == []
 
 
-@pytest.mark.slow(
-    "mysql",
-    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
-)
+@SLOW_ON_MYSQL
 @pytest.mark.parametrize("engine", ["replacing", "history"])
 def test_rows_that_are_kept_outlive_reading_again(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, engine: str
@@ -374,10 +369,7 @@ def test_what_was_begun_is_finished_when_the_sink_gets_another_host(
         "test_a_table_is_to_be_read_again_after_a_crash_while_it_was_renamed before the crash; test_a_crash_at_any_point_recovers_by_itself"
     ),
 )
-@pytest.mark.slow(
-    "mysql",
-    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
-)
+@SLOW_ON_MYSQL
 @pytest.mark.parametrize("later", [(), ("DROP TABLE b",), ("RENAME TABLE b TO c",), ("ALTER TABLE b ADD COLUMN x INT",)], ids=str)
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_table_is_to_be_read_again_after_a_crash_while_it_was_renamed(
@@ -409,10 +401,7 @@ def test_a_step_may_take_longer_than_an_answer_is_waited_for(clickhouse: Embedde
 COUNTING = ("history", "collapsing", "versioned")
 
 
-@pytest.mark.slow(
-    "mysql",
-    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
-)
+@SLOW_ON_MYSQL
 @pytest.mark.parametrize("engine", COUNTING)
 def test_engines_that_count(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, engine: str) -> None:
     book.run("CREATE TABLE t (id INT PRIMARY KEY, a INT, b VARCHAR(9))", "INSERT INTO t VALUES (1, 1, 'x'), (2, NULL, 'y   ')")
@@ -465,10 +454,7 @@ POINTS = (
 )
 
 
-@pytest.mark.slow(
-    "mysql",
-    because="the test itself on MariaDB; test_columns_and_keys[mysql], test_whole_tables[mysql], test_policies[mysql]",
-)
+@SLOW_ON_MYSQL
 @pytest.mark.timeout(600)
 def test_a_crash_at_any_point_recovers_by_itself(
     book: Logbook, server: PrivateServer, clickhouse: EmbeddedServer, client: Client, tmp_path: Path
