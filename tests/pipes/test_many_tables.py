@@ -20,6 +20,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.tables import target_cache
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
@@ -145,7 +146,7 @@ def test_hundreds_of_tables_in_one_pipe(server: PrivateServer, database: str, tm
     asked: list[int] = []
     read_target_tables = target_cache.read_target_tables
 
-    def counted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[target_cache.TargetTable]:
+    def counted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[TargetTable]:
         asked.append(len(wanted))
         return read_target_tables(scope, wanted)
 

@@ -30,6 +30,7 @@ from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables import target_cache
+from headrace.sinks.clickhouse.tables.target_table import TargetTable
 from testkit.pipelines.embedded_access import target_of
 
 COLUMNS = (Column("id", Kind.STRING, nullable=False), Column("n", Kind.INT32))
@@ -107,7 +108,7 @@ def test_a_task_asks_about_all_its_tables_at_once(sink: ClickHouseSink, monkeypa
     asked: list[list[str]] = []
     read_target_tables = target_cache.read_target_tables
 
-    def noted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[target_cache.TargetTable]:
+    def noted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[TargetTable]:
         asked.append(sorted(schema.name.table for schema in wanted))
         return read_target_tables(scope, wanted)
 
@@ -398,7 +399,7 @@ def test_the_driver_asks_about_all_tables_at_once(sink: ClickHouseSink, monkeypa
     asked: list[int] = []
     read_target_tables = target_cache.read_target_tables
 
-    def counted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[target_cache.TargetTable]:
+    def counted(scope: target_cache.TargetScope, wanted: list[TableSchema]) -> list[TargetTable]:
         asked.append(len(wanted))
         return read_target_tables(scope, wanted)
 

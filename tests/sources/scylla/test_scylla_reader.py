@@ -18,6 +18,7 @@ import pytest
 
 from headrace import cli
 from headrace.cql import timeuuid
+from headrace.cql.blocks import LogBlock
 from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table, create_table
 from headrace.cql.log import END, SEQUENCE, STREAM, TIME
@@ -120,7 +121,7 @@ class Logged:
         start = LogStart(oldest(catalog.generations(self.name)), 0, 0)
         return WindowPlanner(catalog, {self.name: start}, choices or self.choices, 2, self.pace)
 
-    def blocks(self, split: WindowSplit, ttl: int = 0, choices: ScyllaOptions | None = None) -> Iterator[window_reader.LogBlock]:
+    def blocks(self, split: WindowSplit, ttl: int = 0, choices: ScyllaOptions | None = None) -> Iterator[LogBlock]:
         return self.reader(ttl, choices).read(split)
 
     def reader(self, ttl: int = 0, choices: ScyllaOptions | None = None) -> LogReader:
