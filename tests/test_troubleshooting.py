@@ -29,7 +29,7 @@ def texts() -> list[str]:
 
 
 @pytest.mark.parametrize("heading", HEADINGS)
-def test_the_message_is_said_somewhere(heading: str, texts: list[str]) -> None:
+def test_the_message_exists_in_the_code(heading: str, texts: list[str]) -> None:
     pieces = [piece for piece in heading.split("…") if piece.strip(" :,.")]
     assert any(all(piece.strip() in text for piece in pieces) for text in texts)
 

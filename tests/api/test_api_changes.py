@@ -128,7 +128,7 @@ def test_resuming_after_any_item_gives_the_rest(book: Logbook, changes: Changes,
     assert sum(block.rows for block in changes(start=again.position, stop="end")) == len(whole) - handed_out
 
 
-def test_a_feed_stops_exactly_where_it_was_told(book: Logbook, changes: Changes) -> None:
+def test_a_feed_stops_exactly_at_the_given_position(book: Logbook, changes: Changes) -> None:
     start = changes().position
     book.run("INSERT INTO notes VALUES (1, 'a'), (2, 'b')")
     middle = changes().position
@@ -206,7 +206,7 @@ def test_new_tables_are_followed_from_their_making_on(book: Logbook, changes: Ch
     assert found == [("fresh", ("1", 0.5)), ("notes", ("1", "a")), ("fresh", ("é", "2"))]
 
 
-def test_what_empties_a_table_is_told_from_any_start(book: Logbook, changes: Changes) -> None:
+def test_truncations_are_reported_from_any_start(book: Logbook, changes: Changes) -> None:
     start = book.place()
     book.run("INSERT INTO notes VALUES (1, 'a')", "TRUNCATE notes", "RENAME TABLE sales TO sold", "DROP TABLE goods")
     with pytest.raises(DefiniteError, match="TRUNCATE notes"):
@@ -344,7 +344,7 @@ def test_an_error_ends_a_feed_and_frees_it(book: Logbook, changes: Changes, scra
     assert [image.row for image in images_of(list(rest))] == [("2", "b")]
 
 
-def test_statements_are_told_between_the_changes(book: Logbook, changes: Changes) -> None:
+def test_statements_are_printed_between_the_changes(book: Logbook, changes: Changes) -> None:
     start = changes().position
     book.run("INSERT INTO notes VALUES (1, 'a')", "ALTER TABLE notes ADD COLUMN more INT", "INSERT INTO notes VALUES (2, 'b', 3)")
     book.run("TRUNCATE TABLE notes", "CREATE TABLE other (id INT PRIMARY KEY)", "INSERT INTO notes VALUES (4, 'd', 5)")

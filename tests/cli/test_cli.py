@@ -55,9 +55,7 @@ def test_globs_mean_tables_of_the_address_s_database() -> None:
         *(("mysql://u@h/db", flag, "7") for flag in ("--topics", "--topic-pattern", "--start", "--max-offsets", "--min-partitions")),
     ],
 )
-def test_flags_that_nobody_would_heed_are_refused(
-    source: str, flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flags_without_effect_are_refused(source: str, flag: str, value: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = ["--state", str(tmp_path / "state")]
     assert cli.main(["replicate", source, "clickhouse://default@127.0.0.1:1/x", flag, value, *state]) == cli.FAILED
     said = capsys.readouterr().err

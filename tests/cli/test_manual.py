@@ -97,7 +97,7 @@ def test_help(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatc
         ("xyzzy", "'xyzzy' is not known here ("),
     ],
 )
-def test_what_was_meant_is_told(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_misspelt_name_gets_a_suggestion(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(line.split())
     assert caught.value.code == 2

@@ -147,7 +147,7 @@ def test_what_is_wrong_is_named_with_its_line(tmp_path: Path, monkeypatch: pytes
         assert word in message
 
 
-def test_all_errors_of_a_file_are_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_of_a_file_are_reported_at_once(tmp_path: Path) -> None:
     message = refused(
         tmp_path, base(source="a = 1\nzero_dates = 2", sink="viev = true", pipe='enabled = "yes"', more="[headrace]\nstat = 1")
     )
@@ -320,6 +320,6 @@ def test_settings_of_a_producer_are_shown_nowhere_and_masked_in_the_log(tmp_path
     assert "s3cr" not in mask_secrets(f"it cannot be reached: {spec.sink}")
 
 
-def test_what_runs_is_not_said_among_the_lines_of_a_pipe_that_prints(tmp_path: Path) -> None:
+def test_progress_is_not_printed_between_the_lines_of_a_printing_pipe(tmp_path: Path) -> None:
     assert run._message_stream(loaded(tmp_path, base())) is sys.stdout
     assert run._message_stream(loaded(tmp_path, base().replace('url = "chdb:data"', 'url = "stdout:"'))) is sys.stderr

@@ -184,5 +184,5 @@ def test_the_examples_of_the_page_are_right(tmp_path: Path, monkeypatch: pytest.
         ("check user and password", ""),
     ],
 )
-def test_hints_that_speak_of_flags_are_told_in_the_words_of_a_file(hint: str, said: str) -> None:
+def test_hints_name_settings_of_the_file_instead_of_flags(hint: str, said: str) -> None:
     assert add_file_keys(hint) == (f"{hint} (in the file: {said})" if said else hint)

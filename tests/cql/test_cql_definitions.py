@@ -106,7 +106,7 @@ def test_tables_and_types_are_altered(known: CqlCatalog) -> None:
         ("CREATE TABLE ks.t (k int PRIMARY KEY v int)", "is expected"),
     ],
 )
-def test_what_is_wrong_is_said(statement: str, said: str) -> None:
+def test_errors_are_reported(statement: str, said: str) -> None:
     with pytest.raises(DefiniteError, match=said):
         CqlCatalog().apply_all(statement)
 
@@ -116,7 +116,7 @@ def test_statements_end_at_their_semicolons() -> None:
     assert [one.split()[0] for one in statements(script)] == ["BEGIN", "USE"]
 
 
-def test_tokens_are_told_apart() -> None:
+def test_tokens_are_distinguished() -> None:
     text = "a \"B\"\"\" 'it''s' $$it's$$ 1 2.5 1e3 0xAF 12h30m P1Y2MT3S P2W 550e8400-e29b-41d4-a716-446655440000 ? p1 {1:a}"
     found = [(token.kind, token.text) for token in tokens(text)]
     assert found[:14] == [

@@ -271,7 +271,7 @@ def _next_status(answer: http.client.HTTPResponse) -> Any:
     return json.loads(answer.readline().removeprefix(b"data: "))
 
 
-def test_bad_clients_harm_nobody(served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_bad_clients_do_not_affect_others(served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     host = f"Host: 127.0.0.1:{served.port}\r\n".encode()
     assert b" 400 " in served.raw(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n").partition(b"\r\n")[0]
     assert b" 400 " in served.raw(b"GET\r\n\r\n")

@@ -121,7 +121,7 @@ def _row(page: Page, table: str, label: str) -> str:
 @pytest.mark.slow(
     because=(
         "test_one_pipe_with_charts_tables_and_schema_changes, test_doings, "
-        "test_snapshots_waits_retries_and_halts_are_told; test_a_process_is_seen_and_steered has a live process"
+        "test_snapshots_waits_retries_and_halts_are_reported; test_a_process_is_seen_and_steered has a live process"
     ),
 )
 @pytest.mark.timeout(900)

@@ -93,7 +93,7 @@ def test_one_pipe_with_charts_tables_and_schema_changes(look: Open, control: Fak
     expect(page.locator("#tables-body tr")).to_have_count(0)
 
 
-def test_snapshots_waits_retries_and_halts_are_told(look: Open) -> None:
+def test_snapshots_waits_retries_and_halts_are_reported(look: Open) -> None:
     page = look("#/pipes/crm")
     progress = re.compile(r"^\d+ %: [\d,]+ of about 1,290,000 rows, 0 of 2 tables done, about \d+")
     expect(page.locator("#snapshot-says")).to_have_text(progress)
@@ -292,7 +292,7 @@ def test_updates_leave_focus_selection_and_scroll_alone(look: Open, control: Fak
 
 
 @pytest.mark.parametrize("by", ["itself", "button"])
-def test_a_lost_line_is_told_and_comes_back(pages: Pages, control: FakeControl, by: str) -> None:
+def test_a_lost_connection_is_reported_and_recovers(pages: Pages, control: FakeControl, by: str) -> None:
     pages.expected += ["ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_EMPTY_RESPONSE", "ERR_CONNECTION_RESET"]
     with serve(control, "127.0.0.1:0", TOKEN) as first:
         listen = str(first.address)

@@ -100,7 +100,7 @@ def test_a_server_that_is_given_no_password_asks_for_a_random_one(
     assert f"headrace serve {tmp_path / 'db'}" in capsys.readouterr().err
 
 
-def test_the_password_of_the_environment_is_honoured_by_whoever_starts_the_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_start_of_the_server_uses_the_password_of_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(PASSWORD_VARIABLE, "chosen by me")
     with open_clickhouse_sink(f"chdb:{tmp_path / 'db'}", creates=True):
         # A command in another terminal finds the server without the variable.

@@ -99,7 +99,7 @@ def test_acknowledged_inserts_survive_kill_9_and_unfinished_ones_leave_no_trace(
         assert _run(last, "CHECK TABLE t SETTINGS check_query_single_value_result = 1") == b"1\n"
 
 
-def test_sigterm_lets_the_request_under_way_finish(server: EmbeddedServer) -> None:
+def test_sigterm_lets_a_running_request_finish(server: EmbeddedServer) -> None:
     answers: list[bytes] = []
     query = "SELECT count() FROM numbers(12) WHERE sleepEachRow(0.1) = 0 SETTINGS max_block_size = 1"
     slow = threading.Thread(target=lambda: answers.append(_run(server, query)))
@@ -115,7 +115,7 @@ def test_sigterm_lets_the_request_under_way_finish(server: EmbeddedServer) -> No
     wait_until(lambda: not ping(server.host, server.port))
 
 
-def test_sigterm_lets_an_insert_under_way_finish(server: EmbeddedServer) -> None:
+def test_sigterm_lets_a_running_insert_finish(server: EmbeddedServer) -> None:
     _run(server, "CREATE TABLE t (a Int32) ENGINE = MergeTree ORDER BY a")
 
     def rows() -> Iterator[bytes]:

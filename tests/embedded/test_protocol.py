@@ -64,12 +64,14 @@ def _raw(port: int, request: bytes) -> bytes:
         (b"GET /?" + b"a=b&" * 11_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 400),
     ],
 )
-def test_a_malformed_request_is_refused_and_harms_nobody(server: EmbeddedServer, client: Client, request_bytes: bytes, status: int) -> None:
+def test_a_malformed_request_is_refused_without_side_effects(
+    server: EmbeddedServer, client: Client, request_bytes: bytes, status: int
+) -> None:
     assert _raw(server.port, request_bytes).startswith(f"HTTP/1.1 {status} ".encode())
     assert client.run("SELECT 1") == b"1\n"
 
 
-def test_slow_connections_keep_nobody_out(server: EmbeddedServer, client: Client) -> None:
+def test_slow_connections_do_not_block_others(server: EmbeddedServer, client: Client) -> None:
     with contextlib.ExitStack() as stack:
         for _ in range(600):
             slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=10))

@@ -204,7 +204,7 @@ def test_duplicates_are_dropped_by_their_positions_across_restarts_too(broker: P
     assert [change.position for change in headrace.kafka.changes(topic, **settings)] == [4, 6]
 
 
-def test_a_log_that_begins_anew_is_noticed_where_there_are_no_rows_of_its_snapshot(broker: PrivateBroker) -> None:
+def test_a_log_that_restarts_is_noticed_without_snapshot_rows(broker: PrivateBroker) -> None:
     """Its changes are committed after all seen ones: none is a duplicate."""
     topic = broker.create_topic()
 
@@ -233,7 +233,7 @@ def test_a_log_that_begins_anew_is_noticed_where_there_are_no_rows_of_its_snapsh
         (COLUMNS_HEADER, b"x"),
     ],
 )
-def test_a_header_of_ours_that_cannot_be_read_halts_and_says_where(broker: PrivateBroker, name: str, header: bytes) -> None:
+def test_an_unreadable_headrace_header_halts_with_its_place(broker: PrivateBroker, name: str, header: bytes) -> None:
     topic = broker.create_topic()
     broker.produce(
         topic, [{"value": insert_message(1)}, {"value": insert_message(2)}, {"value": insert_message(3), "headers": [(name, header)]}]
@@ -274,7 +274,7 @@ def test_a_message_that_cannot_be_read_halts_and_says_where(broker: PrivateBroke
     witness.close()
 
 
-def test_a_group_shares_a_topic_and_stops_when_told(broker: PrivateBroker) -> None:
+def test_a_group_shares_a_topic_and_stops_on_request(broker: PrivateBroker) -> None:
     topic = broker.create_topic(partitions=4)
     broker.produce(topic, [{"value": insert_message(number), "partition": number % 4} for number in range(200)])
     stop, lock = threading.Event(), threading.Lock()
@@ -327,7 +327,7 @@ def test_debeziums_events_come_to_the_same_callbacks(broker: PrivateBroker) -> N
         list(headrace.kafka.blocks(broker.url(topic), until_end=True))
 
 
-def test_a_topic_that_is_not_there_and_a_cluster_that_is_not_there_are_told(broker: PrivateBroker) -> None:
+def test_a_missing_topic_and_a_missing_cluster_are_errors(broker: PrivateBroker) -> None:
     with pytest.raises(DefiniteError, match="no_such_topic"):
         headrace.kafka.consume("no_such_topic", servers=broker.servers, group="g")
     with pytest.raises(DefiniteError, match="not said where"):

@@ -21,7 +21,7 @@ from testkit.servers.broker import PrivateBroker, silent
 from testkit.servers.schema_registry import PrivateRegistry
 
 
-def test_a_broker_with_accounts_lets_nobody_in_without_one(fresh_broker: Callable[..., PrivateBroker]) -> None:
+def test_a_broker_with_accounts_requires_a_login(fresh_broker: Callable[..., PrivateBroker]) -> None:
     broker = fresh_broker(accounts={"reader": "s3cret/word"})
     topic = broker.create_topic("guarded")
     address = parse_kafka_url(broker.url(topic).replace("s3cret/word", "s3cret%2Fword"))

@@ -129,7 +129,7 @@ def test_a_transaction_has_one_guid() -> None:
 
 
 @pytest.mark.parametrize("mutation", Mutation)
-def test_the_schemas_are_avro_and_tell_the_table(mutation: Mutation) -> None:
+def test_the_schemas_are_avro_and_describe_the_table(mutation: Mutation) -> None:
     schema, _ = table_of_all(0)
     raw = json.loads(json.dumps(specific_schema(schema, mutation, ValueMapping())))
     fastavro.parse_schema(raw)
@@ -168,7 +168,7 @@ def test_columns_that_avro_cannot_name_get_fields_of_their_own() -> None:
     assert [column.name for column in read_described_record(raw, Mutation.UPDATE).columns] == names
 
 
-def test_a_schema_by_hand_tells_the_table_by_its_types() -> None:
+def test_a_hand_written_schema_defines_the_table_by_its_types() -> None:
     raw = {
         "type": "record",
         "name": "UserInsert",

@@ -91,7 +91,7 @@ def test_settings_of_the_original() -> None:
     assert (plan.retry_ms, plan.starts_without_source) == (-1, True)
 
 
-def test_settings_of_ours() -> None:
+def test_headrace_settings() -> None:
     settings = (
         "engine = 'history', view = 1, cleanup_hours = 6, low_cardinality = 'a, b*', sort_key = 'a, id', partition_by = '', "
         "drop_table = 'keep', "

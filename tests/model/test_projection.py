@@ -66,6 +66,6 @@ def test_a_glob_that_is_not_about_columns(pattern: str) -> None:
         Projection(exclude=(pattern,))
 
 
-def test_globs_that_match_nothing_are_told() -> None:
+def test_globs_that_match_nothing_are_reported() -> None:
     projection = Projection(("shop.orders.totl", "shop.orders.*"), ("shop.order.note", "*.*.note"))
     assert projection.unmatched([ORDERS]) == ("shop.orders.totl", "shop.order.note")

@@ -22,7 +22,7 @@ from testkit.servers.accounts import create_replica_account
     ),
 )
 @pytest.mark.timeout(500)
-def test_a_pipe_tells_where_it_is_keeps_refused_rows_and_ends_promptly_while_the_sink_is_away(
+def test_a_pipe_reports_its_position_keeps_refused_rows_and_ends_promptly_while_the_sink_is_away(
     mariadb_server: PrivateServer, tmp_path: Path
 ) -> None:
     database = "upkeep"

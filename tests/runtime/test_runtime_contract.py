@@ -59,7 +59,7 @@ def run_splits(session: RuntimeSession, task: Task, splits: Sequence[Split], par
     return done
 
 
-def test_a_session_tells_where_its_tasks_run(session: RuntimeSession) -> None:
+def test_a_session_reports_where_its_tasks_run(session: RuntimeSession) -> None:
     assert session.task_slots == 2
     assert session.is_local
     assert not session.always_fetches_segments

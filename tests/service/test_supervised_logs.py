@@ -67,7 +67,7 @@ def send(broker: PrivateBroker, records: list[Any]) -> None:
     ),
 )
 @pytest.mark.timeout(600)
-def test_topics_and_a_log_beside_each_other(
+def test_topics_and_a_log_in_one_process(
     fresh_broker: Any, cassandra: PrivateCassandra, cql: CqlSession, keyspace: str, tmp_path: Path
 ) -> None:
     broker: PrivateBroker = fresh_broker()

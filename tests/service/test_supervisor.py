@@ -303,7 +303,7 @@ def test_a_pipe_that_goes_on_while_its_sink_is_away_is_tried_again_after_a_wait(
         wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
 
 
-def test_what_processes_of_a_pipe_wait_for_is_told_to_its_run_whoever_else_works_for_it(tmp_path: Path) -> None:
+def test_waits_of_a_pipes_processes_are_reported_to_its_run(tmp_path: Path) -> None:
     stories = {"p": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
         wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
@@ -314,7 +314,7 @@ def test_what_processes_of_a_pipe_wait_for_is_told_to_its_run_whoever_else_works
         wait_until(lambda: stage(supervisor, "p") is PipeStage.WAITING)
 
 
-def test_a_comparison_ends_with_the_process_and_what_nobody_foresaw_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_comparison_ends_with_the_process_and_unexpected_errors_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     begun = threading.Event()
 
     def compare(spec: PipeSpec, tables: Any) -> Iterator[Any]:
@@ -408,7 +408,7 @@ def test_history_is_a_ring_and_parts_of_a_pipe_add_up() -> None:
     assert merge_history([history.samples(), other])[1] == MetricSample(3.0, 13.0, 2.0, 3)
 
 
-def test_pipes_of_one_process_have_one_connector_for_kafka_beside_jars_of_ones_own(tmp_path: Path) -> None:
+def test_pipes_of_one_process_share_the_kafka_connector_and_add_their_own_jars(tmp_path: Path) -> None:
     def reading(name: str, folder: str) -> ConfiguredPipe:
         (tmp_path / folder).mkdir(exist_ok=True)
         (tmp_path / folder / "spark-sql-kafka-0-10_2.13.jar").touch()

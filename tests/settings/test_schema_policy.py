@@ -20,7 +20,7 @@ def from_flags(*pairs: str) -> SchemaPolicy:
     return chosen.schema_changes
 
 
-def test_everything_is_applied_unless_it_is_said_otherwise() -> None:
+def test_everything_is_applied_unless_configured_otherwise() -> None:
     assert {SchemaPolicy().of(kind) for kind in ChangeKind} == {Policy.APPLY}
     chosen = from_flags("drop_table=keep", "add_column=ignore", "drop_table=halt")
     assert (chosen.of(ChangeKind.DROP_TABLE), chosen.of(ChangeKind.ADD_COLUMN)) == (Policy.HALT, Policy.IGNORE)

@@ -85,7 +85,7 @@ def test_neither_outlives_the_other(forks: tuple[Path, ForkServer], tmp_path: Pa
         assert is_gone(pid)
 
 
-def test_whoever_waits_for_a_fork_that_does_not_come_is_let_go(tmp_path: Path) -> None:
+def test_waiting_for_a_missing_fork_ends(tmp_path: Path) -> None:
     script = tmp_path / "python"
     script.write_text(python_script(tmp_path, os.pathsep.join(sys.path)))
     script.chmod(0o700)
@@ -101,7 +101,7 @@ def test_whoever_waits_for_a_fork_that_does_not_come_is_let_go(tmp_path: Path) -
     assert shell.wait(PATIENCE_S) != 0
 
 
-def test_without_the_process_beside_spark_starts_python_as_ever(forks: tuple[Path, ForkServer], tmp_path: Path) -> None:
+def test_without_the_fork_server_spark_starts_python_itself(forks: tuple[Path, ForkServer], tmp_path: Path) -> None:
     script, found = forks
     other = [script, "-c", "import sys; print(sys.executable)"]
     assert subprocess.run(other, capture_output=True, text=True, check=True).stdout.strip() == sys.executable

@@ -111,7 +111,7 @@ def test_who_is_asked_to_end_does_not_wait_until_another_has_started_it(shared: 
     shared._lock.release()
 
 
-def test_what_java_says_when_it_cannot_start_is_told(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_java_start_is_reported(tmp_path: Path) -> None:
     """In another process: this one may have a Java already."""
     code = f"""
 import subprocess

@@ -175,7 +175,7 @@ def test_what_tasks_need_is_found() -> None:
         ("(TID 3) (10.0.0.7 executor 1): ModuleNotFoundError: No module named 'numba'", "no module numba", "ship=env"),
     ],
 )
-def test_what_is_wrong_with_an_executor_is_said(text: str, message: str, hint: str) -> None:
+def test_errors_of_an_executor_are_reported(text: str, message: str, hint: str) -> None:
     fault = explain_executor_error(text, "spark://h:7077")
     assert fault is not None
     assert message in fault.message

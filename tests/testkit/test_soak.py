@@ -125,7 +125,7 @@ def test_a_slow_wire_is_slow(echo_port: int) -> None:
         fault.join()
 
 
-def test_a_peer_that_is_away_is_told_at_once() -> None:
+def test_an_unavailable_peer_is_reported_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = int(listening.getsockname()[1])
     # The reset may arrive during the connect.

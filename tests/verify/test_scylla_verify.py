@@ -127,7 +127,7 @@ def test_rows_of_a_pipe_that_is_behind_are_not_called_different(cql: CqlSession,
     assert _verify(cql, sink, keyspace, incomplete).verdict is Verdict.BEHIND
 
 
-def test_where_a_pipe_stands_is_the_moment_it_told() -> None:
+def test_the_position_of_a_pipe_is_its_reported_time() -> None:
     position = LogPosition({TableName("ks", "t"): StreamPosition(0, 1_790_000_000_123_456)})
     told = Progress("pipe", "scylla://h", str(position), 0, 0, 0, 0, 0, 0, incomplete=("ks.t",))
     assert pipe_position_of(told) == PipePosition(1_790_000_000_123_000, is_running=False, incomplete=frozenset({"ks.t"}))

@@ -226,7 +226,7 @@ def test_emptied_and_read_again(runs: Runs, client: Client, monkeypatch: pytest.
     shown(client, book, sink)
 
 
-def test_rows_that_are_there_already_are_not_counted_in(runs: Runs, client: Client) -> None:
+def test_existing_rows_are_not_counted(runs: Runs, client: Client) -> None:
     book, database = runs.book, runs.sink.target.database
     prepare(book, rows=5)
     runs.sink.prepare([book.schema(table) for table in TABLES])

@@ -153,7 +153,7 @@ def test_what_needs_the_source_is_refused() -> None:
         TopicSettings("x", min_partitions=8).check()
 
 
-def test_a_task_that_waited_for_kafka_is_told_from_one_that_waited_for_the_sink() -> None:
+def test_waits_of_tasks_for_kafka_and_for_the_sink_are_distinguished() -> None:
     away = decode_error(encode_error(reading_error(KafkaError(KafkaError._TRANSPORT), "here")))
     assert isinstance(away, TransientError)
     assert isinstance(classify_transient_error(away), KafkaUnavailable)

@@ -62,7 +62,7 @@ def flat(row: dict[str, Any] | None, key: int, offset: int) -> KafkaRecord:
     return KafkaRecord("srv.shop.goods", 0, offset, 1, json.dumps({"id": key}).encode(), value, ())
 
 
-def test_a_log_that_began_anew_within_the_first_batch_is_read_once_the_epoch_is_raised(open_pipe: Open) -> None:
+def test_a_log_that_restarted_within_the_first_batch_is_read_once_the_epoch_is_raised(open_pipe: Open) -> None:
     """Twice: each higher epoch is for one new log."""
     logs = [("bin.000030:9", "a"), ("other.000001:9", "b"), ("third.000001:9", "c")]
     batch = [told({"id": 1, "name": name}, offset, place) for offset, (place, name) in enumerate(logs)]
@@ -160,7 +160,7 @@ def test_a_snapshot_that_is_begun_twice_at_one_place_halts(open_pipe: Open, choi
         pipe.run([copied("a", 3, "bin.000001:100", FIRST)])
 
 
-def test_tombstones_apart_from_the_rows_that_tell_what_they_are_delete(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tombstones_delete_without_the_rows_that_identify_them(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     """A part of a partition with only tombstones does not prove that deletions have no other events."""
     monkeypatch.setattr("testkit.pipelines.topic_pipe.as_batches", lambda found: [*as_batches(found[:2]), *as_batches(found[2:])])
     pipe = open_pipe()
@@ -177,7 +177,7 @@ def test_a_value_that_was_not_logged_of_a_column_that_is_left_out_is_not_missed(
     assert pipe.rows("public.toasted") == [[1, 2]]
 
 
-def test_a_value_that_was_not_logged_stays_beside_a_column_that_is_left_out(open_pipe: Open) -> None:
+def test_a_value_that_was_not_logged_stays_when_another_column_is_excluded(open_pipe: Open) -> None:
     toasted = [one for one in load_records("postgres-schema") if one.topic.endswith(".toasted")]
     pipe = open_pipe(exclude_columns=("public.toasted.bytes",))
     pipe.run(toasted[:1])

@@ -22,7 +22,7 @@ def settings(projection: Projection | None = None) -> PipeSettings:
     return PipeSettings(Selection(("ks.*",)), Path("state"), projection or Projection())
 
 
-def test_what_tables_are_called_in_the_sink_is_told(tmp_path: Path) -> None:
+def test_the_names_of_tables_in_the_sink_are_reported(tmp_path: Path) -> None:
     chosen = parse_settings('[sink]\ntarget = "east_{table}"', "settings.toml")
     with open_log_target("clickhouse://u@ch:8123/", chosen, tmp_path, "127.0.0.1") as target:
         assert target.place(TableName("app", "notes")) == "app.east_notes"

@@ -41,7 +41,7 @@ def test_copies_go_on_where_they_were(tmp_path: Path) -> None:
     assert SnapshotProgress(StateDirectory(tmp_path)).tables[T].left == [TokenRange(LEAST, GREATEST)]
 
 
-def test_a_damaged_note_is_told(tmp_path: Path) -> None:
+def test_a_damaged_note_is_reported(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text('{"table": "ks.t", "done": {}}\n')
     with pytest.raises(DefiniteError, match="damaged"):
         SnapshotProgress(StateDirectory(tmp_path))

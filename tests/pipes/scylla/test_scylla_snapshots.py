@@ -152,7 +152,7 @@ class DifficultOnes(Changes):
         )
 
 
-def test_a_copy_beside_the_log_that_is_interrupted_goes_on(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_snapshot_continues(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     cql, ks = pair.session, pair.keyspace
     fill(cql, ks, 30, 10)
     changes = DifficultOnes(cql, ks, 30, 10)
@@ -333,7 +333,7 @@ def test_a_table_that_is_altered_while_a_pipe_of_images_copies_it(pair: Pair, mo
     assert pair.image_differences() == (30, ())
 
 
-@pytest.mark.slow(because="test_a_copy_beside_the_log_that_is_interrupted_goes_on; test_one_kill[ScyllaToEmbedded] kills such a pipe")
+@pytest.mark.slow(because="test_an_interrupted_snapshot_continues; test_one_kill[ScyllaToEmbedded] kills such a pipe")
 @pytest.mark.timeout(900)
 def test_killed_during_the_copy(cassandra: PrivateCassandra, cql: CqlSession, keyspace: str, tmp_path: Path) -> None:
     create_tables(cql, keyspace)

@@ -156,7 +156,7 @@ def rebuilt(found: DryRunResult) -> tuple[str, str]:
         ("DROP PRIMARY KEY, ADD UNIQUE (b)", "(`b`)", "`id`, `a`, `b`, `d`, `e`, `dt`, 1, 68719477736 FROM `s`.`t` FINAL"),
     ],
 )
-def test_another_key_makes_the_table_anew_beside_the_old_one(clauses: str, key: str, filled: str) -> None:
+def test_another_key_rebuilds_the_table_next_to_the_old_one(clauses: str, key: str, filled: str) -> None:
     [found] = rehearse(f"ALTER TABLE t {clauses}")
     assert found.outcome == "applied"
     assert rebuilt(found) == (key, filled)
@@ -363,6 +363,6 @@ CHOSEN = ClickHouseOptions(
         ("MODIFY d DECIMAL(5,2) NOT NULL", "applied"),
     ],
 )
-def test_values_in_a_form_of_ours_are_not_left_to_clickhouse_to_convert(clause: str, outcome: str) -> None:
+def test_clickhouse_does_not_convert_values_in_headrace_formats(clause: str, outcome: str) -> None:
     [found] = rehearse(f"ALTER TABLE w {clause}", choices=CHOSEN, tables=[SPELLED])
     assert found.outcome == outcome, found

@@ -173,7 +173,7 @@ def test_retry_writes_what_the_table_takes_now_and_later_changes_still_win(sink:
     assert list(retry_dead_letters(sink, pipe=sink.label, ids=("none such",))) == []
 
 
-def test_what_is_read_anew_supersedes_what_waits(sink: ClickHouseSink) -> None:
+def test_a_new_read_supersedes_pending_rows(sink: ClickHouseSink) -> None:
     schema = schema_of(sink)
     sink.prepare([schema])
     constrain(sink)

@@ -212,7 +212,7 @@ def test_coalescing_keeps_the_last_values(target: ClickHouseTarget) -> None:
     assert shown(sink) == [(1, ""), (2, "b")]
 
 
-def test_only_what_headrace_made_is_made_anew(target: ClickHouseTarget) -> None:
+def test_only_tables_of_headrace_are_rebuilt(target: ClickHouseTarget) -> None:
     sink = sink_of(target)
     sink.prepare([KEYED])
     ask(sink, f"ALTER TABLE {target.database}.t ADD COLUMN mine String MATERIALIZED upper(word)")

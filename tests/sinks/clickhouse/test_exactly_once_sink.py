@@ -142,7 +142,7 @@ def test_a_server_that_was_killed_between_a_part_and_its_token(made: Made, parti
     assert count(folded) == 9
 
 
-def test_an_insert_that_is_still_under_way_is_waited_for(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_running_insert_is_waited_for(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     history = made(TargetEngine.HISTORY)
     # The query of running queries finds itself, as it would find an INSERT.
     monkeypatch.setattr(dedup_check, "_RUNNING_INSERT", "SELECT 1 FROM system.processes")
@@ -217,7 +217,7 @@ def test_clearing_takes_away_an_attempt_and_nothing_else(made: Made) -> None:
         assert count(sink) == left + 2
 
 
-def test_a_history_without_a_version_cannot_tell_what_an_attempt_left(made: Made) -> None:
+def test_a_history_without_a_version_cannot_find_rows_of_an_attempt(made: Made) -> None:
     sink = made(TargetEngine.HISTORY)
     bare = replace(sink.target_table(SCHEMA), metadata_columns=())
     with pytest.raises(DefiniteError, match="no column tells which"):

@@ -150,7 +150,7 @@ def test_nothing_is_purged_while_rows_are_read_or_wait_or_the_sink_was_away(scen
     assert scene.ask("SELECT count() FROM THIS WHERE _deleted") == [[2]]
 
 
-def test_what_fails_is_told_and_the_pipe_goes_on(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
+def test_failures_are_reported_and_the_pipe_continues(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     scene.write(*LIFE, first=100)
     scene.ask("SYSTEM STOP MERGES THIS")
     scene.clean()

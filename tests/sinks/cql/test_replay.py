@@ -223,7 +223,7 @@ def test_nothing_is_made_or_dropped_by_choice(replaying: Replaying) -> None:
         careful.alter(table, table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY, v int, w int)"))
 
 
-def test_a_missing_keyspace_is_told_how_to_make(replaying: Replaying) -> None:
+def test_the_error_of_a_missing_keyspace_shows_how_to_create_it(replaying: Replaying) -> None:
     replaying.session.execute(f"DROP KEYSPACE {replaying.target}")
     with pytest.raises(DefiniteError, match="there is no keyspace") as found:
         replaying.sink.prepare([table_of(replaying, "CREATE TABLE t (pk int PRIMARY KEY)")])

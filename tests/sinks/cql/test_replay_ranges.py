@@ -75,7 +75,7 @@ def test_any_range_in_any_order(orders: tuple[bool, ...], start: Bound, end: Bou
         assert covered(found, 3) == wanted
 
 
-def test_how_they_are_said() -> None:
+def test_the_text_of_values() -> None:
     up, down = clustering(False, False, False), clustering(False, True, False)
     one, five, two = b"\x01", b"\x05", b"\x02"
     assert list(deletions(up, Bound((one, five), False), Bound((one,), True))) == [Deletion(("c0 = ?", "c1 > ?"), (one, five))]

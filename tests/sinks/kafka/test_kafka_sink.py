@@ -149,7 +149,7 @@ def test_an_update_of_the_key_is_one_message_by_choice(broker: PrivateBroker) ->
     assert only.headers["headrace.old_nulls"] == b'["name"]'
 
 
-def test_rows_of_a_snapshot_are_told_apart_by_their_numbers(broker: PrivateBroker) -> None:
+def test_rows_of_a_snapshot_are_distinguished_by_their_numbers(broker: PrivateBroker) -> None:
     schema = table(key=())
     write(sink_of(broker, partitions=4), block_of(schema, [(Op.SNAPSHOT, 1, "a"), (Op.SNAPSHOT, 1, "a")], 77, None))
     found = read_topic(broker, f"shop_{schema.name.table}_generic")

@@ -289,7 +289,7 @@ def test_truncations_and_messages_have_no_image(made: Made) -> None:
     assert events.image.to_pylist() == [dict.fromkeys(row(1))] * 2
 
 
-def test_other_records_are_told_and_left_alone(made: Made) -> None:
+def test_other_records_are_reported_and_ignored(made: Made) -> None:
     beat = {
         "type": "record",
         "name": "Heartbeat",
@@ -356,7 +356,7 @@ def test_schemas_that_refer_to_others(made: Made) -> None:
     assert only(parse(made, [(None, framed_with(number) + body)])).image["at"].to_pylist() == [{"x": 0.5}]
 
 
-def test_keys_in_json_beside_values_in_avro(made: Made) -> None:
+def test_keys_in_json_with_values_in_avro(made: Made) -> None:
     value = made.encode(ENVELOPE, event("c", None, row(1), 10))
     keys: list[tuple[bytes | None, tuple[str, ...]]] = [
         (b'{"id":1}', ("id",)),

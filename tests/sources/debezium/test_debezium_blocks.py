@@ -126,7 +126,7 @@ def test_a_table_without_a_key_needs_whole_rows_and_places(name: str, why: str) 
 
 
 @pytest.mark.parametrize("connector", CONNECTORS)
-def test_other_records_are_told_apart_and_counted(connector: str) -> None:
+def test_other_records_are_recognised_and_counted(connector: str) -> None:
     replay = Replay(DebeziumReader())
     for name in (f"{connector}-plain", f"{connector}-schema"):
         tables = {topic for topic in _topics(name) if topic.count(".") >= 2}

@@ -368,7 +368,7 @@ def test_numeric_becomes_a_decimal_by_choice() -> None:
     assert (table.schema.column("n").kind, table.schema.column("n").scale) == (Kind.DECIMAL, 40)
 
 
-def test_a_target_table_tells_enough_of_types_that_json_shows() -> None:
+def test_a_target_table_gives_enough_of_types_that_json_shows() -> None:
     """A target does not show that a time has a zone, or that a number is a year: the values do."""
     plainest = {Kind.TIMESTAMP: Kind.DATETIME, Kind.YEAR: Kind.UINT16, Kind.JSON: Kind.STRING}
     for table in ("times", "spans", "pairs"):

@@ -120,7 +120,7 @@ def test_tables_are_followed_through_the_topic() -> None:
         (orjson.dumps({"source": {}, "tableChanges": [{"type": "CREATE"}]}), "cannot be read"),
     ],
 )
-def test_what_cannot_be_read_of_the_schema_topic_is_said(value: bytes, match: str) -> None:
+def test_unreadable_records_of_the_schema_topic_are_reported(value: bytes, match: str) -> None:
     with pytest.raises(DefiniteError, match=match) as refused:
         read_record(value)
     assert refused.value.hint
@@ -198,7 +198,7 @@ def test_an_unknown_mode_is_refused() -> None:
         expected_fields(SCHEMA, DebeziumOptions(times="daily"))
 
 
-def test_fields_are_as_json_shows_them_where_it_tells_them_apart() -> None:
+def test_fields_are_inferred_where_json_distinguishes_them() -> None:
     row = {"made": "2025-01-02T03:04:05Z", "at": 1735787045678901, "tiny": True, "flag": 1, "id": 5}
     shapes = {"made": {"string"}, "at": {"int64"}, "tiny": {"boolean"}, "flag": {"int64"}, "id": {"int64"}, "seen": set[str]()}
     fields = {field.name: field for field in as_seen(expected_fields(SCHEMA, DebeziumOptions()), shapes).row}

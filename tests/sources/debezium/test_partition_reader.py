@@ -276,7 +276,7 @@ BEGAN_ANEW = [
 
 
 @pytest.mark.parametrize(("strange", "why"), BEGAN_ANEW)
-def test_a_log_that_begins_anew_halts_until_the_epoch_is_raised(strange: dict[str, Any], why: str) -> None:
+def test_a_log_that_restarts_halts_until_the_epoch_is_raised(strange: dict[str, Any], why: str) -> None:
     batch = records([event(file="bin.000030", pos=9), strange, strange], first=5)
     with pytest.raises(DefiniteError, match=why) as halted:
         reader().read(batch)

@@ -64,7 +64,7 @@ def test_a_new_column_is_added_where_it_stands_with_what_older_rows_hold() -> No
     assert can_hold(grown.schema, known)
 
 
-def test_a_new_column_whose_older_values_nobody_tells_takes_nulls() -> None:
+def test_a_new_column_with_unknown_older_values_is_nullable() -> None:
     grown = widen_schema(_told(), _told(ConnectField("t", "int64", "io.debezium.time.MicroTimestamp", optional=False, default=0)))
     assert grown.schema.column("t").nullable
     assert "column t is new" in grown.notes[0]

@@ -262,7 +262,7 @@ def test_lists_maps_and_structs_are_json_of_what_columns_would_show() -> None:
 
 
 @pytest.mark.parametrize("wire", list(WireFormat))
-def test_values_that_were_not_logged_are_told_from_null(wire: WireFormat) -> None:
+def test_values_that_were_not_logged_differ_from_null(wire: WireFormat) -> None:
     raw: Any = _base64(UNAVAILABLE.encode()) if wire is WireFormat.JSON else UNAVAILABLE.encode()
     some: Any = _base64(b"x") if wire is WireFormat.JSON else b"x"
     for field, values in (

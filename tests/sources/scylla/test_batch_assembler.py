@@ -100,7 +100,7 @@ def test_rows_without_end_wait_for_the_next_page() -> None:
 
 
 @pytest.mark.parametrize("code", [10, 11, -1, -2, -5, 127])
-def test_an_operation_that_nobody_knows_is_an_error(code: int) -> None:
+def test_an_unknown_operation_is_an_error(code: int) -> None:
     rows = [*batch(1, 1000, 1), *batch(7, 2000, 1)]
     table = TableName("ks", "t")
     check_operations(page(rows, [0, 9]), table)

@@ -87,7 +87,7 @@ def test_statements_of_a_batch_keep_their_texts_and_markers() -> None:
     assert deletion.assignments[0].does is AssignmentKind.LIST_KEY
 
 
-def test_assignments_are_told_apart() -> None:
+def test_assignments_are_distinguished() -> None:
     text = "UPDATE ks.t SET a = a + [1], b = [1] + b, c = c - {1}, d += {1: 2}, e -= {1}, f['x'] = 1, g.h = null, \"I\" = ? WHERE pk = 1"
     assert [(assignment.column, assignment.does) for assignment in one(text).assignments] == [
         ("a", AssignmentKind.ADD),

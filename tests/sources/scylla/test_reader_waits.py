@@ -43,7 +43,7 @@ class Away:
         raise DefiniteError("refused")
 
 
-def test_a_servers_time_and_what_it_tells_are_asked_for_again() -> None:
+def test_a_servers_time_and_description_are_read_again() -> None:
     session: Any = Away()
     assert micros(uuid.uuid1()) - snapshot.server_time(session) < 10_000_000
     assert session.asked == 2

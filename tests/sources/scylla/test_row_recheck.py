@@ -74,7 +74,7 @@ def test_a_log_row_is_in_doubt(row: dict[str, Any], needed: bool) -> None:
     assert needs_reread(block, BEGUN, WriteTimeColumns.all_of(TABLE)).tolist() == [needed]
 
 
-def test_every_list_that_changes_is_in_doubt_while_chunks_are_read_or_if_nobody_tells_times() -> None:
+def test_every_changed_list_is_read_again_while_chunks_are_read_or_without_write_times() -> None:
     block = log_block(TABLE, [{"op": UPDATE, "at": LATER, "p": 1, "c": 1, "l": [(_key(LATER), 1)]}])
     assert needs_reread(block, LogStartTimes(NOW), WriteTimeColumns.all_of(TABLE)).all()
     assert needs_reread(block, BEGUN, WriteTimeColumns.atomic_of(TABLE)).all()

@@ -234,7 +234,7 @@ def test_a_batch_without_its_end_is_waited_for(logged: Logged, monkeypatch: pyte
     assert sum(block.changes for block in logged.blocks(split)) == len(logged.written)
 
 
-def test_when_rows_were_written_is_told_from_what_is_left_of_their_life(logged: Logged) -> None:
+def test_the_write_time_of_rows_follows_from_their_remaining_ttl(logged: Logged) -> None:
     begin = now_us() - 5000 * S
     generation = add_generation(logged.session, logged.keyspace, make_generation(begin // 1000, 1, 1))
     [stream] = generation.streams
@@ -264,7 +264,7 @@ def test_rows_that_came_late_are_found_by_the_second_look(logged: Logged, caplog
     assert caplog.text.count("4 rows arrived later than scylla.confidence allows") == 1
 
 
-def test_operations_that_nobody_knows_and_streams_that_are_gone(logged: Logged) -> None:
+def test_unknown_operations_and_closed_streams(logged: Logged) -> None:
     begin = now_us() - 100 * S
     generation = add_generation(logged.session, logged.keyspace, make_generation(begin // 1000, 1, 1))
     for operation in (*range(10), -3, -4):

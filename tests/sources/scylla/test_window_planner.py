@@ -183,7 +183,7 @@ def test_reading_from_the_beginning_reads_what_is_older_than_the_ttl(caplog: pyt
     assert [record.getMessage().partition(";")[0] for record in caplog.records] == [f"lost {one}" for one in generations[:2]]
 
 
-def test_a_pipe_that_was_away_for_too_long_halts_unless_told_otherwise() -> None:
+def test_a_pipe_that_was_stopped_for_too_long_halts_unless_configured_otherwise() -> None:
     cluster = Cluster(20 * DAY * S, {ORDERS: [1000]})
     start = LogStart(StreamPosition(1000, 3 * DAY * S), DAY, 3 * DAY * S)
     reached = LogPosition({ORDERS: StreamPosition(1000, 18 * DAY * S, 17 * DAY * S)}).to_json()

@@ -204,7 +204,7 @@ def _slow(sink: ClickHouseSink, monkeypatch: pytest.MonkeyPatch) -> Mend:
 
 
 @pytest.mark.parametrize(("fault", "code"), [(_crowded, 252), (_short_of_memory, 241), (_slow, 159)], ids=["parts", "memory", "time"])
-def test_a_server_that_says_not_now_is_waited_for_and_told_of(
+def test_a_server_that_refuses_for_now_is_waited_for_and_reported(
     sink: ClickHouseSink,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

@@ -134,12 +134,12 @@ def test_the_old_way_of_arguments_is_seen() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "(", "ReplacingMergeTree(v", "ReplacingMergeTree(`v)", "'x'", "Distributed('c"])
-def test_what_is_not_understood_is_said(text: str) -> None:
+def test_unknown_input_is_an_error(text: str) -> None:
     with pytest.raises(EngineParseError):
         parse_engine(text)
 
 
-def test_a_distribution_that_is_not_understood_is_said() -> None:
+def test_an_unknown_distribution_is_reported() -> None:
     for text in ("Distributed('c', currentDatabase(), 't')", "Distributed('c')", "MergeTree"):
         with pytest.raises(EngineParseError):
             parse_distribution(parse_engine(text))

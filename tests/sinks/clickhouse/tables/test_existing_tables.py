@@ -122,7 +122,7 @@ def test_deletions_may_be_left_out_where_nothing_marks_them() -> None:
     assert (marks(layout), layout.ignores_deletes) == ([("v", MetadataRole.VERSION)], True)
 
 
-def test_operation_and_time_are_told_where_there_are_columns_for_them() -> None:
+def test_operation_and_time_are_written_to_their_columns() -> None:
     more = (
         ExistingColumn("_operation", "Enum8('snapshot' = 0, 'insert' = 1, 'update' = 2, 'delete' = 3, 'before' = 4)"),
         ExistingColumn("_commit_time", "DateTime"),
@@ -311,7 +311,7 @@ def test_a_replicated_table_that_counts_remembers_blocks_for_long() -> None:
     assert extend_dedup_window_sql(adapted(replace(MADE, engine="Replicated" + MADE.engine))) == ""
 
 
-def test_rows_that_nothing_tells_apart() -> None:
+def test_identical_rows() -> None:
     for found, why in (
         (there("ReplacingMergeTree(v, d) ORDER BY id", V, D), "nothing tells the source's rows apart"),
         (there("CollapsingMergeTree(_sign) ORDER BY id", SIGN), "nothing tells the source's rows apart"),

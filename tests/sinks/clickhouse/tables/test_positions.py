@@ -99,7 +99,7 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
     assert 90 <= lag() < 150, "the lag of a killed pipe grows, too"
 
 
-def test_a_batch_that_is_done_again_is_told_again_and_counted_once(sink: ClickHouseSink) -> None:
+def test_a_repeated_batch_is_reported_again_and_counted_once(sink: ClickHouseSink) -> None:
     first = ProgressReporter(SinkTables(sink), "p", "mysql://host/", lambda: ())
     first.begin(at(4), is_new=True)
     first.batch(at(100), 5, COMMITTED_US)
@@ -182,7 +182,7 @@ def test_on_a_cluster_our_tables_are_the_same_on_every_host() -> None:
     ]
 
 
-def test_a_source_table_is_not_replicated_into_one_of_ours(sink: ClickHouseSink) -> None:
+def test_a_source_table_is_not_replicated_into_a_headrace_table(sink: ClickHouseSink) -> None:
     schema = TableSchema(TableName("headrace", "positions"), (Column("id", Kind.INT32, False),), ("id",))
     with pytest.raises(DefiniteError, match=r"headrace\.positions is a table that Headrace keeps for itself"):
         sink.prepare([schema])

@@ -59,7 +59,7 @@ def test_a_table_that_headrace_made_is_recognised(target: ClickHouseTarget) -> N
     sink.without_cache().prepare([recognised])
 
 
-def test_a_table_of_somebody_else_is_recognised_without_what_is_not_the_sources(target: ClickHouseTarget) -> None:
+def test_a_foreign_table_is_recognised_without_columns_that_are_not_the_sources(target: ClickHouseTarget) -> None:
     client = connect(target).client
     client.command("CREATE DATABASE IF NOT EXISTS shop")
     client.command(

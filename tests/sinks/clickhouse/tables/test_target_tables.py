@@ -81,7 +81,7 @@ def test_two_tables_of_one_name_do_not_share_a_target() -> None:
         plan_tables([ORDERS, twin], ONE_DATABASE, ClickHouseOptions())
 
 
-def test_without_a_primary_key_the_first_unique_index_without_nulls_tells_rows_apart() -> None:
+def test_without_a_primary_key_the_first_unique_index_without_nulls_identifies_rows() -> None:
     loose = Index("by_note", ("note",), unique=True)
     tight = Index("by_id", (KEY.name,), unique=True)
     schema = replace(ORDERS, primary_key=(), indexes=(loose, replace(tight, unique=False), tight))

@@ -94,7 +94,7 @@ def test_sequence_numbers_that_go_back_are_an_error() -> None:
         AppliedGroups(read_gtid_set("0-1-8")).mark(groups((scan.DATA, (0, 1, 9)), (scan.DATA, (0, 2, 7))), "log:4")
 
 
-def test_what_a_mariadb_server_has_is_told_by_domain_and_server() -> None:
+def test_gtids_of_mariadb_are_compared_by_domain_and_server() -> None:
     """Two servers that diverged after 0-1-97 use the same numbers; the last GTID of a domain is not enough."""
     server = ServerGtids(mariadb=True, executed="0-1-97,0-2-105,3-1-8")
     assert server.lacks("0-1-97,3-1-8") == ""

@@ -219,7 +219,7 @@ def test_a_batch_ends_at_the_last_group_before_a_given_place(tmp_path: Path) -> 
     assert not planner.has_reached(at("log.000002", second.group_ends[-1] + 1))
 
 
-def test_statements_are_told_with_their_end(tmp_path: Path) -> None:
+def test_statements_are_reported_with_their_end(tmp_path: Path) -> None:
     log = write_log([[1], "TRUNCATE t", [1]])
     planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, BatchLimits())
     ends = batches_of(planner, at("log.000001", START))
@@ -229,7 +229,7 @@ def test_statements_are_told_with_their_end(tmp_path: Path) -> None:
     assert planner.statements(ends[1], ends[2]) == []
 
 
-def test_a_failed_relay_is_heard_only_after_what_it_brought(tmp_path: Path) -> None:
+def test_a_relay_fails_only_after_its_complete_groups_were_read(tmp_path: Path) -> None:
     log = write_log([[1], [2]])
     planner = planner_over([mirror_of(log, "log.000001", tmp_path)], tmp_path, BatchLimits(flush_seconds=0))
     planner._relay.failure = DefiniteError("the log is damaged")

@@ -107,7 +107,9 @@ def fill(book: Logbook) -> None:
             book.run(f"INSERT INTO a VALUES ({900_000 + n * 100 + i}, {i}, NULL)", f"UPDATE c SET n = {i} WHERE id = {n * 3000}")
 
 
-def test_blocks_are_cut_alike_whatever_is_read_beside_them(server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_are_cut_in_the_same_way_whatever_else_is_read(
+    server: PrivateServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # Small windows, blocks and segments, as in a large log.
     monkeypatch.setattr(segment_reader, "_WINDOW_EVENTS", 64)
     monkeypatch.setattr(row_decoder, "MAX_BLOCK_ROWS", 700)

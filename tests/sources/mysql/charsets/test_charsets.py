@@ -123,7 +123,7 @@ def test_names_one_by_one(charset: str, raw: bytes, text: str) -> None:
     assert decode_text(charset, raw) == text
 
 
-def test_what_nobody_knows_is_said() -> None:
+def test_unknown_values_are_errors() -> None:
     with pytest.raises(UnknownCharset, match="ebcdic"):
         transcoder("ebcdic")
     with pytest.raises(UnknownCharset, match="65000"):

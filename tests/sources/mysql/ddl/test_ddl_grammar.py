@@ -121,7 +121,7 @@ def test_what_changes_no_table(statement: str, dialect: Dialect) -> None:
         "CALL p()",
     ],
 )
-def test_changes_of_rows_are_told(statement: str) -> None:
+def test_row_changes_are_printed(statement: str) -> None:
     assert meaning(statement).rows != ""
 
 
@@ -140,7 +140,7 @@ def test_changes_of_rows_are_told(statement: str) -> None:
         "DROP TABLE orders, other frob",
     ],
 )
-def test_what_is_not_understood_is_told(statement: str) -> None:
+def test_unknown_statements_are_reported(statement: str) -> None:
     found = meaning(statement)
     assert (found.unknown, bool(found.why), found.changes) == (True, True, ())
 
@@ -218,6 +218,6 @@ def test_names_are_folded_only_where_the_server_does() -> None:
     assert folding.changes == (DropTable(ORDERS),)
 
 
-def test_a_column_that_is_dropped_and_made_anew_is_another_one() -> None:
+def test_a_column_that_is_dropped_and_added_again_is_another_one() -> None:
     changes = meaning("ALTER TABLE orders DROP COLUMN name, ADD COLUMN name INT").changes
     assert [type(change) for change in changes[:2]] == [DropColumn, AddColumn]

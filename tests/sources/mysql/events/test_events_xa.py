@@ -149,7 +149,7 @@ def test_a_commit_of_something_older_than_the_log_read_is_an_error(book: Logbook
     assert [image.row[0] for image in PlannedLog(book, start).images("t")] == ["30"]
 
 
-def test_prepared_transactions_are_told_before_reading_starts(book: Logbook, other: Logbook) -> None:
+def test_prepared_transactions_are_reported_before_reading_starts(book: Logbook, other: Logbook) -> None:
     with closing(connect(book.address)) as connection:
         check_no_prepared(connection, book.address)
         prepare(other, "'still here'", "INSERT INTO t VALUES (10, 'x')")

@@ -41,7 +41,7 @@ def test_any_bytes(way, data: bytes) -> None:  # type: ignore[no-untyped-def]
 
 
 @WAYS
-def test_reads_nothing_beside_its_bytes(way) -> None:  # type: ignore[no-untyped-def]
+def test_reads_only_its_bytes(way) -> None:  # type: ignore[no-untyped-def]
     fenced = Fenced(1_000)
     for size in range(300):
         data = SAMPLE[:size]

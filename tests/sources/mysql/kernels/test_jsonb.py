@@ -171,7 +171,7 @@ def test_ranges_outside_the_buffers_are_refused(start: int, end: int, out_pos: i
 
 
 @pytest.mark.parametrize("document", SMALL, ids=range(len(SMALL)))
-def test_too_little_room_is_said_and_respected(document: bytes) -> None:
+def test_too_little_space_is_reported_and_respected(document: bytes) -> None:
     text = render(document)
     assert isinstance(text, bytes)
     memory = Fenced(4)

@@ -111,7 +111,7 @@ def test_only_the_whole_word_counts(text: str) -> None:
     assert Log().gtid(1).query(text).kinds() == [(scan.STATEMENT, 0)]
 
 
-def test_rows_that_were_rolled_back_are_told_apart() -> None:
+def test_rolled_back_rows_are_recognised() -> None:
     """Only non-transactional tables keep them; the log does not show which."""
     assert Log().gtid(1).query("BEGIN").rows().query("ROLLBACK").kinds() == [(scan.ROLLED_BACK, 1)]
     assert Log().gtid(1).query("BEGIN").query("ROLLBACK").kinds() == [(scan.DATA, 0)]
@@ -156,7 +156,7 @@ def test_splits_are_statement_ends_at_least_so_far_apart() -> None:
     assert log.scan(split_bytes=2 * step)[2] == [ends[1], ends[3], ends[5]]
 
 
-def test_a_split_distance_starts_anew_with_each_group() -> None:
+def test_a_split_distance_restarts_with_each_group() -> None:
     log = Log()
     for number in range(4):
         log.gtid(number + 1).query("BEGIN").rows(size=50).xid()

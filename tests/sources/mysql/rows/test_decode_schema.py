@@ -113,7 +113,7 @@ TOLD = ("auto_increment", "comment", "default", "charset", "generated", "invisib
 PLAIN = {"auto_increment": False, "comment": "", "default": None, "charset": "", "generated": "", "invisible": False}
 
 
-def test_what_is_told_of_columns_is_the_same_on_both_servers(book: Logbook) -> None:
+def test_column_descriptions_are_the_same_on_both_servers(book: Logbook) -> None:
     columns = ", ".join(f"{name} {text}" for name, (text, _) in COLUMNS.items())
     book.run(f"CREATE TABLE t ({columns}, PRIMARY KEY (id)) COMMENT 'all of it' CHARACTER SET utf8mb4")
     schema = book.schema("t")

@@ -153,7 +153,7 @@ def test_generated_invisible_and_hidden_columns(book: Logbook) -> None:
     assert [images[2].row, images[1].row] == book.select(schema) == book.scanned(schema)
 
 
-def test_a_table_nobody_wants_may_have_any_column(book: Logbook) -> None:
+def test_an_unselected_table_may_have_any_column(book: Logbook) -> None:
     odd = "VARCHAR(100) COMPRESSED, u UUID, i INET6" if book.server.flavour == "mariadb" else "VECTOR(3)"
     book.run(f"CREATE TABLE other (id INT PRIMARY KEY, g GEOMETRY, l VARCHAR(10) CHARACTER SET latin1, o {odd})")
     book.run(TABLE)
@@ -252,7 +252,7 @@ def test_a_zero_date_is_named_or_null(server: PrivateServer, database: str, colu
         assert told == [("1", False, "7"), ("2", True, "8"), ("3", False, "9")]
 
 
-def test_zero_dates_as_the_epoch_are_told_apart_from_null_and_reported_once(
+def test_zero_dates_as_the_epoch_differ_from_null_and_are_reported_once(
     server: PrivateServer, database: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open_logbook(server, database, sql_mode="") as book:

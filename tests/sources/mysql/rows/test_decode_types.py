@@ -91,7 +91,7 @@ def test_a_row_of_nulls_is_null_in_every_column(story: Story) -> None:
     assert set(nulls[1:]) == {None}
 
 
-def test_the_schema_that_the_log_tells_decodes_the_same_rows(story: Story) -> None:
+def test_the_schema_of_the_log_decodes_the_same_rows(story: Story) -> None:
     told = story.book.told(story.start, "every_type")
     assert (told.name, told.primary_key) == (story.schema.name, story.schema.primary_key)
     for mine, theirs in zip(told.columns, story.schema.columns, strict=True):

@@ -155,7 +155,7 @@ def test_keys_of_uuids_and_addresses(mariadb_book: Logbook) -> None:
     assert sorted(mariadb_book.scanned(schema)) == sorted(mariadb_book.select(schema))
 
 
-def test_the_log_tells_uuids_and_addresses_as_bytes(mariadb_book: Logbook) -> None:
+def test_the_log_shows_uuids_and_addresses_as_bytes(mariadb_book: Logbook) -> None:
     mariadb_book.run("CREATE TABLE b (id INT PRIMARY KEY, u UUID, a INET4, i INET6)")
     start = mariadb_book.place()
     mariadb_book.run("INSERT INTO b VALUES (1, '00112233-4455-1677-8899-aabbccddee00', '1.2.3.0', '1::'), (2, NULL, NULL, NULL)")
@@ -229,7 +229,7 @@ def test_times_in_the_form_before_mysql_5_6(old_book: Logbook) -> None:
     assert found[0][11] == "2024-02-29 12:34:56.789"
 
 
-def test_a_log_cannot_tell_the_digits_of_the_old_form(old_book: Logbook) -> None:
+def test_the_log_does_not_have_the_digits_of_the_old_format(old_book: Logbook) -> None:
     old_book.run("CREATE TABLE o (id INT PRIMARY KEY, at_ DATETIME(3))")
     start = old_book.place()
     old_book.run("INSERT INTO o VALUES (1, '2024-01-01')")

@@ -192,7 +192,7 @@ def test_a_selected_table_that_moves_among_selected_names_takes_its_rows_along()
     assert (swapped.moved, swapped.gone) == ({name("t"): name("u"), name("u"): name("t")}, frozenset())
 
 
-def test_a_table_that_comes_to_a_selected_name_brings_rows_that_nobody_has() -> None:
+def test_a_table_that_is_renamed_to_a_selected_name_has_rows_that_must_be_read() -> None:
     arrived = follow(history(), "RENAME TABLE t TO old, aside TO t", 200)
     assert (arrived.outcome, arrived.arrived, arrived.gone, arrived.recapture) == (
         OutcomeKind.RESYNC,
@@ -227,7 +227,7 @@ def test_what_cannot_be_passed_over_is_an_error_that_names_the_statement() -> No
     follow(history(), "TRUNCATE t", 200).check()
 
 
-def test_what_no_text_tells_is_captured_again() -> None:
+def test_definitions_without_text_are_captured_again() -> None:
     one = history()
     followed = follow(one, "CREATE TABLE v SELECT * FROM t", 200)
     assert (followed.outcome, followed.recapture, followed.why != "") == (OutcomeKind.RECAPTURE, {name("v")}, True)

@@ -66,7 +66,7 @@ def test_what_does_not_fit_a_version_is_refused(place: BinlogPosition) -> None:
         _ = place.version
 
 
-def test_a_place_noted_beside_a_stream_is_above_what_it_has_read_and_below_what_it_will_read() -> None:
+def test_a_position_noted_during_a_stream_is_between_read_and_unread_changes() -> None:
     reached = BinlogPosition("binlog.000003", 1000, shift=500)
     noted = BinlogPosition("binlog.000003", 1200)
     assert noted.version < reached.version
