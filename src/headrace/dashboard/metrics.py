@@ -55,7 +55,7 @@ PIPE_METRICS: Final[tuple[tuple[str, str, Callable[[PipeStatus], float | None]],
 )
 TABLE_METRICS: Final[tuple[tuple[str, str, Callable[[TableStatus], float | None]], ...]] = (
     ("headrace_table_changes_total", "Changes of the table that reached the sink.", lambda t: t.changes),
-    ("headrace_table_rows", "Rows in the target table, asked now and then.", lambda t: t.rows),
+    ("headrace_table_rows", "Rows in the target table, counted from time to time.", lambda t: t.rows),
     (
         "headrace_table_last_change_timestamp_seconds",
         "When the table's newest change was committed at the source.",

@@ -63,19 +63,19 @@ class Keeper:
         """Run the pipe to its end; return why it ended."""
         self._write_status(STARTING)
         self._shorten_log()
-        ours, theirs = socket.socketpair()
-        with ours:
-            with theirs:
+        receiver, sender = socket.socketpair()
+        with receiver:
+            with sender:
                 self._child = subprocess.Popen(
-                    [*self._command, "--keeper-fd", str(theirs.fileno())],
+                    [*self._command, "--keeper-fd", str(sender.fileno())],
                     stdin=subprocess.DEVNULL,
-                    pass_fds=(theirs.fileno(),),
+                    pass_fds=(sender.fileno(),),
                     env={**os.environ, **json.loads((self._directory / SECRET).read_text())},
                 )
             if self._stopping:
                 # The signal arrived before the child was started.
                 self._child.terminate()
-            failure = self._receive_messages(ours)
+            failure = self._receive_messages(receiver)
         code = self._child.wait()
         return failure or {"failed": f"the pipe ended without a word (code {code})", "place": "", "hint": f"see {LOG}", "transient": True}
 

@@ -307,9 +307,9 @@ def _is_observed(runner: PipeRunner) -> bool:
 
 def _binlog_position(runner: PipeRunner) -> tuple[str, int] | None:
     """Return how far a pipe has read its server's log, from its progress or else from its state."""
-    told = runner.view.progress().position
-    if told:
-        file, _, offset = told.rpartition(":")
+    position = runner.view.progress().position
+    if position:
+        file, _, offset = position.rpartition(":")
         return file, int(offset)
     directory = StateDirectory(runner.spec.settings.state, make=False)
     raw = committed_offset(directory.checkpoint)

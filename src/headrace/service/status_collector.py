@@ -208,23 +208,23 @@ class StatusCollector(ProgressView):
 
     def progress(self) -> PipeProgress:
         with self._lock:
-            told = self._state
-            left = sum(max((table.estimate or 0) - (table.copied or 0), 0) for table in told.tables.values() if not table.complete)
+            state = self._state
+            left = sum(max((table.estimate or 0) - (table.copied or 0), 0) for table in state.tables.values() if not table.complete)
             return PipeProgress(
-                told.position,
+                state.position,
                 self._rate.now(),
                 self._rate.total,
-                told.bytes,
-                told.batches,
-                None if told.copy is None else told.copy.eta_s(left),
-                told.copy is not None,
-                told.following,
-                tuple(told.tables.values()),
-                tuple(told.schema_changes),
-                told.late_rows,
-                told.late_place,
-                told.unreadable,
-                told.filtered,
+                state.bytes,
+                state.batches,
+                None if state.copy is None else state.copy.eta_s(left),
+                state.copy is not None,
+                state.following,
+                tuple(state.tables.values()),
+                tuple(state.schema_changes),
+                state.late_rows,
+                state.late_place,
+                state.unreadable,
+                state.filtered,
             )
 
     def lag_s(self) -> float | None:
