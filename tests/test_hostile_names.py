@@ -92,6 +92,10 @@ def rows_of(source: Any, client: Client, table: str) -> tuple[list[Any], list[An
     return sorted(source.fetchall()), sorted(map(tuple, found))
 
 
+@pytest.mark.slow(
+    "mariadb",
+    because=("test_hostile_names_of_databases_tables_and_columns, test_names_cannot_steer_a_terminal_or_forge_a_line[mariadb]"),
+)
 def test_names_stay_names(
     server: PrivateServer, source: Any, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,7 @@ def test_a_source_of_changes(
         assert ("; try 1, again in" in caplog.text) is waits
 
 
+@pytest.mark.slow("mysql", because="the test itself on MariaDB; test_one_kill[MySqlToDebeziumJson]")
 @pytest.mark.parametrize("which", ["source", "sink"])
 def test_a_pipe_that_has_run_before_waits(
     server: PrivateServer, database: str, clickhouse: EmbeddedServer, tmp_path: Path, which: str, monkeypatch: pytest.MonkeyPatch

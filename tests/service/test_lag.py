@@ -159,7 +159,12 @@ def url(server: PrivateServer, markers: Markers) -> str:
     return f"mysql://{account.user}:{account.password}@127.0.0.1:{server.port}/{markers.database}"
 
 
-@pytest.mark.slow("mysql", because="test_every_place_shows_the_lag_that_marker_rows_have[mariadb]")
+@pytest.mark.slow(
+    because=(
+        "test_lag_is_the_age_of_the_oldest_pending_change, test_a_running_pipe_says_its_lag_itself, "
+        "test_the_terminal_shows_the_lag_of_now, test_every_figure_of_the_status_is_there"
+    )
+)
 def test_every_place_shows_the_lag_that_marker_rows_have(markers: Markers, url: str, tmp_path: Path) -> None:
     (tmp_path / "headrace.toml").write_text(FILE.format(url=url))
     run = Run(["run", str(tmp_path / "headrace.toml")], tmp_path / "log")
@@ -193,7 +198,7 @@ def test_every_place_shows_the_lag_that_marker_rows_have(markers: Markers, url: 
     assert max(one["most"] for one in watcher.shown) > 4, "the pipe never fell behind"
 
 
-@pytest.mark.slow(because="test_every_place_shows_the_lag_that_marker_rows_have, test_what_was_pending_when_a_pipe_stopped_still_is")
+@pytest.mark.slow(because="test_lag_is_the_age_of_the_oldest_pending_change, test_what_was_pending_when_a_pipe_stopped_still_is")
 @pytest.mark.soak("mysql", because="the other test of lag is on both")
 def test_a_pipe_that_is_behind_says_so_after_a_schema_change(markers: Markers, url: str, tmp_path: Path) -> None:
     arguments = ["replicate", url, f"chdb:{tmp_path}/warehouse", "--state", str(tmp_path / "state"), "--once"]

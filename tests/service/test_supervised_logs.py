@@ -63,7 +63,7 @@ def send(broker: PrivateBroker, records: list[Any]) -> None:
 @pytest.mark.slow(
     because=(
         "test_pipes_share_a_process_and_nothing_else pauses, fails and skips; test_one_kill[DebeziumTopics] and "
-        "test_one_kill[ScyllaToEmbedded] run such pipes"
+        "test_one_kill[ScyllaToCql] run such pipes"
     ),
 )
 @pytest.mark.timeout(600)

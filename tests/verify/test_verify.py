@@ -32,6 +32,11 @@ from headrace.verify.watermark import PipePosition, Watermark
 from testkit.oracles.pairs import Pair, open_pair
 from testkit.pipelines.embedded_access import url_of
 
+pytestmark = pytest.mark.slow(
+    "mysql",
+    because="the test itself on MariaDB; test_equal_rows_of_every_type_have_equal_digests_and_no_difference_is_missed[mysql]",
+)
+
 ROWS = 1000
 NUMBERS = f"WITH RECURSIVE n AS (SELECT 0 AS i UNION ALL SELECT i + 1 FROM n WHERE i < {ROWS - 1})"
 # Keys with the same order on both sides, and others: definition, key of row i, three keys to change, as ClickHouse literals.

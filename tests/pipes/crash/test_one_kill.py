@@ -28,10 +28,9 @@ from testkit.soak.kill_routes import (
     MariaDbToServer,
     MySqlToDebeziumJson,
     ScyllaToCql,
-    ScyllaToEmbedded,
 )
 
-FAST = (MariaDbToServer, MySqlToDebeziumJson, DirectoryLog, DebeziumTopics, ScyllaToEmbedded, ScyllaToCql)
+FAST = (MariaDbToServer, MySqlToDebeziumJson, DirectoryLog, DebeziumTopics, ScyllaToCql)
 """Every source and every sink once."""
 
 

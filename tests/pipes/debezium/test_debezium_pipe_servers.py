@@ -61,6 +61,10 @@ def counts(pipe: LocalTopicPipe) -> dict[str, int]:
     return {name.table: len(pipe.rows(str(name))) for name in pipe.tables if name.table not in ("sentinel", "dropped")}
 
 
+@pytest.mark.slow(
+    "plain",
+    because=("test_what_the_server_showed_is_in_the_sink with schemas; test_records_lead_to_what_the_server_showed reads both"),
+)
 @pytest.mark.parametrize("recording", ["mysql-schema", "mysql-plain", "mariadb-schema"])
 def test_what_the_server_showed_is_in_the_sink(open_pipe: Open, recording: str) -> None:
     """One batch with every table, new columns, changed keys, tables without keys, and a truncation."""

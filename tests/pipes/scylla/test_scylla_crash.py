@@ -29,7 +29,9 @@ SETTINGS = ("--set", "scylla.confidence=2", "--set", "scylla.window=0.2", "--set
 PATIENCE_S = 400.0
 
 
-@pytest.mark.slow(because="test_one_kill[ScyllaToEmbedded] kills such a pipe once")
+@pytest.mark.slow(
+    because="test_one_kill[ScyllaToCql] kills a pipe from such a log; test_alterations_generations_and_new_tables without Spark"
+)
 @pytest.mark.timeout(900)
 def test_killed_at_any_moment(cassandra: PrivateCassandra, cql: CqlSession, keyspace: str, tmp_path: Path) -> None:
     create_tables(cql, keyspace)

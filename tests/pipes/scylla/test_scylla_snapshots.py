@@ -333,7 +333,7 @@ def test_a_table_that_is_altered_while_a_pipe_of_images_copies_it(pair: Pair, mo
     assert pair.image_differences() == (30, ())
 
 
-@pytest.mark.slow(because="test_an_interrupted_snapshot_continues; test_one_kill[ScyllaToEmbedded] kills such a pipe")
+@pytest.mark.slow(because="test_an_interrupted_snapshot_continues; test_one_kill[ScyllaToCql] kills a pipe from such a log")
 @pytest.mark.timeout(900)
 def test_killed_during_the_copy(cassandra: PrivateCassandra, cql: CqlSession, keyspace: str, tmp_path: Path) -> None:
     create_tables(cql, keyspace)

@@ -48,7 +48,11 @@ def test_an_attack_is_a_definite_error(name: str) -> None:
 
 
 @pytest.mark.slow(
-    "endless_packet", because="test_an_attack_is_a_definite_error[endless_packet]; test_every_command_that_connects_ends has another attack"
+    "endless_packet",
+    "check",
+    "tail",
+    "config check",
+    because="test_an_attack_is_a_definite_error[endless_packet]; test_every_command_that_connects_ends[local_infile-replicate]",
 )
 @pytest.mark.parametrize("command", _COMMANDS)
 @pytest.mark.parametrize("name", ["local_infile", "endless_packet"])

@@ -199,6 +199,7 @@ def test_a_state_of_the_former_version(copy: Copy) -> None:
         copy.check()
 
 
+@pytest.mark.slow("oldest", because="test_a_new_state_does_not_write_below_rows_of_another_log[mariadb-now]")
 @pytest.mark.slow(
     "mysql",
     because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
@@ -235,6 +236,7 @@ def test_a_new_state_does_not_write_below_rows_of_another_log(copy: Copy, tmp_pa
     copy.check()
 
 
+@pytest.mark.slow("none", "consistent", because="test_a_new_state_over_rows_of_the_same_log[mariadb-lock-free]")
 @pytest.mark.slow(
     "mysql",
     because=("the test itself on MariaDB; test_a_reset_log_is_refused_and_the_remedy_repairs_the_target, test_a_restored_backup[mysql]"),
