@@ -20,7 +20,8 @@ from headrace.retry import bind_context
 from headrace.runtime.checkpoint import committed_offset, planned_offset
 from headrace.runtime.error_transport import SerializedError, decode_error
 from headrace.runtime.interface import BatchStream, OnBatch, OnSplitDone
-from headrace.runtime.tasks import Report, SplitGroup, Task, TaskFunction
+from headrace.runtime.reports import Report, decode_reports
+from headrace.runtime.tasks import SplitGroup, Task, TaskFunction
 from headrace.sources.base import Source, Split
 from headrace.sources.splits import encode_split
 from testkit.pipelines.checkpoint_files import make_checkpoint, next_batch, write_batch_file
@@ -65,8 +66,8 @@ class LocalSession:
                 while left:
                     done, left = wait(left, timeout=_IDLE_S, return_when=FIRST_COMPLETED)
                     for future in done:
-                        for split, reports in running[future].pair_reports(future.result()):
-                            on_done(split, reports)
+                        for split, report in running[future].pair_reports(future.result()):
+                            on_done(split, report)
                     on_idle()
             except BaseException:
                 for future in running:
@@ -106,7 +107,8 @@ class SequentialSession(LocalSession):
         for group in groups:
             for split in group.splits:
                 self._before_split()
-                on_done(split, run_task(group.job, [split]))
+                for _, report in SplitGroup(group.job, [split]).pair_reports(run_task(group.job, [split])):
+                    on_done(split, report)
 
 
 class LocalStream:
@@ -155,7 +157,7 @@ def run_task(task: TaskFunction, splits: Sequence[Split]) -> list[Report]:
     copy: TaskFunction = pickle.loads(pickle.dumps(task))
     batch = pa.RecordBatch.from_pydict({"split": [encode_split(split) for split in splits]})
     try:
-        return [Report(**row) for reports in copy([batch]) for row in reports.to_pylist()]
+        return decode_reports(row for rows in copy([batch]) for row in rows.column(0).to_pylist())
     except SerializedError as error:
         found = decode_error(str(error))
         assert found is not None

@@ -24,7 +24,7 @@ from headrace.pipes.debezium.position import KafkaPosition
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.state.pipe_state import StateDirectory
-from headrace.runtime.tasks import Report
+from headrace.runtime.reports import Report
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -107,7 +107,7 @@ class LocalTopicPipe:
         def over(task: RecordTask) -> list[Report]:
             self.rounds += 1
             read = [piece for piece in pieces if task.reads(piece.topic)]
-            return [report for piece in read for report in pickle.loads(pickle.dumps(task)).run([piece])]
+            return [pickle.loads(pickle.dumps(task)).run([piece]) for piece in read]
 
         self.batches.run(over, self.number)
         if commit:

@@ -17,7 +17,8 @@ import testkit
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.runtime.checkpoint import committed_offset, planned_offset
 from headrace.runtime.interface import BatchStream, Runtime, RuntimeSession
-from headrace.runtime.tasks import Report, SplitGroup, Task
+from headrace.runtime.reports import Report, SplitDone, TableWrites, written_tables
+from headrace.runtime.tasks import SplitGroup, Task
 from headrace.sources.base import Split
 from headrace.spark.spark_runtime import SparkRuntime
 from testkit.pipelines.local_runtime import LocalRuntime
@@ -53,9 +54,9 @@ def number_of(split: Split) -> int:
     return split.number
 
 
-def run_splits(session: RuntimeSession, task: Task, splits: Sequence[Split], parallelism: int = 2) -> dict[int, list[Report]]:
-    done: dict[int, list[Report]] = {}
-    session.run_splits(task, splits, parallelism, lambda split, reports: done.update({number_of(split): reports}))
+def run_splits(session: RuntimeSession, task: Task, splits: Sequence[Split], parallelism: int = 2) -> dict[int, SplitDone]:
+    done: dict[int, SplitDone] = {}
+    session.run_splits(task, splits, parallelism, lambda split, report: done.update({number_of(split): report}))
     return done
 
 
@@ -66,22 +67,19 @@ def test_a_session_reports_where_its_tasks_run(session: RuntimeSession) -> None:
     assert session.plan_wait_s > 0
 
 
-def test_each_split_has_its_own_reports(session: RuntimeSession, sink: LineSink) -> None:
+def test_each_split_has_its_own_report(session: RuntimeSession, sink: LineSink) -> None:
     done = run_splits(session, Task(NumberReader(), sink, retry_twice), rows(1, 2, 3))
     assert sorted(sink.numbers) == [1, 2, 3]
     assert sink.closed == 3
     assert sorted(done) == [1, 2, 3]
-    for number, reports in done.items():
-        assert [(report.kind, report.subject, report.changes, report.bytes) for report in reports] == [
-            ("done", "", 0, 0),
-            ("changes", f"table{number % 2}", 1, 8),
-        ]
+    for number, report in done.items():
+        assert report == SplitDone({"number": number}, (TableWrites(f"table{number % 2}", 1, 8, 0),))
 
 
 def test_a_group_runs_its_splits_in_order_in_one_task(session: RuntimeSession, sink: LineSink) -> None:
     done: list[int] = []
     group = SplitGroup(Task(NumberReader(), sink, retry_twice), rows(5, 3, 4))
-    session.run_groups([group], 2, lambda split, reports: done.append(number_of(split)) if len(reports) == 2 else None)
+    session.run_groups([group], 2, lambda split, report: done.append(number_of(split)) if len(report.written) == 1 else None)
     assert sink.numbers == [5, 3, 4] == done
 
 
@@ -117,7 +115,7 @@ def test_a_write_is_retried_while_the_sink_is_away(session: RuntimeSession, tmp_
     sink = LineSink(tmp_path / "lines", failures=2)
     done = run_splits(session, Task(NumberReader(), sink, retry_twice), rows(1), 1)
     assert sink.numbers == [1]
-    assert done[1][1].changes == 1
+    assert [one.changes for one in done[1].written] == [1]
 
 
 def test_a_write_that_fails_too_often_fails_the_split(session: RuntimeSession, tmp_path: Path) -> None:
@@ -183,7 +181,7 @@ def test_a_stream_of_changes_hands_each_batchs_reports_on(session: RuntimeSessio
     changes: list[int] = []
 
     def on_batch(reports: list[Report]) -> None:
-        changes.append(sum(report.changes for report in reports))
+        changes.append(sum(one.changes for one in written_tables(reports)))
 
     stream = session.stream_changes(source, checkpoint, lambda: Task(NumberReader(), sink, retry_twice), on_batch)
     try:

@@ -19,11 +19,12 @@ from headrace.config.configuration import Configuration, ConfiguredPipe, Process
 from headrace.errors import DefiniteError, TransientError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.base import Pipe
-from headrace.pipes.lifecycle.progress_view import ProgressView, TableWrites
+from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.pipes.state.event_skips import EventSkips, skipped_events
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import WaitState, current_wait, use_wait_state
+from headrace.runtime.reports import TableWrites
 from headrace.service import pipe_runner as runner_module
 from headrace.service import supervisor as supervisor_module
 from headrace.service import verify_jobs

@@ -51,7 +51,7 @@ class Case:
     """A source, its reader, and a way to make changes."""
 
     source: Source
-    reader: Reader[Any, Any]
+    reader: Reader[Any, Any, Any]
     write: Callable[[int, int], None]
     """Makes changes: the first number, and how many."""
     identities: Callable[[Iterable[Any]], list[Any]]

@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import Row
 
 from headrace.cli.flags import parse_spark_settings
 from headrace.errors import DefiniteError, TransientError
@@ -23,7 +22,7 @@ from headrace.pipes.factory import check_reach
 from headrace.pipes.spec import PipeSpec
 from headrace.retry import WaitState, use_wait_state
 from headrace.runtime.error_transport import serialize_errors
-from headrace.runtime.tasks import Report, report_batch
+from headrace.runtime.reports import Report, SplitDone, decode_reports, encode_reports
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.spark.runtime import remote_tasks
 from headrace.spark.runtime.cluster import (
@@ -39,7 +38,7 @@ from headrace.spark.runtime.cluster import (
     java_bind_address,
 )
 from headrace.spark.runtime.executors import await_executors, explain_executor_error
-from headrace.spark.runtime.remote_tasks import RemoteTask, read_reports
+from headrace.spark.runtime.remote_tasks import RemoteTask
 from headrace.spark.session.dependency_archive import SHIPPED_KERNELS, _required_distributions, build_archives
 from testkit.machine.waiting import wait_until
 
@@ -195,7 +194,7 @@ class Job:
             logging.getLogger("headrace").warning("a task says something")
             if self.error is not None:
                 raise self.error
-        yield report_batch([Report("done", "", 0, 0, 0, "")])
+        yield encode_reports([SplitDone("well")])
 
 
 def test_who_is_asked_to_end_does_not_wait_for_executors() -> None:
@@ -206,8 +205,8 @@ def test_who_is_asked_to_end_does_not_wait_for_executors() -> None:
         await_executors(session, 300.0)  # type: ignore[arg-type]
 
 
-def rows_of(*jobs: RemoteTask) -> list[Row]:
-    return [Row(*line.values()) for job in jobs for batch in job([]) for line in batch.to_pylist()]
+def reports_of(*jobs: RemoteTask) -> list[Report]:
+    return decode_reports(row for job in jobs for batch in job([]) for row in batch.column(0).to_pylist())
 
 
 def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,19 +214,19 @@ def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: py
     monkeypatch.setattr(remote_tasks, "log_marked_line", heard.append)
     line = remote_tasks._listening("0.0.0.0", "127.0.0.1")
     well, passing, lasting = Job(), Job(TransientError("away")), Job(DefiniteError("wrong", place="here", hint="that"))
-    assert [report.kind for report in read_reports(rows_of(RemoteTask(well, line)))] == ["done"]
+    assert reports_of(RemoteTask(well, line)) == [SplitDone("well")]
     with pytest.raises(TransientError, match="away"):
-        read_reports(rows_of(RemoteTask(well, line), RemoteTask(passing, line)))
+        reports_of(RemoteTask(well, line), RemoteTask(passing, line))
     with pytest.raises(DefiniteError, match="wrong") as caught:
-        read_reports(rows_of(RemoteTask(passing, line), RemoteTask(lasting, line), RemoteTask(well, line)))
+        reports_of(RemoteTask(passing, line), RemoteTask(lasting, line), RemoteTask(well, line))
     assert (caught.value.place, caught.value.hint) == ("here", "that")
     wait_until(lambda: len(heard) >= 6)
     assert heard == ["headrace-log WARNING / a task says something\n"] * 6
     # A line with a wrong key is ignored.
-    rows_of(RemoteTask(well, remote_tasks.LogLine(line.host, line.port, "guessed")))
+    reports_of(RemoteTask(well, remote_tasks.LogLine(line.host, line.port, "guessed")))
     time.sleep(0.2)
     assert len(heard) == 6
     # An unreachable driver does not fail the task.
-    assert len(rows_of(RemoteTask(well, remote_tasks.LogLine("127.0.0.1", 1, "")))) == 1
+    assert len(reports_of(RemoteTask(well, remote_tasks.LogLine("127.0.0.1", 1, "")))) == 1
     for handler in logging.getLogger("headrace").handlers:
         handler.close()

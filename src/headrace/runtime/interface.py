@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Protocol
 
 from headrace.errors import TransientError
-from headrace.runtime.tasks import Report, SplitGroup, Task, TaskFunction
+from headrace.runtime.reports import Report, SplitDone
+from headrace.runtime.tasks import SplitGroup, Task, TaskFunction
 from headrace.sources.base import Source, Split
 
-OnSplitDone = Callable[[Split, list[Report]], None]
+OnSplitDone = Callable[[Split, SplitDone], None]
 RunTask = Callable[[TaskFunction], list[Report]]
 """Runs a task over the splits of a batch."""
 OnBatch = Callable[[RunTask, int], None]

@@ -6,7 +6,6 @@ idempotent.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from contextvars import ContextVar
@@ -17,20 +16,18 @@ import pyarrow as pa
 
 from headrace.errors import TransientError
 from headrace.runtime.error_transport import serialize_errors
-from headrace.sources.base import Block, Json, Reader, Split
-from headrace.sources.splits import MarkSplit, StatementSplit, decode_split, encode_split
-
-REPORT_SCHEMA = "kind string, subject string, changes long, bytes long, commit_ts long, detail string"
-_ARROW = pa.schema(
-    [
-        ("kind", pa.string()),
-        ("subject", pa.string()),
-        ("changes", pa.int64()),
-        ("bytes", pa.int64()),
-        ("commit_ts", pa.int64()),
-        ("detail", pa.string()),
-    ]
+from headrace.runtime.reports import (
+    MarkReached,
+    Report,
+    SplitDone,
+    StatementReached,
+    TableWrites,
+    encode_reports,
+    finished_splits,
+    sum_writes,
 )
+from headrace.sources.base import Block, Reader, Split
+from headrace.sources.splits import MarkSplit, StatementSplit, decode_split
 
 TASK_ATTEMPT: ContextVar[int] = ContextVar("task_attempt", default=0)
 """How often the engine has started the current task before."""
@@ -59,22 +56,10 @@ class AnyWriterFactory(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """One result of a task, such as the changes that it wrote to a table."""
-
-    kind: str
-    subject: str
-    changes: int
-    bytes: int
-    commit_ts: int
-    detail: str
-
-
-@dataclass(frozen=True, slots=True)
 class Task:
     """Reads splits and writes their blocks. Picklable."""
 
-    reader: Reader[Any, Block]
+    reader: Reader[Any, Block, object]
     sink: AnyWriterFactory
     retry: Retry
     shape: BlockShaper | None = None
@@ -83,16 +68,14 @@ class Task:
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with serialize_errors():
             types = (*self.reader.split_types, MarkSplit, StatementSplit)
-            reports = [
-                report for batch in batches for text in batch.column(0).to_pylist() for report in self._run(decode_split(text, types))
-            ]
-        yield report_batch(reports)
+            reports = [self._run(decode_split(text, types)) for batch in batches for text in batch.column(0).to_pylist()]
+        yield encode_reports(reports)
 
-    def _run(self, split: Split) -> list[Report]:
+    def _run(self, split: Split) -> Report:
         if isinstance(split, StatementSplit):
-            return [Report("statement", "", 0, 0, 0, encode_split(split))]
+            return StatementReached(split)
         if isinstance(split, MarkSplit):
-            return [_done(split.until)]
+            return MarkReached(split.until)
         sink = self.sink
         if TASK_ATTEMPT.get():
             if split.once:
@@ -106,53 +89,33 @@ class Task:
         finally:
             writer.close()
 
-    def _copy(self, split: Split, writer: AnyWriter) -> list[Report]:
+    def _copy(self, split: Split, writer: AnyWriter) -> SplitDone:
         # A failed write ends the read as well: the transaction of a snapshot would block ALTER TABLE.
         with closing(self.reader.read(split)) as blocks:
             return self._copy_blocks(writer, blocks)
 
-    def _copy_blocks(self, writer: AnyWriter, blocks: Generator[Block, None, Json]) -> list[Report]:
-        changes: dict[str, list[int]] = {}
+    def _copy_blocks(self, writer: AnyWriter, blocks: Generator[Block, None, object]) -> SplitDone:
+        written: list[TableWrites] = []
         while True:
             try:
                 block = next(blocks)
             except StopIteration as end:
-                result = end.value
-                break
+                return SplitDone(end.value, sum_writes(written))
             if self.shape is not None:
                 block = self.shape(block)
                 if not block.changes:
                     continue
             self.retry(lambda block=block: writer.write(block))  # type: ignore[misc]
-            totals = changes.setdefault(block.subject, [0, 0, 0])
-            totals[0] += block.changes
-            totals[1] += block.nbytes
-            totals[2] = max(totals[2], block.newest)
-        written = [Report("changes", table, rows, size, newest, "") for table, (rows, size, newest) in changes.items()]
-        return [_done(result), *written]
+            written.append(TableWrites(block.subject, block.changes, block.nbytes, block.newest))
 
 
 @dataclass(frozen=True, slots=True)
 class SplitGroup:
-    """Splits that one task runs in order. A group of several needs a `Task`, which reports the end of each."""
+    """Splits that one task runs in order. The task reports the end of each."""
 
     job: TaskFunction
     splits: Sequence[Split]
 
-    def pair_reports(self, reports: Sequence[Report]) -> Iterator[tuple[Split, list[Report]]]:
-        """Return the splits with the reports of each. The reports of a split begin with the report of its end."""
-        if len(self.splits) == 1:
-            yield self.splits[0], list(reports)
-            return
-        begins = [number for number, report in enumerate(reports) if report.kind == "done"]
-        for split, begin, end in zip(self.splits, begins, [*begins[1:], len(reports)], strict=True):
-            yield split, list(reports[begin:end])
-
-
-def _done(result: Json) -> Report:
-    return Report("done", "", 0, 0, 0, json.dumps(result))
-
-
-def report_batch(reports: Iterable[Report]) -> pa.RecordBatch:
-    """Return reports as the record batch that a task returns."""
-    return pa.RecordBatch.from_pylist([{name: getattr(report, name) for name in _ARROW.names} for report in reports], schema=_ARROW)
+    def pair_reports(self, reports: Sequence[Report]) -> Iterator[tuple[Split, SplitDone]]:
+        """Return each split with its report."""
+        return zip(self.splits, finished_splits(reports), strict=True)

@@ -10,11 +10,14 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from headrace.pipes.lifecycle.lag import Lag, Pending
-from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, Rate, TableWrites
+from headrace.pipes.lifecycle.progress_view import LogView, ProgressView, Rate
 from headrace.service.status import SchemaChangeStatus, TableStatus, VerifyResult
+
+if TYPE_CHECKING:
+    from headrace.runtime.reports import TableWrites
 
 _MAX_SCHEMA_CHANGES: Final = 20
 _LINE_EVERY_S: Final = 60.0

@@ -50,6 +50,7 @@ class Block(Protocol):
 
 S_contra = TypeVar("S_contra", bound=Split, contravariant=True)
 B_co = TypeVar("B_co", bound=Block, covariant=True)
+R_co = TypeVar("R_co", covariant=True)
 
 
 class Planner(Protocol):
@@ -75,12 +76,12 @@ class Source(Protocol):
     def planner(self) -> Planner: ...
 
 
-class Reader(Protocol[S_contra, B_co]):
+class Reader(Protocol[S_contra, B_co, R_co]):
     """Reads splits in a task. Picklable."""
 
     @property
     def split_types(self) -> tuple[type[Split], ...]:
         """The splits that it reads."""
 
-    def read(self, split: S_contra) -> Generator[B_co, None, Json]:
-        """Yield the blocks of a split; return its result for the driver, such as the position of a snapshot."""
+    def read(self, split: S_contra) -> Generator[B_co, None, R_co]:
+        """Yield the blocks of a split; return its result for the driver, such as the position of a snapshot. Picklable."""

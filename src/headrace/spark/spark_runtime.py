@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import SparkSession
 
 from headrace.runtime.interface import BatchStream, OnBatch, OnSplitDone
-from headrace.runtime.tasks import Report, SplitGroup, Task, TaskFunction
+from headrace.runtime.reports import Report
+from headrace.runtime.tasks import SplitGroup, Task, TaskFunction
 from headrace.sources.base import Source, Split
 from headrace.spark.runtime.executors import always_fetches_segments, count_task_slots, is_local_session
 from headrace.spark.runtime.micro_batch import ChangeStream, SplitStream, run_groups

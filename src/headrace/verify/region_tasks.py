@@ -6,20 +6,18 @@ Spark tasks, which also read and compare the rows where digests differ.
 
 from __future__ import annotations
 
-import base64
-import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Final, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
 from headrace.model.digest import Digest
 from headrace.runtime.error_transport import serialize_errors
-from headrace.runtime.tasks import Report, report_batch
+from headrace.runtime.reports import SplitDone, encode_reports
 from headrace.sources.base import Json, Split
 from headrace.sources.splits import decode_split
 from headrace.verify.region_reader import Endpoints, Findings, RegionReader
@@ -128,9 +126,6 @@ class ThreadTaskRunner:
                 rows_reader.close()
 
 
-_ANSWER: Final = "answer"
-
-
 @dataclass(frozen=True, slots=True)
 class SparkRegionTask:
     """Runs region tasks in a Spark task. Picklable."""
@@ -142,8 +137,8 @@ class SparkRegionTask:
         with serialize_errors():
             tasks = [decode_split(text, [RegionTask]) for batch in batches for text in batch.column(0).to_pylist()]
             with RegionReader(self.sides) as rows_reader:
-                reports = [_report(run_task(rows_reader, self.tables[task.table], task)) for task in tasks]
-        yield report_batch(reports)
+                reports = [SplitDone(run_task(rows_reader, self.tables[task.table], task)) for task in tasks]
+        yield encode_reports(reports)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,20 +153,8 @@ class SparkTaskRunner:
     def run(self, tasks: Sequence[RegionTask], on_answer: OnAnswer) -> None:
         from headrace.spark.runtime.micro_batch import run_splits
 
-        def on_done(split: Split, reports: list[Report]) -> None:
+        def on_done(split: Split, report: SplitDone) -> None:
             assert isinstance(split, RegionTask)
-            on_answer(split, _answer(reports))
+            on_answer(split, report.result_of(Answer))
 
         run_splits(self.session, SparkRegionTask(self.sides, tuple(self.tables)), tasks, self.slots, on_done)
-
-
-def _report(answer: Answer) -> Report:
-    # The pickles come from this program's own tasks.
-    return Report(_ANSWER, "", 0, 0, 0, base64.b64encode(pickle.dumps(answer)).decode())
-
-
-def _answer(reports: Sequence[Report]) -> Answer:
-    [report] = [report for report in reports if report.kind == _ANSWER]
-    found = pickle.loads(base64.b64decode(report.detail))
-    assert isinstance(found, Answer)
-    return found

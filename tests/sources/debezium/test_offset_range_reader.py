@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import parse_kafka_url
 from headrace.pipes.debezium.bad_records import handle_bad_records
+from headrace.runtime.reports import encode_reports
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.debezium import offset_range_reader
@@ -142,9 +143,8 @@ def test_records_that_cannot_be_read_are_kept_whole_however_large(broker: Privat
     done = RecordTaskReport()
     for records in read_offset_range(parse_kafka_url(broker.url()), OffsetRange(topic, 0, 0, 4)):
         done.add(records, DebeziumReader().read(records))
-    reports = done.reports()
-    assert sum(len(report.detail) for report in reports) < 2 * CARRIED_BYTES
-    refused = read_refused_records(reports)
+    assert encode_reports([done.report()]).nbytes < 2 * CARRIED_BYTES
+    refused = read_refused_records([done.result])
     assert [(one.offset, one.is_whole) for one in refused] == [(0, True), (1, False), (2, False), (3, False)]
 
     def keep(where: str) -> int:

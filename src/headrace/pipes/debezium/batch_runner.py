@@ -26,13 +26,13 @@ from headrace.pipes.debezium.schema_evolution import SchemaEvolution
 from headrace.pipes.debezium.topic_backlog import TopicBacklog
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.context import PipeContext
-from headrace.pipes.lifecycle.progress_reporter import ProgressReporter, sum_written
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.sink_schema import shaper_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.state.event_skips import EventSkips
-from headrace.retry import current_wait, retrying
+from headrace.retry import retrying
 from headrace.runtime.checkpoint import committed_offset, initial_offset, offset_of
-from headrace.runtime.tasks import Report
+from headrace.runtime.reports import Report, finished_splits
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.unchanged_values import UnchangedValueFiller
@@ -45,13 +45,11 @@ from headrace.sources.debezium.offset_range_reader import read_offset_range
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
 from headrace.spark.kafka.record_reports import (
-    CHANGES,
-    IGNORED,
+    RecordsRead,
     read_filled_topics,
     read_found_tables,
     read_orders,
     read_refused_records,
-    read_snapshots,
     read_tails,
     read_truncations,
 )
@@ -130,24 +128,27 @@ class RecordBatchRunner:
         # Starting a batch proves that the previous one is committed.
         self._skips.drop_passed(lambda place: is_passed(place, self.reached))
         self._check_topics()
-        reports = self._read(over, self.notes.tails_for(number))
+        reports, results = self._read(over, self.notes.tails_for(number))
         own = self.context.targets.sink.own_tables()
         sent = handle_bad_records(
-            read_refused_records(reports), self.topics.choices, own, self.address, self.context.settings.pipe_name, self._skips
+            read_refused_records(results), self.topics.choices, own, self.address, self.context.settings.pipe_name, self._skips
         )
         reached = KafkaPosition.from_json(offset_of(self.context.directory.checkpoint, number))
         self._note_topics(reached)
-        self.notes.note_filled(read_filled_topics(reports))
-        emptied = read_truncations(reports)
+        self.notes.note_filled(read_filled_topics(results))
+        emptied = read_truncations(results)
         if self.evolution.policy.of(ChangeKind.TRUNCATE_TABLE) is Policy.APPLY:
             check_truncations(emptied, self.topics.choices.topic_map, reached, self.notes.filled)
             self.notes.note_emptied(emptied)
         self.evolution.truncate(emptied)
-        self._handle_snapshots(read_snapshots(reports), reached)
-        self.notes.note_batch(number, read_tails(reports), sent)
+        self._handle_snapshots([one for result in results for one in result.snapshots], reached)
+        self.notes.note_batch(number, read_tails(results), sent)
         self.context.view.unreadable(self.notes.sent)
         self.reached = reached
-        self._tell(reports)
+        self.reporter.batch_written(self.reached, reports, self.context.view, _summary(self.reached))
+        for why in sorted({why for result in results for why in result.ignored} - self._left_out):
+            log.info("records without a change of a row: %s", why)
+            self._left_out.add(why)
         self.done += 1
 
     def _check_topics(self) -> None:
@@ -178,20 +179,21 @@ class RecordBatchRunner:
         self.evolution.start_over(anew)
         self.notes.note_snapshots(counting)
 
-    def _read(self, over: Run, tails: Tails) -> list[Report]:
+    def _read(self, over: Run, tails: Tails) -> tuple[list[Report], list[RecordsRead]]:
         """Read the batch, again while it brings new tables or columns."""
         for _ in range(_MAX_ROUNDS):
             reports = over(self.task(tails))
-            orders = read_orders(reports)
+            results = [report.result_of(RecordsRead) for report in finished_splits(reports)]
+            orders = read_orders(results)
             self.notes.note_orders(orders)
             found = [
                 one
-                for one in read_found_tables(reports)
+                for one in read_found_tables(results)
                 if _is_taken(self.context.settings.selection, frozenset(self.context.state.ignored), one.schema.name)
             ]
             # Tasks that saw only tombstones did not know yet that these are deletions.
             if not found and not any(order.tombstones for order in orders.values()):
-                return reports
+                return reports, results
             if found and not self.evolution.apply(found):
                 break
             if found:
@@ -225,19 +227,6 @@ class RecordBatchRunner:
         carried = {name: shape.source for name, shape in shapes.items()}
         fetched = functools.partial(read_offset_range, self.address)
         return RecordTask(reader, self.context.targets.sink.with_tables(written), retry, carried, keeper, left_out, news, fetched, shaper)
-
-    def _tell(self, reports: list[Report]) -> None:
-        written = [report for report in reports if report.kind == CHANGES]
-        newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
-        self.reporter.batch(self.reached, changes, newest)
-        current_wait().clear()
-        self.context.view.written(sum_written(written))
-        pending = self.backlog.pending()
-        self.context.view.pending(pending)
-        self.context.view.batch(changes, None if pending is None else pending.lag_s(time.time()), _summary(self.reached))
-        for why in sorted({report.subject for report in reports if report.kind == IGNORED} - self._left_out):
-            log.info("records without a change of a row: %s", why)
-            self._left_out.add(why)
 
 
 def check_truncations(

@@ -17,10 +17,10 @@ from typing import Protocol
 
 from headrace.errors import TransientError
 from headrace.pipes.lifecycle.lag import Backlog
-from headrace.pipes.lifecycle.progress_view import TableWrites
+from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.state.seal import StateSeal
-from headrace.retry import bind_context, retrying
-from headrace.runtime.tasks import Report
+from headrace.retry import bind_context, current_wait, retrying
+from headrace.runtime.reports import Report, written_tables
 from headrace.sinks.base import Progress, ProgressStore
 
 log = logging.getLogger("headrace")
@@ -30,17 +30,6 @@ _LOOK_S = 0.25
 _NOTICED_US = 500_000
 """The reporter stores a pending change that is older than this, and the end of such a state."""
 _NAMESAKE_S = 60.0
-
-
-def sum_written(reports: Iterable[Report], kind: str = "changes") -> list[TableWrites]:
-    """Sum what a batch's tasks wrote, by table."""
-    found: dict[str, TableWrites] = {}
-    for one in reports:
-        if one.kind == kind:
-            before = found.get(one.subject, TableWrites(one.subject, 0, 0, 0))
-            newest = max(before.newest_us, one.commit_ts)
-            found[one.subject] = TableWrites(one.subject, before.changes + one.changes, before.bytes + one.bytes, newest)
-    return list(found.values())
 
 
 class SourcePosition(Protocol):
@@ -104,6 +93,17 @@ class ProgressReporter:
         """Report a batch: all changes before the position are in the sink."""
         is_new = position.version > self._stored.version
         self._store(position, changes, newest_us, counted=changes if is_new else 0)
+
+    def batch_written(self, position: SourcePosition, reports: Iterable[Report], view: ProgressView, shown: str = "") -> None:
+        """Report a batch to the sink and to the view, which shows the position as `shown`."""
+        written = written_tables(reports)
+        changes = sum(one.changes for one in written)
+        self.batch(position, changes, max((one.newest_us for one in written), default=0))
+        current_wait().clear()
+        view.written(written)
+        pending = self.backlog()
+        view.pending(pending)
+        view.batch(changes, None if pending is None else pending.lag_s(time.time()), shown or str(position))
 
     @contextmanager
     def heartbeats(self) -> Iterator[None]:

@@ -7,8 +7,7 @@ import math
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -18,22 +17,14 @@ from rich.text import Text
 from headrace.pipes.lifecycle.lag import Pending, lag_text
 from headrace.terminal_text import escape_text
 
+if TYPE_CHECKING:
+    from headrace.runtime.reports import TableWrites
+
 log = logging.getLogger("headrace")
 
 _RATE_WINDOW_S = 3.0
 LINE_EVERY_S = 5.0
 _REFRESH_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class TableWrites:
-    """What a batch wrote to one table."""
-
-    table: str
-    changes: int
-    bytes: int
-    newest_us: int
-    """Commit time of the newest change, microseconds since 1970; 0 if unknown."""
 
 
 class ProgressView(Protocol):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import glob
-import json
 import math
 import threading
 import time
@@ -36,7 +35,8 @@ from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.retry import bind_context, current_wait, retrying
 from headrace.runtime.interface import STOP_TIMEOUT_S, OnSplitDone, RuntimeSession
-from headrace.runtime.tasks import Report, SplitGroup, Task
+from headrace.runtime.reports import SplitDone
+from headrace.runtime.tasks import SplitGroup, Task
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.pipe_settings import RESHAPED_TABLES
 from headrace.sinks.base import BatchCommit, TableRequirements
@@ -271,12 +271,12 @@ class SnapshotRunner:
                 finish(*unnoted.pop(0))
             noted_at = time.monotonic()
 
-        def on_done(split: Split, reports: list[Report]) -> None:
+        def on_done(split: Split, report: SplitDone) -> None:
             assert isinstance(split, ChunkSplit | ConsistentSplit)
             nonlocal total
-            rows = {report.subject: report.changes for report in reports if report.kind == "changes"}
+            rows = {one.table: one.changes for one in report.written}
             total += sum(rows.values())
-            span = _span_of(reports)
+            span = report.result_of(ReadSpan)
             self._settle(span.position)
             for chunk in split.chunks:
                 # Chunks that were read together have one row count.
@@ -430,8 +430,3 @@ class SnapshotRunner:
         return self.context.targets.append_only and (
             self.context.state.tables[name].beside or self.snapshots.log.tables[str(name)].restarts > 1
         )
-
-
-def _span_of(reports: list[Report]) -> ReadSpan:
-    [done] = [report for report in reports if report.kind == "done"]
-    return ReadSpan.from_json(json.loads(done.detail))

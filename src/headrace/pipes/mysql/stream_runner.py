@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import functools
-import json
 import secrets
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.lag import Pending
-from headrace.pipes.lifecycle.progress_reporter import ProgressReporter, sum_written
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.sink_schema import hidden_in, read_as, shaper_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.mysql.failover import committed_position, written_position
@@ -22,7 +22,8 @@ from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
 from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import current_wait, retrying
 from headrace.runtime.interface import LOOP_S, BatchStream, RuntimeSession
-from headrace.runtime.tasks import Report, Task
+from headrace.runtime.reports import MarkReached, Report, SplitDone, StatementReached
+from headrace.runtime.tasks import Task
 from headrace.sinks.base import BatchCommit
 from headrace.sources.base import Source
 from headrace.sources.mysql.binlog.commit_times import BacklogFile, log_place
@@ -32,8 +33,8 @@ from headrace.sources.mysql.segments.skipped_events import is_passed, statement_
 from headrace.sources.mysql.segments.table_read_plan import TableReadPlan, skip_tables
 from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.split_reader import MySQLReader
-from headrace.sources.splits import StatementSplit, decode_split
+from headrace.sources.mysql.split_reader import MySQLReader, SegmentRead
+from headrace.sources.splits import StatementSplit
 
 
 @dataclass(slots=True)
@@ -160,26 +161,31 @@ class StreamRunner:
         return Task(reader, sink.for_replay() if repeats else sink, retry, shaper_for(self.context.settings, shapes.values(), needs))
 
     def _on_batch(self, reports: list[Report]) -> None:
-        done = [json.loads(report.detail) for report in reports if report.kind == "done"]
-        ends = [BinlogPosition.from_json(one) for one in done]
-        self.skips.record_skipped(found for one in done for found in one.get("skipped", ()))
+        ends: list[BinlogPosition] = []
+        skipped: list[Mapping[str, str]] = []
+        statements: list[StatementSplit] = []
+        for report in reports:
+            match report:
+                case SplitDone():
+                    result = report.result_of(SegmentRead)
+                    ends.append(BinlogPosition.from_json(result.until))
+                    skipped += result.skipped
+                case MarkReached():
+                    ends.append(BinlogPosition.from_json(report.until))
+                case StatementReached():
+                    statements.append(report.statement)
+                case _:
+                    assert_never(report)
+        self.skips.record_skipped(skipped)
         if ends:
             self.context.targets.commit_batch(BatchCommit(str(max(ends)), max(ends).version))
-        for report in reports:
-            if report.kind == "statement":
-                split = decode_split(report.detail, [StatementSplit])
-                self._apply_statement(Query.from_json(split.query), BinlogPosition.from_json(split.offset), split.created_with_rows)
+        for split in statements:
+            self._apply_statement(Query.from_json(split.query), BinlogPosition.from_json(split.offset), split.created_with_rows)
         # A resync recreates a target without a statement.
-        if self.waited != self.context.state.waiting or any(report.kind == "statement" for report in reports):
+        if statements or self.waited != self.context.state.waiting:
             self.waited = frozenset(self.context.state.waiting)
             self.context.view.tables(targets_of(self.context.targets, self.written_tables))
-        newest = max((report.commit_ts for report in reports), default=0)
         if ends:
             self.reached = max(ends)
             self.context.view.pending(self.pending())
-        changes = sum(report.changes for report in reports)
-        self.reporter.batch(self.reached, changes, newest)
-        current_wait().clear()
-        self.context.view.written(sum_written(reports))
-        pending = self.pending()
-        self.context.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))
+        self.reporter.batch_written(self.reached, reports, self.context.view)

@@ -7,10 +7,7 @@ windows, and rows that are written twice merge to the same.
 from __future__ import annotations
 
 import functools
-import json
-import time
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,7 +16,7 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.lag import Pending
-from headrace.pipes.lifecycle.progress_reporter import ProgressReporter, sum_written
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.scylla.late_rows import LateRowWatch
 from headrace.pipes.scylla.pipe_notes import ScyllaPipeNotes
 from headrace.pipes.scylla.resync_runner import ScyllaResyncRunner
@@ -27,15 +24,16 @@ from headrace.pipes.scylla.schema_follower import ScyllaSchemaFollower
 from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.scylla.snapshot_runner import ScyllaSnapshotRunner
 from headrace.pipes.state.event_skips import EventSkips
-from headrace.retry import current_wait, retrying
+from headrace.retry import retrying
 from headrace.runtime.checkpoint import committed_offset, offset_of
 from headrace.runtime.interface import RunTask
-from headrace.runtime.tasks import Report, Task
+from headrace.runtime.reports import Report, finished_splits
+from headrace.runtime.tasks import Task
 from headrace.sources.scylla.position import LogPosition
 from headrace.sources.scylla.skipped_batches import is_passed
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.window_feedback import write_feedback
-from headrace.sources.scylla.window_reader import LogReader, TableLog
+from headrace.sources.scylla.window_reader import LogReader, TableLog, WindowsRead
 
 _MAX_ROUNDS: Final = 5
 """How often a batch is read again because tables were altered while it was read."""
@@ -73,11 +71,15 @@ class LogBatchRunner:
         end = LogPosition.from_json(offset_of(self.context.directory.checkpoint, number))
         self.late.read(self.reached, end)
         reports = self._read(over)
-        self.skips.record_skipped(found for report in reports if report.kind == "done" for found in json.loads(report.detail)["skipped"])
-        self.late.done(self.reached, end, reports)
+        results = [report.result_of(WindowsRead) for report in finished_splits(reports)]
+        self.skips.record_skipped(found for result in results for found in result.skipped)
+        self.late.done(self.reached, end, results)
         self.reached = end
-        write_feedback(self.context.directory.path / "pace.json", self.reached, _rows(reports))
-        self._tell(reports)
+        rows: Counter[str] = Counter()
+        for result in results:
+            rows.update(result.rows)
+        write_feedback(self.context.directory.path / "pace.json", self.reached, rows)
+        self.reporter.batch_written(self.reached, reports, self.context.view)
 
     def _read(self, over: RunTask) -> list[Report]:
         """Read the batch with the current schemas, again if they changed meanwhile."""
@@ -106,22 +108,3 @@ class LogBatchRunner:
         begun = {} if self.context.targets.sink.stores_row_images else self.snapshots.progress.begun()
         reader = LogReader(self.address, logs, self.choices, begun, self.skips.pending)
         return Task(reader, self.context.targets.sink, functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s))
-
-    def _tell(self, reports: Iterable[Report]) -> None:
-        written = [report for report in reports if report.kind == "changes"]
-        newest, changes = max((report.commit_ts for report in written), default=0), sum(report.changes for report in written)
-        self.reporter.batch(self.reached, changes, newest)
-        current_wait().clear()
-        self.context.view.written(sum_written(written))
-        pending = self.pending()
-        self.context.view.pending(pending)
-        self.context.view.batch(changes, None if pending is None else pending.lag_s(time.time()), str(self.reached))
-
-
-def _rows(reports: Iterable[Report]) -> Counter[str]:
-    """The number of log rows in each table's window, summed over all tasks."""
-    found: Counter[str] = Counter()
-    for report in reports:
-        if report.kind == "done":
-            found.update(json.loads(report.detail)["rows"])
-    return found

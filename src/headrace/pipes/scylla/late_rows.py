@@ -7,7 +7,6 @@ ClickHouse sink and in the status, until the table is read again, its rows are r
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,13 +17,12 @@ from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.scylla.pipe_notes import LateNote, ScyllaPipeNotes, TableNote
 from headrace.pipes.state.resync_requests import resync_command
 from headrace.retry import retrying
-from headrace.runtime.tasks import Report
 from headrace.sinks.cdc_log_sink import LateBatch, LateRowStore
 from headrace.sources.scylla.generations import StreamCatalog
-from headrace.sources.scylla.position import AUDIT, LogPosition, StreamPosition, parse_label
+from headrace.sources.scylla.position import AUDIT, LogPosition, StreamPosition
 from headrace.sources.scylla.read_times import ReadTimes, places_of, read_ages
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
-from headrace.sources.scylla.window_reader import LateRows
+from headrace.sources.scylla.window_reader import LateRows, WindowsRead
 
 log = logging.getLogger("headrace")
 
@@ -77,22 +75,19 @@ class LateRowWatch:
         if changed:
             self.notes.save()
 
-    def done(self, before: LogPosition, after: LogPosition, reports: Iterable[Report]) -> None:
-        """Save the reports of the tasks of a batch between two positions, before the batch counts."""
+    def done(self, before: LogPosition, after: LogPosition, results: Iterable[WindowsRead]) -> None:
+        """Save what the tasks of a batch between two positions found, before the batch counts."""
         changed = audited = False
-        for report in reports:
-            if report.kind == "done":
-                said = json.loads(report.detail)
-                for label, places in said["borderline"].items():
-                    name, read_number = parse_label(label)
-                    if places:
-                        note = self.notes.tables[name]
-                        note.read_times.remember(read_number, places, *self._places(name, before, after))
-                        note.read_times.drop_expired(note.start.ttl, self.catalog.now())
-                        changed = True
-                for label, found in said["late"].items():
-                    audited = True
-                    changed |= self._found(parse_label(label)[0], found)
+        for result in results:
+            for (name, read_number), places in result.borderline.items():
+                if places:
+                    note = self.notes.tables[name]
+                    note.read_times.remember(read_number, places, *self._places(name, before, after))
+                    note.read_times.drop_expired(note.start.ttl, self.catalog.now())
+                    changed = True
+            for name, found in result.late.items():
+                audited = True
+                changed |= self._found(name, found)
         if audited:
             changed |= self._drop_settled()
         if changed:
@@ -118,9 +113,9 @@ class LateRowWatch:
     def _found(self, name: TableName, found: LateRows) -> bool:
         """Record what an audit found; return whether there are new rows."""
         late = self.notes.tables[name].late
-        fresh = {place: (rows, written) for place, (rows, written) in found["places"].items() if place not in late.places}
+        fresh = {place: one for place, one in found.places.items() if place not in late.places}
         kept = dict(list(fresh.items())[: max(MOST_PLACES - len(late.places), 0)])
-        more = found["more"] + sum(rows for place, (rows, _) in fresh.items() if place not in kept)
+        more = found.more + sum(rows for place, (rows, _) in fresh.items() if place not in kept)
         if not kept and not more:
             return False
         late.places |= kept

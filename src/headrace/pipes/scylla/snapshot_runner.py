@@ -7,7 +7,6 @@ same (see `sources.scylla.snapshot.reader`). A crash repeats the chunks that wer
 from __future__ import annotations
 
 import functools
-import json
 import logging
 import threading
 import time
@@ -27,7 +26,8 @@ from headrace.pipes.scylla.sink_factory import LogTarget
 from headrace.pipes.scylla.snapshot_progress import SnapshotProgress, TableProgress
 from headrace.retry import bind_context, pause, retrying
 from headrace.runtime.interface import RuntimeSession
-from headrace.runtime.tasks import Report, Task
+from headrace.runtime.reports import SplitDone
+from headrace.runtime.tasks import Task
 from headrace.sources.base import Split
 from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
@@ -160,12 +160,11 @@ class ScyllaSnapshotRunner:
             splits += [TokenChunk(name, part, self.context.settings.chunk_rows, since) for part in parts]
         reader = TokenRangeReader(self.address, tables, {name: self._telling(table) for name, table in tables.items()}, self.choices)
 
-        def on_done(split: Split, reports: list[Report]) -> None:
+        def on_done(split: Split, report: SplitDone) -> None:
             assert isinstance(split, TokenChunk)
-            name = split.table
-            done = ChunkResult.from_json(json.loads(next(report.detail for report in reports if report.kind == "done")))
-            self.progress.finish(name, done)
-            self.context.view.snapshot_rows(str(name), done.rows, finished=False)
+            chunk = report.result_of(ChunkResult)
+            self.progress.finish(split.table, chunk)
+            self.context.view.snapshot_rows(str(split.table), chunk.rows, finished=False)
 
         def on_idle() -> None:
             if self.context.is_stopping():

@@ -12,7 +12,7 @@ import logging
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -30,7 +30,7 @@ HALTED: Final = "halted.json"
 ASKED, SKIPPED, PASSED, NOT_MET = "asked", "skipped", "passed", "not met"
 """The kinds of lines in the record."""
 _REMEDY: Final = "restore the file, or remove it and ask again (headrace skip) where the pipe halts at the event again"
-Found = dict[str, str]
+Found = Mapping[str, str]
 """A skipped event: `place`, `table`, `content` and more."""
 
 

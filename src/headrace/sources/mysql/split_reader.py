@@ -9,7 +9,7 @@ import logging
 import os
 import secrets
 import zlib
-from collections.abc import Callable, Generator, Iterator, Mapping, Set
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -20,7 +20,7 @@ from headrace.errors import DefiniteError, TransientError
 from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
-from headrace.sources.base import Json, Offset, Split
+from headrace.sources.base import Offset, Split
 from headrace.sources.mysql.binlog.batch_planner import BatchPlanner, log_lost
 from headrace.sources.mysql.binlog.commit_times import BacklogWriter
 from headrace.sources.mysql.binlog.relay import IndexedLog, Relay
@@ -33,7 +33,7 @@ from headrace.sources.mysql.segments.skipped_events import SkippedEvents
 from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, TableReadPlan
 from headrace.sources.mysql.server.connection import MySQLAddress, TableChanged, connect
 from headrace.sources.mysql.server.position import BinlogPosition
-from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ReadSpan, read_chunk, read_chunk_at, snapshot_place
+from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk, ChunkBlocks, ReadSpan, read_chunk, read_chunk_at, snapshot_place
 from headrace.sources.mysql.snapshot.locked_snapshot import open_reader
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.mysql.splits import ChunkSplit, ConsistentSplit, MySQLSplit, OrderedShare, PlannedSplit, SegmentSplit
@@ -154,6 +154,16 @@ def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentRead:
+    """What a task read of the log."""
+
+    until: Offset
+    """The position behind the segment."""
+    skipped: Sequence[Mapping[str, str]]
+    """The skipped events with their content."""
+
+
+@dataclass(frozen=True, slots=True)
 class MySQLReader:
     """Reads splits: log segments and snapshot chunks become blocks."""
 
@@ -169,7 +179,7 @@ class MySQLReader:
     skips: frozenset[str] = frozenset()
     """The places of events and rows that the user asked to skip."""
 
-    def read(self, split: MySQLSplit) -> Generator[ChangeBlock, None, Json]:
+    def read(self, split: MySQLSplit) -> Generator[ChangeBlock, None, SegmentRead | ReadSpan]:
         match split:
             case ChunkSplit():
                 return (yield from self._read_chunk(split.chunk))
@@ -178,7 +188,7 @@ class MySQLReader:
             case SegmentSplit():
                 return (yield from self._read_segment(split))
 
-    def _read_segment(self, split: SegmentSplit) -> Generator[ChangeBlock, None, Json]:
+    def _read_segment(self, split: SegmentSplit) -> Generator[ChangeBlock, None, SegmentRead]:
         created = frozenset(split.created_with_rows)
         skipped = SkippedEvents(self.skips, self.epoch) if self.skips else None
         ordered = {name for name, plan in self.tables.items() if plan.ordered}
@@ -187,7 +197,7 @@ class MySQLReader:
         catalog = self._catalog(lambda name: name not in ordered and name not in created, skipped)
         with open_segment(split.segment, self.address) as segment:
             yield from read_segment(segment, catalog)
-        return {**split.until, "skipped": skipped.to_report()} if skipped is not None and skipped.found else split.until
+        return SegmentRead(split.until, [] if skipped is None else skipped.to_report())
 
     def _catalog(self, chosen: Callable[[TableName], bool], skipped: SkippedEvents | None) -> ReadCatalog:
         return ReadCatalog(self.tables, lambda name: chosen(name) and self._wants(name), self.options, skipped)
@@ -200,17 +210,16 @@ class MySQLReader:
                 with open_segment(segment, self.address) as found:
                     yield from read_segment(found, self._catalog(mine.__contains__, skipped))
 
-    def _read_chunk(self, chunk: Chunk) -> Generator[ChangeBlock, None, Json]:
+    def _read_chunk(self, chunk: Chunk) -> ChunkBlocks:
         plan = self.tables.get(chunk.name)
         if plan is None or plan.schema is None:
             # A schema change was applied after the chunk was planned. The snapshot runner reads the other tables' chunks.
             raise DefiniteError(
                 f"table {chunk.name} is no longer read as it was planned", place=snapshot_place(chunk.name), hint="start again"
             )
-        span = yield from read_chunk(self._server, plan.schema, chunk, self.epoch, self.options, self.reached, exact=plan.exact)
-        return span.to_json()
+        return (yield from read_chunk(self._server, plan.schema, chunk, self.epoch, self.options, self.reached, exact=plan.exact))
 
-    def _read_together(self, split: ConsistentSplit) -> Generator[ChangeBlock, None, Json]:
+    def _read_together(self, split: ConsistentSplit) -> ChunkBlocks:
         """Read several chunks in one transaction of a consistent snapshot."""
         with open_reader(self._server, split.rendezvous, split.reader, self.epoch) as reader:
             position = reader.position.with_version_after(self.reached)
@@ -222,8 +231,7 @@ class MySQLReader:
                 except TableChanged as error:
                     # No other transaction sees the tables as of this position.
                     raise DefiniteError(error.message, place=snapshot_place(chunk.name), hint="start again") from error
-            span = ReadSpan(position, log_end(reader.connection, self._server, self.epoch))
-        return span.to_json()
+            return ReadSpan(position, log_end(reader.connection, self._server, self.epoch))
 
     @property
     def _server(self) -> MySQLAddress:

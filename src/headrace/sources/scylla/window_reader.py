@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, TypedDict
+from typing import ClassVar, Final
 from uuid import UUID
 
 import numpy as np
@@ -32,7 +32,7 @@ from headrace.cql.types import quoted
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.retry import current_wait, pause, retrying
-from headrace.sources.base import Json, Split
+from headrace.sources.base import Split
 from headrace.sources.scylla.batch_assembler import BatchAssembler, BlockBuffer, check_operations
 from headrace.sources.scylla.generations import shares
 from headrace.sources.scylla.position import AUDIT, FIRST, label_of, moment
@@ -59,13 +59,27 @@ _AHEAD_US: Final = 60_000_000
 """Servers reject timestamps more than a few seconds ahead of their clocks."""
 
 
-class LateRows(TypedDict):
+@dataclass(frozen=True, slots=True)
+class LateRows:
     """What an audit found in a window."""
 
-    places: dict[str, list[int]]
+    places: Mapping[str, tuple[int, int]]
     """Late batches by position: row count and write time (seconds since 1970)."""
     more: int
     """Rows of other batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class WindowsRead:
+    """What a task found in its share of the windows."""
+
+    rows: Mapping[str, int]
+    """Log rows by window, labelled as in offsets."""
+    skipped: Sequence[Mapping[str, str]]
+    """The skipped batches with their content."""
+    borderline: Mapping[tuple[TableName, int], Mapping[str, int]]
+    """By table and read: rows that the next read may take for late ones."""
+    late: Mapping[TableName, LateRows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,29 +106,27 @@ class LogReader:
     skips: frozenset[str] = frozenset()
     """Batches to skip, by position."""
 
-    def read(self, split: WindowSplit) -> Generator[LogBlock | RowBlock, None, Json]:
-        """Yield the blocks of a split; return how many log rows each table had, and the batches that were skipped."""
+    def read(self, split: WindowSplit) -> Generator[LogBlock | RowBlock, None, WindowsRead]:
         session = retrying(lambda: shared_session(self.address))
         catalog = _catalog(self.address, self.options, os.getpid())
         found: dict[str, int] = {}
-        borderline: dict[str, dict[str, int]] = {}
-        late: dict[str, LateRows] = {}
+        borderline: dict[tuple[TableName, int], dict[str, int]] = {}
+        late: dict[TableName, LateRows] = {}
         skipping = BatchSkipper(self.skips)
         for keyspace, table, *numbers, read_number in split.windows:
             name, window = TableName(keyspace, table), Window(*numbers)
             asked = shares(catalog.streams(name, window.generation), split.share, split.of, self.options.streams_per_query)
             reading = WindowReader(session, self.logs[name], window, self.options, catalog, skipping, read_number)
-            label = label_of(name, read_number)
             if read_number == AUDIT:
-                late[label] = reading.audit(asked)
+                late[name] = reading.audit(asked)
             else:
                 for block in reading.late_blocks(asked) if read_number else reading.blocks(asked):
                     yield block
                     if name in self.begun:
                         yield from RowRechecker(session, self.options).after(block, self.begun[name])
-                borderline[label] = reading.borderline
-            found[label] = reading.seen
-        return {"rows": found, "skipped": skipping.report(), "borderline": borderline, "late": late}
+                borderline[name, read_number] = reading.borderline
+            found[label_of(name, read_number)] = reading.seen
+        return WindowsRead(found, skipping.report(), borderline, late)
 
 
 @functools.lru_cache(maxsize=4)
@@ -183,7 +195,7 @@ class WindowReader:
 
     def audit(self, asked: Iterable[Sequence[bytes]]) -> LateRows:
         """Count and locate the rows that arrived after the last read of their times."""
-        places: dict[str, list[int]] = {}
+        places: dict[str, tuple[int, int]] = {}
         more = 0
         for rows in self._times(asked):
             written = self._written(rows)
@@ -194,12 +206,12 @@ class WindowReader:
             for row in where[:_MOST_LATE].tolist():
                 place = str(BatchPosition.of_row(str(self.log.table.name), rows, row))
                 if place in places:
-                    places[place][0] += 1
+                    places[place] = (places[place][0] + 1, places[place][1])
                 elif len(places) < _MOST_PLACES:
-                    places[place] = [1, int(written[row].as_py())]
+                    places[place] = (1, int(written[row].as_py()))
                 else:
                     more += 1
-        return {"places": places, "more": more}
+        return LateRows(places, more)
 
     def blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
         """Yield the rows of these streams, one query per list."""

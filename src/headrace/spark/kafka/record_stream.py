@@ -28,12 +28,13 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.retry import current_wait
 from headrace.runtime.checkpoint import initial_offset, offset_of
 from headrace.runtime.error_transport import decode_error, serialize_errors
-from headrace.runtime.tasks import Report, Retry, report_batch
+from headrace.runtime.reports import Report, SplitDone, encode_reports
+from headrace.runtime.tasks import Retry
 from headrace.sinks.base import Writer, WriterFactory
 from headrace.sources.base import Offset
 from headrace.sources.debezium.events.records import DecodedRecords, Records
 from headrace.sources.debezium.offset_range_reader import UNREACHABLE, OffsetRange
-from headrace.spark.kafka.record_reports import IGNORED, RecordTaskReport
+from headrace.spark.kafka.record_reports import RecordsRead, RecordTaskReport
 from headrace.spark.runtime.micro_batch import SparkBatchStream, run_task, translate_spark_error
 from headrace.transforms.block_transform import BlockTransformer, kept_masks
 
@@ -135,7 +136,8 @@ class RecordStream(SparkBatchStream):
         super().__init__(session, load_kafka_frame(session, subscription), checkpoint, batch)
 
     def _over(self, session: SparkSession, whole: Sequence[OffsetRange], task: RecordTask) -> list[Report]:
-        ranges, passed = select_ranges(whole, task.reads)
+        ranges, ignored = select_ranges(whole, task.reads)
+        passed: list[Report] = [SplitDone(ignored)]
         if not ranges:
             return passed
         # Spark makes the rows: a DataFrame from Python data would start another kind of Python worker.
@@ -150,14 +152,14 @@ class RecordStream(SparkBatchStream):
         return decode_error(str(error)) or translate_kafka_error(str(error), self._address) or translate_spark_error(error)
 
 
-def select_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) -> tuple[list[OffsetRange], list[Report]]:
-    """Return the ranges to read, and reports of the others, whose tables are not selected: the number of offsets, with gaps."""
-    ranges, passed = [], []
+def select_ranges(whole: Iterable[OffsetRange], reads: Callable[[str], bool]) -> tuple[list[OffsetRange], RecordsRead]:
+    """Return the ranges to read, and how many offsets, with gaps, the others have, whose tables are not selected."""
+    ranges, passed = [], RecordsRead()
     for one in whole:
         if reads(one.topic):
             ranges.append(one)
         else:
-            passed.append(Report(IGNORED, f"topic {one.topic} is of a table that is not chosen", one.end - one.start, 0, 0, ""))
+            passed.ignore(f"topic {one.topic} is of a table that is not chosen", one.end - one.start)
     return ranges, passed
 
 
@@ -229,25 +231,25 @@ class RecordTask:
         assert self.fetch is not None
         with serialize_errors():
             splits = (json.loads(split) for batch in batches for split in batch.column(0).to_pylist())
-            reports = self.run(records for split in splits for records in self.fetch(OffsetRange(*split)))
-        yield report_batch(reports)
+            report = self.run(records for split in splits for records in self.fetch(OffsetRange(*split)))
+        yield encode_reports([report])
 
     def reads(self, topic: str) -> bool:
         """Whether records of a topic are read at all."""
         return self.left_out is None or not self.left_out(topic)
 
-    def run(self, pieces: Iterable[Records]) -> list[Report]:
-        """Read and write; what is left for the driver."""
+    def run(self, pieces: Iterable[Records]) -> SplitDone:
+        """Read and write records."""
         done = RecordTaskReport()
         writer = self.sink.writer()
         try:
             for records in pieces:
                 self._copy(records, writer, done)
-                if self.news is not None and any(map(self.news, done.found)):
+                if self.news is not None and any(map(self.news, done.result.found)):
                     break
         finally:
             writer.close()
-        return done.reports()
+        return done.report()
 
     def _copy(self, records: Records, writer: Writer, done: RecordTaskReport) -> None:
         decoded = self.reader.read(records)

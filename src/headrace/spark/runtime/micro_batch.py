@@ -30,13 +30,14 @@ from headrace.retry import bind_context, current_wait
 from headrace.runtime.checkpoint import is_committed
 from headrace.runtime.error_transport import decode_error
 from headrace.runtime.interface import STOP_TIMEOUT_S, OnBatch, OnSplitDone, WorkerStartTimeout
-from headrace.runtime.tasks import REPORT_SCHEMA, TASK_ATTEMPT, Report, SplitGroup, Task, TaskFunction
+from headrace.runtime.reports import REPORT_SCHEMA, Report, decode_reports
+from headrace.runtime.tasks import TASK_ATTEMPT, SplitGroup, Task, TaskFunction
 from headrace.shortage import shortage_in
 from headrace.shutdown import finishing, is_requested
 from headrace.sources.base import Source, Split
 from headrace.sources.splits import encode_split
 from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
-from headrace.spark.runtime.remote_tasks import read_reports, wrap_for_executors
+from headrace.spark.runtime.remote_tasks import wrap_for_executors
 from headrace.spark.runtime.split_source import FORMAT, make_split_format
 from headrace.spark.runtime.worker_logs import mark_log_lines
 
@@ -245,8 +246,8 @@ def run_groups(
             while left:
                 done, left = wait(left, timeout=0.2, return_when=FIRST_COMPLETED)
                 for future in done:
-                    for split, reports in waiting[future].pair_reports(future.result()):
-                        on_done(split, reports)
+                    for split, report in waiting[future].pair_reports(future.result()):
+                        on_done(split, report)
                 on_idle()
         except BaseException:
             for future in waiting:
@@ -291,7 +292,7 @@ def run_task(frame: DataFrame, task: TaskFunction) -> list[Report]:
         rows = frame.mapInArrow(job, REPORT_SCHEMA).collect()
     except (PySparkException, *GONE_ERRORS) as error:
         raise translate_spark_error(error) from error
-    return read_reports(rows)
+    return decode_reports(row[0] for row in rows)
 
 
 def is_java_process_gone(error: BaseException) -> bool:

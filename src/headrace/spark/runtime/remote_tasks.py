@@ -20,17 +20,16 @@ from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
-from pyspark.sql import Row, SparkSession
+from pyspark.sql import SparkSession
 
-from headrace.errors import TransientError
-from headrace.runtime.error_transport import SerializedError, decode_error
-from headrace.runtime.tasks import Report, TaskFunction, report_batch
+from headrace.runtime.error_transport import SerializedError
+from headrace.runtime.reports import TaskFailed, encode_reports
+from headrace.runtime.tasks import TaskFunction
 from headrace.spark.runtime.executors import is_local_session
 from headrace.spark.runtime.worker_logs import format_marked_line, log_marked_line, mark_log_lines
 
 log = logging.getLogger("headrace")
 
-_FAULT: Final = "fault"
 _CONNECT_S: Final = 2.0
 _KEY_S: Final = 10.0
 _LONGEST_LINE: Final = 1 << 16
@@ -58,7 +57,7 @@ class RemoteTask:
         try:
             yield from self.job(batches)
         except SerializedError as error:
-            yield report_batch([Report(_FAULT, socket.gethostname(), 0, 0, 0, str(error))])
+            yield encode_reports([TaskFailed(str(error))])
 
 
 def wrap_for_executors(session: SparkSession, job: TaskFunction) -> TaskFunction:
@@ -69,15 +68,6 @@ def wrap_for_executors(session: SparkSession, job: TaskFunction) -> TaskFunction
     bound = str(told.get("spark.driver.bindAddress", "127.0.0.1"))
     # The bind address may mean nothing to other machines (0.0.0.0).
     return RemoteTask(job, _listening(bound, str(told.get("spark.driver.host", bound))))
-
-
-def read_reports(rows: Iterable[Row]) -> list[Report]:
-    """Return the reports of tasks; raise the Headrace error of a task, definite ones first."""
-    reports = [Report(*row) for row in rows]
-    faults = [found for report in reports if report.kind == _FAULT and (found := decode_error(report.detail)) is not None]
-    for fault in sorted(faults, key=lambda one: isinstance(one, TransientError)):
-        raise fault
-    return reports
 
 
 class _Sender(logging.Handler):

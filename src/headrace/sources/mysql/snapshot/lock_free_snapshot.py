@@ -79,13 +79,6 @@ class ReadSpan:
     A SELECT reads a table as it is named and defined when it gets the table's metadata lock, which may be later than the position.
     """
 
-    def to_json(self) -> dict[str, Any]:
-        return {"position": self.position.to_json(), "until": self.until.to_json()}
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> ReadSpan:
-        return cls(BinlogPosition.from_json(raw["position"]), BinlogPosition.from_json(raw["until"]))
-
 
 ChunkBlocks = Generator[ChangeBlock, None, ReadSpan]
 """Yields the blocks of a chunk; returns the range in which they were read."""

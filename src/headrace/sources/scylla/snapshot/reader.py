@@ -82,11 +82,10 @@ class TokenRangeReader:
     telling: Mapping[TableName, WriteTimeColumns]
     options: ScyllaOptions
 
-    def read(self, split: TokenChunk) -> Generator[RowBlock, None, Json]:
+    def read(self, split: TokenChunk) -> Generator[RowBlock, None, ChunkResult]:
         query = RowQuery(self.tables[split.table], self.telling[split.table])
         session = retrying(lambda: shared_session(self.address))
-        done = yield from read_chunk(session, query, split, self.options)
-        return done.to_json()
+        return (yield from read_chunk(session, query, split, self.options))
 
 
 def read_chunk(session: CqlSession, query: RowQuery, chunk: TokenChunk, options: ScyllaOptions) -> Generator[RowBlock, None, ChunkResult]:
