@@ -13,16 +13,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
+from headrace.pipes.debezium.kafka_cluster import query_topics
 from headrace.retry import bind_context
 from headrace.runtime.checkpoint import committed_offset, planned_offset
 from headrace.runtime.error_transport import SerializedError, decode_error
-from headrace.runtime.interface import BatchStream, OnBatch, OnSplitDone
+from headrace.runtime.interface import BatchStream, OnBatch, OnRecordBatch, OnSplitDone
 from headrace.runtime.reports import Report, decode_reports
 from headrace.runtime.tasks import SplitGroup, Task, TaskFunction
-from headrace.sources.base import Source, Split
+from headrace.sources.base import Offset, Planner, Source, Split
+from headrace.sources.debezium.offset_range_reader import OffsetRange, Subscription
 from headrace.sources.splits import encode_split
 from testkit.pipelines.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 
@@ -85,12 +88,15 @@ class LocalSession:
         self.run_groups([SplitGroup(task, (split,)) for split in splits], parallelism, on_done, on_idle)
 
     def stream_splits(self, source: Source, checkpoint: Path, run: OnBatch) -> BatchStream:
-        return LocalStream(source, checkpoint, run)
+        return LocalStream(source.planner(), checkpoint, lambda splits, number: run(lambda task: run_each(task, splits), number))
 
     def stream_changes(
         self, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
     ) -> BatchStream:
-        return LocalStream(source, checkpoint, lambda run_over, _: on_batch(run_over(task())))
+        return self.stream_splits(source, checkpoint, lambda run_over, _: on_batch(run_over(task())))
+
+    def stream_records(self, subscription: Subscription, checkpoint: Path, run: OnRecordBatch) -> BatchStream:
+        return LocalStream(TopicPlanner(subscription), checkpoint, lambda ranges, number: run(run_each, ranges, number))
 
 
 class SequentialSession(LocalSession):
@@ -114,9 +120,8 @@ class SequentialSession(LocalSession):
 class LocalStream:
     """A stream with a checkpoint in the format of Spark's, batch by batch in the thread that calls `wait`."""
 
-    def __init__(self, source: Source, checkpoint: Path, run: OnBatch) -> None:
-        self._checkpoint, self._run = checkpoint, run
-        self._planner = source.planner()
+    def __init__(self, planner: Planner, checkpoint: Path, run: Callable[[Sequence[Any], int], None]) -> None:
+        self._planner, self._checkpoint, self._run = planner, checkpoint, run
         self._working = threading.RLock()
         make_checkpoint(checkpoint)
 
@@ -146,10 +151,43 @@ class LocalStream:
             write_batch_file(planned, "\n".join(("v1", "{}", json.dumps(end))))
         planned_end = planned_offset(self._checkpoint)
         assert planned_end is not None
-        splits = self._planner.splits(start, planned_end)
-        self._run(lambda task: [report for split in splits for report in run_task(task, [split])], number)
+        self._run(self._planner.splits(start, planned_end), number)
         write_batch_file(self._checkpoint / "commits" / str(number), "v1\n{}")
         self._planner.commit(planned_end)
+
+
+class TopicPlanner:
+    """Plans all records that the topics of a subscription hold, from their beginning."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+
+    def initial(self) -> Offset:
+        return {}
+
+    def plan(self, start: Offset) -> Offset:
+        del start
+        found = query_topics(self._subscription.address, self._subscription.pattern)
+        return found.high.to_json()
+
+    def splits(self, start: Offset, end: Offset) -> list[OffsetRange]:
+        ranges = [
+            OffsetRange(topic, int(partition), start.get(topic, {}).get(partition, 0), offset)
+            for topic, ends in end.items()
+            for partition, offset in ends.items()
+        ]
+        return [one for one in ranges if one.end > one.start]
+
+    def commit(self, end: Offset) -> None:
+        del end
+
+    def stop(self) -> None:
+        pass
+
+
+def run_each(task: TaskFunction, splits: Sequence[Split]) -> list[Report]:
+    """Run a copy of a task for each split, one after the other."""
+    return [report for split in splits for report in run_task(task, [split])]
 
 
 def run_task(task: TaskFunction, splits: Sequence[Split]) -> list[Report]:

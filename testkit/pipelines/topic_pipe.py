@@ -21,6 +21,7 @@ from headrace.pipes.debezium.batch_runner import RecordBatchRunner
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics
 from headrace.pipes.debezium.pipe import DebeziumPipe
 from headrace.pipes.debezium.position import KafkaPosition
+from headrace.pipes.debezium.record_task import RecordTask
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.pipes.state.pipe_state import StateDirectory
@@ -30,7 +31,7 @@ from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.views import current_rows_from
 from headrace.sources.debezium.events.options import DebeziumOptions
-from headrace.spark.kafka.record_stream import RecordTask
+from headrace.sources.debezium.offset_range_reader import OffsetRange
 from testkit.pipelines.checkpoint_files import make_checkpoint, next_batch, write_batch_file
 from testkit.recordings.debezium_recordings import KafkaRecord, as_batches
 
@@ -102,14 +103,13 @@ class LocalTopicPipe:
             inner = ends.setdefault(record.topic, {})
             inner[str(record.partition)] = max(inner.get(str(record.partition), 0), record.offset + 1)
         write_batch_file(self._directory.checkpoint / "offsets" / str(self.number), "\n".join(("v1", "{}", json.dumps(ends))))
-        pieces = as_batches(found)
+        pieces = {OffsetRange(piece.topic, piece.partition, number, number + 1): piece for number, piece in enumerate(as_batches(found))}
 
-        def over(task: RecordTask) -> list[Report]:
+        def run_ranges(task: RecordTask, ranges: Sequence[OffsetRange]) -> list[Report]:
             self.rounds += 1
-            read = [piece for piece in pieces if task.reads(piece.topic)]
-            return [pickle.loads(pickle.dumps(task)).run([piece]) for piece in read]
+            return [pickle.loads(pickle.dumps(task)).run([pieces[one]]) for one in ranges]
 
-        self.batches.run(over, self.number)
+        self.batches.run(run_ranges, list(pieces), self.number)
         if commit:
             write_batch_file(self._directory.checkpoint / "commits" / str(self.number), "v1\n{}")
             self.number += 1

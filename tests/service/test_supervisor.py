@@ -24,6 +24,7 @@ from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.pipes.state.event_skips import EventSkips, skipped_events
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.retry import WaitState, current_wait, use_wait_state
+from headrace.runtime.interface import Runtime
 from headrace.runtime.reports import TableWrites
 from headrace.service import pipe_runner as runner_module
 from headrace.service import supervisor as supervisor_module
@@ -101,7 +102,7 @@ def configuration(state: Path, *pipes: tuple[str, tuple[str, ...]], disabled: tu
 @contextmanager
 def supervised(asked: Configuration, stories: dict[str, Story]) -> Iterator[Supervisor]:
     @contextmanager
-    def build(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
+    def build(spec: PipeSpec, view: ProgressView, _: Runtime) -> Iterator[BuiltPipe]:
         yield BuiltPipe(ToldPipe(stories[spec.name], spec.settings, view), lambda: False)
 
     with Supervisor(asked, build=build, runtime=SparkRuntime()) as supervisor:
@@ -281,7 +282,7 @@ def test_a_pipe_that_goes_on_while_its_sink_is_away_is_tried_again_after_a_wait(
     story, away, built = Story("run"), threading.Event(), []
 
     @contextmanager
-    def build(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
+    def build(spec: PipeSpec, view: ProgressView, _: Runtime) -> Iterator[BuiltPipe]:
         built.append(time.monotonic())
         if away.is_set():
             raise TransientError("the sink is away", place="ch:8123")

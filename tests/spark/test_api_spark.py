@@ -28,8 +28,9 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind
 from headrace.sources.mysql.server.connection import parse_mysql_url
 from headrace.spark.session.session import start_session
+from headrace.spark.spark_runtime import SparkRuntimeSession
 from headrace.verify.region_reader import Endpoints
-from headrace.verify.region_tasks import Answer, RegionTask, RegionTaskKind, SparkTaskRunner, ThreadTaskRunner
+from headrace.verify.region_tasks import Answer, RegionTask, RegionTaskKind, RuntimeTaskRunner, ThreadTaskRunner
 from headrace.verify.regions import Region
 from headrace.verify.table_spec import describe
 from testkit.documents.documents import DOCS, run_examples
@@ -310,7 +311,7 @@ def test_regions_are_compared_as_tasks(spark: SparkSession, mysql_server: Privat
         sides, tables = Endpoints(pair.address, pair.sink), [describe(schema, pair.sink)]
         looks = [RegionTask(kind, 0, 0, Region(("id > 1",), "id > 1", 1), 3) for kind in RegionTaskKind]
         found: list[dict[RegionTaskKind, Answer]] = []
-        for lookers in (ThreadTaskRunner(sides, tables, 2), SparkTaskRunner(spark, sides, tables, 2)):
+        for lookers in (ThreadTaskRunner(sides, tables, 2), RuntimeTaskRunner(SparkRuntimeSession(spark), sides, tables)):
             answers: dict[RegionTaskKind, Answer] = {}
             lookers.run(looks, lambda look, answer, answers=answers: answers.update({look.kind: answer}))  # type: ignore[misc]
             found.append(answers)

@@ -26,11 +26,12 @@ from headrace.verify import recheck, region_reader, regions
 from headrace.verify.recheck import Rechecker
 from headrace.verify.region_reader import Endpoints, RegionReader
 from headrace.verify.table_spec import describe
-from headrace.verify.verifier import Sample, TableResult, Verdict, VerifyOptions, verify_tables
+from headrace.verify.verifier import Sample, SparkUse, TableResult, Verdict, VerifyOptions, verify_tables
 from headrace.verify.watched_pipe import KnownPipe, find_watermark
 from headrace.verify.watermark import PipePosition, Watermark
 from testkit.oracles.pairs import Pair, open_pair
 from testkit.pipelines.embedded_access import url_of
+from testkit.pipelines.local_runtime import LocalRuntime
 
 pytestmark = pytest.mark.slow(
     "mysql",
@@ -122,6 +123,17 @@ def test_every_difference_is_found_whatever_the_key(pair: Pair) -> None:
         assert result.comparison.total == witness.total >= 2, result.schema.name
         assert set(result.comparison.differences) == set(witness.differences), result.schema.name
         assert result.comparison.rows == ROWS
+
+
+@pytest.mark.usefixtures("small_parts")
+def test_tasks_of_a_runtime_find_what_threads_find(pair: Pair) -> None:
+    schema = make(pair, "number", *KEYS["number"][:2])
+    pair.copy(schema)
+    pair.spoil(f"ALTER TABLE `{pair.address.database}`.number DELETE WHERE {KEYS['number'][2][2]} SETTINGS mutations_sync = 2")
+    options, selection = VerifyOptions(chunk_rows=400, recheck=False, spark=SparkUse.ALWAYS), Selection((str(schema.name),))
+    [found] = verify_tables(pair.address, pair.sink, selection, options, runtime=LocalRuntime)
+    assert found.verdict is Verdict.DIFFERENT
+    assert [found.comparison] == [result.comparison for result in verify(pair, schema)]
 
 
 @pytest.mark.usefixtures("small_parts")

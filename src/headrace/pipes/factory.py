@@ -20,6 +20,7 @@ from headrace.transforms.salts import read_salts
 
 if TYPE_CHECKING:
     from headrace.pipes.lifecycle.progress_view import ProgressView
+    from headrace.runtime.interface import Runtime
 
 LOCALHOST = "127.0.0.1"
 _NEAR = re.compile(r"chdb:|[a-z]+://([^@/]*@)?(127\.[0-9.]+|localhost|\[::1\])([:/?]|$)")
@@ -27,15 +28,15 @@ _NEAR = re.compile(r"chdb:|[a-z]+://([^@/]*@)?(127\.[0-9.]+|localhost|\[::1\])([
 
 
 @contextmanager
-def open_pipe(spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
-    """Open the pipe of a spec and its sink."""
+def open_pipe(spec: PipeSpec, view: ProgressView, runtime: Runtime | None = None) -> Iterator[BuiltPipe]:
+    """Open the pipe of a spec and its sink. Without `runtime`, the pipe starts Spark for itself."""
     check_sections(spec)
     check_reach(spec)
     # Commands that run no pipe do not load the kernels.
     from headrace.kernels.compile import ensure_compiled
 
     ensure_compiled()
-    with source_connector(spec.source).open(spec, view, _host(spec)) as built:
+    with source_connector(spec.source).open(spec, view, runtime, _host(spec)) as built:
         yield built
 
 

@@ -16,6 +16,7 @@ from headrace.sources.preflight import Finding
 
 if TYPE_CHECKING:
     from headrace.pipes.lifecycle.progress_view import ProgressView
+    from headrace.runtime.interface import Runtime
 
 
 def _check_nothing(spec: PipeSpec) -> None:
@@ -35,7 +36,7 @@ class SourceConnector:
     """Return an address without its secrets."""
     preload: tuple[str, ...]
     """Modules that tasks need."""
-    open: Callable[[PipeSpec, ProgressView, str], AbstractContextManager[BuiltPipe]]
+    open: Callable[[PipeSpec, ProgressView, Runtime | None, str], AbstractContextManager[BuiltPipe]]
     """Open the pipe of a spec and its sink. The text is the host where tasks reach this process."""
     preflight: Callable[[PipeSpec], Sequence[Finding]]
     """Ask the source's servers whether they are as the pipe needs them."""

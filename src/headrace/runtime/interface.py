@@ -14,18 +14,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from headrace.errors import TransientError
 from headrace.runtime.reports import Report, SplitDone
 from headrace.runtime.tasks import SplitGroup, Task, TaskFunction
 from headrace.sources.base import Source, Split
 
+if TYPE_CHECKING:
+    from headrace.sources.debezium.offset_range_reader import OffsetRange, Subscription
+
 OnSplitDone = Callable[[Split, SplitDone], None]
 RunTask = Callable[[TaskFunction], list[Report]]
 """Runs a task over the splits of a batch."""
 OnBatch = Callable[[RunTask, int], None]
 """Processes a batch: gets the function that runs a task over it, and the number of the batch."""
+RunRanges = Callable[[TaskFunction, "Sequence[OffsetRange]"], list[Report]]
+"""Runs a task for each of these ranges of offsets."""
+OnRecordBatch = Callable[[RunRanges, "Sequence[OffsetRange]", int], None]
+"""Processes a batch of Kafka records: gets the function that runs a task, the ranges of the batch, and the number of the batch."""
 LOOP_S = 0.25
 """How often a pipe that follows its log checks for other work."""
 STOP_TIMEOUT_S = 30.0
@@ -97,6 +104,9 @@ class RuntimeSession(Protocol):
         self, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
     ) -> BatchStream:
         """Start a stream that runs one task per batch; `on_batch` gets its reports."""
+
+    def stream_records(self, subscription: Subscription, checkpoint: Path, run: OnRecordBatch) -> BatchStream:
+        """Start a stream of Kafka topics. While the cluster does not answer, `wait` raises `KafkaUnavailable`."""
 
 
 class Runtime(Protocol):

@@ -42,7 +42,7 @@ from headrace.spark.runtime.micro_batch import is_java_process_gone
 
 log = logging.getLogger("headrace")
 
-PipeOpener = Callable[[PipeSpec, ProgressView], AbstractContextManager[BuiltPipe]]
+PipeOpener = Callable[[PipeSpec, ProgressView, Runtime], AbstractContextManager[BuiltPipe]]
 MAX_RETRY_WAIT_S: Final = 300.0
 _MIN_RETRY_WAIT_S: Final = 0.05
 STABLE_RUN_S: Final = 60.0
@@ -286,8 +286,7 @@ class PipeRunner:
         self.view.begin_run()
         begun, error = time.monotonic(), None
         try:
-            with self._build(self.spec, self.view) as ready:
-                ready.pipe.runtime = self._runtime
+            with self._build(self.spec, self.view, self._runtime) as ready:
                 if not self._begin(ready):
                     return
                 try:

@@ -234,9 +234,9 @@ class Supervisor:
                 del self._verifying[runner.name]
 
     @contextmanager
-    def _open_pipe(self, spec: PipeSpec, view: ProgressView) -> Iterator[BuiltPipe]:
+    def _open_pipe(self, spec: PipeSpec, view: ProgressView, runtime: Runtime) -> Iterator[BuiltPipe]:
         self._embedded_servers.ensure(spec.sink)
-        with open_pipe(spec, view) as ready:
+        with open_pipe(spec, view, runtime) as ready:
             yield ready
 
     def _sample_loop(self) -> None:

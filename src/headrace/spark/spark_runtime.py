@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import SparkSession
 
-from headrace.runtime.interface import BatchStream, OnBatch, OnSplitDone
+from headrace.runtime.interface import BatchStream, OnBatch, OnRecordBatch, OnSplitDone
 from headrace.runtime.reports import Report
 from headrace.runtime.tasks import SplitGroup, Task, TaskFunction
 from headrace.sources.base import Source, Split
@@ -19,7 +19,7 @@ from headrace.spark.session.session import java_pid
 from headrace.spark.session.session_provider import DedicatedSessionProvider, SessionProvider
 
 if TYPE_CHECKING:
-    from headrace.spark.kafka.record_stream import Subscription
+    from headrace.sources.debezium.offset_range_reader import Subscription
 
 _PLAN_WAIT_S: Final = 5.0
 """An idle stream plans seldom: a change ends the wait at once, and so does stopping the stream."""
@@ -90,8 +90,7 @@ class SparkRuntimeSession:
     ) -> BatchStream:
         return ChangeStream(self._session, source, checkpoint, task, on_batch)
 
-    def stream_records(self, subscription: Subscription, checkpoint: Path, run: OnBatch) -> BatchStream:
-        """Start a stream of Kafka topics, whose batches Spark's Kafka source plans."""
+    def stream_records(self, subscription: Subscription, checkpoint: Path, run: OnRecordBatch) -> BatchStream:
         # Only pipes from topics load the Kafka client.
         from headrace.spark.kafka.record_stream import RecordStream
 

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
 from headrace.model.digest import Digest
 from headrace.runtime.error_transport import serialize_errors
+from headrace.runtime.interface import RuntimeSession
 from headrace.runtime.reports import SplitDone, encode_reports
 from headrace.sources.base import Json, Split
 from headrace.sources.splits import decode_split
@@ -127,8 +128,8 @@ class ThreadTaskRunner:
 
 
 @dataclass(frozen=True, slots=True)
-class SparkRegionTask:
-    """Runs region tasks in a Spark task. Picklable."""
+class RegionTaskFunction:
+    """Runs region tasks in a task of a runtime. Picklable."""
 
     sides: Endpoints
     tables: tuple[TableComparison, ...]
@@ -142,19 +143,16 @@ class SparkRegionTask:
 
 
 @dataclass(frozen=True, slots=True)
-class SparkTaskRunner:
-    """Runs tasks on Spark."""
+class RuntimeTaskRunner:
+    """Runs tasks on a runtime, usually Spark."""
 
-    session: Any
+    session: RuntimeSession
     sides: Endpoints
     tables: Sequence[TableComparison]
-    slots: int
 
     def run(self, tasks: Sequence[RegionTask], on_answer: OnAnswer) -> None:
-        from headrace.spark.runtime.micro_batch import run_splits
-
         def on_done(split: Split, report: SplitDone) -> None:
             assert isinstance(split, RegionTask)
             on_answer(split, report.result_of(Answer))
 
-        run_splits(self.session, SparkRegionTask(self.sides, tuple(self.tables)), tasks, self.slots, on_done)
+        self.session.run_splits(RegionTaskFunction(self.sides, tuple(self.tables)), tasks, self.session.task_slots, on_done)

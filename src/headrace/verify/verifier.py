@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
@@ -24,6 +24,7 @@ from headrace.model.digest import Digest
 from headrace.model.projection import Projection
 from headrace.model.schema import TableSchema, ZeroDates
 from headrace.model.table_selection import Selection
+from headrace.runtime.interface import Runtime
 from headrace.shutdown import temporary_directory
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.mysql.schema.information_schema import capture_schemas
@@ -36,7 +37,7 @@ from headrace.transforms.salts import read_salts
 from headrace.transforms.transform_plan import TransformPlan, plan_transform
 from headrace.verify.recheck import Rechecker, RecheckResult
 from headrace.verify.region_reader import Endpoints, Findings, RegionReader
-from headrace.verify.region_tasks import Answer, RegionTask, RegionTaskKind, SparkTaskRunner, TaskRunner, ThreadTaskRunner
+from headrace.verify.region_tasks import Answer, RegionTask, RegionTaskKind, RuntimeTaskRunner, TaskRunner, ThreadTaskRunner
 from headrace.verify.regions import CHUNK_ROWS, Region, Sample, plan_regions
 from headrace.verify.repair import Repairer, refusal
 from headrace.verify.result import TableResult, Verdict
@@ -85,6 +86,13 @@ class VerifyOptions:
         return plan_transform(self.transforms.of(schema.name), self.projection.project(schema.with_zero_dates(self.zero_dates)))
 
 
+def _spark_runtime() -> Runtime:
+    # A small comparison does not load Spark.
+    from headrace.spark.spark_runtime import SparkRuntime
+
+    return SparkRuntime()
+
+
 def verify_tables(
     address: MySQLAddress,
     sink: ClickHouseSink,
@@ -93,6 +101,7 @@ def verify_tables(
     *,
     watermark: Watermark[BinlogPosition] | None = None,
     view: VerifyView | None = None,
+    runtime: Callable[[], Runtime] = _spark_runtime,
 ) -> Iterator[TableResult]:
     """Compare the selected tables; yield each result as soon as it is certain."""
     chosen = options or VerifyOptions()
@@ -102,14 +111,22 @@ def verify_tables(
         raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
     transformed = any(not shape.is_plain for shape in shapes)
     shaper = BlockTransformer(chosen.transforms, read_salts(chosen.transforms)) if transformed else None
-    yield from _Verification(Endpoints(address, sink, chosen.zero_dates, shaper), chosen, watermark, view or LineView()).run(shapes)
+    sides = Endpoints(address, sink, chosen.zero_dates, shaper)
+    yield from _Verification(sides, chosen, watermark, view or LineView(), runtime).run(shapes)
 
 
 class _Verification:
     """One running comparison."""
 
-    def __init__(self, sides: Endpoints, options: VerifyOptions, watermark: Watermark[BinlogPosition] | None, view: VerifyView) -> None:
-        self._sides, self._options, self._watermark, self._view = sides, options, watermark, view
+    def __init__(
+        self,
+        sides: Endpoints,
+        options: VerifyOptions,
+        watermark: Watermark[BinlogPosition] | None,
+        view: VerifyView,
+        runtime: Callable[[], Runtime],
+    ) -> None:
+        self._sides, self._options, self._watermark, self._view, self._runtime = sides, options, watermark, view, runtime
         self._pipe_position: PipePosition[BinlogPosition] | None = None
         self._source_end: BinlogPosition | None = None
         self._started = time.monotonic()
@@ -184,14 +201,10 @@ class _Verification:
         options = self._options
         if options.spark is SparkUse.NEVER or (options.spark is SparkUse.AUTO and rows < _SPARK_ROWS):
             return ThreadTaskRunner(self._sides, tables, options.slots)
-        from headrace.spark.runtime.executors import count_task_slots
-        from headrace.spark.session.session import start_session
-
         self._view.note(f"verify: about {rows} rows, compared as Spark tasks on {options.master}")
         scratch = Path(stack.enter_context(temporary_directory("headrace-verify-")))
-        session = start_session(options.master, scratch, spark_log=False, preload=_PRELOAD, more=options.spark_settings)
-        stack.callback(session.stop)
-        return SparkTaskRunner(session, self._sides, tables, count_task_slots(session))
+        session = self._runtime().session(options.master, scratch, spark_log=False, preload=_PRELOAD, more=options.spark_settings)
+        return RuntimeTaskRunner(stack.enter_context(session), self._sides, tables)
 
     def _first_pass(self, runner: TaskRunner, tables: Sequence[TableComparison], regions: Sequence[Sequence[Region]]) -> list[list[Answer]]:
         """Return both digests of every region, or the findings of reading it."""

@@ -15,6 +15,7 @@ from headrace.model.schema import TableName
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_offsets
 from headrace.pipes.debezium.pipe_notes import FILE, DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
+from headrace.pipes.debezium.record_task import select_ranges
 from headrace.pipes.debezium.schema_evolution import check_policy
 from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, parse_start, topic_pattern
 from headrace.pipes.state.pipe_state import StateDirectory
@@ -22,14 +23,8 @@ from headrace.runtime.checkpoint import initial_offset
 from headrace.runtime.error_transport import decode_error, encode_error
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning, VersionRule
-from headrace.sources.debezium.offset_range_reader import OffsetRange, reading_error
-from headrace.spark.kafka.record_stream import (
-    KafkaUnavailable,
-    classify_transient_error,
-    plan_offset_ranges,
-    select_ranges,
-    translate_kafka_error,
-)
+from headrace.sources.debezium.offset_range_reader import KafkaUnavailable, OffsetRange, classify_transient_error, reading_error
+from headrace.spark.kafka.record_stream import plan_offset_ranges, translate_kafka_error
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
 TOPIC = "shop.inventory.orders"

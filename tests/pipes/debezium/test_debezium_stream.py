@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
+from headrace.kafka.address import parse_kafka_url
+from headrace.model.table_selection import Selection
+from headrace.pipes.debezium.pipe import DebeziumPipe
+from headrace.pipes.debezium.topic_settings import TopicSettings
+from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.pipelines.embedded_access import target_of
+from testkit.pipelines.local_runtime import LocalRuntime
 from testkit.pipelines.pipeline import Run
 from testkit.recordings.debezium_recordings import KafkaRecord, load_records, load_truth
 from testkit.servers.broker import PrivateBroker
@@ -105,3 +113,15 @@ def test_debezium_topics_become_tables(fresh_broker: Callable[..., PrivateBroker
     assert again.code == 0
     assert "nothing new" in again.output
     assert story.query(f"SELECT total_rows, position FROM headrace.positions FINAL WHERE pipe = '{story.pipe}'") == told
+
+
+def test_topics_are_read_on_any_runtime(broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path) -> None:
+    story = Story(broker, clickhouse, tmp_path)
+    story.send(
+        [replace(one, topic=f"{story.database}.shop.sbtest1") for one in load_records("mysql-schema") if one.topic.endswith(".sbtest1")]
+    )
+    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=story.pipe)
+    topics, address = TopicSettings(f"{story.database}\\..*"), parse_kafka_url(broker.url())
+    for _ in range(2):
+        DebeziumPipe(address, topics, story.sink, story.url, settings, LogView(), LocalRuntime()).run()
+        assert story.shown("sbtest1") == sorted(load_truth("mysql")["sbtest1"].rows, key=repr)

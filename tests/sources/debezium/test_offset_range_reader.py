@@ -13,6 +13,7 @@ from confluent_kafka import Producer
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import parse_kafka_url
 from headrace.pipes.debezium.bad_records import handle_bad_records
+from headrace.pipes.debezium.record_reports import CARRIED_BYTES, RecordTaskReport, read_refused_records
 from headrace.runtime.reports import encode_reports
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -21,7 +22,6 @@ from headrace.sources.debezium.events.options import DebeziumOptions, MalformedP
 from headrace.sources.debezium.events.records import Records
 from headrace.sources.debezium.offset_range_reader import UNREACHABLE, OffsetRange, read_offset_range
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.spark.kafka.record_reports import CARRIED_BYTES, RecordTaskReport, read_refused_records
 from testkit.oracles.topics import read_topic
 from testkit.pipelines.pipeline import run_command
 from testkit.servers.broker import PrivateBroker

@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from headrace.errors import DefiniteError
+from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.model.table_selection import Selection
@@ -22,6 +22,16 @@ from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_ids
 from headrace.pipes.debezium.keyless_snapshots import newest_snapshots
 from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes, Tails
 from headrace.pipes.debezium.position import KafkaPosition
+from headrace.pipes.debezium.record_reports import (
+    RecordsRead,
+    read_filled_topics,
+    read_found_tables,
+    read_orders,
+    read_refused_records,
+    read_tails,
+    read_truncations,
+)
+from headrace.pipes.debezium.record_task import RecordTask, select_ranges
 from headrace.pipes.debezium.schema_evolution import SchemaEvolution
 from headrace.pipes.debezium.topic_backlog import TopicBacklog
 from headrace.pipes.debezium.topic_settings import TopicSettings
@@ -32,7 +42,8 @@ from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import retrying
 from headrace.runtime.checkpoint import committed_offset, initial_offset, offset_of
-from headrace.runtime.reports import Report, finished_splits
+from headrace.runtime.interface import RunRanges
+from headrace.runtime.reports import Report, SplitDone, finished_splits
 from headrace.settings.schema_policy import ChangeKind, Policy
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.unchanged_values import UnchangedValueFiller
@@ -41,19 +52,9 @@ from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
 from headrace.sources.debezium.events.options import UnavailablePolicy
 from headrace.sources.debezium.events.records import Truncation
 from headrace.sources.debezium.events.topic_tables import TopicMap
-from headrace.sources.debezium.offset_range_reader import read_offset_range
+from headrace.sources.debezium.offset_range_reader import OffsetRange, classify_transient_error, read_offset_range
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
-from headrace.spark.kafka.record_reports import (
-    RecordsRead,
-    read_filled_topics,
-    read_found_tables,
-    read_orders,
-    read_refused_records,
-    read_tails,
-    read_truncations,
-)
-from headrace.spark.kafka.record_stream import RecordTask
 from headrace.transforms.transform_plan import TransformPlan
 
 log = logging.getLogger("headrace")
@@ -62,7 +63,6 @@ _MAX_ROUNDS: Final = 100
 """How often one batch may bring new tables or columns."""
 _IDENTIFY_S: Final = 10.0
 """How often batches compare the ids of their topics."""
-Run = Callable[[RecordTask], list[Report]]
 
 
 @dataclass(slots=True)
@@ -123,12 +123,12 @@ class RecordBatchRunner:
         resolver, tables = self.context.schemas, self.context.state.tables.items()
         return {name: resolver.shape(table.schema, table.hidden) for name, table in tables if self.context.settings.selection(name)}
 
-    def run(self, over: Run, number: int) -> None:
+    def run(self, run_ranges: RunRanges, ranges: Sequence[OffsetRange], number: int) -> None:
         """Write all of a batch to the sink."""
         # Starting a batch proves that the previous one is committed.
         self._skips.drop_passed(lambda place: is_passed(place, self.reached))
         self._check_topics()
-        reports, results = self._read(over, self.notes.tails_for(number))
+        reports, results = self._read(run_ranges, ranges, self.notes.tails_for(number))
         own = self.context.targets.sink.own_tables()
         sent = handle_bad_records(
             read_refused_records(results), self.topics.choices, own, self.address, self.context.settings.pipe_name, self._skips
@@ -179,10 +179,16 @@ class RecordBatchRunner:
         self.evolution.start_over(anew)
         self.notes.note_snapshots(counting)
 
-    def _read(self, over: Run, tails: Tails) -> tuple[list[Report], list[RecordsRead]]:
+    def _read(self, run_ranges: RunRanges, ranges: Sequence[OffsetRange], tails: Tails) -> tuple[list[Report], list[RecordsRead]]:
         """Read the batch, again while it brings new tables or columns."""
         for _ in range(_MAX_ROUNDS):
-            reports = over(self.task(tails))
+            task = self.task(tails)
+            wanted, passed = select_ranges(ranges, task.reads)
+            reports: list[Report] = [SplitDone(passed)]
+            try:
+                reports += run_ranges(task, wanted) if wanted else []
+            except TransientError as error:
+                raise classify_transient_error(error) from error
             results = [report.result_of(RecordsRead) for report in finished_splits(reports)]
             orders = read_orders(results)
             self.notes.note_orders(orders)

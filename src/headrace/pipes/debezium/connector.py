@@ -16,10 +16,11 @@ from headrace.sources.preflight import Finding, warning
 if TYPE_CHECKING:
     from headrace.pipes.debezium.topic_settings import TopicSettings
     from headrace.pipes.lifecycle.progress_view import ProgressView
+    from headrace.runtime.interface import Runtime
 
 
 @contextmanager
-def _open(spec: PipeSpec, view: ProgressView, host: str) -> Iterator[BuiltPipe]:
+def _open(spec: PipeSpec, view: ProgressView, runtime: Runtime | None, host: str) -> Iterator[BuiltPipe]:
     from headrace.pipes.debezium.pipe import DebeziumPipe
     from headrace.pipes.lifecycle.sink_factory import check_sink_sections, open_clickhouse_sink
 
@@ -27,7 +28,7 @@ def _open(spec: PipeSpec, view: ProgressView, host: str) -> Iterator[BuiltPipe]:
     _check_sink(spec)
     check_sink_sections(sink_connector(spec.sink), spec.chosen)
     with open_clickhouse_sink(spec.sink, choices=spec.chosen.sink, creates=True) as named:
-        pipe = DebeziumPipe(parse_kafka_url(spec.source), _topic_settings(spec), named.sink, named.name, spec.settings, view)
+        pipe = DebeziumPipe(parse_kafka_url(spec.source), _topic_settings(spec), named.sink, named.name, spec.settings, view, runtime)
         yield BuiltPipe(pipe, named.is_lost)
 
 
@@ -83,7 +84,7 @@ DEBEZIUM: Final = SourceConnector(
     label="in Kafka",
     schemes=(SCHEME,),
     redact=lambda address: str(parse_kafka_url(address)),
-    preload=("headrace.sources.debezium.reader", "headrace.sources.debezium.offset_range_reader", "headrace.spark.kafka.record_stream"),
+    preload=("headrace.sources.debezium.reader", "headrace.sources.debezium.offset_range_reader", "headrace.pipes.debezium.record_task"),
     open=_open,
     preflight=_preflight,
     check=_check,

@@ -31,15 +31,14 @@ from headrace.pipes.lifecycle.sink_tables import targets_of
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_in, store_settings
 from headrace.retry import current_wait, pause, retrying
-from headrace.runtime.interface import LOOP_S, Runtime
+from headrace.runtime.interface import LOOP_S, Runtime, RuntimeSession
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.registry import is_same_sink
 from headrace.sources.debezium.events.event_versions import VersionRule
 from headrace.sources.debezium.events.options import FIXED
+from headrace.sources.debezium.offset_range_reader import KafkaUnavailable, Subscription
 from headrace.spark.connector import kafka_settings
-from headrace.spark.kafka.record_stream import KafkaUnavailable, Subscription
-from headrace.spark.spark_runtime import SparkRuntimeSession
 
 log = logging.getLogger("headrace")
 
@@ -48,7 +47,7 @@ _MAX_FAILURES: Final = 20
 _PRELOAD: Final = (
     "headrace.sources.debezium.reader",
     "headrace.sources.debezium.offset_range_reader",
-    "headrace.spark.kafka.record_stream",
+    "headrace.pipes.debezium.record_task",
 )
 
 
@@ -113,7 +112,6 @@ class DebeziumPipe(ChangeBlockPipe):
             self._view.note(f"nothing new since {batches.reached}")
             return
         with self._session(directory, _PRELOAD, kafka_settings(self._topics.jars)) as session, batches.backlog.watched():
-            assert isinstance(session, SparkRuntimeSession), "topics are read with Spark's Kafka source"
             self._follow(session, directory, batches, ended)
         self._view.note(f"stopped at {batches.reached}")
 
@@ -182,9 +180,7 @@ class DebeziumPipe(ChangeBlockPipe):
         identify = functools.partial(topic_ids, self._address)
         return RecordBatchRunner(context, self._address, self._topics, notes, evolution, reporter, identify)
 
-    def _follow(
-        self, session: SparkRuntimeSession, directory: StateDirectory, batches: RecordBatchRunner, ended: Callable[[], bool]
-    ) -> None:
+    def _follow(self, session: RuntimeSession, directory: StateDirectory, batches: RecordBatchRunner, ended: Callable[[], bool]) -> None:
         """Read until `ended`; wait while Kafka is unavailable."""
         failures = 0
         while not ended():
@@ -202,9 +198,7 @@ class DebeziumPipe(ChangeBlockPipe):
                 check_offsets(batches.reached, self._query_topics(self._settings.retry_timeout_s), batches.notes.topics, self._address)
                 pause(min(failures, 10))
 
-    def _stream(
-        self, session: SparkRuntimeSession, directory: StateDirectory, batches: RecordBatchRunner, ended: Callable[[], bool]
-    ) -> None:
+    def _stream(self, session: RuntimeSession, directory: StateDirectory, batches: RecordBatchRunner, ended: Callable[[], bool]) -> None:
         topics = self._topics
         subscription = Subscription(self._address, topics.pattern, topics.start, topics.max_offsets, topics.min_partitions)
         stream = session.stream_records(subscription, directory.checkpoint, batches.run)

@@ -49,8 +49,7 @@ class Pipe(ABC):
         self._stop, self._waits = threading.Event(), WaitState(pipe=settings.name)
         self.on_begun: Callable[[], None] = lambda: None
         """Called when the checks have passed, the tables exist and the state is saved."""
-        self.runtime: Runtime = SparkRuntime() if runtime is None else runtime
-        """Runs the pipe's tasks."""
+        self._runtime: Runtime = SparkRuntime() if runtime is None else runtime
 
     @property
     def waits(self) -> WaitState:
@@ -148,12 +147,12 @@ class Pipe(ABC):
         preload = (*modules, type(self._worker_sink).__module__)
         settings = self._settings
         asked = {**settings.spark, **(more or {})}
-        starting = self.runtime.session(settings.master, directory.path, spark_log=settings.spark_log, preload=preload, more=asked)
+        starting = self._runtime.session(settings.master, directory.path, spark_log=settings.spark_log, preload=preload, more=asked)
         try:
             with starting as session:
                 try:
                     if session.helper_pid is not None:
-                        directory.note_helper(session.helper_pid, shared=self.runtime.is_shared)
+                        directory.note_helper(session.helper_pid, shared=self._runtime.is_shared)
                     yield session
                 finally:
                     self._view.close()

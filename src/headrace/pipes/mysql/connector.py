@@ -13,27 +13,28 @@ from headrace.sources.preflight import Finding
 
 if TYPE_CHECKING:
     from headrace.pipes.lifecycle.progress_view import ProgressView
+    from headrace.runtime.interface import Runtime
 
 _PRELOAD: Final = ("headrace.sources.mysql.split_reader",)
 
 
 @contextmanager
-def _open_server(spec: PipeSpec, view: ProgressView, host: str) -> Iterator[BuiltPipe]:
+def _open_server(spec: PipeSpec, view: ProgressView, runtime: Runtime | None, host: str) -> Iterator[BuiltPipe]:
     from headrace.pipes.lifecycle.sink_factory import open_sink
     from headrace.pipes.mysql.pipe import MySQLPipe
 
     with open_sink(spec.sink, spec.chosen, spec.settings.state, host) as named:
-        yield BuiltPipe(MySQLPipe(parse_mysql_url(spec.source), named.sink, named.name, spec.settings, view), named.is_lost)
+        yield BuiltPipe(MySQLPipe(parse_mysql_url(spec.source), named.sink, named.name, spec.settings, view, runtime), named.is_lost)
 
 
 @contextmanager
-def _open_files(spec: PipeSpec, view: ProgressView, host: str) -> Iterator[BuiltPipe]:
+def _open_files(spec: PipeSpec, view: ProgressView, runtime: Runtime | None, host: str) -> Iterator[BuiltPipe]:
     from headrace.pipes.lifecycle.sink_factory import open_sink
     from headrace.pipes.mysql.binlog_files_pipe import BinlogFilesPipe
     from headrace.sources.mysql.offline_source import parse_directory
 
     with open_sink(spec.sink, spec.chosen, spec.settings.state, host) as named:
-        yield BuiltPipe(BinlogFilesPipe(parse_directory(spec.source), named.sink, named.name, spec.settings, view), named.is_lost)
+        yield BuiltPipe(BinlogFilesPipe(parse_directory(spec.source), named.sink, named.name, spec.settings, view, runtime), named.is_lost)
 
 
 def _preflight_server(spec: PipeSpec) -> Sequence[Finding]:

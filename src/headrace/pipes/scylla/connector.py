@@ -15,17 +15,18 @@ from headrace.sources.preflight import Finding
 
 if TYPE_CHECKING:
     from headrace.pipes.lifecycle.progress_view import ProgressView
+    from headrace.runtime.interface import Runtime
 
 
 @contextmanager
-def _open(spec: PipeSpec, view: ProgressView, host: str) -> Iterator[BuiltPipe]:
+def _open(spec: PipeSpec, view: ProgressView, runtime: Runtime | None, host: str) -> Iterator[BuiltPipe]:
     from headrace.pipes.scylla.pipe import ScyllaPipe
     from headrace.pipes.scylla.settings_check import check_chosen
     from headrace.pipes.scylla.sink_factory import open_log_target
 
     check_chosen(spec.settings, spec.chosen)
     with open_log_target(spec.sink, spec.chosen, spec.settings.state, host) as target:
-        yield BuiltPipe(ScyllaPipe(parse_cql_url(spec.source), spec.chosen.scylla, target, spec.settings, view), target.is_lost)
+        yield BuiltPipe(ScyllaPipe(parse_cql_url(spec.source), spec.chosen.scylla, target, spec.settings, view, runtime), target.is_lost)
 
 
 def _check(spec: PipeSpec) -> None:

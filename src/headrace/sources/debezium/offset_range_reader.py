@@ -7,9 +7,9 @@ was read completely: every record that the topic holds in it, in order.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import ClassVar, Final
 
 from confluent_kafka import KafkaError, KafkaException
 
@@ -17,6 +17,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import UNPACKED, KafkaAddress
 from headrace.kafka.librdkafka import BatchConsumer
 from headrace.kafka.message_columns import MessageColumns, MessageGatherer
+from headrace.sources.base import Json
 from headrace.sources.debezium.events.records import Records
 
 UNREACHABLE: Final = "Kafka is unavailable"
@@ -43,10 +44,31 @@ _DENIED: Final = ("AUTHENTICATION", "AUTHORIZATION", "_SSL")
 _GONE: Final = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC)
 
 
+class KafkaUnavailable(TransientError):
+    """The Kafka cluster does not answer. Committed batches count; the pipe reads the rest when the cluster is back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """Which records a stream reads, and how many per batch."""
+
+    address: KafkaAddress
+    pattern: str
+    """A regular expression over whole names of topics. New topics are read from their beginning."""
+    start: Mapping[str, str] = field(default_factory=lambda: {"startingOffsets": "earliest"})
+    """Where the first batch begins, as options of Spark's Kafka source."""
+    max_offsets: int = 0
+    """The maximum number of records per batch; 0: no limit."""
+    min_partitions: int = 0
+    """The minimum number of tasks per batch: several tasks then share a partition."""
+
+
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
     """Records of one partition, from `start` up to but not including `end`."""
 
+    split_kind: ClassVar[str] = "offset_range"
+    once: ClassVar[bool] = False
     topic: str
     partition: int
     start: int
@@ -56,8 +78,12 @@ class OffsetRange:
     def place(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.start}"
 
-    def to_json(self) -> list[Any]:
-        return [self.topic, self.partition, self.start, self.end]
+    def to_json(self) -> Json:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, raw: Json) -> OffsetRange:
+        return cls(**raw)
 
 
 def read_offset_range(address: KafkaAddress, wanted: OffsetRange) -> Iterator[Records]:
@@ -71,6 +97,11 @@ def read_offset_range(address: KafkaAddress, wanted: OffsetRange) -> Iterator[Re
         fetcher.close()
         _fetchers.pop(address, None)
         raise
+
+
+def classify_transient_error(error: TransientError) -> TransientError:
+    """Return `KafkaUnavailable` if a task could not reach Kafka, which the driver waits for; else the error, which is about the sink."""
+    return KafkaUnavailable(error.message, place=error.place) if error.message.startswith(UNREACHABLE) else error
 
 
 class _RangeConsumer:
