@@ -21,7 +21,7 @@ from headrace.sinks.base import BatchCommit
 from headrace.sinks.producer import Producer
 from headrace.sinks.producer_address import is_producer
 from headrace.sinks.producer_sink import open_producer, parse_producer
-from headrace.sinks.registry import is_same_sink
+from headrace.sinks.registry import is_same_sink, sink_connector
 
 PAGE = Path(__file__).parents[2] / "docs" / "producers.md"
 MODULE = """
@@ -144,11 +144,16 @@ def test_what_a_producer_raises() -> None:
         sink.writer().write(BLOCK)
 
 
-def test_a_scheme_of_an_installed_package(folder: Path) -> None:
+def claim_schemes(folder: Path, *schemes: str) -> None:
+    """Make an installed package of a directory, which claims schemes."""
     package = folder / "own_sinks-1.0.dist-info"
     package.mkdir()
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: own-sinks\nVersion: 1.0\n")
-    (package / "entry_points.txt").write_text("[headrace.sinks]\nfiles = own_sinks:Good\n")
+    (package / "entry_points.txt").write_text("\n".join(["[headrace.sinks]", *(f"{one} = own_sinks:Good" for one in schemes), ""]))
+
+
+def test_a_scheme_of_an_installed_package(folder: Path) -> None:
+    claim_schemes(folder, "files")
     assert not is_producer("files:/data")
     sys.path.insert(0, str(folder))
     assert is_producer("files:/data")
@@ -160,6 +165,18 @@ def test_a_scheme_of_an_installed_package(folder: Path) -> None:
     assert (found.module, found.name, found.settings) == ("own_sinks", "Good", '{"times": 4, "path": "/data/out s"}')
     assert is_same_sink("files:/data?times=3", "files:/data")
     assert not is_same_sink("files:/data", "files:/other")
+
+
+def test_an_installed_package_replaces_a_built_in_sink(folder: Path) -> None:
+    claim_schemes(folder, "kafka", "clickhouse", "stdout")
+    assert sink_connector("kafka://broker:9092").name == "kafka"
+    sys.path.insert(0, str(folder))
+    assert {sink_connector(address).name for address in ("kafka://broker:9092", "clickhouse://server/db")} == {"producer"}
+    assert sink_connector("stdout:").name == "stdout"
+    with open_sink("kafka://broker:9092?times=3", UserSettings(), folder, "local[2]") as named:
+        assert named.name == "kafka://broker:9092"
+    with open_clickhouse_sink("clickhouse://server/db") as table_store:
+        assert table_store.sink.target.host == "server"
 
 
 def test_settings_of_a_producer_are_free_but_for_secrets() -> None:

@@ -106,9 +106,10 @@ def _check_resync(arguments: argparse.Namespace) -> None:
 
 
 def _resync_from_new_log(directory: StateDirectory, source: str) -> int:
+    from headrace.pipes.source_registry import MYSQL
     from headrace.pipes.state.resync_requests import request_resync
 
-    if not source.startswith("mysql://"):
+    if not MYSQL.is_address(source):
         raise DefiniteError(
             f"--new-log is for pipes from MySQL and MariaDB, and this one reads {source}",
             place=str(directory.path),
@@ -172,23 +173,23 @@ def retry(arguments: argparse.Namespace) -> int:
 
 def check(arguments: argparse.Namespace) -> int:
     """Check all relevant settings and privileges of a source; return 2 if it cannot be replicated correctly."""
-    from headrace.cql.address import is_cql, parse_cql_url
     from headrace.model.table_selection import Selection
-    from headrace.pipes.commands.preflight import check_cluster, check_server
     from headrace.pipes.commands.preflight_view import findings_json, print_findings
-    from headrace.sources.mysql.server.connection import parse_mysql_url
+    from headrace.pipes.source_registry import MYSQL, SCYLLA
+    from headrace.pipes.spec import PipeSpec
+    from headrace.settings.pipe_settings import PipeSettings
+    from headrace.settings.settings_file import UserSettings, parse_set_flag
     from headrace.sources.preflight import Level
 
-    def selection(database: str) -> Selection:
-        named = arguments.tables or database
-        return Selection.of_globs(arguments.tables, arguments.exclude, database) if named else Selection(("*",))
-
-    if is_cql(arguments.source):
-        cluster = parse_cql_url(arguments.source)
-        shown, findings = str(cluster), check_cluster(cluster, selection(cluster.keyspace), arguments.set)
-    else:
-        address = parse_mysql_url(arguments.source)
-        shown, findings = str(address), check_server(address, selection(address.database))
+    # MySQL's parser reports an address of another kind.
+    connector = SCYLLA if SCYLLA.is_address(arguments.source) else MYSQL
+    shown, database = connector.redact(arguments.source), connector.database_of(arguments.source)
+    everything = not arguments.tables and not database
+    selection = Selection(("*",)) if everything else Selection.of_globs(arguments.tables, arguments.exclude, database)
+    chosen = UserSettings()
+    for one in arguments.set if connector is SCYLLA else ():
+        chosen = parse_set_flag(one).over(chosen)
+    findings = connector.preflight(PipeSpec(arguments.source, "", PipeSettings(selection, Path()), chosen))
     if arguments.json:
         print(findings_json(shown, findings))
     else:

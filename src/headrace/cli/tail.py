@@ -17,8 +17,6 @@ from headrace.shutdown import stop_on_signal
 from headrace.terminal_text import print_line
 
 COLOURS: Final = ("auto", "always", "never")
-_SERVERS: Final = ("mysql://", "mariadb://")
-_FILES: Final = "binlog:"
 
 
 def add(subcommands: Subcommands) -> None:
@@ -46,15 +44,16 @@ def add(subcommands: Subcommands) -> None:
 
 def tail(arguments: argparse.Namespace) -> int:
     """Print the messages of a topic, the rows of ScyllaDB's CDC log, or the changes of a binary log."""
-    if arguments.topic.startswith((*_SERVERS, _FILES)):
-        return _tail_changes(arguments)
+    from headrace.pipes.source_registry import BINLOG_FILES, MYSQL, SCYLLA, find_source_connector
+
+    connector = find_source_connector(arguments.topic)
+    if connector in (MYSQL, BINLOG_FILES):
+        return _tail_changes(arguments, is_directory=connector is BINLOG_FILES)
     if arguments.start_at:
         raise DefiniteError("this is about a server's log", place="--start-at", hint="leave it out, or give mysql://user@host:port/db")
-    from headrace.cql.address import is_cql
-
-    if is_cql(arguments.topic):
+    if connector is SCYLLA:
         return _tail_log(arguments)
-    if not arguments.topic.startswith("kafka://"):
+    if connector is None:
         hint = "write mysql://user@host:port/db, binlog:DIR, kafka://host:port/topic or scylla://host:port/keyspace"
         raise DefiniteError("the source's address cannot be read", place=arguments.topic.partition(":")[0], hint=hint)
     from headrace.kafka.consumers.consumer import ConsumerSettings
@@ -76,7 +75,7 @@ def tail(arguments: argparse.Namespace) -> int:
     return OK
 
 
-def _tail_changes(arguments: argparse.Namespace) -> int:
+def _tail_changes(arguments: argparse.Namespace, *, is_directory: bool) -> int:
     """Print the changes of a server's binary log or of log files."""
     from headrace.model.table_selection import Selection
     from headrace.model.zero_dates import ZeroDates
@@ -91,10 +90,9 @@ def _tail_changes(arguments: argparse.Namespace) -> int:
             raise DefiniteError("this is not about a server's log", place=name, hint="leave it out")
     if arguments.start_at and arguments.from_beginning:
         raise DefiniteError("--start-at and --from-beginning say two things", place="--start-at", hint="give one of them")
-    files = arguments.topic.startswith(_FILES)
-    database = "" if files else parse_mysql_url(arguments.topic).database
+    database = "" if is_directory else parse_mysql_url(arguments.topic).database
     looking = TailOptions(
-        Selection.of_globs(arguments.tables or (["*.*"] if files else []), arguments.exclude, database),
+        Selection.of_globs(arguments.tables or (["*.*"] if is_directory else []), arguments.exclude, database),
         arguments.start_at or (OLDEST if arguments.from_beginning or arguments.once else NOW),
         arguments.once,
         ZeroDates(arguments.zero_dates),
@@ -113,7 +111,7 @@ def _tail_changes(arguments: argparse.Namespace) -> int:
                 found.stop()
 
     found: DirectoryTail | ServerTail
-    if files:
+    if is_directory:
         found = DirectoryTail(parse_directory(arguments.topic), looking)
     else:
         found = ServerTail(parse_mysql_url(arguments.topic), looking, show)

@@ -15,7 +15,7 @@ from headrace.model.table_selection import Selection
 from headrace.pipes.source_registry import SOURCE_CONNECTORS, source_connector
 from headrace.pipes.spec import BuiltPipe, PipeSpec
 from headrace.sinks.clickhouse.connector import CLICKHOUSE
-from headrace.sinks.registry import sink_connector
+from headrace.sinks.registry import find_sink_connector, sink_connector
 from headrace.transforms.salts import read_salts
 
 if TYPE_CHECKING:
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from headrace.runtime.interface import Runtime
 
 LOCALHOST = "127.0.0.1"
-_NEAR = re.compile(r"chdb:|[a-z]+://([^@/]*@)?(127\.[0-9.]+|localhost|\[::1\])([:/?]|$)")
-"""Addresses that mean something on this machine only."""
+_NEAR = re.compile(r"[a-z]+://([^@/]*@)?(127\.[0-9.]+|localhost|\[::1\])([:/?]|$)")
+"""Addresses of servers on this machine."""
 
 
 @contextmanager
@@ -75,17 +75,19 @@ def selected(source: str, tables: Sequence[str], exclude: Sequence[str]) -> Sele
 def check_reach(spec: PipeSpec) -> None:
     """Raise `DefiniteError` if tasks run on other machines and an address means this one."""
     master = spec.settings.master
-    near = next((address for address in (spec.source, spec.sink) if _NEAR.match(address)), None)
-    if near is None or master.startswith("local"):
+    sink = find_sink_connector(spec.sink)
+    is_embedded = sink is not None and sink.is_embedded
+    is_source = _NEAR.match(spec.source) is not None
+    if master.startswith("local") or not (is_source or is_embedded or _NEAR.match(spec.sink)):
         return
     # Only a pipe on a cluster loads Spark here.
     from headrace.spark.runtime.cluster import is_remote_master
 
     if is_remote_master(master):
-        what = "an embedded ClickHouse" if near.startswith("chdb:") else "127.0.0.1"
+        what = "an embedded ClickHouse" if is_embedded and not is_source else "127.0.0.1"
         raise DefiniteError(
             f"tasks run on the machines of {master}, and {what} is reached on this one only",
-            place=f"the {'source' if near == spec.source else 'sink'} of pipe {spec.name}",
+            place=f"the {'source' if is_source else 'sink'} of pipe {spec.name}",
             hint="give an address that those machines understand, or run here: --master local[N]",
         )
 

@@ -12,11 +12,16 @@ from headrace.pipes.mysql.connector import BINLOG_FILES, MYSQL
 from headrace.pipes.scylla.connector import SCYLLA
 from headrace.pipes.source_connector import SourceConnector
 
-__all__ = ["BINLOG_FILES", "DEBEZIUM", "MYSQL", "SCYLLA", "SOURCE_CONNECTORS", "source_connector"]
+__all__ = ["BINLOG_FILES", "DEBEZIUM", "MYSQL", "SCYLLA", "SOURCE_CONNECTORS", "find_source_connector", "source_connector"]
 
 SOURCE_CONNECTORS: Final[tuple[SourceConnector, ...]] = (MYSQL, BINLOG_FILES, DEBEZIUM, SCYLLA)
 
 
+def find_source_connector(address: str) -> SourceConnector | None:
+    """Return the connector of an address; None if no source has such addresses."""
+    return next((one for one in SOURCE_CONNECTORS if one.is_address(address)), None)
+
+
 def source_connector(address: str) -> SourceConnector:
     """Return the connector of an address. An unknown address is MySQL's, whose parser reports the error."""
-    return next((one for one in SOURCE_CONNECTORS if one.is_address(address)), MYSQL)
+    return find_source_connector(address) or MYSQL

@@ -16,11 +16,13 @@ from headrace.sinks.producer_connector import PRODUCER
 from headrace.sinks.stdout.connector import STDOUT
 
 SINK_CONNECTORS: Final[tuple[SinkConnector, ...]] = (CLICKHOUSE, EMBEDDED_CLICKHOUSE, KAFKA, CQL, STDOUT, PRODUCER)
+_BY_PRECEDENCE: Final = (STDOUT, PRODUCER, CLICKHOUSE, EMBEDDED_CLICKHOUSE, KAFKA, CQL)
+"""A package that claims the scheme of a built-in sink by an entry point replaces that sink."""
 
 
 def find_sink_connector(address: str) -> SinkConnector | None:
     """Return the connector of an address; None if no sink has such addresses."""
-    return next((one for one in SINK_CONNECTORS if one.is_address(address)), None)
+    return next((one for one in _BY_PRECEDENCE if one.is_address(address)), None)
 
 
 def sink_connector(address: str) -> SinkConnector:

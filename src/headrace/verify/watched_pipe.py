@@ -6,13 +6,13 @@ import glob
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from headrace.errors import DefiniteError
 from headrace.model.projection import Projection
 from headrace.model.schema import ZeroDates
 from headrace.model.table_selection import Selection
+from headrace.pipes.debezium.connector import DEBEZIUM
 from headrace.pipes.state.pipe_registry import pipe_from
 from headrace.pipes.state.pipe_state import PipeState, StateDirectory
 from headrace.pipes.state.stored_settings import settings_in
@@ -25,8 +25,6 @@ from headrace.sources.mysql.server.connection import MySQLAddress
 from headrace.sources.mysql.server.position import BinlogPosition
 from headrace.transforms.options import Transforms
 from headrace.verify.watermark import P, PipePosition, Watermark, pipe_position_of
-
-_KAFKA: Final = "kafka://"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +114,7 @@ def watch(
         if len(same) != 1:
             return None
         [pipe] = same
-    if told[pipe].startswith(_KAFKA):
+    if DEBEZIUM.is_address(told[pipe]):
         # Its position consists of topic offsets, which do not relate to the source's log.
         return None
 

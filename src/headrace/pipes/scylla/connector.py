@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
@@ -43,9 +44,11 @@ def _check(spec: PipeSpec) -> None:
 
 
 def _preflight(spec: PipeSpec) -> Sequence[Finding]:
-    from headrace.pipes.commands.preflight import check_cluster
+    from headrace.cql.session import connect
+    from headrace.sources.scylla.preflight import examine
 
-    return check_cluster(parse_cql_url(spec.source), spec.settings.selection)
+    with connect(parse_cql_url(spec.source)) as session:
+        return examine(session, spec.settings.selection, spec.chosen.scylla, lambda: time.time_ns() // 1000)
 
 
 SCYLLA: Final = SourceConnector(

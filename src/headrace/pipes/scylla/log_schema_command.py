@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from headrace.cql.address import is_cql, parse_cql_url
+from headrace.cql.address import parse_cql_url
 from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.language.ddl_printer import create_log_table
 from headrace.cql.language.lexer import CqlCursor
@@ -16,6 +16,7 @@ from headrace.cql.session import CqlSession, connect
 from headrace.cql.tables import CqlTable
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
+from headrace.pipes.scylla.connector import SCYLLA
 
 
 def log_schema(source: str, names: list[str], *, cassandra: bool = False) -> str:
@@ -23,7 +24,7 @@ def log_schema(source: str, names: list[str], *, cassandra: bool = False) -> str
 
     Without names: for all tables with CDC enabled, or, if there are none, for all tables. `cassandra`: in Apache Cassandra's dialect.
     """
-    known = _from_server(source, names) if is_cql(source) else CqlCatalog().apply_all(_text(source))
+    known = _from_server(source, names) if SCYLLA.is_address(source) else CqlCatalog().apply_all(_text(source))
     tables = [known.named(name) for name in names] or _logged(known)
     if not tables:
         raise DefiniteError("there is no table", place=source, hint="give CREATE TABLE statements, or a keyspace in the address")
