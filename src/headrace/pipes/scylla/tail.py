@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -30,14 +30,14 @@ from headrace.shutdown import temporary_directory
 from headrace.sinks.kafka.scylla.log_documents import log_documents
 from headrace.sources.scylla.generations import LogStart
 from headrace.sources.scylla.log_tables import check_tables_readable, no_log, select_tables
-from headrace.sources.scylla.position import LogPosition, moment, parse_label
+from headrace.sources.scylla.position import LogPosition, moment
 from headrace.sources.scylla.read_times import ReadTimeRecord, places_of, read_ages
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.splits import WindowSplit
 from headrace.sources.scylla.stream_catalog import ServerCatalog
 from headrace.sources.scylla.window_feedback import write_feedback
 from headrace.sources.scylla.window_planner import WindowPlanner
-from headrace.sources.scylla.window_reader import LogReader, TableLog
+from headrace.sources.scylla.window_reader import LogReader, TableLog, WindowsRead
 
 log = logging.getLogger("headrace")
 
@@ -93,14 +93,16 @@ class Tail:
                 end = planner.plan(reached)
                 before, after = LogPosition.from_json(reached), LogPosition.from_json(end)
                 self._record_reads(logs, read_times, starts, before, after, catalog.now())
-                said: dict[str, Any] = {"rows": {}, "borderline": {}}
+                rows: dict[str, int] = {}
+                borderline: dict[tuple[TableName, int], Mapping[str, int]] = {}
                 for split in planner.splits(reached, end) if end != reached else ():
-                    yield from self._read(session, split, logs, said)
-                for label, places in said["borderline"].items():
-                    name, read_number = parse_label(label)
+                    result = yield from self._read(session, split, logs)
+                    rows.update(result.rows)
+                    borderline.update(result.borderline)
+                for (name, read_number), places in borderline.items():
                     reads = len(read_ages(self.choices, starts[name].ttl))
                     read_times[name].remember(read_number, places, *places_of(name, reads, starts[name].place, before, after))
-                write_feedback(Path(scratch) / "pace.json", after, said["rows"])
+                write_feedback(Path(scratch) / "pace.json", after, rows)
                 reached = end
 
     def _record_reads(
@@ -133,32 +135,29 @@ class Tail:
         found = retrying(lambda: check_tables_readable(session, wanted, self.choices), deadline_s=_PATIENCE_S)
         return {name: TableLog(one.table, one.ttl) for name, one in found.items()}
 
-    def _read(self, session: CqlSession, split: WindowSplit, logs: dict[TableName, TableLog], said: dict[str, Any]) -> Iterator[bytes]:
-        """Return a split's documents, read with the current schemas."""
+    def _read(self, session: CqlSession, split: WindowSplit, logs: dict[TableName, TableLog]) -> Generator[bytes, None, WindowsRead]:
+        """Yield a split's documents, read with the current schemas."""
         shown: set[bytes] = set()
         for _ in range(_MOST_ROUNDS):
             if retrying(lambda: schema_version(session)) != self._version:
                 known = self._known(session, logs)
                 logs.update({name: replace(one, read_times=logs[name].read_times) for name, one in known.items()})
             try:
-                yield from self._once(split, logs, said, shown)
+                return (yield from self._once(split, logs, shown))
             except DefiniteError:
                 # A dropped column or table makes a query fail; then the schema was outdated.
                 if {name: one.table for name, one in self._known(session, logs).items()} == {name: one.table for name, one in logs.items()}:
                     raise
-            else:
-                return
-        yield from self._once(split, logs, said, shown)
+        return (yield from self._once(split, logs, shown))
 
-    def _once(self, split: WindowSplit, logs: Mapping[TableName, TableLog], said: dict[str, Any], shown: set[bytes]) -> Iterator[bytes]:
+    def _once(self, split: WindowSplit, logs: Mapping[TableName, TableLog], shown: set[bytes]) -> Generator[bytes, None, WindowsRead]:
         blocks = LogReader(self.address, logs, self.choices).read(split)
         while True:
             try:
                 block = next(blocks)
             except StopIteration as end:
-                said["rows"].update(end.value["rows"])
-                said["borderline"].update(end.value["doubtful"])
-                return
+                result: WindowsRead = end.value
+                return result
             assert isinstance(block, LogBlock)  # (no table was begun with a copy)
             made = log_documents(block).in_order()
             for place, document in zip(made.position.to_pylist(), made.value.to_pylist(), strict=True):
