@@ -129,7 +129,7 @@ class Pipe:
 
     def ask(self, tables: tuple[str, ...]) -> None:
         saved = self.directory.load()
-        self.done.append(("ask", tables, set() if saved is None else saved.waiting))
+        self.done.append(("ask", tables, set() if saved is None else saved.awaiting_resync))
 
     def check(self) -> None:
         self.done.append(("check", sorted(name.table for name in self.state.tables)))
@@ -163,20 +163,20 @@ def test_a_table_that_is_being_read_is_emptied_by_version(pipe: Pipe) -> None:
     pipe.snapshots.plan(T, 0, [{"number": 0}])
     pipe.follow("TRUNCATE TABLE t")
     assert pipe.sink.done == [("sweep", "t", at(200).version)]
-    assert pipe.snapshots.tables["shop.t"].sweep == at(200).to_json(), (
+    assert pipe.snapshots.tables["shop.t"].stale_before == at(200).to_json(), (
         "rows that its chunks have read and not yet written must be discarded"
     )
     pipe.follow("ALTER TABLE t ADD c INT", 300)
     assert pipe.sink.done[1:] == []
-    assert pipe.saved.waiting == {T}, "its rows are read with the old definition"
+    assert pipe.saved.awaiting_resync == {T}, "its rows are read with the old definition"
 
 
 def test_a_dropped_table_is_remembered_until_no_replay_holds_it(pipe: Pipe) -> None:
     pipe.follow("DROP TABLE t")
     assert pipe.sink.done == [("run", "DROP TABLE IF EXISTS `shop`.`t`")]
-    assert (pipe.saved.tables, pipe.saved.gone) == ({}, {T: at(200).to_json()})
+    assert (pipe.saved.tables, pipe.saved.dropped_tables) == ({}, {T: at(200).to_json()})
     pipe.follow("CREATE TABLE n (id INT PRIMARY KEY)", 300)
-    assert pipe.saved.gone == {}
+    assert pipe.saved.dropped_tables == {}
 
 
 def test_an_alteration_is_done_once_and_older_changes_are_left_out(pipe: Pipe) -> None:
@@ -224,7 +224,7 @@ def test_steps_are_left_out_only_if_the_sink_refuses_them_and_the_table_is_to_be
     resume(pipe.restarted(), lambda name: name == T)
     assert pipe.sink.done == ([] if refuses else [("run", "ALTER TABLE `shop`.`t` DROP COLUMN IF EXISTS `a`")])
     assert pipe.saved.intent is None
-    assert pipe.saved.waiting == ({T} if refuses else set())
+    assert pipe.saved.awaiting_resync == ({T} if refuses else set())
 
 
 def test_an_alteration_that_keeps_every_value_only_changes_the_state(pipe: Pipe) -> None:
@@ -237,7 +237,7 @@ def test_an_alteration_that_keeps_every_value_only_changes_the_state(pipe: Pipe)
 def test_a_table_that_must_be_read_again_is_asked_for_before_it_waits(pipe: Pipe) -> None:
     pipe.follow("ALTER TABLE t MODIFY a INT")
     assert pipe.done == [("ask", ("shop.t",), set())]
-    assert pipe.saved.waiting == {T}
+    assert pipe.saved.awaiting_resync == {T}
     pipe.follow("ALTER TABLE t DROP COLUMN a", 300)
     assert len(pipe.done) == 1, "it is read with its later definition"
 
@@ -253,7 +253,7 @@ def test_a_table_that_must_be_read_again_is_asked_for_before_it_waits(pipe: Pipe
 def test_a_table_whose_rows_were_left_out_is_read_again_and_not_swept(pipe: Pipe, statement: str, made: str) -> None:
     pipe.follow(statement, left_out=TableName("shop", made))
     assert [entry[:2] for entry in pipe.done] == [("ask", (f"shop.{made}",))]
-    assert pipe.state.waiting == {TableName("shop", made)}
+    assert pipe.state.awaiting_resync == {TableName("shop", made)}
     assert pipe.sink.done == []
     pipe.follow("CREATE TABLE aside1 (id INT)", 300, TableName("shop", "aside1"))
     assert len(pipe.done) == 1, "that table is not selected"
@@ -274,7 +274,7 @@ def test_of_a_sink_that_appends_no_change_is_left_out(pipe: Pipe, statement: str
     pipe.follower.history.learn([aside], at(150))
     pipe.follow(statement, left_out=left_out)
     assert pipe.done == [("ask", (str(table),), set())]
-    assert pipe.saved.waiting == set()
+    assert pipe.saved.awaiting_resync == set()
     there = pipe.saved.tables[table]
     assert (there.captured_at, there.rows_from) == (at(200).to_json(), at(200).to_json())
     assert ("prepare", table.table) in pipe.sink.asked
@@ -295,7 +295,7 @@ def test_renamed_tables_take_their_state_along(pipe: Pipe) -> None:
     assert pipe.sink.done == [("run", "RENAME TABLE IF EXISTS `shop`.`t` TO `shop`.`n`"), ("prepare", "n")]
     table = pipe.saved.tables[N]
     assert (table.hidden, table.schema.name, table.rows_from) == (("b",), N, at(200).to_json())
-    assert pipe.saved.gone == {T: at(200).to_json()}
+    assert pipe.saved.dropped_tables == {T: at(200).to_json()}
     assert pipe.snapshots.is_planned(N, table.snapshot), "no part of it must be read"
 
 
@@ -328,7 +328,7 @@ def test_a_statement_that_is_not_understood_halts_until_its_tables_were_read_aft
 
 
 def test_reading_from_the_past_halts_where_a_definition_changed(pipe: Pipe) -> None:
-    pipe.state.looked_at = at(300).to_json()
+    pipe.state.schemas_captured_at = at(300).to_json()
     pipe.follow("TRUNCATE TABLE t", 150)
     with pytest.raises(DefiniteError, match="reading began before a table was changed"):
         pipe.follow("ALTER TABLE t MODIFY b VARCHAR(20) AFTER id", 200)

@@ -257,7 +257,7 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(
     pipe.catch_up()
     book.run("ALTER TABLE keyed MODIFY c INT NOT NULL, DROP PRIMARY KEY, ADD PRIMARY KEY (id, c)")
     pipe._stream()
-    assert [name.table for name in pipe.state.waiting] == ["keyed"]
+    assert [name.table for name in pipe.state.awaiting_resync] == ["keyed"]
     book.run("DROP TABLE keyed", "DROP TABLE hiding", "DROP TABLE taken")
     request_resync(pipe.directory, (f"{book.database}.hiding", f"{book.database}.taken"))
     pipe = DrivenPipe(book, url_of(clickhouse), state, ("add_column=ignore",)).open()
@@ -265,7 +265,7 @@ def test_tables_that_are_gone_when_they_are_to_be_read_again(
     pipe.catch_up()
     assert_same(client, book, ["steady"])
     assert client.query(f"SELECT count() FROM `{book.database}`.hiding FINAL").result_rows == [(0,)]
-    assert (not pipe.state.waiting, [name.table for name in pipe.state.tables]) == (True, ["steady"])
+    assert (not pipe.state.awaiting_resync, [name.table for name in pipe.state.tables]) == (True, ["steady"])
     # Their targets stayed; later tables of these names, with other keys, get new targets.
     for name in ("hiding", "keyed"):
         book.run(f"CREATE TABLE {name} (c VARCHAR(9), n INT, PRIMARY KEY (c, n))", f"INSERT INTO {name} VALUES ('a', 1), ('a', 2)")

@@ -89,7 +89,7 @@ def test_a_log_cut_at_any_byte_forgets_at_most_its_last_line(tmp_path: Path) -> 
     log.finish(ORDERS, 0, 10)
     log.finish(ORDERS, 2, 7)
     log.finish(ORDERS, 1, 7)
-    log.swept(ORDERS)
+    log.mark_stale_deleted(ORDERS)
     file = tmp_path / "snapshot.jsonl"
     whole = file.read_bytes()
     for cut in range(len(whole) + 1):
@@ -120,10 +120,10 @@ def test_a_new_snapshot_of_a_table_forgets_the_old_one(tmp_path: Path) -> None:
     log.plan(ORDERS, 0, [{"number": 0}])
     log.finish(ORDERS, 0, 5)
     log.plan(ORDERS, 1, [{"number": 0}], START.to_json())
-    log.sweep_from(ORDERS, {"file": "binlog.000009", "pos": 4})
+    log.set_stale_before(ORDERS, {"file": "binlog.000009", "pos": 4})
     again = SnapshotLog(StateDirectory(tmp_path))
     assert again.tables["shop.orders"].pending == [{"number": 0}]
-    assert again.tables["shop.orders"].sweep == {"file": "binlog.000009", "pos": 4}
+    assert again.tables["shop.orders"].stale_before == {"file": "binlog.000009", "pos": 4}
 
 
 def test_a_damaged_line_in_the_middle_is_an_error_with_its_place(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def store_column_settings(
     """
     before, place = stored_column_settings(state, settings), str(settings.state)
     changed = {name: flag for name, table in state.tables.items() if (flag := _changed_flag(table, before, settings))}
-    ready = {name for name in changed if name in state.waiting or (read_again is not None and read_again(name))}
+    ready = {name for name in changed if name in state.awaiting_resync or (read_again is not None and read_again(name))}
     if left := sorted(changed.keys() - ready):
         hint = "give the same value as before"
         if read_again is not None:
@@ -71,7 +71,7 @@ def _alter_date_columns(targets: SinkTables, state: PipeState, before: PipeSetti
     """Let date columns in the sink accept NULL if they must from now on. Repeating this after a crash changes nothing."""
     for name, table in state.tables.items():
         was, now = (SinkSchemaResolver(one)(table.schema, table.hidden) for one in (before, settings))
-        if was == now or name in state.waiting or str(name) in state.options.get(RESHAPED_TABLES, ()):
+        if was == now or name in state.awaiting_resync or str(name) in state.options.get(RESHAPED_TABLES, ()):
             continue
         plan = retrying(functools.partial(_plan, targets, was, now, BinlogPosition.from_json(table.captured_at).version))
         for step in plan.steps:

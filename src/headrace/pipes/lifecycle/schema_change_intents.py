@@ -37,23 +37,23 @@ class Intent:
     """The number of executed steps."""
     tables: dict[TableName, TableState] = field(default_factory=dict)
     """Tables after the statement."""
-    gone: set[TableName] = field(default_factory=set)
+    dropped_tables: set[TableName] = field(default_factory=set)
     """Names that no longer exist after the statement."""
     ignored: set[TableName] = field(default_factory=set)
     prepared: set[TableName] = field(default_factory=set)
     """Those of `tables` whose targets are created or completed after the steps."""
-    swept: list[TableSchema] = field(default_factory=list)
+    stale_tables: list[TableSchema] = field(default_factory=list)
     """Tables (sink schemas) whose rows from before the statement are deleted."""
-    reread: set[TableName] = field(default_factory=set)
+    resyncs: set[TableName] = field(default_factory=set)
     """Tables that are read again; their changes are skipped until then."""
-    beside: set[TableName] = field(default_factory=set)
+    concurrent_resyncs: set[TableName] = field(default_factory=set)
     """Tables that are read again alongside their changes."""
     entries: list[LedgerEntry] = field(default_factory=list)
 
     @property
     def changes_state_only(self) -> bool:
         """Whether only the state changes."""
-        return not (self.steps or self.prepared or self.swept or self.reread or self.beside or self.entries)
+        return not (self.steps or self.prepared or self.stale_tables or self.resyncs or self.concurrent_resyncs or self.entries)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -61,12 +61,12 @@ class Intent:
             "steps": [step.to_json() for step in self.steps],
             "done": self.done,
             "tables": [table.to_json() for table in self.tables.values()],
-            "gone": _names(self.gone),
+            "gone": _names(self.dropped_tables),
             "ignored": _names(self.ignored),
             "prepared": _names(self.prepared),
-            "swept": [schema.to_json() for schema in self.swept],
-            "reread": _names(self.reread),
-            "beside": _names(self.beside),
+            "swept": [schema.to_json() for schema in self.stale_tables],
+            "reread": _names(self.resyncs),
+            "beside": _names(self.concurrent_resyncs),
             "entries": [entry.to_json() for entry in self.entries],
         }
 
@@ -143,7 +143,7 @@ class IntentExecutor:
         for name, table in intent.tables.items():
             if not self.snapshots.is_planned(name, table.snapshot):
                 self.snapshots.plan(name, table.snapshot, [])
-        again = intent.reread | intent.beside
+        again = intent.resyncs | intent.concurrent_resyncs
         if again and self.request_resync is not None:
             # Write the request before the state: a crash in between must not leave a table that waits for no request.
             self.request_resync(tuple(glob.escape(str(name)) for name in sorted(again)))
@@ -157,27 +157,27 @@ class IntentExecutor:
             retrying(lambda: self.context.targets.prepare(schemas))
 
     def _delete_stale(self, intent: Intent) -> None:
-        for schema in intent.swept:
+        for schema in intent.stale_tables:
             retrying(functools.partial(self.context.targets.delete_stale, schema, intent.position.version))
             snapshot = self.snapshots.tables.get(str(schema.name))
-            if snapshot is not None and snapshot.pending and schema.name not in intent.gone:
+            if snapshot is not None and snapshot.pending and schema.name not in intent.dropped_tables:
                 # Rows that its chunks have read and not yet written must be deleted, too.
-                self.snapshots.sweep_from(schema.name, intent.position.to_json())
+                self.snapshots.set_stale_before(schema.name, intent.position.to_json())
 
     def _apply(self, intent: Intent) -> None:
         state, here = self.context.state, intent.position.to_json()
-        for name in intent.gone:
+        for name in intent.dropped_tables:
             state.tables.pop(name, None)
-            state.waiting.discard(name)
+            state.awaiting_resync.discard(name)
             state.ignored.discard(name)
         # A batch ends with its statement, so a replay never reaches names that earlier statements dropped.
-        state.gone = {name: place for name, place in state.gone.items() if place == here}
-        state.gone.update(dict.fromkeys(intent.gone, here))
+        state.dropped_tables = {name: place for name, place in state.dropped_tables.items() if place == here}
+        state.dropped_tables.update(dict.fromkeys(intent.dropped_tables, here))
         for name, table in intent.tables.items():
             state.tables[name] = table
             state.ignored.discard(name)
         state.ignored |= intent.ignored
-        state.waiting |= intent.reread
+        state.awaiting_resync |= intent.resyncs
         state.intent = None
 
 
@@ -194,7 +194,7 @@ def resume(executor: IntentExecutor, requested: Callable[[TableName], bool]) -> 
             raise
         log.warning("%s; left out, because the tables are read again", error.message)
         # Their targets do not fit until then.
-        intent.reread |= intent.tables.keys()
+        intent.resyncs |= intent.tables.keys()
         executor.record_done(intent)
 
 

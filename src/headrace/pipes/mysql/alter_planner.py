@@ -41,7 +41,7 @@ class AlterPlanner:
         if (
             table is None
             or schema is None
-            or name in self.plan.executor.context.state.waiting
+            or name in self.plan.executor.context.state.awaiting_resync
             or not self.plan.executor.context.is_selected(final)
         ):
             return

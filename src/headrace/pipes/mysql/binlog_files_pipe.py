@@ -157,7 +157,7 @@ class BinlogFilesPipe(SchemaFollowingPipe):
         self._targets.write_as(state.id, settings.pipe_name)
         follower = SchemaChangeFollower(history, self._executor(context, SnapshotLog(directory)), settings.schema_changes, None)
         reporter = ProgressReporter(
-            self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.waiting))), directory.seal
+            self._targets, settings.pipe_name, state.source, lambda: tuple(sorted(map(str, state.awaiting_resync))), directory.seal
         )
         skips = self._targets.skips(directory.path, settings.pipe_name, settings.transforms)
         return StreamRunner(None, context, follower, reporter, skips)

@@ -1,8 +1,8 @@
 """Decides in which server's log a pipe resumes: the same one, or, by GTID and under a new epoch, a log with the same history.
 
 Invariant: `state.epoch`, `state.start` and `state.identity` change in one write, before anything is read from the new server. Spark offsets
-of an older epoch then mean "the start of this one" (see `MySQLPlanner`). `state.seen` holds the transactions whose rows may be in the sink
-beyond Spark's checkpoint: those read by snapshots, and those of batches that a failover left open.
+of an older epoch then mean "the start of this one" (see `MySQLPlanner`). `state.uncheckpointed_gtids` holds the transactions whose
+rows may be in the sink beyond Spark's checkpoint: those read by snapshots, and those of batches that a failover left open.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def _resume_by_gtid(
     *,
     rows_copied: bool,
 ) -> None:
-    if rows_copied and not state.seen:
+    if rows_copied and not state.uncheckpointed_gtids:
         raise DefiniteError(
             "this is another source server, and the snapshot of the former one was not complete",
             place=str(address),
@@ -106,13 +106,15 @@ def _resume_by_gtid(
         )
     position, planned = committed_position(directory, state), _planned(directory)
     open_batch = "" if planned is None else planned.gtid
-    touched: list[BinlogPosition | str] = [state.seen] if planned is None or planned == position else [state.seen, planned]
+    touched: list[BinlogPosition | str] = (
+        [state.uncheckpointed_gtids] if planned is None or planned == position else [state.uncheckpointed_gtids, planned]
+    )
     # A purged file is no evidence of another log; any other error is.
     evidence = None if isinstance(first_error, LogPurged) else first_error
     start = continue_on(connection, address, position, touched, unless_found=evidence)
     state.source, state.identity = str(address), server.identity
     state.start, state.epoch = start.to_json(), start.epoch
-    state.seen = joined(state.seen, open_batch, mariadb=server.mariadb)
+    state.uncheckpointed_gtids = joined(state.uncheckpointed_gtids, open_batch, mariadb=server.mariadb)
     directory.save(state)
     log.warning("going on by GTID on %s with %s, epoch %d, from %s", address, position.gtid, start.epoch, start)
 
@@ -133,7 +135,7 @@ def begin_new_log(
     found, start = capture_catalog(connection, address, wanted, state.epoch + 1)
     start = identify_start(address, complete_gtid(connection, address, start), mariadb=server.mariadb)
     state.source, state.identity, state.epoch, state.start = str(address), server.identity, start.epoch, start.to_json()
-    state.seen, state.looked_at, state.gone = "", None, {}
+    state.uncheckpointed_gtids, state.schemas_captured_at, state.dropped_tables = "", None, {}
     log.warning("reading every table again from %s, epoch %d, from %s", address, start.epoch, start)
     return found
 
@@ -152,14 +154,14 @@ def rewind_history(history: SchemaHistory, directory: StateDirectory, state: Pip
 
 def clear_snapshot_gtids(directory: StateDirectory, state: PipeState) -> None:
     """Forget the snapshots' transactions: until the new snapshot ends, it is unknown which transactions its rows include."""
-    if state.seen:
-        state.seen = ""
+    if state.uncheckpointed_gtids:
+        state.uncheckpointed_gtids = ""
         directory.save(state)
 
 
 def store_snapshot_gtids(connection: Connection[Any], address: MySQLAddress, directory: StateDirectory, state: PipeState) -> None:
     """Store the server's executed GTIDs after all snapshots have ended: their rows include no later transaction."""
     gtids = read_server_gtids(connection, address)
-    if gtids is not None and not state.seen:
-        state.seen = gtids.latest
+    if gtids is not None and not state.uncheckpointed_gtids:
+        state.uncheckpointed_gtids = gtids.latest
         directory.save(state)

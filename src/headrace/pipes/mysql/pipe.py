@@ -63,7 +63,7 @@ class MySQLPipe(SchemaFollowingPipe):
             directory.save(started.state)
             runners.resyncs.plan_pending(nullcontext)
             runners.snapshots.plan(connection)
-            retrying(lambda: self._targets.keep_only({*started.state.tables, *started.state.waiting}))
+            retrying(lambda: self._targets.keep_only({*started.state.tables, *started.state.awaiting_resync}))
             runners.stream.reporter.begin(runners.stream.reached, is_new=started.is_new)
         finally:
             connection.close()
@@ -101,7 +101,7 @@ class MySQLPipe(SchemaFollowingPipe):
             self._targets,
             settings.pipe_name,
             lambda: [context.sink_schema(table.schema) for table in list(context.state.tables.values())],
-            lambda: snapshots.is_complete and resyncs.is_idle and not context.state.waiting,
+            lambda: snapshots.is_complete and resyncs.is_idle and not context.state.awaiting_resync,
         )
         return _Runners(stream, snapshot_runner, resyncs, purger)
 

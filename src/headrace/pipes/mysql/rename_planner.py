@@ -41,7 +41,7 @@ class RenamePlanner:
             found = DdlPlan((), "other transforms hold for its new name")
         else:
             found = self._plan_target_renames(moved, tables)
-        if found.reread or self.plan.intent.reread & moved.keys():
+        if found.reread or self.plan.intent.resyncs & moved.keys():
             for new in moved:
                 self.plan.resync(new, found.reread)
             return set()
@@ -52,8 +52,8 @@ class RenamePlanner:
             self.plan.intent.tables[new] = self.plan.advance(table, schema=self.plan.after.tables[new], snapshot=number)
             self.plan.intent.prepared.add(new)
             self.plan.record(new, [kind], found, APPLIED, renamed_from(str(moved[new])))
-        self.plan.intent.gone |= set(moved.values()) - self.plan.after.tables.keys()
-        self.plan.intent.gone -= set(moved)
+        self.plan.intent.dropped_tables |= set(moved.values()) - self.plan.after.tables.keys()
+        self.plan.intent.dropped_tables -= set(moved)
         return set(moved.values())
 
     def _plan_target_renames(self, moved: dict[TableName, TableName], tables: dict[TableName, TableState | None]) -> DdlPlan:
@@ -70,6 +70,6 @@ class RenamePlanner:
         except TargetNameTaken as error:
             # The next snapshot replaces the target of a waiting table, and of a table whose new name was read later.
             left = {change.table for change in self.plan.outcome.changes if isinstance(change, DropTable)}
-            if not self.plan.can_replace_target and not moved.keys() & (self.plan.executor.context.state.waiting | left):
+            if not self.plan.can_replace_target and not moved.keys() & (self.plan.executor.context.state.awaiting_resync | left):
                 raise
             return DdlPlan((), f"a target for an earlier table of its new name is there: {error.message}")

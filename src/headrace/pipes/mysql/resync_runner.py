@@ -125,12 +125,14 @@ class ResyncRunner:
     def _alongside_state(self, name: TableName) -> TableState | None:
         """Return the table's state if its rows are read alongside its changes (append-only sinks), else None."""
         state = self.context.state
-        return state.tables.get(name) if self.context.targets.append_only and name not in state.waiting else None
+        return state.tables.get(name) if self.context.targets.append_only and name not in state.awaiting_resync else None
 
     def _save_tables(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
         context, state = self.context, self.context.state
         selection = context.selection
-        for name in [name for name in {*state.tables, *state.waiting} if asked(name) and name not in {schema.name for schema in found}]:
+        for name in [
+            name for name in {*state.tables, *state.awaiting_resync} if asked(name) and name not in {schema.name for schema in found}
+        ]:
             self._remove_table(name, position)
         # A glob matches selected tables only; a table that is not selected must be named exactly.
         meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, asked)]
@@ -148,7 +150,7 @@ class ResyncRunner:
 
     def _restart_table(self, schema: TableSchema, position: BinlogPosition, *, chosen: bool) -> None:
         state, name = self.context.state, schema.name
-        known, beside = state.tables.get(name), self._alongside_state(name)
+        known, concurrent = state.tables.get(name), self._alongside_state(name)
         if not chosen:
             state.selection["added"].append(str(name))
         number = max(self.snapshots.snapshots.log.next_number(name), 1)
@@ -156,10 +158,10 @@ class ResyncRunner:
         ignores = self.context.settings.schema_changes.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
         hidden = known.hidden if known is not None and ignores else ()
         renewed = TableState(schema, position.to_json(), position.to_json(), number, hidden)
-        if beside is not None and beside.schema == schema:
-            renewed = replace(beside, snapshot=number, beside=True)
+        if concurrent is not None and concurrent.schema == schema:
+            renewed = replace(concurrent, snapshot=number, concurrent_resync=True)
         state.tables[name] = renewed
-        state.waiting.discard(name)
+        state.awaiting_resync.discard(name)
         state.ignored.discard(name)
         self.context.view.note(f"reading {name} again" if known is not None else f"adding {name}")
 
@@ -173,14 +175,14 @@ class ResyncRunner:
         if known is not None and self.context.settings.schema_changes.of(ChangeKind.DROP_TABLE) is not Policy.KEEP:
             self._delete_stale(self.context.sink_schema(known.schema), position)
             del state.tables[name]
-        state.waiting.add(name)
+        state.awaiting_resync.add(name)
         self.context.view.note(f"{name} is no more")
 
     def _delete_stale(self, shown: TableSchema, position: BinlogPosition) -> None:
         try:
             retrying(lambda: self.context.targets.delete_stale(shown, position.version))
         except DefiniteError as error:
-            if shown.name not in self.context.state.waiting:
+            if shown.name not in self.context.state.awaiting_resync:
                 raise
             # The target would have been recreated for the table's new columns.
             self.context.view.note(f"the target of {shown.name} stays as it was: {error.message}")

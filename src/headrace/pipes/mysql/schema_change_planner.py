@@ -49,7 +49,7 @@ class SchemaChangePlanner:
 
     def _plan_truncate(self, name: TableName) -> None:
         table = self.plan.known_table(name)
-        is_waiting = name in self.plan.executor.context.state.waiting
+        is_waiting = name in self.plan.executor.context.state.awaiting_resync
         if table is None or (is_waiting and self.plan.policy.of(ChangeKind.TRUNCATE_TABLE) is not Policy.KEEP):
             return
         kind, schema = ChangeKind.TRUNCATE_TABLE, self.plan.executor.sink_schema_of(table)
@@ -64,10 +64,10 @@ class SchemaChangePlanner:
             self.plan.intent.tables[name] = self.plan.advance(table, rows_from=table.rows_from)
             self.plan.intent.prepared.add(name)
             # Rows that were read before the statement may be written after it.
-            self.plan.intent.swept.append(schema)
+            self.plan.intent.stale_tables.append(schema)
             self.plan.add_steps(name, [kind], self._retain_target(schema, "truncated", again=True), KEPT)
         elif not self.plan.is_loaded(name):
-            self.plan.intent.swept.append(schema)
+            self.plan.intent.stale_tables.append(schema)
             self.plan.intent.tables[name] = self.plan.advance(table, rows_from=table.rows_from)
             # Append-only sinks record the truncation for their consumers.
             told = (
@@ -88,29 +88,29 @@ class SchemaChangePlanner:
                 self.plan.intent.prepared.add(name)
             elif not found.steps:
                 # A target with history retains the rows and records a deletion for each.
-                self.plan.intent.swept.append(schema)
+                self.plan.intent.stale_tables.append(schema)
             self.plan.add_steps(name, [kind], found, KEPT if keeps or not found.steps else APPLIED)
 
     def _plan_drop(self, name: TableName) -> None:
         """Plan a table that no longer exists under this name."""
         table = self.plan.known_table(name)
         if table is None:
-            if name in self.plan.executor.context.state.waiting | self.plan.executor.context.state.ignored:
-                self.plan.intent.gone.add(name)
+            if name in self.plan.executor.context.state.awaiting_resync | self.plan.executor.context.state.ignored:
+                self.plan.intent.dropped_tables.add(name)
             return
         kind, schema = ChangeKind.DROP_TABLE, self.plan.executor.sink_schema_of(table)
         policy = self.plan.policy_for(kind, name)
-        self.plan.intent.gone.add(name)
+        self.plan.intent.dropped_tables.add(name)
         if policy is Policy.IGNORE:
             self.plan.record(name, [kind], DdlPlan(), IGNORED, "the target keeps its rows")
         elif policy is Policy.KEEP:
             # This includes a table whose snapshot is not complete: the rows read so far are retained.
             self._vacated.add(name)
             self.plan.add_steps(name, [kind], self._retain_target(schema, "dropped", again=False), KEPT)
-        elif self.plan.executor.context.targets.append_only and name in self.plan.executor.context.state.waiting:
+        elif self.plan.executor.context.targets.append_only and name in self.plan.executor.context.state.awaiting_resync:
             self.plan.record(name, [kind], DdlPlan(), KEPT, "it was to be read again; the target stays as it was")
         elif self.plan.executor.context.targets.append_only and not self.plan.is_loaded(name):
-            self.plan.intent.swept.append(schema)
+            self.plan.intent.stale_tables.append(schema)
             self.plan.record(name, [kind], DdlPlan(), APPLIED, "its rows were taken away by version, for it was being read")
         else:
             self._drop_target(name, schema)
@@ -121,7 +121,7 @@ class SchemaChangePlanner:
         try:
             found = self.plan.plan_in_sink(lambda sink: sink.plan_removal(schema))
         except DefiniteError as error:
-            if name not in self.plan.executor.context.state.waiting:
+            if name not in self.plan.executor.context.state.awaiting_resync:
                 raise
             # The snapshot would have refused this target, which Headrace did not create and which does not fit. It holds no rows of the
             # table.
@@ -129,9 +129,9 @@ class SchemaChangePlanner:
             return
         if found.vacates:
             self._vacated.add(name)
-        elif name not in self.plan.executor.context.state.waiting and not self.plan.is_loaded(name):
+        elif name not in self.plan.executor.context.state.awaiting_resync and not self.plan.is_loaded(name):
             # Rows that were read before the statement may be written after it.
-            self.plan.intent.swept.append(schema)
+            self.plan.intent.stale_tables.append(schema)
         self.plan.add_steps(name, [kind], found, APPLIED if found.steps else KEPT)
 
     def _plan_create(self, name: TableName) -> None:
@@ -170,14 +170,14 @@ class SchemaChangePlanner:
                 return
             else:
                 raise
-        self.plan.intent.gone.discard(name)
+        self.plan.intent.dropped_tables.discard(name)
         self.plan.intent.tables[name] = TableState(schema, here, here, number)
         self.plan.intent.prepared.add(name)
         if keeps and not found.steps and name not in self._vacated and self._target_holds_rows(shown):
             found = self._retain_target(shown, "dropped", again=True)
         elif not found.steps and self.plan.policy.of(ChangeKind.DROP_TABLE) is not Policy.IGNORE:
             # The target may hold rows of an earlier table of this name.
-            self.plan.intent.swept.append(shown)
+            self.plan.intent.stale_tables.append(shown)
         self.plan.add_steps(name, [kind], found, APPLIED)
 
     def _retain_target(self, schema: TableSchema, why: str, *, again: bool) -> DdlPlan:
@@ -191,6 +191,6 @@ class SchemaChangePlanner:
     def _check_target_conflict(self, made: TableSchema) -> None:
         """Raise if another table has the same target: both would write to it, and its stale rows would be deleted."""
         tables = {**self.plan.executor.context.state.tables, **self.plan.intent.tables}
-        others = self.plan.intent.gone | self.plan.executor.context.state.waiting | {made.name}
+        others = self.plan.intent.dropped_tables | self.plan.executor.context.state.awaiting_resync | {made.name}
         left = [table for name, table in tables.items() if name not in others]
         self.plan.executor.context.targets.check_target_conflicts([*map(self.plan.executor.sink_schema_of, left), made])

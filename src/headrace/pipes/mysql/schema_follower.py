@@ -84,7 +84,7 @@ class SchemaChangeFollower:
 
     def _check_start(self, followed: DdlOutcome) -> None:
         """Halt if a statement changed a table between the start position and the capture of its schema: earlier rows had another schema."""
-        looked = self.executor.context.state.looked_at
+        looked = self.executor.context.state.schemas_captured_at
         if looked is None or followed.position > BinlogPosition.from_json(looked):
             return
         changed = [

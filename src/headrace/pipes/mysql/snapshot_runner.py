@@ -82,7 +82,7 @@ class SnapshotRunner:
             (name, table)
             for name, table in self.context.state.tables.items()
             # A waiting table is planned with its resync request.
-            if name not in self.context.state.waiting and not self.snapshots.log.is_planned(name, table.snapshot)
+            if name not in self.context.state.awaiting_resync and not self.snapshots.log.is_planned(name, table.snapshot)
         ]
         self.context.targets.check_target_conflicts(self._written())
         for _, table in unplanned:
@@ -121,7 +121,7 @@ class SnapshotRunner:
         return [
             self.context.sink_schema(table.schema)
             for name, table in self.context.state.tables.items()
-            if name not in self.context.state.waiting
+            if name not in self.context.state.awaiting_resync
         ]
 
     def _plan_table(self, connection: Connection[Any], name: TableName, table: TableState) -> None:
@@ -134,10 +134,10 @@ class SnapshotRunner:
             self._check_versions(table)
         else:
             # Existing rows that come from this log have no versions above its end.
-            end = BinlogPosition.from_json(self.context.state.looked_at or table.captured_at)
+            end = BinlogPosition.from_json(self.context.state.schemas_captured_at or table.captured_at)
             self.context.targets.check_versions(self.context.sink_schema(table.schema), end.version)
-        sweep = table.captured_at if had_rows and chunks else None
-        self.snapshots.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], sweep)
+        stale_before = table.captured_at if had_rows and chunks else None
+        self.snapshots.log.plan(name, table.snapshot, [chunk.to_json() for chunk in chunks], stale_before)
 
     def _chunks(self, connection: Connection[Any], table: TableState) -> list[Chunk]:
         # Use the source's schema: in the sink, key columns may be renamed or hashed.
@@ -181,24 +181,24 @@ class SnapshotRunner:
             with pause():
                 clear_snapshot_gtids(self.context.directory, self.context.state)
             self._read_all(session, pending, parallelism, pause)
-        for name in [name for name, snapshot in self.snapshots.readable() if snapshot.sweep is not None]:
+        for name in [name for name, snapshot in self.snapshots.readable() if snapshot.stale_before is not None]:
             # No statement may alter the table between the check and the deletion.
             with pause():
                 self._delete_stale(name)
-        if not self.context.state.seen:
+        if not self.context.state.uncheckpointed_gtids:
             with closing(retrying(lambda: connect(self.address))) as connection, pause():
                 store_snapshot_gtids(connection, self.address, self.context.directory, self.context.state)
 
     def _delete_stale(self, name: TableName) -> None:
         """Delete the rows that the completed snapshot did not write."""
-        snapshot = self.snapshots.of(name) if name not in self.context.state.waiting else None
-        if snapshot is None or snapshot.sweep is None or snapshot.pending:
+        snapshot = self.snapshots.of(name) if name not in self.context.state.awaiting_resync else None
+        if snapshot is None or snapshot.stale_before is None or snapshot.pending:
             return
-        table, version = self.context.state.tables[name], BinlogPosition.from_json(snapshot.sweep).version
+        table, version = self.context.state.tables[name], BinlogPosition.from_json(snapshot.stale_before).version
         needs = self._requirements(table)
         if not (needs.emptied or needs.keeps):
             retrying(functools.partial(self.context.targets.delete_stale, self.context.sink_schema(table.schema), version))
-        self.snapshots.log.swept(name)
+        self.snapshots.log.mark_stale_deleted(name)
 
     def _read_all(self, session: RuntimeSession, pending: Sequence[Chunk], parallelism: int, pause: Pause) -> None:
         """Read chunks. A table that was altered since it was planned is postponed; the other tables continue."""
@@ -233,7 +233,7 @@ class SnapshotRunner:
             # Write the request before the state: a crash in between must not leave a table that waits for no request.
             request_resync(self.context.directory, tuple(glob.escape(str(name)) for name in sorted(names)))
             if not self.context.targets.append_only:
-                self.context.state.waiting |= names
+                self.context.state.awaiting_resync |= names
                 self.context.directory.save(self.context.state)
             for name in names:
                 self.snapshots.log.plan(name, self.snapshots.log.tables[str(name)].number, [])
@@ -423,10 +423,10 @@ class SnapshotRunner:
             if noted:
                 self.context.directory.save(self.context.state)
             for name, position in noted.items():
-                self.snapshots.log.sweep_from(name, position)
+                self.snapshots.log.set_stale_before(name, position)
 
     def _sends_earlier_changes(self, name: TableName) -> bool:
         """Whether earlier changes must be sent: an append-only target retains rows of failed attempts, also deleted ones."""
         return self.context.targets.append_only and (
-            self.context.state.tables[name].beside or self.snapshots.log.tables[str(name)].restarts > 1
+            self.context.state.tables[name].concurrent_resync or self.snapshots.log.tables[str(name)].restarts > 1
         )

@@ -91,7 +91,7 @@ class PipeStartup:
             self._resume_tables(state, history)
         if new and not state.tables:
             check_database(self.connection, self.address, self.settings.selection)
-        check_unmatched(self.settings.selection, {*state.tables, *state.waiting, *state.ignored}, str(self.address), is_new=new)
+        check_unmatched(self.settings.selection, {*state.tables, *state.awaiting_resync, *state.ignored}, str(self.address), is_new=new)
         for pattern in self.settings.projection.unmatched(table.schema for table in state.tables.values()):
             log.warning("no column of the chosen tables matches %s", pattern)
         warn_of_unmatched(settings_in(state, str(self.settings.state)).sink, state.tables)
@@ -130,7 +130,7 @@ class PipeStartup:
         everything, start = capture_catalog(self.connection, self.address, self.settings.selection, epoch=0)
         if self.settings.start_at:
             # Tables are assumed to have their current schemas since the start; a statement in between that changes one halts the pipe.
-            state.looked_at = start.to_json()
+            state.schemas_captured_at = start.to_json()
             start = resolve_start(self.connection, self.address, self.settings.start_at)
         else:
             check_no_prepared(self.connection, self.address)
@@ -162,7 +162,7 @@ class PipeStartup:
                     request_resync(self.directory, (glob.escape(str(name)),))
                 snapshots.plan(name, state.tables[name].snapshot, [])
         # Waiting tables have a resync request already.
-        came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored | state.waiting]
+        came = [schema for schema in schemas if schema.name not in state.tables.keys() | state.ignored | state.awaiting_resync]
         if self.targets.append_only:
             # A selected table that did not exist was created by a statement; the log holds it and all changes since.
             came = [schema for schema in came if not chosen_before(schema.name)]
@@ -197,7 +197,7 @@ class PipeStartup:
         repeats changes under other versions. So are tables that were altered by a statement that the former server logged and Spark did not
         commit.
         """
-        names = set(state.waiting)
+        names = set(state.awaiting_resync)
         former = [table for name, table in state.tables.items() if _read_in_epoch(table) < state.epoch and name not in names]
         names.update(table.schema.name for table in former if _is_ahead(table, committed_offset(self.directory.checkpoint)))
         counted = list(state.tables.values()) if is_old else former

@@ -64,7 +64,7 @@ class StatementPlan:
     def is_loaded(self, name: TableName) -> bool:
         """Whether the target holds the table's rows: no snapshot is pending and none is awaited."""
         snapshot = self.executor.snapshots.tables.get(str(name))
-        return name not in self.executor.context.state.waiting and not (snapshot is not None and snapshot.pending)
+        return name not in self.executor.context.state.awaiting_resync and not (snapshot is not None and snapshot.pending)
 
     def was_loaded_before(self, name: TableName) -> bool:
         """Whether all rows of the table's snapshot were read before the statement."""
@@ -126,13 +126,13 @@ class StatementPlan:
         self.record(name, kinds, found, outcome)
 
     def resync(self, name: TableName, why: str, kinds: Iterable[ChangeKind] = (), found: DdlPlan | None = None) -> None:
-        waiting = self.executor.context.state.waiting | self.intent.reread | self.intent.beside
+        waiting = self.executor.context.state.awaiting_resync | self.intent.resyncs | self.intent.concurrent_resyncs
         if name in waiting or not self.executor.is_after_capture(name, self.outcome.position):
             return
         if self.executor.context.targets.append_only and name in self.after.tables:
             self._resync_alongside(name)
         else:
-            self.intent.reread.add(name)
+            self.intent.resyncs.add(name)
         self.record(name, kinds, found or DdlPlan(), READ_AGAIN, why)
 
     def _resync_alongside(self, name: TableName) -> None:
@@ -145,8 +145,8 @@ class StatementPlan:
             table = self.altered.get(former) or self.executor.context.state.tables.get(former)
             self.intent.tables[name] = TableState(self.after.tables[name], here, here, number, table.hidden if table is not None else ())
         self.intent.prepared.add(name)
-        self.intent.gone.discard(name)
-        self.intent.beside.add(name)
+        self.intent.dropped_tables.discard(name)
+        self.intent.concurrent_resyncs.add(name)
 
     def record(self, name: TableName, kinds: Iterable[ChangeKind], found: DdlPlan, outcome: str, detail: str = "") -> None:
         position, statement, translation = str(self.outcome.position), self.outcome.query.statement, "\n".join(found.statements)
@@ -159,7 +159,7 @@ class StatementPlan:
         self.notes.append(f"{name} {_WORDS[outcome]}")
 
     def check_resyncs(self) -> None:
-        again = self.intent.reread | self.intent.beside
+        again = self.intent.resyncs | self.intent.concurrent_resyncs
         if again and self.executor.request_resync is None:
             name = min(again)
             raise DefiniteError(

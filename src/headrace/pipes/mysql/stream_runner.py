@@ -92,7 +92,7 @@ class StreamRunner:
     @property
     def written_tables(self) -> list[TableSchema]:
         """The sink's schemas of the pipe's tables, without tables that await a resync: their targets may not exist."""
-        tables = [table for name, table in self.context.state.tables.items() if name not in self.context.state.waiting]
+        tables = [table for name, table in self.context.state.tables.items() if name not in self.context.state.awaiting_resync]
         return [self.context.sink_schema(table.schema) for table in tables]
 
     def snapshot_task(self, names: Collection[TableName]) -> Task:
@@ -128,13 +128,13 @@ class StreamRunner:
         """Return a task that reads these tables. `repeats`: an earlier run may have written some of its blocks."""
         state = self.context.state
         # Nothing is read for waiting tables: their targets may not have their columns.
-        schemas = {name: schema for name, schema in schemas.items() if name not in state.waiting}
-        found = state.gone | {name: table.rows_from for name, table in state.tables.items() if name in schemas}
+        schemas = {name: schema for name, schema in schemas.items() if name not in state.awaiting_resync}
+        found = state.dropped_tables | {name: table.rows_from for name, table in state.tables.items() if name in schemas}
         starts = {name: BinlogPosition.from_json(position) for name, position in found.items() if position is not None}
         # A position in a former server's log means nothing in this log, which starts at the committed transactions.
         starts = {name: position for name, position in starts.items() if position.epoch == state.epoch}
         # Names that were dropped in a former server's log are skipped entirely: the statement comes again in this log.
-        lost = {name for name, place in state.gone.items() if BinlogPosition.from_json(place).epoch != state.epoch}
+        lost = {name for name, place in state.dropped_tables.items() if BinlogPosition.from_json(place).epoch != state.epoch}
         resolver = self.context.schemas
         shapes = {name: resolver.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
         written = [shape.schema for shape in shapes.values()]
@@ -145,7 +145,7 @@ class StreamRunner:
             plans[name] = TableReadPlan(schema, key, starts.get(name), ordered=need.ordered, exact=need.exact)
         reader = MySQLReader(
             self.address,
-            skip_tables(plans, state.waiting | state.ignored | lost),
+            skip_tables(plans, state.awaiting_resync | state.ignored | lost),
             self.context.selection,
             ReadOptions(
                 zero_dates=self.context.settings.zero_dates,
@@ -182,8 +182,8 @@ class StreamRunner:
         for split in statements:
             self._apply_statement(Query.from_json(split.query), BinlogPosition.from_json(split.offset), split.created_with_rows)
         # A resync recreates a target without a statement.
-        if statements or self.waited != self.context.state.waiting:
-            self.waited = frozenset(self.context.state.waiting)
+        if statements or self.waited != self.context.state.awaiting_resync:
+            self.waited = frozenset(self.context.state.awaiting_resync)
             self.context.view.tables(targets_of(self.context.targets, self.written_tables))
         if ends:
             self.reached = max(ends)

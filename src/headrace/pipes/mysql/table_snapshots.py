@@ -32,7 +32,7 @@ class TableSnapshots:
     def incomplete(self) -> tuple[str, ...]:
         """Tables whose rows are not all in the sink yet, no matter how far the stream is."""
         begun = {str(name) for name, one in self.current() if not one.complete}
-        return tuple(sorted(begun | self._requested() | set(map(str, self.context.state.waiting.copy()))))
+        return tuple(sorted(begun | self._requested() | set(map(str, self.context.state.awaiting_resync.copy()))))
 
     def _requested(self) -> set[str]:
         """Tables with a resync request that has not started."""
@@ -51,7 +51,7 @@ class TableSnapshots:
 
     def readable(self) -> list[tuple[TableName, TableSnapshot]]:
         """Current snapshots that may continue. A waiting table starts over instead: its target does not have its columns."""
-        return [(name, snapshot) for name, snapshot in self.current() if name not in self.context.state.waiting]
+        return [(name, snapshot) for name, snapshot in self.current() if name not in self.context.state.awaiting_resync]
 
     def pending(self) -> list[Chunk]:
         """The chunks that are still to be read."""

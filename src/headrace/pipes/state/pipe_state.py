@@ -49,7 +49,7 @@ class TableState:
     """The number of the current snapshot; a resync takes the next."""
     hidden: tuple[str, ...] = ()
     """Columns that are not replicated: they were added while `add_column` was set to ignore."""
-    beside: bool = False
+    concurrent_resync: bool = False
     """Whether its rows are read again alongside its changes, none of which is skipped (`Sink.append_only`)."""
 
     def to_json(self) -> dict[str, Any]:
@@ -59,14 +59,14 @@ class TableState:
             "rows_from": self.rows_from,
             "snapshot": self.snapshot,
             "hidden": list(self.hidden),
-            "beside": self.beside,
+            "beside": self.concurrent_resync,
         }
 
     @classmethod
     def from_json(cls, raw: dict[str, Any]) -> TableState:
         hidden = tuple(raw.get("hidden", ()))
-        schema, beside = TableSchema.from_json(raw["schema"]), raw.get("beside", False)
-        return cls(schema, raw["captured_at"], raw["rows_from"], raw["snapshot"], hidden, beside)
+        schema, concurrent = TableSchema.from_json(raw["schema"]), raw.get("beside", False)
+        return cls(schema, raw["captured_at"], raw["rows_from"], raw["snapshot"], hidden, concurrent)
 
 
 @dataclass(slots=True)
@@ -81,15 +81,15 @@ class PipeState:
     epoch: int
     options: dict[str, Any]
     tables: dict[TableName, TableState] = field(default_factory=dict)
-    waiting: set[TableName] = field(default_factory=set)
-    """Tables that await a resync; their changes are skipped until then."""
-    looked_at: dict[str, Any] | None = None
+    awaiting_resync: set[TableName] = field(default_factory=set)
+    """Tables whose changes are skipped until they are read again."""
+    schemas_captured_at: dict[str, Any] | None = None
     """The end of the log when the schemas were captured, if reading starts before that."""
-    seen: str = ""
+    uncheckpointed_gtids: str = ""
     """GTIDs of transactions whose rows may be in the sink beyond Spark's checkpoint (see `pipes.mysql.failover`)."""
     id: str = field(default_factory=lambda: secrets.token_hex(8))
     """Distinguishes what this pipe writes from what others write."""
-    gone: dict[TableName, dict[str, Any]] = field(default_factory=dict)
+    dropped_tables: dict[TableName, dict[str, Any]] = field(default_factory=dict)
     """Dropped names with the position of the statement; a replay skips their changes before it."""
     ignored: set[TableName] = field(default_factory=set)
     """Tables that were created while `create_table` was set to ignore."""
@@ -119,11 +119,11 @@ class PipeState:
             "epoch": self.epoch,
             "options": self.options,
             "tables": [table.to_json() for table in self.tables.values()],
-            "waiting": [[name.database, name.table] for name in sorted(self.waiting)],
-            "looked_at": self.looked_at,
-            "seen": self.seen,
+            "waiting": [[name.database, name.table] for name in sorted(self.awaiting_resync)],
+            "looked_at": self.schemas_captured_at,
+            "seen": self.uncheckpointed_gtids,
             "id": self.id,
-            "gone": [[name.database, name.table, position] for name, position in self.gone.items()],
+            "gone": [[name.database, name.table, position] for name, position in self.dropped_tables.items()],
             "ignored": [[name.database, name.table] for name in sorted(self.ignored)],
             "intent": self.intent,
         }
@@ -382,7 +382,7 @@ class TableSnapshot:
 
     number: int
     chunks: list[dict[str, Any]]
-    sweep: dict[str, Any] | None
+    stale_before: dict[str, Any] | None
     """The position from which older rows are stale and must be deleted after the snapshot."""
     done: set[int] = field(default_factory=set)
     read_at: list[dict[str, Any]] = field(default_factory=list)
@@ -398,7 +398,7 @@ class TableSnapshot:
 
     @property
     def complete(self) -> bool:
-        return not self.pending and self.sweep is None
+        return not self.pending and self.stale_before is None
 
 
 class SnapshotLog:
@@ -424,25 +424,25 @@ class SnapshotLog:
         found = self.tables.get(str(table))
         return 0 if found is None else found.number + 1
 
-    def plan(self, table: TableName, number: int, chunks: list[dict[str, Any]], sweep: dict[str, Any] | None = None) -> None:
+    def plan(self, table: TableName, number: int, chunks: list[dict[str, Any]], stale_before: dict[str, Any] | None = None) -> None:
         """Start a table's snapshot; it replaces an earlier one."""
-        self._append({"table": str(table), "snapshot": number, "chunks": chunks, "sweep": sweep})
+        self._append({"table": str(table), "snapshot": number, "chunks": chunks, "sweep": stale_before})
 
     def restart(self, table: TableName, chunks: list[dict[str, Any]], attempted_from: int) -> None:
         """Start the table's snapshot again with these chunks: rows read so far belong to another point in time."""
         found = self.tables[str(table)]
-        entry = {"table": str(table), "snapshot": found.number, "chunks": chunks, "sweep": found.sweep}
+        entry = {"table": str(table), "snapshot": found.number, "chunks": chunks, "sweep": found.stale_before}
         self._append({**entry, "attempted_from": attempted_from})
 
     def finish(self, table: TableName, chunk: int, rows: int, read_at: dict[str, Any] | None = None) -> None:
         """Record that a chunk's rows are in the sink; `read_at`: the log's end after they were read."""
         self._append({"table": str(table), "done": chunk, "rows": rows, "at": read_at})
 
-    def sweep_from(self, table: TableName, position: dict[str, Any]) -> None:
+    def set_stale_before(self, table: TableName, position: dict[str, Any]) -> None:
         """Record the position at which the table's snapshot turned out to start."""
         self._append({"table": str(table), "sweep": position})
 
-    def swept(self, table: TableName) -> None:
+    def mark_stale_deleted(self, table: TableName) -> None:
         self._append({"table": str(table), "sweep": None})
 
     def _append(self, entry: dict[str, Any]) -> None:
@@ -464,7 +464,7 @@ class SnapshotLog:
                 self.tables[table].read_at.append(entry["at"])
             self.rows += entry["rows"]
         else:
-            self.tables[table].sweep = entry["sweep"]
+            self.tables[table].stale_before = entry["sweep"]
 
 
 def _started(pid: int) -> str:

@@ -81,7 +81,7 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
         alike = was.makes_the_same(wanted)
         if alike and not salted:
             continue
-        if name in state.waiting or read_again(name):
+        if name in state.awaiting_resync or read_again(name):
             # Old and new rows may have the same position, so the old ones must be deleted first.
             state.options[RESHAPED_TABLES] = sorted({*state.options.get(RESHAPED_TABLES, ()), str(name)})
         else:
