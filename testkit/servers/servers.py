@@ -38,7 +38,6 @@ def mysql(directory: Path, **settings: Setting) -> PrivateServer:
     return build("mysql", directory, **settings)
 
 
-@functools.cache
 def execute(server: PrivateServer, *statements: str) -> None:
     """Run statements in one session of root."""
     execute_in(server, None, *statements)
@@ -51,6 +50,7 @@ def execute_in(server: PrivateServer, database: str | None, *statements: str) ->
             cursor.execute(statement)
 
 
+@functools.cache
 def find_program(flavour: str) -> Program:
     """The flavour's server, with data directories made from the cached template."""
     program = {"mariadb": _find_mariadb_with_plugins, "mysql": find_mysql}[flavour]()
