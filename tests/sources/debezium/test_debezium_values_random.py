@@ -102,7 +102,7 @@ _SPELLED = re.compile(r"[+-]?([0-9]+(\.[0-9]+)?|\.[0-9]+)")
 
 
 @given(st.lists(st.text(alphabet="0019.-+", max_size=9), max_size=12), st.integers(1, 20), st.integers(0, 4))
-@example(["", "-", ".", "1.", ".5", "+1", "0001", "1.500", "-0", "00.10", "1-", "--1", "1.2.3"], 4, 1)
+@example(["", "-", ".", "1.", ".5", "+1", "0001", "1.500", "-0", "00.10", "1-", "--1", "1.2.3", ".0", "-.0"], 4, 1)
 def test_texts_that_may_be_decimals(texts: list[str], precision: int, scale: int) -> None:
     column = Column("c", Kind.DECIMAL, precision=max(precision, scale), scale=scale)
 

@@ -212,6 +212,8 @@ def _long_decimals(texts: Array, column: Column) -> ParsedColumn:
         texts = with_nulls_at(texts, bad)
     # Zeros at the end may be more than any decimal type has digits.
     bare = pc.replace_substring_regex(texts, r"(\.\d*?)0+$", r"\1")
+    # Of `.0` only the point would be left, which Arrow does not read.
+    bare = pc.replace_substring_regex(bare, r"^([+-]?)\.", r"\10.")
     return ParsedColumn(bare.cast(column.arrow_type), bad if bad.any() else None)
 
 
