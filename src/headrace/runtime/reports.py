@@ -33,6 +33,8 @@ class TableWrites:
     bytes: int
     newest_us: int
     """Commit time of the newest change, microseconds since 1970; 0 if unknown."""
+    filtered: int = 0
+    """How many changes were not written because the table's filter excludes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +111,15 @@ def sum_writes(writes: Iterable[TableWrites]) -> tuple[TableWrites, ...]:
     for one in writes:
         before = sums.get(one.table, TableWrites(one.table, 0, 0, 0))
         newest = max(before.newest_us, one.newest_us)
-        sums[one.table] = TableWrites(one.table, before.changes + one.changes, before.bytes + one.bytes, newest)
+        sums[one.table] = TableWrites(
+            one.table, before.changes + one.changes, before.bytes + one.bytes, newest, before.filtered + one.filtered
+        )
     return tuple(sums.values())
+
+
+def filtered_rows(writes: Iterable[TableWrites]) -> dict[str, int]:
+    """Return how many changes filters excluded, by table; tables without any are left out."""
+    return {one.table: one.filtered for one in sum_writes(writes) if one.filtered}
 
 
 def written_tables(reports: Iterable[Report]) -> tuple[TableWrites, ...]:

@@ -101,12 +101,15 @@ class Task:
                 block = next(blocks)
             except StopIteration as end:
                 return SplitDone(end.value, sum_writes(written))
+            filtered = 0
             if self.shape is not None:
-                block = self.shape(block)
-                if not block.changes:
+                changes, block = block.changes, self.shape(block)
+                filtered = changes - block.changes
+                if filtered == changes:
+                    written.append(TableWrites(block.subject, 0, 0, 0, filtered))
                     continue
             self.retry(lambda block=block: writer.write(block))  # type: ignore[misc]
-            written.append(TableWrites(block.subject, block.changes, block.nbytes, block.newest))
+            written.append(TableWrites(block.subject, block.changes, block.nbytes, block.newest, filtered))
 
 
 @dataclass(frozen=True, slots=True)

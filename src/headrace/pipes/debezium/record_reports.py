@@ -89,8 +89,8 @@ class RecordTaskReport:
     def leave_out(self, block: ChangeBlock) -> None:
         self.result.ignore(f"table {block.schema.name} is not chosen", block.changes)
 
-    def wrote(self, block: ChangeBlock) -> None:
-        self._written.append(TableWrites(block.subject, block.changes, block.nbytes, block.newest))
+    def wrote(self, block: ChangeBlock, filtered: int) -> None:
+        self._written.append(TableWrites(block.subject, block.changes, block.nbytes, block.newest, filtered))
 
     def report(self) -> SplitDone:
         return SplitDone(self.result, sum_writes(self._written))

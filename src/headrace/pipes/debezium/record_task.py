@@ -94,11 +94,12 @@ class RecordTask:
             # Of a column that is not carried no value is missed, and the sink holds none.
             carried_names = {column.name for column in schema.columns}
             missing = {name: mask for name, mask in kept.items() if name in carried_names}
-            shaped, kept = self._shaped(project(block, schema), missing, records)
+            carried = project(block, schema)
+            shaped, kept = self._shaped(carried, missing, records)
             written = self._filled(shaped, kept, records)
             if written.rows:
                 self.retry(lambda written=written: writer.write(written))  # type: ignore[misc]
-            done.wrote(written)
+            done.wrote(written, 0 if self.shape is None else carried.changes - shaped.changes)
 
     def _shaped(
         self, block: ChangeBlock, missing: Mapping[str, pa.BooleanArray], records: Records

@@ -20,7 +20,7 @@ from headrace.pipes.lifecycle.lag import Backlog
 from headrace.pipes.lifecycle.progress_view import ProgressView
 from headrace.pipes.state.seal import StateSeal
 from headrace.retry import bind_context, current_wait, retrying
-from headrace.runtime.reports import Report, written_tables
+from headrace.runtime.reports import Report, filtered_rows, written_tables
 from headrace.sinks.base import Progress, ProgressStore
 
 log = logging.getLogger("headrace")
@@ -101,6 +101,7 @@ class ProgressReporter:
         self.batch(position, changes, max((one.newest_us for one in written), default=0))
         current_wait().clear()
         view.written(written)
+        view.filtered(filtered_rows(written))
         pending = self.backlog()
         view.pending(pending)
         view.batch(changes, None if pending is None else pending.lag_s(time.time()), shown or str(position))

@@ -35,7 +35,7 @@ from headrace.pipes.state.pipe_state import TableState
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.retry import bind_context, current_wait, retrying
 from headrace.runtime.interface import STOP_TIMEOUT_S, OnSplitDone, RuntimeSession
-from headrace.runtime.reports import SplitDone
+from headrace.runtime.reports import SplitDone, filtered_rows
 from headrace.runtime.tasks import SplitGroup, Task
 from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.pipe_settings import RESHAPED_TABLES
@@ -276,6 +276,7 @@ class SnapshotRunner:
             nonlocal total
             rows = {one.table: one.changes for one in report.written}
             total += sum(rows.values())
+            self.context.view.filtered(filtered_rows(report.written))
             span = report.result_of(ReadSpan)
             self._settle(span.position)
             for chunk in split.chunks:
