@@ -10,7 +10,7 @@ import pytest
 
 from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock
-from headrace.runtime.reports import MarkReached, SplitDone, TableWrites
+from headrace.runtime.reports import MarkReached, SplitDone, TableWrites, filtered_rows
 from headrace.runtime.tasks import TASK_ATTEMPT, SplitGroup, Task
 from headrace.sources.base import Json, Split
 from headrace.sources.splits import MarkSplit
@@ -54,6 +54,47 @@ def test_a_snapshot_that_counts_is_not_read_twice_behind_the_drivers_back() -> N
             task._run(chunk)
     finally:
         TASK_ATTEMPT.reset(second)
+
+
+@dataclass(frozen=True)
+class FewChanges:
+    """A block of one table."""
+
+    changes: int
+    subject: str = "shop.orders"
+    nbytes: int = 8
+    newest: int = 5
+
+
+@dataclass
+class FewBlocks(Nothing):
+    """A reader of three blocks, and the writer that gets them."""
+
+    written: list[int] = field(default_factory=list)
+
+    def read(self, split: NumberSplit) -> Generator[FewChanges, None, Json]:  # type: ignore[override]
+        del split
+        yield from (FewChanges(3), FewChanges(1), FewChanges(2))
+        return {}
+
+    def write(self, block: FewChanges) -> None:  # type: ignore[override]
+        self.written.append(block.changes)
+
+
+def test_changes_that_a_filter_excludes_are_reported_and_not_written() -> None:
+    def leave_out_one(block: FewChanges) -> FewChanges:
+        return replace(block, changes=block.changes - 1)
+
+    both = FewBlocks()
+    done = Task(both, both, lambda call: call(), leave_out_one)._run(NumberSplit(1))
+    assert done == SplitDone({}, (TableWrites("shop.orders", 3, 16, 5, filtered=3),))
+    assert filtered_rows(done.written) == {"shop.orders": 3}
+    assert both.written == [2, 1]
+    every = FewBlocks()
+    plain = Task(every, every, lambda call: call())._run(NumberSplit(1))
+    assert plain == SplitDone({}, (TableWrites("shop.orders", 6, 24, 5),))
+    assert filtered_rows(plain.written) == {}
+    assert every.written == [3, 1, 2]
 
 
 def test_reports_of_a_group_go_to_the_splits_that_made_them() -> None:

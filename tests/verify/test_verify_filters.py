@@ -1,4 +1,4 @@
-"""`headrace verify` reports the source rows that filters exclude."""
+"""The status counts the changes that filters exclude, and `headrace verify` the source rows."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from clickhouse_connect.driver.client import Client
 from headrace import cli
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
+from headrace.service.status_collector import StatusCollector
 from headrace.settings.settings_file import parse_settings
 from testkit.oracles.binlogs import Logbook
 from testkit.pipelines.driven_pipe import DrivenPipe
@@ -23,7 +24,7 @@ def count(book: Logbook, condition: str) -> int:
     return int(book.fetch(f"SELECT COUNT(*) FROM some WHERE {condition}")[0][0])
 
 
-def test_verify_reports_the_rows_that_a_filter_excludes(
+def test_status_and_verify_count_the_rows_that_a_filter_excludes(
     server: PrivateServer, book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = ", ".join(f"({number}, {number % 10 or 'NULL'})" for number in range(1, 1001))
@@ -31,11 +32,27 @@ def test_verify_reports_the_rows_that_a_filter_excludes(
         book.run(f"CREATE TABLE {table} (id INT PRIMARY KEY, rest INT)", f"INSERT INTO {table} VALUES {rows}", f"ANALYZE TABLE {table}")
     text = '[transforms."*.some"]\nfilter = "rest > 2"\n[transforms."*.none"]\nfilter = "id > 0"'
     settings = parse_settings(text, "test.toml").plain
-    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", settings=settings).open()
+    pipe = DrivenPipe(book, url_of(clickhouse), tmp_path / "state", settings=settings)
+    view = pipe._pipe._view = StatusCollector()
+    pipe.open()
+
+    def filtered() -> dict[str, int]:
+        progress = view.progress()
+        assert progress.filtered == sum(table.filtered for table in progress.tables)
+        return {table.name.partition(".")[2]: table.filtered for table in progress.tables}
+
+    expected = count(book, "(rest > 2) IS NOT TRUE")
+    assert filtered() == {"some": expected, "none": 0, "plain": 0}
+    # A row that leaves the filter is deleted; one that never passes is excluded at each change.
     book.run("UPDATE some SET rest = 1 WHERE rest = 3 AND id < 100")
     pipe.catch_up()
+    assert filtered()["some"] == expected
+    expected += count(book, "rest = 1") + 1
+    book.run("UPDATE some SET rest = 2 WHERE rest = 1", "INSERT INTO some VALUES (2001, 1), (2002, 9)")
+    pipe.catch_up()
+    assert filtered() == {"some": expected, "none": 0, "plain": 0}
     passing, excluded = count(book, "rest > 2"), count(book, "(rest > 2) IS NOT TRUE")
-    assert (passing, excluded) == (690, 310)
+    assert (passing, excluded) == (691, 311)
 
     def run_verify(*options: str) -> tuple[int, str]:
         capsys.readouterr()
@@ -48,7 +65,7 @@ def test_verify_reports_the_rows_that_a_filter_excludes(
     assert code == 0
     lines = said.splitlines()
     for table, number, more in (
-        ("some", passing, f"  the filter excludes {excluded} of 1000 source rows"),
+        ("some", passing, f"  the filter excludes {excluded} of 1002 source rows"),
         ("none", 1000, "  the filter excludes 0 of 1000 source rows"),
     ):
         at = lines.index(f"{book.database}.{table}: {number} rows, 0 differences")
@@ -64,7 +81,7 @@ def test_verify_reports_the_rows_that_a_filter_excludes(
     client.command(f"ALTER TABLE `{book.database}`.some UPDATE rest = 9 WHERE id = 4", settings={"mutations_sync": 2})
     code, said = run_verify("--tables", names["some"])
     assert code == 1
-    assert f"the filter excludes {excluded} of 1000 source rows" in said
+    assert f"the filter excludes {excluded} of 1002 source rows" in said
     client.command(f"DROP TABLE `{book.database}`.some SYNC")
     code, said = run_verify("--tables", names["some"], "--json")
     [missing] = json.loads(said)["tables"]

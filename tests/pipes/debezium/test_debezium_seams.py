@@ -9,6 +9,7 @@ import hashlib
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -315,6 +316,8 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
         return hashlib.sha256(f"pepper{number}".encode()).hexdigest()
 
     pipe = open_pipe(settings=settings)
+    excluded: Counter[str] = Counter()
+    monkeypatch.setattr(pipe.batches.context.view, "filtered", excluded.update)
     first = [told(row(1, "ann", 50), 0, "b.1:10"), told(row(2, "bob", 5), 1, "b.1:20"), told(row(3, "cy", 500), 2, "b.1:30")]
     pipe.run(first)
     shown = "id, name, cost, big, word"
@@ -330,7 +333,10 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
         told(row(5, None, None), 9, "b.1:95", op="d"),
     ]
     expected = [[hashed(2), "b**", 70, 0, "BOB"], [hashed(3), "c**", 900, 1, "CYD"]]
+    assert excluded == {"shop.goods": 1}
     pipe.run(second, commit=False)
+    # Row 5, and nothing that may have been in the sink.
+    assert excluded == {"shop.goods": 2}
     again = open_pipe(settings=settings)
     again.run(second)
     assert again.rows("shop.goods", shown, "cost") == expected
