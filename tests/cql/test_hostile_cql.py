@@ -21,7 +21,7 @@ _WAITED = ("endless_events",)
 @pytest.mark.parametrize("name", ATTACKS)
 def test_an_attack_is_an_error(name: str) -> None:
     # Long enough for a busy machine: a timeout is a transient error.
-    patience_s = 3 if name in _WAITED else 50
+    patience_s = 3 if name in _WAITED else 30
     with bounded(900), hostile_cql(ATTACKS[name]) as port, pytest.raises(HeadraceError) as caught:
         connect(parse_cql_url(f"cql://127.0.0.1:{port}/k?connect-timeout={patience_s}&read-timeout={patience_s}"))
     assert name in _WAITED or isinstance(caught.value, DefiniteError), caught.value

@@ -10,7 +10,7 @@ from clickhouse_connect.driver.client import Client
 
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
-from testkit.oracles.both_ends import log_end, sink_rows, source_rows
+from testkit.oracles.both_ends import log_end, sink_client, sink_rows, source_rows
 from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Finished, Pipeline, run_command
 from testkit.servers.accounts import Account
@@ -166,15 +166,15 @@ def test_changes_logged_as_statements(
     "mysql",
     because="test_verify_finds_what_differs[mariadb], test_equal_rows_of_every_type_have_equal_digests_and_no_difference_is_missed[mysql]",
 )
-def test_verify_finds_what_differs(
-    server: PrivateServer, database: str, replica_account: Account, clickhouse: EmbeddedServer, client: Client
-) -> None:
+def test_verify_finds_what_differs(server: PrivateServer, database: str, replica_account: Account, tmp_path: Path) -> None:
     execute_in(server, database, "CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2), (3, 3)")
-    client.command(f"CREATE DATABASE `{database}`")
     columns = "id Int32, v Nullable(Int32), _sign Int8, _version UInt64, _deleted UInt8 MATERIALIZED _sign = -1"
-    client.command(f"CREATE TABLE `{database}`.t ({columns}) ENGINE = ReplacingMergeTree(_version, _deleted) ORDER BY id")
-    client.command(f"INSERT INTO `{database}`.t (id, v, _sign, _version) VALUES (1, 1, 1, 1), (2, 7, 1, 1), (4, 4, 1, 1)")
-    done = run_command("verify", replica_account.url(database), url_of(clickhouse))
+    # In the shared sink, verify would find the pipe of another test and report that it is behind.
+    with EmbeddedServer(tmp_path / "ch") as sink, sink_client(sink.url) as client:
+        client.command(f"CREATE DATABASE `{database}`")
+        client.command(f"CREATE TABLE `{database}`.t ({columns}) ENGINE = ReplacingMergeTree(_version, _deleted) ORDER BY id")
+        client.command(f"INSERT INTO `{database}`.t (id, v, _sign, _version) VALUES (1, 1, 1, 1), (2, 7, 1, 1), (4, 4, 1, 1)")
+        done = run_command("verify", replica_account.url(database), url_of(sink))
     assert done.code == 1
     assert done.output.splitlines()[-1] == "verify: 1 tables, 3 rows, 3 differences"
     assert replica_account.password not in done.output
