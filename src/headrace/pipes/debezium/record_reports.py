@@ -1,4 +1,4 @@
-"""The reports of tasks over Kafka records: how tasks write them, and how the driver reads them.
+"""What tasks report about Kafka records, and how the driver merges the reports of a batch.
 
 Invariant: reports are small, whatever the records contain. A task reports unreadable records whole up to `CARRIED_BYTES`. Of the others it
 reports the offset, by which the driver fetches the record from the topic.
@@ -78,7 +78,7 @@ class RecordTaskReport:
             )
 
     def _carried(self, one: RejectedRecord) -> RejectedRecord:
-        """A record that cannot be read, as it is reported."""
+        """Return an unreadable record as it is reported."""
         size = len(one.key or b"") + len(one.value or b"") + sum(len(name) + len(value or b"") for name, value in one.headers)
         one = replace(one, reason=one.reason[:_REASON_CHARACTERS])
         if self._kept_bytes + size > CARRIED_BYTES:

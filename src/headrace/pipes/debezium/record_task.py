@@ -47,16 +47,16 @@ class RecordTask:
     sink: WriterFactory
     retry: Retry
     shown: Mapping[TableName, TableSchema]
-    """The tables that are written, with the columns that are read of them; blocks of others are counted as left out."""
+    """The replicated tables, with the columns that are read; blocks of other tables are only counted."""
     keeper: ValueKeeper | None = None
     left_out: Callable[[str], bool] | None = None
-    """Topics none of whose records are read, because their tables are not chosen."""
+    """Whether a topic is not read, because its table is not selected."""
     news: Callable[[TableName], bool] | None = None
-    """Tables that the driver takes up when they are found: the batch is read again then, and the task need not go on."""
+    """Whether the driver adds a newly found table. The task ends then, because the batch is read again."""
     fetch: Callable[[OffsetRange], Iterator[Records]] | None = None
-    """Gets the records of a range."""
+    """Reads the records of a range."""
     shape: BlockTransformer | None = None
-    """What becomes of blocks before they are written, if they do not pass as they are."""
+    """Transforms blocks before they are written; None: the pipe has no transforms."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         assert self.fetch is not None
@@ -66,7 +66,7 @@ class RecordTask:
         yield encode_reports([report])
 
     def reads(self, topic: str) -> bool:
-        """Whether records of a topic are read at all."""
+        """Whether a topic is read."""
         return self.left_out is None or not self.left_out(topic)
 
     def run(self, pieces: Iterable[Records]) -> SplitDone:
@@ -91,7 +91,7 @@ class RecordTask:
                 done.leave_out(block)
                 continue
             kept = decoded.kept[place] if place < len(decoded.kept) else {}
-            # Of a column that is not carried no value is missed, and the sink holds none.
+            # The sink has no column for values that are not replicated.
             carried_names = {column.name for column in schema.columns}
             missing = {name: mask for name, mask in kept.items() if name in carried_names}
             carried = project(block, schema)
@@ -104,7 +104,7 @@ class RecordTask:
     def _shaped(
         self, block: ChangeBlock, missing: Mapping[str, pa.BooleanArray], records: Records
     ) -> tuple[ChangeBlock, Mapping[str, pa.BooleanArray]]:
-        """The block as it is written, and which of its values did not change and are not there."""
+        """Return the transformed block, and which of its values did not change and are missing."""
         if self.shape is None:
             return block, missing
         shape = self.shape.plan(block.schema)
@@ -139,7 +139,7 @@ class RecordTask:
 
 
 def project(block: ChangeBlock, schema: TableSchema) -> ChangeBlock:
-    """A block with the columns of a schema only."""
+    """Return a block with the columns of a schema only."""
     if schema == block.schema:
         return block
     names = [column.name for column in schema.columns]
