@@ -35,8 +35,7 @@ from headrace.settings.pipe_keys import SnapshotMode
 from headrace.settings.pipe_settings import PipeSettings
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.cells.reader import CellReader
-from headrace.sinks.clickhouse.cells.sink import CellSink
-from headrace.sinks.clickhouse.cells.writer import CellWriter
+from headrace.sinks.clickhouse.cells.sink import CellSink, CellWriter
 from headrace.sinks.clickhouse.postimages.sink import PostimageSink
 from headrace.sinks.clickhouse.postimages.writer import PostimageWriter
 from headrace.sinks.clickhouse.server.client import connect as sink_connect

@@ -394,14 +394,13 @@ def _without_duplicates(read: ReadBlock, marks: Marks) -> ReadBlock:
 
 
 def _taken(read: ReadBlock, at: Places) -> ReadBlock:
-    block, taken = read.block, pa.array(at)
-    optional = {
-        name: None if found is None else found.take(taken) for name, found in (("transaction", block.transaction), ("order", block.order))
-    }
-    left = ChangeBlock(
-        block.schema, block.images.take(taken), block.op.take(taken), block.version.take(taken), block.commit_ts.take(taken), **optional
-    )
     absent = {name: missing[at] for name, missing in read.absent.items()}
     return ReadBlock(
-        left, read.message[at], read.position[at], read.has_position[at], read.row_number[at], read.source_commit_us[at], absent
+        read.block.taken(at),
+        read.message[at],
+        read.position[at],
+        read.has_position[at],
+        read.row_number[at],
+        read.source_commit_us[at],
+        absent,
     )

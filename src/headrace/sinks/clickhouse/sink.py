@@ -6,6 +6,7 @@ the highest version of each key. Engines that count duplicates get every block o
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Self
@@ -15,9 +16,11 @@ from headrace.sinks.base import Sink, TableRequirements
 from headrace.sinks.clickhouse.bookkeeping.own_tables import OwnTables
 from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseProgressStore
 from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseTargetClaims
-from headrace.sinks.clickhouse.dead_letters.dead_letters import check_dead_letter_options
+from headrace.sinks.clickhouse.dead_letters.dead_letters import check_dead_letter_options, supersede_dead_letters
 from headrace.sinks.clickhouse.dead_letters.skipped_events import ClickHouseSkippedEventStore
-from headrace.sinks.clickhouse.maintenance.table_setup import prepare_tables
+from headrace.sinks.clickhouse.maintenance.replicas import sync_replica
+from headrace.sinks.clickhouse.maintenance.snapshot_reset import discard_partial_snapshot, holds_rows
+from headrace.sinks.clickhouse.maintenance.table_setup import delete_stale_rows, newest_version, prepare_tables, replace_table
 from headrace.sinks.clickhouse.maintenance.tombstone_store import ClickHouseTombstoneStore
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.row_digests import ClickHouseDigests
@@ -25,13 +28,50 @@ from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApp
 from headrace.sinks.clickhouse.schema_inference import infer_schemas
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
-from headrace.sinks.clickhouse.table_store import ClickHouseTableStore
 from headrace.sinks.clickhouse.tables.create_table import plan_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope, read_target_tables, resolve_tables
 from headrace.sinks.clickhouse.tables.target_names import target_name
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.clickhouse.write.dedup_window import ensure_dedup_windows
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter, OnRejected
+
+
+@dataclass(frozen=True, slots=True)
+class ClickHouseTableStore:
+    """The tables of one server."""
+
+    scope: TargetScope
+    label: str = ""
+    """The pipe's name for people, by which its dead letters are found."""
+
+    def replace(self, schema: TableSchema) -> None:
+        replace_table(self.scope, schema)
+
+    def delete_stale(self, schema: TableSchema, before: int) -> None:
+        sync_replica(self.scope, self._table(schema))
+        delete_stale_rows(self.scope, self._table(schema), before)
+        self._supersede(schema, before)
+
+    def holds_rows(self, schema: TableSchema) -> bool:
+        return holds_rows(self.scope, self._table(schema))
+
+    def newest_version(self, schema: TableSchema) -> int | None:
+        return newest_version(self.scope, self._table(schema))
+
+    def discard_partial_snapshot(self, schema: TableSchema, since: int, attempted_from: int = 0, written: int = 0) -> None:
+        discard_partial_snapshot(self.scope, self._table(schema), since, attempted_from, written)
+        # Dead letters of the interrupted snapshot have versions from `since` on, and all waiting rows are read again.
+        self._supersede(schema, None)
+
+    def target_names(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, str]:
+        # One request for all tables: after a schema change the cache is empty.
+        return {name: f"{table.database}.{table.table}" for name, table in resolve_tables(self.scope, schemas).items()}
+
+    def _table(self, schema: TableSchema) -> TargetTable:
+        return resolve_tables(self.scope, [schema])[schema.name]
+
+    def _supersede(self, schema: TableSchema, before: int | None) -> None:
+        supersede_dead_letters(OwnTables(self.scope), self._table(schema), self.label, before, time.time_ns() // 1000)
 
 
 @dataclass(frozen=True, slots=True)

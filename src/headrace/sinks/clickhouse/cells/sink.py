@@ -1,25 +1,107 @@
 """ClickHouse sink for ScyllaDB cells: the cell tables, the views, and their writer.
 
-Idempotent and order-free: every cell merges by its own timestamp, like in ScyllaDB. So blocks may come in any order, any number of times,
-with any boundaries, and concurrently.
+Idempotent and order-free: every column merges by `max` of its own timestamp, like in ScyllaDB. So blocks may come in any order, any number
+of times, with any boundaries, and concurrently. When `write` returns, the block is stored and visible; when it raises, any part of it may
+be stored, and writing it again is safe.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
+import pyarrow as pa
+
+from headrace.cql.blocks import LogBlock, RowBlock
+from headrace.cql.log import log_table
 from headrace.cql.tables import CqlTable
+from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.clickhouse.bookkeeping.progress_store import ClickHouseProgressStore
 from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseTargetClaims
+from headrace.sinks.clickhouse.cells.batches import CellBatch, insert_sql
+from headrace.sinks.clickhouse.cells.from_log import LogCellEncoder
+from headrace.sinks.clickhouse.cells.from_rows import RowEncoder
+from headrace.sinks.clickhouse.cells.storage import CellStorage
 from headrace.sinks.clickhouse.cells.tables import TableLocations, alter_tables, clear_tables, prepare_tables, table_locations
-from headrace.sinks.clickhouse.cells.writer import CellWriter
+from headrace.sinks.clickhouse.cells.types import check_timestamps, has_timestamps
 from headrace.sinks.clickhouse.dead_letters.late_rows import ClickHouseLateRowStore
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
+
+
+class _CellRoute:
+    """How a table's blocks are written; built once per table definition."""
+
+    def __init__(self, table: CqlTable, scope: TargetScope) -> None:
+        self.storage = CellStorage(table)
+        self.locations: TableLocations = table_locations(table, scope)
+        self.log, self.rows = LogCellEncoder(self.storage), RowEncoder(self.storage)
+        self._types = (dict(self.storage.row_columns()), dict(self.storage.partition_columns()))
+        self.timestamp_columns = [(column.name, column.type) for column in table.columns if has_timestamps(column.type)]
+        self.log_timestamp_columns = [(column.name, column.type) for column in log_table(table).columns if has_timestamps(column.type)]
+        self._statements: dict[tuple[str, ...], bytes] = {}
+
+    def statement(self, batch: CellBatch, *, of_rows: bool) -> bytes:
+        key = ("rows" if of_rows else "partitions", *batch.columns)
+        found = self._statements.get(key)
+        if found is None:
+            table, types = (self.locations.cells, self._types[0]) if of_rows else (self.locations.partitions, self._types[1])
+            found = self._statements[key] = insert_sql(self.storage, table, batch, types).encode()
+        return found
+
+
+class CellWriter:
+    """Writes to one server; belongs to one task."""
+
+    def __init__(self, scope: TargetScope) -> None:
+        self._scope = scope
+        self._routes: dict[CqlTable, _CellRoute] = {}
+        self._closed = False
+
+    def write(self, block: LogBlock | RowBlock) -> None:
+        """Write the block durably; it is visible when this returns."""
+        if self._closed:
+            raise DefiniteError(
+                "the writer is closed", place=str(self._scope.target), hint="this is a defect of the caller; please report it"
+            )
+        route = self._routes.get(block.table)
+        if route is None:
+            route = self._routes[block.table] = _CellRoute(block.table, self._scope)
+        if isinstance(block, RowBlock):
+            check_timestamps(route.timestamp_columns, block.rows, connect(self._scope.target).limits, block.subject)
+            batches = route.rows.encode(block)
+        else:
+            check_timestamps(route.log_timestamp_columns, block.rows, connect(self._scope.target).limits, block.subject)
+            batches = route.log.encode(block)
+        for batch, of_rows in batches:
+            self._send(block.subject, batch, route.statement(batch, of_rows=of_rows))
+
+    def _send(self, subject: str, batch: CellBatch, statement: bytes) -> None:
+        target = self._scope.target
+        connection = connect(target)
+        body = _body(batch.record_batch(), statement, None if target.is_loopback else "lz4")
+        settings = connection.supported({**INSERT_SETTINGS, **CREATE_SETTINGS})
+        with translate_errors(target, f"writing {batch.rows} rows of cells of table {subject}"):
+            # Without a table name the driver sends the body as it is, which saves a copy of it.
+            connection.client.raw_insert("", None, body, settings=settings)
+
+    def close(self) -> None:
+        """End the task's writing. The process keeps the connection for its next task."""
+        self._closed = True
+        self._routes.clear()
+
+
+def _body(batch: pa.RecordBatch, statement: bytes, compression: str | None) -> Any:
+    out = pa.BufferOutputStream()
+    out.write(statement)
+    with pa.ipc.new_stream(out, batch.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as stream:
+        stream.write_batch(batch)
+    return memoryview(out.getvalue())
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ table that cannot mark a removal halts there; otherwise it would show the row tw
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -26,17 +24,7 @@ def drop_deletions(target_table: TargetTable, block: ChangeBlock) -> ChangeBlock
     deleted = pc.equal(block.op, pa.scalar(Op.DELETE, pa.uint8()))
     if not pc.any(deleted).as_py():
         return block
-    kept = pc.invert(deleted)
-    return replace(
-        block,
-        images=block.images.filter(kept),
-        op=block.op.filter(kept),
-        version=block.version.filter(kept),
-        commit_ts=block.commit_ts.filter(kept),
-        transaction=None if block.transaction is None else block.transaction.filter(kept),
-        order=None if block.order is None else block.order.filter(kept),
-        query=None if block.query is None else block.query.filter(kept),
-    )
+    return block.taken(~deleted.to_numpy(zero_copy_only=False))
 
 
 def _check_unmoved(block: ChangeBlock) -> None:
