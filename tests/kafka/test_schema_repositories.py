@@ -185,7 +185,7 @@ def test_the_address_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong in ("http://", "http://host:port", "http://host?timeout=soon"):
         with pytest.raises(DefiniteError):
             HttpRepository(wrong)
-    with pytest.raises(DefiniteError, match="does not do"):
+    with pytest.raises(DefiniteError, match="is invalid"):
         HttpRepository("http://host?no.such.property=1")
     with pytest.raises(DefiniteError, match="no address"):
         open_repository("ftp://host")

@@ -1,1 +1,1 @@
-"""What ScyllaDB's log, its readers and its writers have in common: CQL's types and tables, the log table's shape, blocks of raw rows."""
+"""CQL for sources and sinks: types, tables, the layout of log tables, blocks of raw rows, sessions."""

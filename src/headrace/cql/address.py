@@ -18,20 +18,20 @@ from headrace.urls.tls import Tls, TlsMode, tls_settings
 
 PORT: Final = 9042
 PASSWORD_VARIABLES: Final = {"scylla": "HEADRACE_SOURCE_PASSWORD", "cql": "HEADRACE_SINK_PASSWORD"}
-"""By the word an address begins with: where its password may be instead."""
+"""The environment variable of the password, by the scheme of the address."""
 CONSISTENCIES: Final = ("one", "two", "three", "quorum", "all", "local_one", "local_quorum", "each_quorum")
 CONNECT_TIMEOUT_S: Final = 10.0
 READ_TIMEOUT_S: Final = 60.0
 _FORM: Final = "write scylla://user:password@host,host:9042/keyspace"
 _SETTINGS: Final = ("dc", *encryption.SETTINGS, "consistency", "connect-timeout", "read-timeout")
 _MODES: Final = (TlsMode.DISABLED, TlsMode.REQUIRED, TlsMode.VERIFY_CA, TlsMode.VERIFY_IDENTITY)
-"""The protocol has no way to find out whether a server encrypts: none is preferred."""
+"""TLS modes. There is no "preferred": a client cannot find out whether a server encrypts."""
 _WHOSE: Final = "the server"
 
 
 @dataclass(frozen=True, slots=True)
 class CqlAddress:
-    """Some hosts of a cluster (the others are found through them), an account, a keyspace if one is meant."""
+    """Some hosts of a cluster (the others are discovered), an account, and optionally a keyspace."""
 
     hosts: tuple[tuple[str, int], ...]
     keyspace: str = ""
@@ -56,22 +56,22 @@ class CqlAddress:
 
     @property
     def shows_password(self) -> bool:
-        """Whether the password travels in the clear to another machine."""
+        """Return whether the password is sent unencrypted to another machine."""
         return bool(self.user) and self.tls.mode is TlsMode.DISABLED and not all(is_loopback(host) for host, _ in self.hosts)
 
 
 def is_cql(url: str) -> bool:
-    """Whether an address is one of these."""
+    """Return whether a URL is a CQL address."""
     return url.startswith(tuple(f"{scheme}://" for scheme in PASSWORD_VARIABLES))
 
 
 def password_variable(url: str) -> str:
-    """The environment variable that may hold the address's password."""
+    """Return the environment variable for the address's password."""
     return PASSWORD_VARIABLES[url.partition("://")[0]]
 
 
 def parse_cql_url(url: str) -> CqlAddress:
-    """`scylla://user:password@host,host:9042/keyspace?setting=value`; the password may come from the environment instead."""
+    """Parse `scylla://user:password@host,host:9042/keyspace?setting=value`; the password may come from the environment instead."""
     if not is_cql(url):
         raise _unreadable()
     scheme, _, rest = url.partition("://")
@@ -101,7 +101,7 @@ def parse_cql_url(url: str) -> CqlAddress:
 
 
 def _hosts(servers: str) -> tuple[tuple[str, int], ...]:
-    """`host,host:port`: a host without a port has that of the last one."""
+    """Parse `host,host:port`; a host without a port has that of the last one."""
     named = [_host(server) for server in servers.split(",") if server]
     if not named:
         raise _unreadable()

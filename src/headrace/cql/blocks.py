@@ -40,7 +40,7 @@ class LogBlock:
 
     @property
     def changes(self) -> int:
-        """Rows that change something; images do not."""
+        """The number of rows that are changes (not images)."""
         return int(np.isin(self.operations, _IMAGES, invert=True).sum())
 
     @property
@@ -54,7 +54,7 @@ class LogBlock:
 
     @property
     def operations(self) -> NDArray[np.int8]:
-        """What each row is, as numbers."""
+        """The operation of each row, as numbers."""
         return fixed_bytes(self.rows.column(OPERATION), 1).view(np.int8)[:, 0]
 
     @property
@@ -65,7 +65,7 @@ class LogBlock:
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Rows of the base table itself, with the write times of their cells: a part of a snapshot, or rows that were read again."""
+    """Rows of the base table with the write times of their cells: a part of a snapshot, or reread rows."""
 
     table: CqlTable
     rows: pa.RecordBatch
@@ -82,7 +82,7 @@ class RowBlock:
     expiries: pa.RecordBatch
     """The same for expiries: seconds since 1970; null in the list where a cell does not expire."""
     as_of: int
-    """Microseconds since 1970. Every write with a timestamp up to this is in the rows; what was written later may be or not."""
+    """Microseconds since 1970. The rows contain every write with a timestamp up to this, and possibly later ones."""
     again: bool = False
     """Whether the rows were read again because the log named what a snapshot cannot know (a list's keys, a row's marker): then the rows
     asked for and not found are in `gone`. (Of static columns nothing is gone: they are null.)"""
@@ -104,7 +104,7 @@ class RowBlock:
 
     @property
     def newest(self) -> int:
-        """Rows are not changes: the log decides what is newest."""
+        """Always 0: rows are not changes."""
         return 0
 
 

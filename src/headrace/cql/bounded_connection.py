@@ -1,4 +1,4 @@
-"""The driver's connection with limits: what a CQL server sends is bounded in memory, and what breaks the protocol is a definite error.
+"""The driver's connection with limits on a server's messages. A violation of the protocol is a definite error.
 
 Invariant: a server, hostile or broken, cannot make this process hold more than a frame of `FRAME_BYTES` for a connection, unpack a frame to
 more than that, or build rows that take more than `RESULT_BYTES` of an answer. Its messages that cannot be decoded close the connection.
@@ -17,16 +17,16 @@ from cassandra.connection import ConnectionShutdown, ProtocolError, _ConnectionI
 from cassandra.protocol import COMPRESSED_FLAG, ProtocolHandler
 
 FRAME_BYTES: Final = 256 << 20
-"""Of a frame: the most that the protocol allows."""
+"""Maximum size of a frame in the protocol."""
 RESULT_BYTES: Final = 512 << 20
-"""Of the rows of one answer, counted as Python holds them."""
+"""Maximum memory for the rows of one answer, as Python objects."""
 COLUMNS: Final = 65_535
 BROKEN: Final = "the server does not keep to CQL's protocol"
 """Prefixes of errors that a retry cannot fix. The driver passes on an error's text and not its type."""
 violations: Final[dict[tuple[str, int], str]] = {}
-"""How servers last broke the protocol, by their addresses."""
+"""The last protocol violation of each server, by address."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, struct.error)
-"""What the driver raises at a message that is not due."""
+"""Errors that the driver raises for unexpected messages."""
 _ROW_BYTES, _VALUE_BYTES = 120, 60
 
 
@@ -43,7 +43,7 @@ def violation(what: str) -> ProtocolError:
 
 
 class BoundedCqlConnection(Cluster.connection_class):  # type: ignore[misc]
-    """A connection to a server that is not trusted."""
+    """A connection to an untrusted server."""
 
     def _connect_socket(self) -> None:
         # Nothing has been received yet.
@@ -57,8 +57,8 @@ class BoundedCqlConnection(Cluster.connection_class):  # type: ignore[misc]
             self.defunct(error)
 
     def defunct(self, exc: BaseException) -> Any:
-        """Closes the connection. The driver connects once more then, and may report only what that led to."""
-        # The driver takes the notice of a closed connection for an answer, too, and fails at it in the same way.
+        """Close the connection. The driver then reconnects, and may report only the result of that."""
+        # The driver also handles the notice of a closed connection as an answer, and fails in the same way.
         closed = isinstance(exc, OSError) or ConnectionShutdown.__name__ in str(exc)
         if isinstance(exc, (ProtocolError, *_UNREADABLE)) and not closed:
             told = str(exc) if BROKEN in str(exc) else str(violation(f"{type(exc).__name__}: {str(exc)[:200]}"))
@@ -73,7 +73,7 @@ class BoundedCqlConnection(Cluster.connection_class):  # type: ignore[misc]
         return position
 
     def send_msg(self, msg: Any, request_id: int, cb: Any, *args: Any, **options: Any) -> Any:
-        """Sends a message whose answer is decoded with limits."""
+        """Send a message whose answer is decoded with limits."""
         if len(args) > 1:
             args = (args[0], _checked(args[1]), *args[2:])
         else:
@@ -93,7 +93,7 @@ class _BoundedReceiveBuffer(_ConnectionIOBuffer):  # type: ignore[misc]
 
 
 class _BoundedBytes(io.BytesIO):
-    """What was received and not yet decoded. The driver receives as long as there is something, and only then decodes."""
+    """Received bytes before decoding. The driver receives as long as bytes are available, and only then decodes."""
 
     def write(self, data: Any) -> int:
         if self.tell() + len(data) > FRAME_BYTES + (1 << 20):
@@ -104,7 +104,7 @@ class _BoundedBytes(io.BytesIO):
 def _checked(decode: Callable[..., Any]) -> Callable[..., Any]:
     def decoded(version: int, features: Any, types: Any, stream: int, flags: int, opcode: int, body: bytes, *others: Any) -> Any:
         if flags & COMPRESSED_FLAG and int.from_bytes(body[:4], "big") > FRAME_BYTES:
-            raise violation("it sent a frame that claims to be larger than the protocol allows when it is unpacked")
+            raise violation("it sent a frame that decompresses to more than the protocol allows")
         try:
             return decode(version, features, types, stream, flags, opcode, body, *others)
         except ProtocolError:
@@ -116,7 +116,7 @@ def _checked(decode: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class _DecodeErrorFilter(logging.Filter):
-    """Leaves out the driver's own report of an answer that it cannot decode, with all of its bytes: the error is raised as well."""
+    """Suppresses the driver's own log of an answer that it cannot decode, with all its bytes: the error is raised as well."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("Error decoding response from Cassandra")

@@ -33,9 +33,9 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.urls.tls import TlsMode, certificate_remedy
 
 DRIVER_ERRORS: Final = (DriverException, NoHostAvailable, ConnectionException, ProtocolError, ErrorMessage, OSError)
-"""What the driver raises when something is wrong with the server, the network or a statement."""
+"""Errors that the driver raises for problems of the server, the network or a statement."""
 _TLS: Final = re.compile(r"\[SSL: (?P<reason>\w+)\] (?P<text>.*?)(?: \(_ssl\.c:\d+\))?$")
-_BUSY: Final = "wait for the cluster's nodes to be there and less busy; nothing is lost meanwhile"
+_BUSY: Final = "wait until the cluster's nodes are available and less busy; nothing is lost meanwhile"
 
 
 @contextmanager
@@ -62,7 +62,7 @@ def translate_error(error: BaseException, address: CqlAddress, about: str = "") 
     if isinstance(error, Unauthorized):
         return DefiniteError(f"the account may not do this: {_error_text(error)}", place=place, hint="GRANT it what the message names")
     if isinstance(error, RateLimitReached):
-        return TransientError(f"the cluster limits how much is asked of it: {_error_text(error)}", place=place, hint=_BUSY)
+        return TransientError(f"the cluster limits the rate of requests: {_error_text(error)}", place=place, hint=_BUSY)
     if isinstance(error, AlreadyExists | InvalidRequest | SyntaxException | RequestValidationException):
         return DefiniteError(
             f"the server refuses: {_error_text(error)}", place=place, hint="check the keyspace, the table and their columns"
@@ -78,7 +78,7 @@ def translate_error(error: BaseException, address: CqlAddress, about: str = "") 
         return TransientError("no host of the address can be found by its name", place=place, hint="check the names in the address")
     if isinstance(error, ProtocolError):
         return DefiniteError(
-            f"the server and we do not understand each other: {_error_text(error)}", place=place, hint=_other_port(address)
+            f"the server and the driver have no common protocol: {_error_text(error)}", place=place, hint=_other_port(address)
         )
     if isinstance(error, RequestExecutionException | ErrorMessage):
         return TransientError(f"the cluster could not do it: {_error_text(error)}", place=place, hint=_BUSY)
@@ -114,7 +114,7 @@ def _auth_error(error: AuthenticationFailed, address: CqlAddress, place: str) ->
 def _tls_failure(error: OSError, place: str) -> HeadraceError | None:
     """Return the TLS error, if that is the cause. (The driver wraps TLS errors and keeps their text.)"""
     if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError | ssl.SSLSyscallError):
-        hint = "check that the server runs, that it encrypts, and cert= and key= if it wants to see one"
+        hint = "check that the server runs, that it encrypts, and cert= and key= if it requires a client certificate"
         return TransientError(f"the server ended the encrypted connection: {error}", place=place, hint=hint)
     found = _TLS.search(str(error))
     if found is None:
@@ -137,7 +137,7 @@ def _other_port(address: CqlAddress) -> str:
 
 
 def _error_text(error: BaseException) -> str:
-    """The server's own words, without the driver's decoration."""
+    """Return the server's message without the driver's decoration."""
     text = str(getattr(error, "summary_msg", lambda: "")() or error)
     if 'message="' in text:
         text = text.split('message="', 1)[1].rsplit('"', 1)[0]

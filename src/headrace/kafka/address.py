@@ -1,4 +1,4 @@
-"""Where a Kafka cluster is and how we speak to it.
+"""Addresses of Kafka clusters, with the client properties.
 
 `kafka://user:password@host:9092,host2:9092/topic?security.protocol=SASL_SSL&…`: what follows the question mark are the properties of
 Kafka's own clients, passed through as they are. An address never shows its password.
@@ -16,13 +16,13 @@ from headrace.kafka.java_properties import java_properties
 
 PASSWORD_VARIABLE: Final = "HEADRACE_KAFKA_PASSWORD"
 SECRETS_VARIABLE: Final = "HEADRACE_KAFKA_SECRETS"
-"""Properties that are secret, written as in an address after its question mark: where a command line puts those of an address."""
+"""The environment variable with secret client properties, in the form of a URL's query; used instead of the command line."""
 SCHEME: Final = "kafka://"
 UNPACKED: Final = (
     "the batch is damaged, or its zstd unpacks to more than receive.message.max.bytes (100 MB): "
     "if it may be so large, write ?receive.message.max.bytes=BYTES in the address"
 )
-"""What to do about a batch of records that librdkafka cannot unpack."""
+"""Hint for a batch of records that librdkafka cannot decompress."""
 _FORM: Final = "write kafka://host:port,host:port/topic?property=value"
 _SECRETS: Final = ("password", "secret", "jaas", "token", "key.pem")
 
@@ -66,7 +66,7 @@ class KafkaAddress:
 
 
 def parse_kafka_url(url: str) -> KafkaAddress:
-    """`kafka://host:port,host:port/topic?property=value`; the password may come from the environment instead."""
+    """Parse `kafka://host:port,host:port/topic?property=value`; the password may come from the environment instead."""
     if not url.startswith(SCHEME):
         raise DefiniteError("the address of the Kafka cluster cannot be read", hint=_FORM)
     place, _, query = url.removeprefix(SCHEME).partition("?")
@@ -83,7 +83,7 @@ def parse_kafka_url(url: str) -> KafkaAddress:
 
 
 def without_secrets(url: str) -> tuple[str, str]:
-    """The address without the properties that are secret, and those."""
+    """Return the address without its secret properties, and those."""
     place, _, query = url.partition("?")
     parts = query.split("&") if query else []
     secrets = [part for part in parts if is_secret(unquote(part.partition("=")[0]))]
@@ -92,7 +92,7 @@ def without_secrets(url: str) -> tuple[str, str]:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a client's property is one that is never shown."""
+    """Return whether a client property is secret."""
     return any(word in name for word in _SECRETS)
 
 

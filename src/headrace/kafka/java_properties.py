@@ -56,7 +56,7 @@ def _trusted(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _shown(given: Mapping[str, str]) -> dict[str, str]:
-    """Our own certificate."""
+    """Return the client certificate's properties."""
     chain = given.get("ssl.certificate.pem") or _content(given, "ssl.certificate.location")
     key = given.get("ssl.key.pem") or _content(given, "ssl.key.location")
     if not chain or not key:
@@ -65,7 +65,7 @@ def _shown(given: Mapping[str, str]) -> dict[str, str]:
         raise DefiniteError(
             "Spark's Kafka source reads private keys in the form PKCS#8 only",
             place="ssl.key.location",
-            hint="write the key anew: openssl pkcs8 -topk8 -nocrypt -in KEY -out KEY.p8",
+            hint="convert the key: openssl pkcs8 -topk8 -nocrypt -in KEY -out KEY.p8",
         )
     return {"ssl.keystore.type": "PEM", "ssl.keystore.certificate.chain": chain, "ssl.keystore.key": key}
 

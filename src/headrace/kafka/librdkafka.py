@@ -2,7 +2,7 @@
 
 confluent-kafka makes a Python object per message, which costs more than all later processing. The functions and the message struct used
 here are librdkafka's public interface. The library is found through confluent-kafka's module, so the process has only one librdkafka.
-Invariant: messages that were taken are always given back.
+Invariant: messages that were taken are always released.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OK: Final = 0
 _TEXT_BYTES: Final = 512
 _ASKING_MS: Final = 1000
 _OLDEST, _NEWEST = 0x01060000, 0x03000000
-"""Versions of librdkafka that are known to have, or bound to keep, what is called here."""
+"""Versions of librdkafka with the functions used here."""
 _HEAR = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 _P, _S, _I, _L = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_size_t
@@ -54,14 +54,14 @@ _CALLED: Final[dict[str, tuple[Any, ...]]] = {
     "rd_kafka_message_errstr": (_S, _P),
     "rd_kafka_last_error": (_I,),
 }
-"""What each function gives, and takes."""
+"""Result and argument types of each function."""
 _ADDRESSED: Final = {
     TIMESTAMP: "rd_kafka_message_timestamp",
     MESSAGE_HEADERS: "rd_kafka_message_headers",
     HEADER_AT: "rd_kafka_header_get_all",
     DESTROY: "rd_kafka_message_destroy",
 }
-"""What kernels call."""
+"""The functions that kernels call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ class Library:
 
 @functools.cache
 def library() -> Library:
-    """librdkafka, as this process has loaded it already. Raises `DefiniteError` if it is not one that is known."""
-    hint = "install confluent-kafka as PyPI has it: pip install --force-reinstall confluent-kafka"
+    """Return the librdkafka that this process has loaded. Raise `DefiniteError` if its version is unknown."""
+    hint = "install confluent-kafka from PyPI: pip install --force-reinstall confluent-kafka"
     try:
         loaded = ctypes.CDLL(cimpl.__file__)
         found = {name.removeprefix("rd_kafka_"): _declared(loaded, name, kinds) for name, kinds in _CALLED.items()}
@@ -100,7 +100,7 @@ class BatchConsumer:
     """A consumer of one partition at a time. Belongs to one thread."""
 
     def __init__(self, settings: Mapping[str, str], hear: Callable[[KafkaError], None], most: int) -> None:
-        """`hear` is called with the errors that the client reports while messages are awaited; `most` messages are taken at once."""
+        """`hear` is called with the errors that the client reports while it waits for messages; `most`: maximum messages per read."""
         self._called = library().call
         self._heard = _HEAR(lambda _client, code, reason, _: hear(KafkaError(code, (reason or b"").decode(errors="replace"))))
         self._messages = np.zeros(most, np.int64)
@@ -119,13 +119,13 @@ class BatchConsumer:
         self._called["conf_set_error_cb"](wanted, self._heard)
         client: int | None = self._called["new"](_CONSUMER, wanted, text, _TEXT_BYTES)
         if client is None:
-            # What was wanted is the client's only if there is one.
+            # The client owns the configuration only if it was created.
             self._called["conf_destroy"](wanted)
             raise KafkaException(KafkaError(self._called["last_error"](), text.value.decode(errors="replace")))
         return client
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Go on there, and only there."""
+        """Read this partition from this offset, and no other."""
         self._request_metadata(topic)
         places = self._called["topic_partition_list_new"](1)
         try:
@@ -163,7 +163,7 @@ class BatchConsumer:
             release(self._messages, count, library().addresses)
 
     def errors(self, messages: Numbers) -> list[tuple[KafkaError, int]]:
-        """What is no record among messages: the error, and the offset at which it is."""
+        """An error among messages, with its offset."""
         found = []
         for address in messages.tolist():
             code = ctypes.c_int32.from_address(address + ERROR).value

@@ -1,4 +1,4 @@
-"""Messages of librdkafka's as Arrow columns, one batch after the other, until there are enough of them."""
+"""Collects librdkafka's messages into Arrow columns, batch by batch."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _HEADER = pa.struct([("key", pa.string()), ("value", pa.binary())])
 
 @dataclass(frozen=True, slots=True)
 class MessageColumns:
-    """Records as they are in the topic."""
+    """Records of a topic."""
 
     offset: pa.Int64Array
     key: pa.BinaryArray
@@ -38,25 +38,25 @@ class MessageColumns:
     timestamp: pa.Int64Array
     """In microseconds."""
     headers: pa.ListArray | None
-    """Lists of structs of `key` and `value`, without those by which Debezium names itself; None if no record has any."""
+    """Lists of structs of `key` and `value`, without Debezium's descriptions of itself; None if no record has any."""
 
 
 @dataclass(frozen=True, slots=True)
 class GatheredCounts:
-    """What a batch was."""
+    """The size of a batch."""
 
     records: int
-    """Before the end."""
+    """Records before the end."""
     last: int | None
-    """The offset of the last record, also of one behind the end."""
+    """The offset of the last record, even if it is after the end."""
     has_errors: bool
 
 
 class MessageGatherer:
-    """Grows by batches."""
+    """Collects records."""
 
     def __init__(self, most: int) -> None:
-        """`most` records in all."""
+        """`most`: maximum number of records."""
         self._most = most
         self._functions = library().addresses
         self._begin(1 << 20, 1 << 16)
@@ -72,11 +72,11 @@ class MessageGatherer:
 
     @property
     def bytes(self) -> int:
-        """Of values, so far."""
+        """Bytes of values so far."""
         return int(self._value_ends[self.rows])
 
     def add(self, messages: Numbers, end: int) -> GatheredCounts:
-        """Copy what is a record before the offset `end`; there must be room for as many records as there are messages."""
+        """Copy the records before the offset `end`; there must be room for all messages."""
         totals = np.zeros(TOTALS, np.int64)
         totals[LAST] = -1
         measure(messages, len(messages), end, self._functions, totals)
@@ -102,7 +102,7 @@ class MessageGatherer:
         return pa.ListArray.from_arrays(pa.array(list_ends), pairs, mask=missing)
 
     def columns(self) -> MessageColumns:
-        """All that was added; then there is nothing any more."""
+        """Return and remove all records."""
         rows = self.rows
         found = MessageColumns(
             pa.array(self._offset[:rows]),
@@ -111,7 +111,7 @@ class MessageGatherer:
             pa.array(self._stamp[:rows] * 1000),
             self._all_headers(),
         )
-        # The next ones are about as many bytes.
+        # Expect about as many bytes next time.
         self._begin(len(self._values), len(self._keys))
         return found
 

@@ -24,7 +24,7 @@ _FORM: Final = "write http://host:8081 for a registry, a path for a directory of
 
 
 def open_repository(address: str) -> SchemaRepository:
-    """A repository by its address: a registry's URL, `memory` (this process's own), or a directory."""
+    """Open a repository by its address: a registry's URL, `memory` (of this process), or a directory."""
     if address.startswith(("http://", "https://")):
         from headrace.kafka.registry_http import HttpRepository
 
@@ -32,7 +32,7 @@ def open_repository(address: str) -> SchemaRepository:
     if address.removesuffix(":") == MEMORY:
         return _process_repository()
     if not address or "://" in address:
-        raise DefiniteError(f"{address!r} is no address of a schema repository", hint=_FORM)
+        raise DefiniteError(f"{address!r} is not the address of a schema repository", hint=_FORM)
     from headrace.kafka.registry_files import DirectoryRepository
 
     return DirectoryRepository(Path(address))
@@ -49,7 +49,7 @@ def secret_name_in(address: str) -> str | None:
 
 
 class MemoryRepository:
-    """Schemas of this process alone, gone with it."""
+    """Schemas in the memory of this process."""
 
     def __init__(self, compatibility: Compatibility = Compatibility.BACKWARD) -> None:
         self._level = compatibility

@@ -24,7 +24,7 @@ _FILE: Final = re.compile(r"(\d+)\.(\d+)\.avsc")
 
 
 class DirectoryRepository:
-    """Schemas in files. The directory is made when the first one is registered."""
+    """Schemas in files. Registering the first one creates the directory."""
 
     def __init__(self, directory: Path, compatibility: Compatibility = Compatibility.BACKWARD) -> None:
         self._directory = directory
@@ -63,14 +63,14 @@ class DirectoryRepository:
         return find_conflicts(self._level, schema, [one.schema for one in self._schemas_of(subject)])
 
     def _schemas_of(self, subject: str) -> list[RegisteredSchema]:
-        """A subject's schemas, oldest first."""
+        """Return a subject's schemas, oldest first."""
         return sorted(
             (RegisteredSchema(subject, number, version, self.by_id(number)) for _, version, number in self._files(_folder_name(subject))),
             key=lambda one: one.version,
         )
 
     def _files(self, folder: str = "*") -> Iterator[tuple[Path, int, int]]:
-        """Paths, versions and ids."""
+        """Return paths, versions and ids."""
         folders = self._directory.iterdir() if folder == "*" else [self._directory / folder]
         for place in folders if self._directory.is_dir() else ():
             for path in place.iterdir() if place.is_dir() else ():
@@ -79,7 +79,7 @@ class DirectoryRepository:
                     yield path, int(match[1]), int(match[2])
 
     def _id_of(self, text: str) -> int:
-        """The id of a schema that another subject has already, or the next that is free."""
+        """Return the id of the schema under another subject, or the next free id."""
         most = 0
         for path, _, number in self._files():
             if number not in self._schemas:
@@ -126,7 +126,7 @@ def _read(path: Path) -> AvroSchema:
 
 
 def _folder_name(subject: str) -> str:
-    """A subject as the name of a folder: nothing in it leads out of the directory."""
+    """Return a subject as a folder name that cannot leave the directory."""
     found = quote(subject, safe=" $@+")
     return found.replace(".", "%2E", 1) if found.startswith(".") else found
 

@@ -28,13 +28,13 @@ from headrace.retry import retrying
 _AVRO: Final = "AVRO"
 _DEADLINE_S: Final = 120.0
 _TIMEOUT_S: Final = 20.0
-"""Of one connecting, sending or receiving."""
+"""Timeout of one connect, send or receive."""
 _TIMEOUTS: Final = 3
-"""An answer may take as many timeouts, however often a byte of it comes."""
+"""Maximum duration of an answer, in timeouts."""
 _ANSWER_BYTES: Final = 16 << 20
 _MAX_REFERENCES: Final = 1000
 _MAX_ERROR_CHARACTERS: Final = 2000
-"""Characters of an error's text."""
+"""Maximum characters of an error's text."""
 _NUMBERS: Final = ("timeout", "cache.capacity", "cache.latest.ttl.sec", "max.retries", "retries.wait.ms", "retries.max.wait.ms")
 _TRANSIENT: Final = frozenset((408, 425, 429, 500, 502, 503, 504))
 _NOT_FOUND, _CONFLICT, _UNPROCESSABLE = 404, 409, 422
@@ -46,7 +46,7 @@ T = TypeVar("T")
 
 
 class HttpRepository:
-    """A registry. Schemas by id are remembered for ever: they never change."""
+    """A registry. Schemas are cached by id without limit, because they never change."""
 
     def __init__(self, address: str, *, deadline_s: float = _DEADLINE_S) -> None:
         settings, self._shown = client_settings(address)
@@ -62,7 +62,7 @@ class HttpRepository:
         try:
             self._client = SchemaRegistryClient(self._settings)
         except (ValueError, TypeError, OSError) as error:
-            raise DefiniteError(f"the schema registry's address does not do: {error}", place=self._shown, hint=_FORM) from error
+            raise DefiniteError(f"the schema registry's address is invalid: {error}", place=self._shown, hint=_FORM) from error
         session = self._client._rest_client.session
         session.headers["accept-encoding"] = "identity"
         session.event_hooks = {"response": [_ResponseLimits(self._shown)]}
@@ -91,7 +91,7 @@ class HttpRepository:
 
     def latest(self, subject: str) -> RegisteredSchema | None:
         def request() -> Any:
-            # The client remembers the latest one for ever, if it is let.
+            # Otherwise the client would cache the latest one without limit.
             self._client.clear_latest_caches()  # type: ignore[no-untyped-call]
             return self._client.get_latest_version(subject)
 
@@ -112,10 +112,10 @@ class HttpRepository:
             if error.status == _UNPROCESSABLE:
                 return (error.message,)
             raise
-        return () if fine else (f"the registry says that it is not compatible with the last one of {subject}",)
+        return () if fine else (f"the registry reports that it is not compatible with the last one of {subject}",)
 
     def _parsed(self, found: Any, place: str) -> AvroSchema:
-        """A schema of the registry's, with those that it refers to."""
+        """Return a schema with the schemas that it refers to."""
         if found.schema_type not in (None, _AVRO):
             raise DefiniteError(f"the schema is of type {found.schema_type}, not Avro", place=f"{place} in {self._shown}")
         return parse_schema(self._text(found, place), strict=False, references=self._referenced_texts(found, place, 0, {}))
@@ -157,14 +157,14 @@ class HttpRepository:
                         f"the schema registry's certificate is not trusted: {error}", place=self._shown, hint="give ssl.ca.location"
                     ) from error
                 raise TransientError(f"the schema registry does not answer: {error}", place=self._shown, hint="start it") from error
-            # The client expects the registry's documents, and no others.
+            # The client fails on documents that are not a registry's.
             except (httpx.InvalidURL, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise DefiniteError(f"what answers is no schema registry: {error}", place=self._shown, hint=_FORM) from error
 
         return retrying(once, deadline_s=self._deadline_s)
 
     def _call_with_timeout(self, call: Callable[[], T]) -> T:
-        """Call in a thread, which is given up if the answer takes too long: a timeout of the client's is one of a single byte."""
+        """Call in a thread that is abandoned if the answer takes too long: the client's timeout covers a single read only."""
         ended: queue.SimpleQueue[T | BaseException] = queue.SimpleQueue()
 
         def work() -> None:
@@ -195,7 +195,7 @@ class HttpRepository:
             return TransientError(f"the schema registry cannot answer now: {said} (HTTP {status})", place=place)
         if status in (401, 403):
             return DefiniteError(
-                f"the schema registry refuses us (HTTP {status})",
+                f"the schema registry denies access (HTTP {status})",
                 place=place,
                 hint=f"give user and password in its address, or the password in {PASSWORD_VARIABLE}",
             )
@@ -204,7 +204,7 @@ class HttpRepository:
 
 
 class _ResponseLimits:
-    """Puts limits to the body of each answer, before it is read."""
+    """Limits the body of each answer before it is read."""
 
     def __init__(self, shown: str) -> None:
         self._shown = shown
@@ -212,7 +212,9 @@ class _ResponseLimits:
     def __call__(self, response: httpx.Response) -> None:
         coding = response.headers.get("content-encoding", "identity")
         if coding.lower() != "identity":
-            raise DefiniteError(f"the schema registry's answer is compressed ({coding!r}), unasked", place=self._shown, hint=_CHECK_ADDRESS)
+            raise DefiniteError(
+                f"the schema registry's answer is compressed ({coding!r}), which was not requested", place=self._shown, hint=_CHECK_ADDRESS
+            )
         assert isinstance(response.stream, httpx.SyncByteStream)
         response.stream = _BoundedBody(response.stream, self._shown)
 
@@ -236,7 +238,7 @@ class _BoundedBody(httpx.SyncByteStream):
 
 
 class _RegistryError(DefiniteError):
-    """An answer that is no, by its status."""
+    """Raise for a status that is an error."""
 
     def __init__(self, message: str, status: int = 0, *, place: str = "", hint: str = "") -> None:
         super().__init__(message, place=place, hint=hint)
@@ -251,7 +253,7 @@ def client_settings(address: str) -> tuple[dict[str, Any], str]:
     place, _, query = address.partition("?")
     parts = [_split(one) for one in _NEXT_ADDRESS.split(place)]
     shown = ",".join(f"{one.scheme}://{one.netloc.rpartition('@')[2]}{one.path}" for one in parts)
-    # Our own limits hold: the client's would be waited for within each of our tries.
+    # Headrace's own limits apply; otherwise each of its attempts would wait for the client's retries.
     settings: dict[str, Any] = {"url": shown, "max.retries": 0, "timeout": _TIMEOUT_S}
     for name, value in parse_qsl(f"{query}&{os.environ.get(PROPERTIES_VARIABLE, '')}", keep_blank_values=True):
         try:

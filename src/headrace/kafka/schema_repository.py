@@ -23,14 +23,14 @@ PROPERTIES_VARIABLE: Final = "HEADRACE_REGISTRY_PROPERTIES"
 
 
 class Compatibility(StrEnum):
-    """Which schemas may follow a subject's, by the names of Confluent's registry."""
+    """Compatibility levels of a subject, named as in Confluent's registry."""
 
     NONE = "NONE"
     BACKWARD = "BACKWARD"
-    """The new one reads what the last one wrote."""
+    """The new schema can read data of the last one."""
     BACKWARD_TRANSITIVE = "BACKWARD_TRANSITIVE"
     FORWARD = "FORWARD"
-    """The last one reads what the new one writes."""
+    """The last schema can read data of the new one."""
     FORWARD_TRANSITIVE = "FORWARD_TRANSITIVE"
     FULL = "FULL"
     FULL_TRANSITIVE = "FULL_TRANSITIVE"
@@ -51,16 +51,16 @@ class SchemaRepository(Protocol):
     """A store of schemas. Every method may raise a `TransientError`, after retries, if the store is unreachable."""
 
     def register(self, subject: str, schema: AvroSchema) -> int:
-        """The schema's id; a `DefiniteError` if the subject does not allow it."""
+        """Return the schema's id; raise `DefiniteError` if the subject does not allow it."""
 
     def by_id(self, number: int) -> AvroSchema:
-        """The schema with this id; a `DefiniteError` if there is none."""
+        """Return the schema with this id; raise `DefiniteError` if it does not exist."""
 
     def latest(self, subject: str) -> RegisteredSchema | None:
-        """The subject's newest schema, as of now; None if it has none."""
+        """Return the subject's current newest schema; None if it has none."""
 
     def check(self, subject: str, schema: AvroSchema) -> tuple[str, ...]:
-        """Why the subject would not allow the schema; nothing if it would."""
+        """Return why the subject would not allow the schema; empty if it would."""
 
 
 def canonical_json(schema: AvroSchema) -> str:
@@ -69,7 +69,7 @@ def canonical_json(schema: AvroSchema) -> str:
 
 
 def find_conflicts(level: Compatibility, schema: AvroSchema, before: Sequence[AvroSchema]) -> tuple[str, ...]:
-    """Why a schema must not follow those before it, oldest first."""
+    """Return why a schema must not follow the existing ones (oldest first)."""
     if level is Compatibility.NONE or not before:
         return ()
     others = before if level.value.endswith("TRANSITIVE") else before[-1:]
@@ -83,7 +83,7 @@ def find_conflicts(level: Compatibility, schema: AvroSchema, before: Sequence[Av
 
 
 def incompatible_schema_error(subject: str, found: Sequence[str]) -> DefiniteError:
-    """The error for a schema that a subject does not allow."""
+    """Return the error for a schema that a subject does not allow."""
     return DefiniteError(
         f"the schema cannot follow the last one of {subject}: {'; '.join(found)}",
         place=f"subject {subject}",

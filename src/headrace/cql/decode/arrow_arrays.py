@@ -65,7 +65,7 @@ _WIDTHS: Final = {
     "tinyint": 1,
 }
 _VECTOR_WIDTHS: Final = {"bigint": 8, "boolean": 1, "double": 8, "float": 4, "int": 4, "timestamp": 8, "timeuuid": 16, "uuid": 16}
-"""Elements of vectors that lie side by side; all others have their sizes before them, those of one size too."""
+"""Types whose vector elements have no size prefix."""
 _DATE_MIDDLE: Final = np.uint32(1 << 31)
 _DAY_NS: Final = 86_400_000_000_000
 _INET_ROOM: Final = 46
@@ -95,7 +95,7 @@ class Cells(NamedTuple):
 
     @classmethod
     def of(cls, column: Array) -> Cells:
-        """The values of a `binary` Arrow column, which the caller keeps alive."""
+        """Wrap a `binary` Arrow column, which the caller keeps alive."""
         rows = len(column)
         _, places, content = column.buffers()
         if not rows:
@@ -108,7 +108,7 @@ class Cells(NamedTuple):
         return cls(data, offsets[:-1].copy(), sizes)
 
     def binary(self, kind: pa.DataType | None = None) -> Array:
-        """The values as an Arrow array of their own."""
+        """Copy the values to an Arrow array."""
         rows = len(self)
         out = np.empty(int(np.maximum(self.sizes, 0).sum()), np.uint8)
         offsets, valid = np.empty(rows + 1, np.int32), np.empty(rows, np.uint8)
@@ -116,12 +116,12 @@ class Cells(NamedTuple):
         return pa.Array.from_buffers(kind or pa.binary(), rows, [_bitmap(valid), pa.py_buffer(offsets), pa.py_buffer(out)])
 
     def take(self, rows: npt.NDArray[Any]) -> Cells:
-        """Some of the rows: by number, or by a mask."""
+        """Return selected rows, by number or by a mask."""
         return Cells(self.data, np.ascontiguousarray(self.starts[rows]), np.ascontiguousarray(self.sizes[rows]))
 
 
 class Elements(NamedTuple):
-    """Collections taken apart: those of row i are the rows offsets[i] to offsets[i + 1] of each part (null collections have none)."""
+    """The elements of collections: those of row i are the rows offsets[i] to offsets[i + 1] of each part (null collections have none)."""
 
     offsets: Numbers
     parts: tuple[Cells, ...]
@@ -129,7 +129,7 @@ class Elements(NamedTuple):
 
 
 def split_collections(cells: Cells, parts: int = 1) -> Elements:
-    """Serialised lists or sets (`parts` = 1) or maps (`parts` = 2) taken apart. Raises `MalformedValue`."""
+    """Split serialised lists or sets (`parts` = 1) or maps (`parts` = 2). Raises `MalformedValue`."""
     offsets = np.empty(len(cells) + 1, np.int64)
     _check(count_elements(*cells, parts, offsets), "its number of elements is not possible")
     starts, sizes = np.empty(int(offsets[-1]) * parts, np.int64), np.empty(int(offsets[-1]) * parts, np.int64)
@@ -140,7 +140,7 @@ def split_collections(cells: Cells, parts: int = 1) -> Elements:
 
 
 def split_tuples(cells: Cells, fields: int) -> tuple[Cells, ...]:
-    """Serialised tuples or user types: a column for each field. Fields that a value ends before are null. Raises `MalformedValue`."""
+    """Split serialised tuples or user types into a column per field; missing fields are null. Raises `MalformedValue`."""
     rows = len(cells)
     starts, sizes = np.empty(rows * fields, np.int64), np.empty(rows * fields, np.int64)
     found = split_fields(*cells, fields, starts, sizes)
@@ -150,7 +150,7 @@ def split_tuples(cells: Cells, fields: int) -> tuple[Cells, ...]:
 
 
 def split_vector(cells: Cells, kind: CqlType) -> Elements:
-    """Serialised vectors of type `kind` taken apart. Raises `MalformedValue`."""
+    """Split serialised vectors of type `kind`. Raises `MalformedValue`."""
     width = _vector_width(kind.args[0])
     rows = int(np.count_nonzero(cells.sizes > 0))
     if width is None:
@@ -166,7 +166,7 @@ def split_vector(cells: Cells, kind: CqlType) -> Elements:
 
 
 def arrow_type(kind: CqlType) -> pa.DataType:
-    """The Arrow type that holds every value of a CQL type."""
+    """Return the Arrow type for all values of a CQL type."""
     if kind.name in _NATIVE:
         return _NATIVE[kind.name]
     inner = [arrow_type(arg) for arg in kind.args]
@@ -182,7 +182,7 @@ def arrow_type(kind: CqlType) -> pa.DataType:
 
 
 def to_arrow(kind: CqlType, column: Array, name: str = "") -> Array:
-    """A column of serialised values (Arrow's `binary`) as an array of `arrow_type(kind)`; `name` is the column's, for errors."""
+    """Decode a `binary` column to an array of `arrow_type(kind)`; `name` is the column's, for errors."""
     cells = Cells.of(column)
     try:
         return from_cells(kind, cells)
@@ -192,12 +192,12 @@ def to_arrow(kind: CqlType, column: Array, name: str = "") -> Array:
         raise DefiniteError(
             f"a value is no {kind}: {damage.reason}; its {len(raw)} bytes are 0x{shown}",
             place=f"column {name or '?'}, row {damage.row}",
-            hint="if the table or its type was altered just now, start again to read its definition anew; else report this",
+            hint="if the table or its type was altered just now, restart to read its new definition; else report this",
         ) from None
 
 
 def from_cells(kind: CqlType, cells: Cells) -> Array:
-    """Parts of values, as the splitting functions give them, as an array of `arrow_type(kind)`. Raises `MalformedValue`."""
+    """Decode parts of values, as the splitting functions return them, to an array of `arrow_type(kind)`. Raises `MalformedValue`."""
     match kind.name:
         case "list" | "set" | "vector":
             elements = split_vector(cells, kind) if kind.name == "vector" else split_collections(cells)
@@ -253,7 +253,7 @@ def _texts(kind: CqlType, cells: Cells) -> Array:
 
 
 def _first_bad_text(texts: Array) -> int:
-    """Halves, until one row is left: only a damaged column comes here."""
+    """Find the bad row by bisection; only called for damaged columns."""
     low, high = 0, len(texts)
     while high - low > 1:
         middle = (low + high) // 2
@@ -319,7 +319,7 @@ def _structs(kind: CqlType, cells: Cells) -> Array:
 
 
 def _present(kind: CqlType, word: str, cells: Cells) -> Array:
-    """Elements of a collection; a set's and a map's keys are never null."""
+    """Check the elements of a collection: those of a set and the keys of a map are never null."""
     if kind.name == "set":
         missing = np.flatnonzero(cells.sizes < 0)
         _check(int(missing[0]) if len(missing) else FINE, f"{word} is null")
@@ -336,7 +336,7 @@ def _nested(kind: pa.DataType, cells: Cells, offsets: Numbers, values: Array) ->
 
 
 def _inside(offsets: Numbers, read: Callable[[], Array]) -> Array:
-    """What `read` gives; damage in an element is damage in the row that it is of."""
+    """Return the result of `read`; map damage in an element to its row."""
     try:
         return read()
     except MalformedValue as damage:
@@ -362,5 +362,5 @@ def _check(found: int, reason: str, extra: str = "bytes are left over after its 
 
 
 def _bitmap(valid: npt.NDArray[np.uint8], *, always: bool = False) -> pa.Buffer | None:
-    """Arrow's bits of rows that are not zero; None if there is no other, unless they are wanted `always`."""
+    """Return the validity bitmap; None if all rows are valid, unless `always`."""
     return None if valid.all() and not always else pa.py_buffer(np.packbits(valid, bitorder="little"))

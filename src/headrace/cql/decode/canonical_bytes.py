@@ -45,7 +45,7 @@ _DURATION: Final = (CqlType("int"), CqlType("int"), CqlType("bigint"))
 
 
 def canonical(kind: CqlType, column: Array) -> Array:
-    """A column of a CQL type's values, as `headrace.cql.decode.arrow_arrays` or ClickHouse has them, as `binary`."""
+    """Encode a column of a CQL type, from `headrace.cql.decode.arrow_arrays` or ClickHouse, as `binary`."""
     array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -70,7 +70,7 @@ def canonical(kind: CqlType, column: Array) -> Array:
 
 
 def to_python(kind: CqlType, raw: bytes | None) -> object:
-    """One value of `canonical`'s as Python has it, for people, and for `headrace.cql.language.value_encoder`."""
+    """Decode one encoded value to a Python object, for messages and for `headrace.cql.language.value_encoder`."""
     if raw is None:
         return None
     if kind.name in _NUMBERS:
@@ -106,7 +106,7 @@ def _fixed(kind: CqlType, array: Array) -> Array:
 
 
 def _framed(parts: Array) -> Array:
-    """Each value after its length; null is a length of its own."""
+    """Prefix each value with its length; null has a special length."""
     sizes = pc.binary_length(parts).fill_null(-1).to_numpy(zero_copy_only=False).astype("<i4")
     heads = pa.Array.from_buffers(pa.binary(4), len(parts), [None, pa.py_buffer(np.ascontiguousarray(sizes))]).cast(pa.binary())
     return pc.binary_join_element_wise(heads, parts.fill_null(b""), b"")
@@ -117,7 +117,7 @@ def _together(columns: list[Array]) -> Array:
 
 
 def _sequence(lists: Array, elements: Array) -> Array:
-    """The elements of each list, one after the other; null where there are none."""
+    """Join the elements of each list; null for empty lists."""
     counts = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
     framed = _framed(elements)
     _, offsets, data = framed.buffers()

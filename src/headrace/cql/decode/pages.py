@@ -26,7 +26,7 @@ FETCH_SIZE: Final = 5000
 CONCURRENCY: Final = 32
 BATCH_ROWS, BATCH_BYTES = 65_536, 64 << 20
 _GRACE_S: Final = 30.0
-"""How much longer than the driver's own limit we wait for it."""
+"""Additional wait after the driver's own timeout."""
 
 PageRequest = tuple[str, Sequence[Any]]
 """A query with question marks, and its parameters."""
@@ -71,7 +71,7 @@ def read_many(
     fetch_size: int = FETCH_SIZE,
     patience_s: float = DEADLINE_S,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of many queries that answer with the same columns; each query's rows in their order, the queries in any. No empty batch."""
+    """Yield the rows of many queries with the same columns; each query's rows in order, the queries in any order. No batch is empty."""
     waiting: list[RawPage] = []
     rows = size = 0
     for page in read_pages(session, requests, concurrency=concurrency, fetch_size=fetch_size, patience_s=patience_s):
@@ -134,7 +134,7 @@ class _PageReader:
         return asked, answer.page
 
     def _retry(self, asked: _PendingRequest) -> WholeResult:
-        """What was not answered, once more and waited for."""
+        """Repeat a request that was not answered, and wait for it."""
         with server_errors(self._session.address, asked.query):
             future = self._start(asked)
             answer: WholeResult = future.result().one()
@@ -145,7 +145,7 @@ class _PageReader:
         try:
             return self._answers.get(timeout=self._wait_s)
         except queue.Empty:
-            raise TransientError(f"the driver has been silent for {self._wait_s:.0f} s", place=str(self._session.address)) from None
+            raise TransientError(f"the driver has not answered for {self._wait_s:.0f} s", place=str(self._session.address)) from None
 
     def _send(self, asked: _PendingRequest) -> None:
         try:
@@ -194,10 +194,12 @@ class _PendingRequest:
 
 
 def as_batch(pages: Sequence[RawPage], place: str = "") -> pa.RecordBatch:
-    """Pages of the same columns, one after the other, as one batch of `binary` columns named as the answer's."""
+    """Join pages of the same columns to one batch of `binary` columns."""
     names = pages[0].names
     if any(page.names != names for page in pages):
-        raise TransientError("answers to one query have different columns", place=place, hint="its table was altered meanwhile; ask again")
+        raise TransientError(
+            "answers to one query have different columns", place=place, hint="its table was altered meanwhile; repeat the query"
+        )
     bodies = [pa.py_buffer(page.body) for page in pages]
     described = np.array([(body.address, page.start, body.size, page.count) for body, page in zip(bodies, pages, strict=True)], np.int64)
     rows, columns = int(described[:, 3].sum()), len(names)

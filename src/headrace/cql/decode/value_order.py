@@ -22,7 +22,7 @@ _SIGNED: Final = frozenset({"tinyint", "smallint", "int", "bigint", "timestamp",
 
 @cache
 def order_key(kind: CqlType) -> OrderKey:
-    """What values of a type sort by."""
+    """Return the sort key of a type's values."""
     if kind.name in _SIGNED:
         return _integer
     found: OrderKey | None = {"float": _float, "double": _double, "decimal": _decimal, "timeuuid": _timeuuid, "uuid": _uuid}.get(kind.name)
@@ -42,7 +42,7 @@ def _integer(value: bytes) -> int:
 
 
 def _by_bits(bits: int, width: int) -> int:
-    """A floating number's bits in the order of numbers: minus zero before zero, NaN last."""
+    """Return a float's bits in numeric order: minus zero before zero, NaN last."""
     top = 1 << (width - 1)
     return -(bits ^ top) - 1 if bits & top else bits
 
@@ -96,7 +96,7 @@ def _uuid(value: bytes) -> tuple[int, int, int]:
 
 
 def parts(value: bytes, count: int | None = None) -> Iterator[bytes | None]:
-    """The parts of a serialised tuple or user type, or, after a count, of a collection; none for null."""
+    """Return the parts of a serialised tuple or user type, or (after a count) of a collection; empty for null."""
     at = 0
     while at < len(value) and (count is None or count > 0):
         size = int.from_bytes(value[at : at + 4], "big", signed=True)
@@ -107,7 +107,7 @@ def parts(value: bytes, count: int | None = None) -> Iterator[bytes | None]:
 
 
 def elements(value: bytes) -> list[bytes]:
-    """The elements of a serialised collection; a map's keys and values in turn."""
+    """Return the elements of a serialised collection; a map's keys and values in turn."""
     return [part if part is not None else b"" for part in parts(value[4:])]
 
 
@@ -139,12 +139,12 @@ def _vector_key(kind: CqlType) -> OrderKey:
 
 
 def has_fixed_size(kind: CqlType) -> bool:
-    """Whether a vector's elements of this type have no length prefix."""
+    """Return whether a vector's elements of this type have no length prefix."""
     return kind.name in _FIXED or (kind.name == "vector" and has_fixed_size(kind.args[0]))
 
 
 def vector_elements(kind: CqlType, value: bytes) -> list[bytes]:
-    """The elements of a serialised vector."""
+    """Return the elements of a serialised vector."""
     if has_fixed_size(kind.args[0]):
         width = len(value) // kind.size
         return [value[at : at + width] for at in range(0, len(value), width)]

@@ -1,6 +1,6 @@
-"""Tables and user types by the text of their statements: what CREATE, ALTER, DROP and USE do to what is known.
+"""Parses CQL definitions: applies CREATE, ALTER, DROP and USE statements to a catalog of tables and user types.
 
-`CqlCatalog` is a value; `apply` gives another one. A statement that would change a table in a way that is not understood is an error, one
+`CqlCatalog` is immutable; `apply` returns a new one. A statement that would change a table in a way that is not understood is an error, one
 that has nothing to do with tables' columns (indexes, views, roles, functions) changes nothing.
 """
 
@@ -20,30 +20,30 @@ from headrace.model.schema import TableName
 _IGNORED_TABLE_ITEMS: Final = frozenset(
     {"index", "materialized", "custom", "function", "aggregate", "trigger", "role", "user", "or", "service"}
 )
-"""What else is created and dropped; none of it changes a table's columns."""
+"""Other objects of CREATE and DROP; they do not change a table's columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class CqlCatalog:
-    """What is known of keyspaces."""
+    """The tables and types of keyspaces."""
 
     keyspace: str = ""
-    """The one that USE chose."""
+    """The keyspace of the last USE."""
     tables: Mapping[TableName, CqlTable] = field(default_factory=dict)
     types: Mapping[tuple[str, str], CqlType] = field(default_factory=dict)
     """User types by keyspace and name, not frozen."""
     cdc: Mapping[TableName, CdcOptions] = field(default_factory=dict)
-    """Per table; tables whose statement has no CDC options have the defaults."""
+    """CDC options per table; tables without them have the defaults."""
 
     def apply_all(self, script: str) -> CqlCatalog:
-        """After all statements of a script."""
+        """Return the catalog after all statements of a script."""
         found = self
         for statement in statements(script):
             found = found.apply(statement)
         return found
 
     def apply(self, statement: str) -> CqlCatalog:
-        """After one statement."""
+        """Return the catalog after one statement."""
         cursor = CqlCursor(statement)
         if cursor.skip_word("use"):
             return replace(self, keyspace=cursor.name())
@@ -67,14 +67,14 @@ class CqlCatalog:
         return self.tables[name]
 
     def named(self, text: str) -> CqlTable:
-        """A table by `keyspace.table`, or by its name alone after USE."""
+        """Return a table by `keyspace.table`, or by its name alone after USE."""
         cursor = CqlCursor(text)
         name = _table_name(self, cursor)
         cursor.end()
         return self.table(name)
 
     def types_of(self, keyspace: str) -> dict[str, CqlType]:
-        """A keyspace's user types by name."""
+        """Return a keyspace's user types by name."""
         return {name: found for (of, name), found in self.types.items() if of == keyspace}
 
     def with_table(self, table: CqlTable, options: CdcOptions | None = None) -> CqlCatalog:
@@ -115,7 +115,7 @@ def _drop_keyspace(known: CqlCatalog, cursor: CqlCursor) -> CqlCatalog:
 
 
 def _type_text(cursor: CqlCursor) -> str:
-    """A type's words and signs; they end where its brackets are closed."""
+    """Return the text of a type, up to its closing bracket."""
     words, depth = [], 0
     while True:
         token = cursor.take()
@@ -283,7 +283,7 @@ def _table(
 
 
 def sorted_table(name: TableName, columns: list[CqlColumn]) -> CqlTable:
-    """A table of these columns in the order that tables have; columns of the key are in theirs already."""
+    """Return a table with its columns in the server's order; key columns are already in order."""
     keys = [column for column in columns if column.role in (ColumnRole.PARTITION, ColumnRole.CLUSTERING)]
     keys.sort(key=lambda column: column.role is ColumnRole.CLUSTERING)
     cells = [column for column in columns if column.role in (ColumnRole.STATIC, ColumnRole.REGULAR)]
@@ -332,7 +332,7 @@ def _orders(cursor: CqlCursor) -> dict[str, bool]:
 
 
 def _words(cursor: CqlCursor) -> dict[str, str]:
-    """A map of words, as options are written."""
+    """Parse a map of options."""
     found = {}
     cursor.sign("{")
     while not cursor.is_sign("}"):

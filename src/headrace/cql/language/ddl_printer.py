@@ -1,4 +1,4 @@
-"""Definitions as CQL, in the form of DESCRIBE: user types, base tables, log tables with the options that ScyllaDB gives them."""
+"""Prints definitions as CQL, in the form of DESCRIBE: user types, base tables, and log tables with ScyllaDB's options."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def table_name(name: TableName) -> str:
 
 
 def create_type(kind: CqlType, *, if_not_exists: bool = False) -> str:
-    """A user type's statement."""
+    """Return the CREATE TYPE statement of a user type."""
     head = "CREATE TYPE IF NOT EXISTS" if if_not_exists else "CREATE TYPE"
     fields = ",\n".join(f"    {quoted(name)} {of}" for name, of in zip(kind.fields, kind.args, strict=True))
     return f"{head} {quoted(kind.keyspace)}.{quoted(kind.udt)} (\n{fields}\n);"
@@ -29,7 +29,7 @@ def create_table(table: CqlTable, options: CdcOptions | None = None, *, if_not_e
 
 
 def create_log_table(base: CqlTable, options: CdcOptions | None = None, *, cassandra: bool = False, if_not_exists: bool = False) -> str:
-    """The statement of a base table's log table; with `cassandra`, in the words of Apache Cassandra."""
+    """Return the CREATE TABLE statement of a log table; with `cassandra`, in Apache Cassandra's dialect."""
     return _create(log_table(base), _log_options(base, options or CdcOptions(enabled=True), cassandra), if_not_exists)
 
 

@@ -16,7 +16,7 @@ from headrace.errors import DefiniteError
 
 
 class CqlTokenKind(StrEnum):
-    """What a token is."""
+    """The kind of a token."""
 
     NAME = "name"
     QUOTED = "quoted name"
@@ -37,7 +37,7 @@ class CqlToken:
     text: str
     """Names: as stored. Strings: their content. Others: as written."""
     start: int
-    """Where it begins in the statement's text."""
+    """Start position in the statement's text."""
     end: int
 
 
@@ -76,7 +76,7 @@ _PLAIN: Final = {
 
 
 def tokens(text: str) -> list[CqlToken]:
-    """All tokens of a text; the last one is its end."""
+    """Return all tokens of a text; the last one marks its end."""
     found: list[CqlToken] = []
     at = 0
     while at < len(text):
@@ -111,7 +111,7 @@ def _unreadable(text: str, at: int) -> DefiniteError:
 
 
 def shortened(text: str, length: int = 60) -> str:
-    """A text in one line, its beginning only."""
+    """Return the beginning of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= length else line[: length - 1] + "…"
 
@@ -129,7 +129,7 @@ class CqlCursor:
         return self._tokens[self._at]
 
     def ahead(self, count: int) -> CqlToken:
-        """The token that comes after so many others."""
+        """Return the token at this distance."""
         return self._tokens[min(self._at + count, len(self._tokens) - 1)]
 
     def take(self) -> CqlToken:
@@ -138,14 +138,14 @@ class CqlCursor:
         return token
 
     def is_word(self, *words: str) -> bool:
-        """Whether the next tokens are these words, in this order."""
+        """Return whether the next tokens are these keywords."""
         return all(self.ahead(i).kind is CqlTokenKind.NAME and self.ahead(i).text == word for i, word in enumerate(words))
 
     def is_sign(self, sign: str) -> bool:
         return self.peek.kind is CqlTokenKind.SIGN and self.peek.text == sign
 
     def skip_word(self, *words: str) -> bool:
-        """Take the words if they come next, all of them."""
+        """Skip the keywords if all of them come next."""
         if not self.is_word(*words):
             return False
         for _ in words:
@@ -159,7 +159,7 @@ class CqlCursor:
         return True
 
     def word(self, *words: str) -> None:
-        """The words must come next."""
+        """Skip the keywords; raise if they do not come next."""
         for word in words:
             if not self.skip_word(word):
                 raise self.unexpected(word.upper())
@@ -169,13 +169,13 @@ class CqlCursor:
             raise self.unexpected(sign)
 
     def name(self) -> str:
-        """A name, quoted or not."""
+        """Read a name, quoted or not."""
         if self.peek.kind not in (CqlTokenKind.NAME, CqlTokenKind.QUOTED):
             raise self.unexpected("a name")
         return self.take().text
 
     def names(self) -> list[str]:
-        """Names with commas between them, in brackets."""
+        """Read names in parentheses, separated by commas."""
         self.sign("(")
         found = [self.name()]
         while self.skip_sign(","):
@@ -188,7 +188,7 @@ class CqlCursor:
         return self.peek.kind is CqlTokenKind.END
 
     def end(self) -> None:
-        """Nothing but a semicolon may come."""
+        """Raise unless only a semicolon follows."""
         self.skip_sign(";")
         if not self.at_end:
             raise self.unexpected("the statement's end")
@@ -201,7 +201,7 @@ class CqlCursor:
 
 
 def statements(text: str) -> list[str]:
-    """The statements of a script, at its semicolons; those of a BATCH stay together."""
+    """Split a script at its semicolons; the statements of a BATCH stay together."""
     found: list[str] = []
     begin: int | None = None
     in_batch = False

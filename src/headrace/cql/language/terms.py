@@ -1,4 +1,4 @@
-"""Terms of CQL statements: what is written where a value goes."""
+"""Parses terms of CQL statements: literals, collections and parameter markers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """Where a parameter goes."""
+    """A parameter marker."""
 
     number: int
     """Its index among the statement's markers, from 0."""
@@ -63,7 +63,7 @@ class Braces:
 
 @dataclass(frozen=True, slots=True)
 class Parentheses:
-    """`(a, b)`: a tuple, or what IN chooses from."""
+    """`(a, b)`: a tuple, or the values of IN."""
 
     items: tuple[Term, ...]
 
@@ -77,7 +77,7 @@ NULL = Constant(CqlTokenKind.NAME, "null")
 
 @dataclass(slots=True)
 class Markers:
-    """Numbers markers as they come."""
+    """Numbers the markers of a statement."""
 
     count: int = 0
 
@@ -105,7 +105,7 @@ class Parameters:
         raise DefiniteError(f"there is no parameter for marker {shown}", hint="give as many parameters as the statement has markers")
 
     def is_unset(self, term: Term | None) -> bool:
-        """Whether the driver's *unset* is given: then what it is for is left alone."""
+        """Return whether a parameter is the driver's *unset*, which leaves the value unchanged."""
         found = self.of(term) if isinstance(term, Marker) else None
         return (found.value if isinstance(found, SerializedValue) else found) is UNSET_VALUE
 
@@ -124,7 +124,7 @@ _CONSTANTS = frozenset(
 
 
 def read_term(cursor: CqlCursor, markers: Markers) -> Term:
-    """The term that comes next."""
+    """Read the next term."""
     token = cursor.peek
     if cursor.skip_sign("["):
         return Brackets(_items(cursor, markers, "]"))

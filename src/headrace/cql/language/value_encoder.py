@@ -30,7 +30,7 @@ _WIDTHS: Final = {"tinyint": 1, "smallint": 2, "int": 4, "bigint": 8, "counter":
 
 
 def encode(kind: CqlType, value: object) -> bytes | None:
-    """A Python value, serialised; None is null."""
+    """Serialise a Python value; None is null."""
     if value is None:
         return None
     if isinstance(value, SerializedValue):
@@ -43,7 +43,7 @@ def encode(kind: CqlType, value: object) -> bytes | None:
 
 
 def serialize(kind: CqlType, term: Term, parameters: Parameters) -> bytes | None:
-    """A term of a statement, serialised; None is null."""
+    """Serialise a term of a statement; None is null."""
     if isinstance(term, Marker):
         return encode(kind, parameters.of(term))
     if isinstance(term, Constant):
@@ -77,7 +77,7 @@ def _from_braces(kind: CqlType, term: Braces, parameters: Parameters) -> bytes:
 
 
 def user_fields(kind: CqlType, term: Braces, parameters: Parameters) -> list[bytes | None]:
-    """The fields of a user type's literal, in the type's order."""
+    """Return the fields of a user type's literal, in the type's order."""
     if term.values is None and term.keys:
         raise _mismatch_error(kind, str(term))
     given: dict[str, Term] = {}
@@ -96,7 +96,7 @@ def _mismatch_error(kind: CqlType, shown: str) -> DefiniteError:
 
 
 def _constant(kind: CqlType, term: Constant) -> object:
-    """What a constant means in a type; its Python value."""
+    """Return the Python value of a constant of a type."""
     reader = _READERS.get((kind.name, term.kind))
     if reader is None:
         raise _mismatch_error(kind, term.text)
@@ -143,7 +143,7 @@ def _time_of_day(text: str) -> int:
 
 
 def _raw_date(text: str) -> int:
-    """A date as its own number: days, 1970 being 2^31; here days since 1970."""
+    """Parse a date as a number of days (1970 is 2^31); return days since 1970."""
     return int(text) - (1 << 31)
 
 
@@ -207,7 +207,7 @@ _READERS: Final[Mapping[tuple[str, CqlTokenKind], Callable[[str], object]]] = {
 
 
 def integer_bytes(value: int) -> bytes:
-    """A whole number in as few bytes as it needs (`varint`)."""
+    """Serialise an integer in the minimum number of bytes (`varint`)."""
     return value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "big", signed=True)
 
 
@@ -324,17 +324,17 @@ _SCALARS: Final[Mapping[str, Callable[[Any], bytes]]] = {
 
 
 def sized(value: bytes | None) -> bytes:
-    """A part with its length before it."""
+    """Return a part with its length prefix."""
     return b"\xff\xff\xff\xff" if value is None else pack(">i", len(value)) + value
 
 
 def collection(items: Iterable[bytes], count: int) -> bytes:
-    """A collection of so many elements from its serialised parts."""
+    """Serialise a collection from its serialised parts."""
     return pack(">i", count) + b"".join(map(sized, items))
 
 
 def tuple_of(items: Iterable[bytes | None]) -> bytes:
-    """A tuple or user type from its serialised parts."""
+    """Serialise a tuple or user type from its serialised parts."""
     return b"".join(map(sized, items))
 
 
@@ -373,14 +373,14 @@ def collection_of_pairs(kind: CqlType, pairs: Iterable[tuple[object, object]]) -
 
 
 def in_order(kind: CqlType, pairs: Iterable[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes]]:
-    """Keys (of a type) with their values, sorted, each key once: the last one counts."""
+    """Sort keys with their values; of duplicate keys, the last one wins."""
     key = order_key(kind)
     last = dict(pairs)
     return sorted(last.items(), key=lambda pair: key(pair[0]))
 
 
 def _parts(kind: CqlType, value: Any) -> bytes:
-    """A tuple or a user type: a sequence, a mapping by field, or an object with the fields' names."""
+    """Return the parts of a tuple or user type, given as a sequence, a mapping by field, or an object with attributes."""
     if isinstance(value, Mapping):
         given = [value.get(name) for name in kind.fields]
     elif kind.name == "udt" and not isinstance(value, list | tuple):

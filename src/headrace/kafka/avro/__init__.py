@@ -1,1 +1,1 @@
-"""Avro's binary encoding, in bulk: bodies of one schema to Arrow arrays and back, by compiled code that a schema's program drives."""
+"""Bulk encoder and decoder of Avro's binary encoding: compiled kernels run a schema's program over bodies and Arrow arrays."""

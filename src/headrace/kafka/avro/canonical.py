@@ -1,4 +1,4 @@
-"""A schema's canonical form and fingerprint, as the Avro specification defines them: two schemas are the same if these are."""
+"""A schema's canonical form and fingerprint, as the Avro specification defines them: schemas with equal ones are equal."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _EMPTY: Final = 0xC15D213AA4D7A795
 
 
 def canonical_form(schema: AvroSchema) -> str:
-    """The "Parsing Canonical Form": what matters for reading data, and nothing else."""
+    """Return the "Parsing Canonical Form": only the parts that matter for reading data."""
     return _form(schema.root, set())
 
 
 def fingerprint(schema: AvroSchema) -> int:
-    """CRC-64-AVRO of the canonical form, unsigned."""
+    """Return the CRC-64-AVRO of the canonical form, unsigned."""
     number = _EMPTY
     for byte in canonical_form(schema).encode():
         number = number >> 8 ^ _TABLE[(number ^ byte) & 0xFF]

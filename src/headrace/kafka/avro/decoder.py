@@ -28,11 +28,11 @@ REASONS: Final = {
     o.BAD_BOOLEAN: "it holds a boolean that is neither 0 nor 1",
     o.LEFT_OVER: "it is longer than its schema says",
     o.UNREADABLE_BRANCH: "it holds a type that the reader's schema has no place for",
-    o.TOO_MANY_ITEMS: "it claims more empty items than anyone can hold",
+    o.TOO_MANY_ITEMS: "it claims too many empty items",
 }
 _LARGEST: Final = (1 << 31) - 1
 _FIRST_RUN: Final = 24
-"""Bytes that a text is expected to have before any was seen."""
+"""Expected bytes per text before any was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class UndecodableRecord:
 
 @dataclass(frozen=True, slots=True)
 class DecodedColumns:
-    """What was read: a row for each body, NULL where there was none and where it was bad."""
+    """One row per body; NULL where the body is missing or bad."""
 
     values: pa.Array
     """A struct array, where the reader's schema is a record."""
@@ -53,10 +53,10 @@ class DecodedColumns:
 
 
 class Decoder:
-    """Reads bodies that were written by one schema as another (or the same)."""
+    """Decodes bodies of a writer's schema as a reader's schema (or the same)."""
 
     def __init__(self, writer: AvroSchema, reader: AvroSchema | None = None) -> None:
-        """A pair of schemas that cannot be resolved is a `DefiniteError`."""
+        """Raise `DefiniteError` if the schemas cannot be resolved."""
         wanted = reader or writer
         self._program = compile_program(writer.root, wanted.root)
         self._constants = np.frombuffer(self._program.constants or b"\0", np.uint8)
@@ -65,7 +65,7 @@ class Decoder:
         self.type: pa.DataType = self._program.root.type
 
     def decode(self, bodies: pa.BinaryArray, *, skip: int = 0) -> DecodedColumns:
-        """Read every body, after `skip` bytes of each (a header). Bad bodies are listed, never raised."""
+        """Decode every body, after `skip` bytes of each (a header). Bad bodies are listed, never raised."""
         rows, program = len(bodies), self._program
         if not pa.types.is_binary(bodies.type):
             bodies = bodies.cast(pa.binary())
@@ -102,7 +102,7 @@ class Decoder:
         return DecodedColumns(buffers.array(program.root), bad)
 
     def _remember(self, buffers: _Buffers, rows: int) -> None:
-        """What a row needs, for the next batch."""
+        """Record the room that a row needs, for the next batch."""
         for level in range(1, len(self._items)):
             self._items[level] = max(self._items[level] * 0.5, buffers.count(level) / max(rows, 1) * 1.1)
         for node in self._program.columns:
@@ -139,7 +139,7 @@ class _Buffers:
         return int(offsets[self.count(node.level)])
 
     def grow(self, status: int, which: int, needed: int) -> None:
-        """Room for what did not fit, and as much again."""
+        """Double the room of the column that was too small."""
         if needed > _LARGEST:
             raise DefiniteError(
                 "a batch of Avro messages has columns of more than 2 GiB", hint="read fewer records at once (maxOffsetsPerTrigger)"

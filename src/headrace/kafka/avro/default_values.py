@@ -1,4 +1,4 @@
-"""Single values in Avro's binary encoding: the defaults of fields, once for each schema."""
+"""Encodes single values in Avro's binary encoding: the defaults of fields, once per schema."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from headrace.kafka.avro.schema import AvroKind, AvroType
 
 
 def encode_number(number: int) -> bytes:
-    """An int or a long: zigzag, seven bits a byte."""
+    """Encode an int or a long: zigzag, seven bits per byte."""
     word = (number << 1 ^ number >> 63) & 0xFFFFFFFFFFFFFFFF
     out = bytearray()
     while word > 0x7F:
@@ -21,17 +21,17 @@ def encode_number(number: int) -> bytes:
 
 
 def encode_run(content: bytes) -> bytes:
-    """A length and that many bytes."""
+    """Encode a length and that many bytes."""
     return encode_number(len(content)) + content
 
 
 def encode_default(found: AvroType, value: Any, place: str) -> bytes:
-    """A field's default, as a schema's JSON has it: bytes as text of the code points 0 to 255; a union's by the first branch it fits."""
+    """Encode a field's default from a schema's JSON: bytes are text of code points 0 to 255; a union uses the first branch that fits."""
     try:
         return _encode(found, value)
     except (TypeError, ValueError, KeyError, OverflowError, struct.error, AttributeError) as error:
         raise DefiniteError(
-            f"the default of {place} in an Avro schema is no {found.label}: {value!r}", hint="correct the schema"
+            f"the default of {place} in an Avro schema is not a valid {found.label}: {value!r}", hint="correct the schema"
         ) from error
 
 

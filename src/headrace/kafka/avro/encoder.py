@@ -1,4 +1,4 @@
-"""Arrow columns to bodies of one schema, in bulk.
+"""Encodes Arrow columns as bodies of one schema, in bulk.
 
 Every field is a column, a constant (`pa.Scalar`), or, for a map, a `MapColumns`: one entry per column. Structs, lists and maps
 in columns become records, arrays and maps; a union of several types is a struct with a member for each branch, as the decoder gives it.
@@ -58,16 +58,16 @@ Source: TypeAlias = Any
 
 
 class Encoder:
-    """Writes bodies by one schema, which is a record."""
+    """Encodes bodies of one schema, which is a record."""
 
     def __init__(self, schema: AvroSchema) -> None:
         if schema.root.kind is not AvroKind.RECORD:
-            raise DefiniteError(f"messages are records, and {schema.root.label} is none", hint="give the schema of a record")
+            raise DefiniteError(f"messages must be records, not {schema.root.label}", hint="give the schema of a record")
         self._root = schema.root
         self._row_bytes = 0.0
 
     def encode(self, columns: Mapping[str, Source], *, rows: int | None = None, prefix: bytes = b"") -> pa.BinaryArray:
-        """A body for each row, each behind `prefix`. `rows` is needed only if no field is a column.
+        """Return a body for each row, with `prefix` before it. `rows` is needed only if no field is a column.
 
         A field without a column is written as its default. A NULL where the schema allows none is a `DefiniteError`.
         """
@@ -117,7 +117,7 @@ class _EncodePlan:
         self._kept: list[Any] = []
 
     def constant(self, content: bytes) -> None:
-        """Bytes that are the same in every row; those next to each other are one step."""
+        """Add constant bytes; adjacent ones are joined to one step."""
         self._pending += content
 
     def step(self, op: int, a: int = 0, b: int = 0, c: int = 0) -> int:
@@ -126,7 +126,7 @@ class _EncodePlan:
         return len(self.steps) - 1
 
     def here(self) -> int:
-        """The number of the next step."""
+        """Return the number of the next step."""
         if self._pending:
             start = len(self.constants)
             self.constants += self._pending
@@ -135,7 +135,7 @@ class _EncodePlan:
         return len(self.steps)
 
     def aim(self, step: int) -> None:
-        """Let a step that jumps jump here."""
+        """Set the target of a jump to the next step."""
         here = self.here()
         op, a, b, c = self.steps[step]
         self.steps[step] = (op, here, b, c) if op == o.W_JUMP else (op, a, here, c)
@@ -247,7 +247,7 @@ class _EncodePlan:
 
     def _map_of(self, found: AvroType, source: MapColumns, path: str) -> None:
         if found.kind is not AvroKind.MAP:
-            raise DefiniteError(f"{path} is no map")
+            raise DefiniteError(f"{path} is not a map")
         always, conditions = 0, {}
         for name, array in source.entries.items():
             if name in source.present:
@@ -283,7 +283,7 @@ class _EncodePlan:
         self.step(op, self._column(array, level, path), size)
 
     def _column(self, array: pa.Array, level: int, path: str) -> int:
-        """A line for a column's buffers."""
+        """Return the table line of a column's buffers."""
         buffers = array.buffers()
         validity = buffers[0] if buffers else None
         values = buffers[1] if len(buffers) > 1 and not pa.types.is_struct(array.type) else None
@@ -334,11 +334,11 @@ def _cast(array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
 
 
 def _symbols(found: AvroType, array: pa.Array, path: str) -> pa.Array:
-    """The numbers of an enum's symbols."""
+    """Return the numbers of an enum's symbols."""
     numbers = pc.index_in(_cast(array, pa.string(), path), value_set=pa.array(found.symbols, pa.string()))
     if numbers.null_count != array.null_count:
         raise DefiniteError(
-            f"{path} holds a value that is no symbol of the enum {found.name}", hint=f"its symbols are {', '.join(found.symbols)}"
+            f"{path} holds a value that is not a symbol of the enum {found.name}", hint=f"its symbols are {', '.join(found.symbols)}"
         )
     return numbers
 

@@ -1,4 +1,4 @@
-"""A schema, or a pair of writer's and reader's schemas, as a program for the compiled reader; and the columns that it fills.
+"""Compiles a schema, or a pair of writer's and reader's schemas, to a program for the decoder kernel, and to the columns that it fills.
 
 Columns follow the reader's schema: a record is a struct, a nullable union its other branch, a union of several types a struct with a member
 for each (named as the branch is, at most one of them there), an enum a text, an array a list, a map a map. Values come in the
@@ -57,9 +57,9 @@ class OutputNode:
     """An output column, with those inside of it."""
 
     number: int
-    """-1: null, which needs none."""
+    """-1 for null, which has no column."""
     kind: AvroKind
-    """Of what it holds; UNION: a struct of members."""
+    """The kind of its values; UNION: a struct of members."""
     level: int
     width: int
     type: pa.DataType
@@ -72,7 +72,7 @@ class OutputNode:
 
 @dataclass(slots=True)
 class DecodeProgram:
-    """Steps, and what they refer to."""
+    """Steps, and the tables that they refer to."""
 
     root: OutputNode
     columns: list[OutputNode]
@@ -84,7 +84,7 @@ class DecodeProgram:
 
 
 def compile_program(writer: AvroType, reader: AvroType) -> DecodeProgram:
-    """How data of the writer's schema is read into columns of the reader's."""
+    """A compiled program, and the columns that it fills."""
     build = _ProgramBuilder()
     root = build.node(reader, 0)
     build.read(writer, root, reader, reader.label)
@@ -98,12 +98,12 @@ def compile_program(writer: AvroType, reader: AvroType) -> DecodeProgram:
 
 
 def arrow_type(found: AvroType) -> pa.DataType:
-    """The Arrow type that values of a type are read as."""
+    """Return the Arrow type of a type's values."""
     return _ProgramBuilder().node(found, 0).type
 
 
 def least_bytes(found: AvroType) -> int:
-    """The fewest bytes that a value takes."""
+    """Return the minimum size of a value in bytes."""
     if found.kind is AvroKind.FIXED:
         return found.size
     if found.kind is AvroKind.RECORD:
@@ -125,7 +125,7 @@ class _ProgramBuilder:
         return len(self.steps) - 1
 
     def node(self, found: AvroType, level: int) -> OutputNode:
-        """The column of a type, and those inside of it."""
+        """Add the column of a type, and its nested columns."""
         if found.kind is AvroKind.UNION:
             inner = found.values
             if not inner:
@@ -175,7 +175,7 @@ class _ProgramBuilder:
         return node
 
     def nothing(self, node: OutputNode) -> None:
-        """No value in a column and those inside of it; levels of items stay as they are."""
+        """Emit steps that set a column and its nested columns to NULL; levels of items stay unchanged."""
         if node.number >= 0:
             self.step(o.NULL, node.number)
         if node.items < 0:
@@ -209,7 +209,7 @@ class _ProgramBuilder:
             self.steps[end] = (o.JUMP, len(self.steps), 0, 0)
 
     def _read_branch(self, writer: AvroType, node: OutputNode, reader: AvroType, path: str) -> None:
-        """A branch that the reader has no type for is wrong only in the records that use it."""
+        """Emit a union. A branch without a matching reader type is an error only in records that use it."""
         kept = len(self.steps), len(self.constants), len(self.tables)
         try:
             self.read(writer, node, reader, path)
@@ -218,7 +218,7 @@ class _ProgramBuilder:
             self.step(o.FAIL, o.UNREADABLE_BRANCH)
 
     def _read_member(self, writer: AvroType, node: OutputNode, reader: AvroType, number: int, path: str) -> None:
-        """Into one branch of the reader's union."""
+        """Emit a value into one branch of the reader's union."""
         branch = reader.branches[number]
         if branch.kind is AvroKind.NULL:
             self.nothing(node)
@@ -296,7 +296,7 @@ class _ProgramBuilder:
         self.steps[loop] = (o.LOOP, column, len(self.steps), self._depth)
 
     def _skip(self, writer: AvroType) -> None:
-        """Read over a value that the reader does not want."""
+        """Emit steps that skip a value."""
         match writer.kind:
             case AvroKind.NULL:
                 return
@@ -325,5 +325,5 @@ class _ProgramBuilder:
 
 def _unreadable(writer: AvroType, reader: AvroType, path: str) -> DefiniteError:
     return DefiniteError(
-        f"{path}: data written as {writer.label} cannot be read as {reader.label}", hint="read it by the schema it was written by"
+        f"{path}: data written as {writer.label} cannot be read as {reader.label}", hint="read it with the schema that wrote it"
     )

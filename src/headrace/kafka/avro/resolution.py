@@ -19,12 +19,12 @@ _PROMOTIONS: Final = {
 
 
 def matches(writer: AvroType, reader: AvroType) -> bool:
-    """Whether two types that are no unions are the same by kind and name, or one is promoted to the other."""
+    """Return whether two types (not unions) have the same kind and name, or one is promoted to the other."""
     return _same(writer, reader) or reader.kind in _PROMOTIONS.get(writer.kind, ())
 
 
 def branch_for(writer: AvroType, reader: AvroType) -> int | None:
-    """The branch of the reader's union that a type (no union) is read as: the same one if there is, else the first that it becomes."""
+    """Return the branch of the reader's union for a type (not a union): the equal one if it exists, else the first match."""
     for fits in (_equal, _same, matches):
         for number, branch in enumerate(reader.branches):
             if fits(writer, branch):
@@ -33,7 +33,7 @@ def branch_for(writer: AvroType, reader: AvroType) -> int | None:
 
 
 def source_of(field: AvroField, writer: AvroType) -> AvroField | None:
-    """The writer's field that a reader's field is read from."""
+    """Return the writer's field of a reader's field."""
     for name in (field.name, *field.aliases):
         found = writer.field(name)
         if found is not None:
@@ -42,7 +42,7 @@ def source_of(field: AvroField, writer: AvroType) -> AvroField | None:
 
 
 def problems(writer: AvroType, reader: AvroType, path: str = "") -> tuple[str, ...]:
-    """Why data of the writer's schema cannot always be read as the reader's; nothing if it can."""
+    """Return why data of the writer's schema cannot always be read with the reader's; empty if it can."""
     at = path or reader.label
     if writer.kind is AvroKind.UNION:
         return tuple(problem for branch in writer.branches for problem in problems(branch, reader, path))

@@ -50,7 +50,7 @@ PRIMITIVES: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NoDefault:
-    """A field has no default; null is one."""
+    """Marks a field without a default (null is a default)."""
 
 
 NO_DEFAULT: Final = NoDefault()
@@ -63,7 +63,7 @@ class AvroField:
     name: str
     type: AvroType
     default: Any = NO_DEFAULT
-    """As JSON has it."""
+    """In the form of JSON."""
     aliases: tuple[str, ...] = ()
     properties: Mapping[str, Any] = field(default_factory=dict)
 
@@ -74,26 +74,26 @@ class AvroField:
 
 @dataclass(frozen=True, slots=True)
 class AvroType:
-    """A type, whole."""
+    """A type with all nested types."""
 
     kind: AvroKind
     name: str = ""
-    """In full, of a record, an enum or a fixed."""
+    """The full name of a record, an enum or a fixed."""
     fields: tuple[AvroField, ...] = ()
     branches: tuple[AvroType, ...] = ()
-    """Of a union."""
+    """The branches of a union."""
     items: AvroType | None = None
-    """Of an array, and the values of a map."""
+    """The items of an array, or the values of a map."""
     symbols: tuple[str, ...] = ()
     default: str | None = None
-    """Of an enum: what an unknown symbol is read as."""
+    """Of an enum: the symbol for unknown symbols."""
     size: int = 0
-    """Of a fixed."""
+    """The size of a fixed."""
     logical: str = ""
     aliases: tuple[str, ...] = ()
     """In full."""
     properties: Mapping[str, Any] = field(default_factory=dict)
-    """What Avro does not know, such as `connect.name`; and parameters of logical types."""
+    """Properties that Avro does not define, such as `connect.name`, and parameters of logical types."""
 
     @property
     def content(self) -> AvroType:
@@ -104,7 +104,7 @@ class AvroType:
 
     @property
     def label(self) -> str:
-        """What a union's branch is called: the name, or the type."""
+        """The name of a union's branch: the type's name, or its kind."""
         return self.name or self.kind.value
 
     @property
@@ -117,7 +117,7 @@ class AvroType:
 
     @property
     def values(self) -> tuple[AvroType, ...]:
-        """The branches that are not null; of anything but a union, itself."""
+        """The branches of a union that are not null; for other types, the type itself."""
         return tuple(branch for branch in self.branches if branch.kind is not AvroKind.NULL) if self.kind is AvroKind.UNION else (self,)
 
     def field(self, name: str) -> AvroField | None:
@@ -150,7 +150,7 @@ def schema_of(tree: Mapping[str, Any] | Sequence[Any] | str) -> AvroSchema:
 
 
 def tree_of(found: AvroType, seen: set[str] | None = None) -> Any:
-    """A type as JSON has it, whole: names in full, types of other schemas written out where they are first used."""
+    """Return a type as JSON: with full names, and types of other schemas written out at their first use."""
     seen = set() if seen is None else seen
     if found.kind is AvroKind.UNION:
         return [tree_of(branch, seen) for branch in found.branches]
@@ -287,7 +287,7 @@ class _SchemaParser:
         return found
 
     def _name(self, tree: dict[str, Any], namespace: str) -> tuple[str, str]:
-        """A type's full name, and the namespace that holds inside of it."""
+        """Return a type's full name, and the namespace inside it."""
         given = tree.get("name")
         if not isinstance(given, str) or not given:
             raise _wrong(f"a {tree['type']} has no name")

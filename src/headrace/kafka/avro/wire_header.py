@@ -1,4 +1,4 @@
-"""The bytes before an Avro body: a zero, and the id of its schema in a registry, in four bytes (or eight), the most significant first."""
+"""The header of an Avro message: a zero byte, and the registry's schema id in four (or eight) bytes, big-endian."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ID_BYTES: Final = 4
 
 
 def schema_ids(messages: pa.BinaryArray, id_bytes: int = ID_BYTES) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """The id of each message's schema, and which messages have one; NULL has none."""
+    """Return the schema id of each message, and which messages have one; NULL has none."""
     ids = np.full(len(messages), -1, np.int64)
     validity, offsets, data = messages.buffers()
     if len(messages) and data is not None:

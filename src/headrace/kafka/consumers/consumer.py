@@ -34,7 +34,7 @@ BATCH: Final = 5000
 _TICK_S: Final = 0.5
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _HEADS: Final = frozenset(bytes((MAGIC, mutation)) for mutation in Mutation)
-"""How mypipe's messages begin; one with a registry's id of four bytes has a second zero there."""
+"""The first bytes of mypipe's messages; with a registry id of four bytes, the second one is zero too."""
 _NO_BLOCKS: Final = "take headrace.kafka.consume for Debezium's events, or `headrace replicate kafka://… clickhouse://…`"
 Callback = Callable[[RowChange], object]
 
@@ -49,7 +49,7 @@ class _Unreadable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """What is read, and how."""
+    """What a consumer reads."""
 
     topic: str | Sequence[str]
     """`kafka://host:port/topic`, or names of topics at `servers`; a name that begins with ^ is a pattern."""
@@ -62,7 +62,7 @@ class ConsumerSettings:
     properties: Mapping[str, str] | None = None
 
     def address(self) -> tuple[KafkaAddress, list[str]]:
-        """The cluster, and the topics."""
+        """Return the cluster and the topics."""
         if isinstance(self.topic, str) and self.topic.startswith(SCHEME):
             address = parse_kafka_url(self.topic)
             topics = [name for name in address.topic.split(",") if name]
@@ -77,7 +77,7 @@ class ConsumerSettings:
 
 
 class ChangeConsumer:
-    """A consumer at work; close it, or use it in a `with`."""
+    """An open consumer; close it, or use it as a context manager."""
 
     def __init__(self, reading: ConsumerSettings) -> None:
         address, topics = reading.address()
@@ -106,7 +106,7 @@ class ChangeConsumer:
                 return
 
     def changes(self, batch: MessageBatch) -> list[RowChange]:
-        """The batch's changes, one by one, in the order of their messages; up to the first that cannot be read."""
+        """Yield the batch's changes in the order of their messages, up to the first unreadable one."""
         while True:
             try:
                 return self._changes(batch)
@@ -114,7 +114,7 @@ class ChangeConsumer:
                 batch = self._cut(batch, bad)
 
     def blocks(self, batch: MessageBatch) -> list[ChangeBlock]:
-        """The batch's changes as blocks, up to the first that cannot be read; of mypipe's messages alone."""
+        """Yield the batch's changes as blocks, up to the first unreadable one; only for mypipe's messages."""
         while True:
             try:
                 return self._blocks(batch)
@@ -123,12 +123,12 @@ class ChangeConsumer:
 
     def _changes(self, batch: MessageBatch) -> list[RowChange]:
         found: dict[int, RowChange] = {}
-        ours, others = _by_format(batch)
+        mypipe, others = _by_format(batch)
         events = [(row, told) for row in others if (told := self._event(batch, row)) is not None]
-        for read in self._read(batch, ours):
+        for read in self._read(batch, mypipe):
             name = read.block.schema.name
             for at, image in iterate_row_images(read):
-                row = ours[at]
+                row = mypipe[at]
                 old, new = (image.row, None) if image.op is Op.DELETE else (image.before, image.row)
                 found[row] = RowChange(
                     WHAT_BY_OP[image.op],
@@ -149,13 +149,13 @@ class ChangeConsumer:
         return [found[row] for row in sorted(found)]
 
     def _blocks(self, batch: MessageBatch) -> list[ChangeBlock]:
-        ours, others = _by_format(batch)
+        mypipe, others = _by_format(batch)
         if others:
             raise _Unreadable(others[0], "it is none of mypipe's messages, and only those are read as blocks", _NO_BLOCKS)
-        return [one.block for one in self._read(batch, ours)]
+        return [one.block for one in self._read(batch, mypipe)]
 
     def _cut(self, batch: MessageBatch, bad: _Unreadable) -> MessageBatch:
-        """What is before a message that cannot be read: it is handed out and counts, then the consumer halts."""
+        """Commit the messages before an unreadable one after they are delivered, then raise."""
         error = DefiniteError(
             f"a message cannot be read: {bad.reason}", place=batch.place(bad.row), hint=bad.hint or "see what writes to this topic"
         )
@@ -263,10 +263,10 @@ def consume(
     batch: int = BATCH,
     properties: Mapping[str, str] | None = None,
 ) -> int:
-    """Call back for every change in a topic of mypipe's messages or of Debezium's events; returns how many there were, when it ends.
+    """Call back for every change in a topic of mypipe's messages or of Debezium's events; return the number of changes.
 
-    With a `group`, offsets are committed after the callbacks of a batch have returned; what a callback raises leaves, and its batch is
-    handed out again to whoever comes next. It ends by `stop`, after `limit` messages, or (`until_end`) where the topic ends now.
+    With a `group`, offsets are committed after the callbacks of a batch have returned. An exception of a callback is passed on, and the
+    group's next consumer gets the batch again. It ends by `stop`, after `limit` messages, or (`until_end`) at the current end of the topic.
     """
     callbacks = {What.INSERT: on_insert, What.UPDATE: on_update, What.DELETE: on_delete}
     count = 0
@@ -316,7 +316,7 @@ def blocks(
     batch: int = BATCH,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[ChangeBlock]:
-    """Change blocks of a topic of mypipe's messages, generic or specific: each of one table and one partition, in the partition's order."""
+    """Yield change blocks of mypipe's messages, generic or specific: each of one table and one partition, in the partition's order."""
     with ChangeConsumer(ConsumerSettings(topic, servers, group, registry, start, drop_duplicates, batch, properties)) as consumption:
         for batches in consumption.batches(until_end=until_end, limit=limit, stop=stop):
             for one in batches:
@@ -324,14 +324,14 @@ def blocks(
 
 
 def _by_format(batch: MessageBatch) -> tuple[list[int], list[int]]:
-    """Messages of mypipe's, and others; those without a value carry no change."""
-    ours: list[int] = []
+    """Return the indexes of mypipe's messages and of others; messages without a value contain no change."""
+    mypipe: list[int] = []
     others: list[int] = []
     for row, message in enumerate(batch.messages):
         value = message.value()
         if value is not None:
-            (ours if value[:2] in _HEADS else others).append(row)
-    return ours, others
+            (mypipe if value[:2] in _HEADS else others).append(row)
+    return mypipe, others
 
 
 def _incoming(messages: Sequence[Message]) -> MypipeMessages:
@@ -366,9 +366,9 @@ def _passes(marks: Marks, table: str, position: int, committed_us: int) -> bool:
     is a new one, whose positions start again. `committed_us`: -1 if unknown.
     """
     last, newest_us = marks.pop(table, (-1, -1))
-    is_anew = position <= last and newest_us >= 0 and committed_us > newest_us
-    marks[table] = (position if is_anew else max(last, position), max(newest_us, committed_us))
-    return is_anew or position > last
+    is_new_log = position <= last and newest_us >= 0 and committed_us > newest_us
+    marks[table] = (position if is_new_log else max(last, position), max(newest_us, committed_us))
+    return is_new_log or position > last
 
 
 def _see_snapshot(marks: Marks, table: str, position: int) -> None:
@@ -378,7 +378,7 @@ def _see_snapshot(marks: Marks, table: str, position: int) -> None:
 
 
 def _without_duplicates(read: ReadBlock, marks: Marks) -> ReadBlock:
-    """Without changes that were seen before. Rows of snapshots stay: theirs come in any order, under one position."""
+    """Remove changes that were seen before. Snapshot rows stay: they share one position and come in any order."""
     block = read.block
     table = str(block.schema.name)
     ops = block.op.to_numpy()
@@ -388,7 +388,7 @@ def _without_duplicates(read: ReadBlock, marks: Marks) -> ReadBlock:
             _see_snapshot(marks, table, int(read.position[at]))
         elif not _passes(marks, table, int(read.position[at]), int(read.source_commit_us[at])):
             kept[at] = False
-            # The row before an update goes with it.
+            # The before image of an update is removed with it.
             kept[at - 1] &= ops[at] != Op.UPDATE
     return read if kept.all() else _taken(read, np.flatnonzero(kept))
 

@@ -1,4 +1,4 @@
-"""Debezium events as single changes, for programs and people who read them one by one.
+"""Debezium events as single changes.
 
 Values stay as the event has them: a base64 decimal stays base64. (`headrace replicate` converts columns to their types.)
 """
@@ -38,18 +38,18 @@ class Event:
     transaction: str | None
     committed_ms: int | None
     source_ms: int | None = None
-    """The commit time by the source; equal when the event is sent again."""
+    """The source's commit time; equal when the event is sent again."""
 
 
 class EventReader:
-    """Reads JSON (with its schema or without) and Avro with a registry's ids; remembers schemas."""
+    """Reads JSON (with or without a schema) and Avro with registry ids; caches schemas."""
 
     def __init__(self, repository: SchemaRepository | None = None) -> None:
         self._repository = repository
         self._decoders: dict[int, Decoder] = {}
 
     def tree(self, value: bytes) -> Any:
-        """The event as plain values; a `DefiniteError` if the bytes are none."""
+        """Return the event as plain values; raise `DefiniteError` if the bytes are not an event."""
         if value[:1] != b"\0":
             try:
                 found = orjson.loads(value)
@@ -59,7 +59,7 @@ class EventReader:
         if len(value) < CONFLUENT_HEAD:
             raise DefiniteError("it is too short for a message in Avro")
         if self._repository is None:
-            raise DefiniteError("it is Avro, and no registry is given", hint="say where its schema is: registry=http://…")
+            raise DefiniteError("it is Avro, and no registry is given", hint="give the address of the registry: registry=http://…")
         (number,) = struct.unpack(">i", value[1:CONFLUENT_HEAD])
         if number not in self._decoders:
             self._decoders[number] = Decoder(self._repository.by_id(number))
@@ -69,10 +69,10 @@ class EventReader:
         return decoded.values[0].as_py()
 
     def event(self, value: bytes) -> Event | None:
-        """The change of a row; None for what is none: a truncation, a message, a heartbeat, a transaction's bounds, a schema change."""
+        """Return the change of a row; None for other events: truncation, message, heartbeat, transaction boundary, schema change."""
         found = self.tree(value)
         if found is None:
-            # Connect's converter of JSON writes some tombstones so.
+            # Connect's JSON converter writes some tombstones like this.
             return None
         if not isinstance(found, dict):
             raise DefiniteError("it is not a change event")

@@ -58,7 +58,7 @@ Marks = dict[str, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class StartOffset:
-    """Where reading begins where nothing was committed."""
+    """The start position without committed offsets."""
 
     at: str = EARLIEST
     """earliest, latest, an offset, or -N: the last N messages of each partition."""
@@ -93,7 +93,7 @@ class MessageBatch:
 
 
 class TopicConsumer:
-    """Takes messages of topics. With a group: its share, from where the group is; without one: all partitions, and nothing is committed."""
+    """Reads messages of topics. With a group: its share, from the group's offsets; without one: all partitions, without commits."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class TopicConsumer:
         settings: dict[str, Any] = {
             "client.id": "headrace",
             "group.id": group or "headrace-without-a-group",
-            # Messages that are gone before they were read are an error, not a reason to go on elsewhere.
+            # Messages that were removed before they were read are an error; never skip them.
             "auto.offset.reset": "error",
             "enable.partition.eof": True,
             **given,
@@ -136,7 +136,7 @@ class TopicConsumer:
             raise
 
     def poll(self, most: int, timeout_s: float) -> list[MessageBatch]:
-        """What came, by partition; nothing if nothing came in time."""
+        """Return new messages by partition; empty after the timeout."""
         self._check()
         try:
             found = self._consumer.consume(most, timeout_s)
@@ -177,7 +177,7 @@ class TopicConsumer:
                 raise self._failure(answer.error, f"committing the offset of {answer.topic}[{answer.partition}]")
 
     def close(self) -> None:
-        """Leave the group; what was not committed is handed out again."""
+        """Leave the group; uncommitted messages are delivered again."""
         self._consumer.close()
 
     def _begin(self) -> None:
@@ -203,7 +203,7 @@ class TopicConsumer:
         return found
 
     def _partitions(self) -> list[tuple[str, int]]:
-        """The topics' partitions; a topic that is not there is an error, unless it is a pattern."""
+        """Return the topics' partitions; raise for a missing topic, unless it is a pattern."""
         found: list[tuple[str, int]] = []
         for topic in self._topics:
             told = self._metadata("" if topic.startswith("^") else topic)
@@ -217,7 +217,7 @@ class TopicConsumer:
 
     def _metadata(self, topic: str) -> dict[str, Any]:
         """Return the brokers' metadata of one topic, or of all."""
-        # A group may have read before, and waits; without one, the address may be wrong.
+        # With a group, wait: it may have read before. Without one, the address may be wrong.
         until = time.monotonic() + (_ASK_S if self._group else min(_ASK_S, retry.FIRST_CONTACT_S))
         while True:
             try:
@@ -255,7 +255,7 @@ class TopicConsumer:
             log.warning("waiting: no broker can be reached (%s)", self._address)
 
     def _check(self) -> None:
-        # Once may be chance: a broker that goes down cuts logins off, too.
+        # A single error may be accidental: a broker that shuts down also cuts off logins.
         if len(self._refused) > 1 or any(error.code() not in _CUT_OFF for error in self._refused):
             raise self._failure(self._refused[-1], "reading")
 
@@ -292,7 +292,7 @@ def _written(marks: Marks) -> str:
 
 
 def _read(text: str | None) -> Marks:
-    """Marks from text; another program's word means nothing to us."""
+    """Decode marks; metadata of other programs is ignored."""
     try:
         told = json.loads(text or "null")
     except ValueError:

@@ -1,4 +1,4 @@
-"""Single changes of rows, for programs that want them one by one."""
+"""Single row changes, for programs that process them one by one."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ WHAT_BY_OP: Final = {Op.INSERT: What.INSERT, Op.SNAPSHOT: What.INSERT, Op.UPDATE
 
 @dataclass(frozen=True, slots=True)
 class RowImage:
-    """One image of a block, in Python's values."""
+    """Return one image of a block as Python values."""
 
     op: Op
     row: Row
@@ -81,7 +81,7 @@ class RowImage:
 
 
 def iterate_row_images(read: ReadBlock) -> Iterator[tuple[int, RowImage]]:
-    """A block's changes with the number of each one's message; the image before an update goes with the one after it."""
+    """Yield a block's changes with their message numbers; an update's before image is part of its change."""
     block = read.block
     rows = _rows(read)
     names = block.transaction.to_pylist() if block.transaction is not None else [None] * block.rows

@@ -25,7 +25,7 @@ _PREVIEW: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class TailNote:
-    """A message that is no change."""
+    """A message without a change."""
 
     kind: str
     """tombstone, event or unreadable."""
@@ -43,7 +43,7 @@ class TailNote:
 def tail(
     reading: ConsumerSettings, *, once: bool = False, limit: int | None = None, stop: threading.Event | None = None
 ) -> Iterator[RowChange | TailNote]:
-    """Each message of the topics, as it comes; `once`: up to where they end now."""
+    """Yield each message of the topics as it arrives; `once`: up to their current end."""
     with ChangeConsumer(reading) as consumption:
         for batches in consumption.batches(until_end=once, limit=limit, stop=stop):
             for batch in batches:
@@ -51,7 +51,7 @@ def tail(
 
 
 def text_line(found: RowChange | TailNote) -> str:
-    """A line for people."""
+    """Format a line for users."""
     if isinstance(found, TailNote):
         key = f" key {_shown(found.key)}" if found.key is not None else ""
         return f"{found.place} {found.kind.upper()}{key}{': ' if found.text else ''}{found.text}"
@@ -63,7 +63,7 @@ def text_line(found: RowChange | TailNote) -> str:
 
 
 def json_line(found: RowChange | TailNote) -> str:
-    """A line for programs."""
+    """Format a line of JSON."""
     place = {"topic": found.topic, "partition": found.partition, "offset": found.offset, "key": _text(found.key)}
     if isinstance(found, TailNote):
         return _json({"type": found.kind, "text": found.text, **place})
@@ -72,7 +72,7 @@ def json_line(found: RowChange | TailNote) -> str:
 
 
 def _inspect(consumption: ChangeConsumer, batch: MessageBatch) -> list[RowChange | TailNote]:
-    """All messages of a batch, one by one where one of them cannot be read."""
+    """Yield all messages of a batch, one by one if one of them cannot be read."""
     found: dict[int, RowChange | TailNote] = {change.offset: change for change in consumption.readable(batch)}
     for row, message in enumerate(batch.messages):
         offset = batch.offset(row)
@@ -109,7 +109,7 @@ def _plain(value: Any) -> Any:
 
 
 def _span(value: dt.timedelta) -> str:
-    """A span as MySQL shows it."""
+    """Format a time span as MySQL prints it."""
     micros = value // dt.timedelta(microseconds=1)
     seconds, rest = divmod(abs(micros), 1_000_000)
     text = f"{'-' if micros < 0 else ''}{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
@@ -117,7 +117,7 @@ def _span(value: dt.timedelta) -> str:
 
 
 def _text(raw: bytes | None) -> str | None:
-    """Bytes that are text as text, others in hex."""
+    """Format bytes as text if they are UTF-8, else in hexadecimal."""
     if raw is None:
         return None
     try:

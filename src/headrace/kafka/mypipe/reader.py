@@ -48,7 +48,7 @@ Places = npt.NDArray[np.int64]
 Headers = Sequence[tuple[str, bytes | None]]
 _GENERIC: Final = frozenset(f"{mutation.word.capitalize()}Mutation" for mutation in Mutation)
 _OPS: Final = {Mutation.INSERT: Op.INSERT, Mutation.UPDATE: Op.UPDATE, Mutation.DELETE: Op.DELETE}
-_REPOSITORY: Final = "say where the schemas of its messages are: registry=… (a folder, or the http address of a registry)"
+_REPOSITORY: Final = "give the schema repository of its messages: registry=… (a folder, or the http address of a registry)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class ReadBlock:
     """The log position that each image's message names."""
     has_position: npt.NDArray[np.bool_]
     row_number: npt.NDArray[np.int64]
-    """Of rows of a snapshot; -1 for changes."""
+    """Row number in a snapshot; -1 for changes."""
     source_commit_us: npt.NDArray[np.int64]
     """Commit time of each change by its message; -1 if the message has none."""
     absent: Mapping[str, npt.NDArray[np.bool_]] = field(default_factory=dict)
@@ -96,11 +96,11 @@ class ReadMessages:
 
 @dataclass(frozen=True, slots=True)
 class _TableDecoders:
-    """How bodies under one head are read; the first decoder that reads a body counts."""
+    """The decoders of bodies with one head, tried in order."""
 
     decoders: tuple[Decoder, ...]
     told: DescribedTable | None = None
-    """Of specific messages."""
+    """The table of specific messages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,16 +129,16 @@ class _BadHeader(Exception):
 
 
 class MutationReader:
-    """Reads messages; remembers schemas. Not for several threads at once."""
+    """Reads messages; caches schemas. Not thread-safe."""
 
     def __init__(self, repository: SchemaRepository | None = None) -> None:
-        """Without a repository: generic messages alone, of either shape."""
+        """Without a repository, only generic messages can be read."""
         self._repository = repository
         self._forms: dict[tuple[Mutation, int], _TableDecoders] = {}
         self._told: dict[int, DescribedTable] = {}
 
     def read(self, incoming: MypipeMessages) -> ReadMessages:
-        """All messages; an error of the repository's leaves."""
+        """Read all messages; errors of the repository are raised."""
         heads = read_heads(incoming.value)
         unreadable = [UnreadableMessage(int(row), "it is no message of mypipe's") for row in np.flatnonzero(~heads.is_good)]
         parts: list[_MutationGroup] = []
@@ -339,7 +339,7 @@ def _block(cut: Sequence[_MutationGroup], heads: _HeaderReader) -> ReadBlock:
 
 
 def _values(part: _MutationGroup, column: Column) -> pa.Array:
-    """A column's values of a part; NULL where a message has none."""
+    """Return a column's values; NULL where a message has none."""
     found = part.columns.get(column.name)
     if not found:
         return pa.nulls(len(part.rows), column.arrow_type)
@@ -379,7 +379,7 @@ def _schema_of_maps(parts: Sequence[_MutationGroup], heads: _HeaderReader) -> Ta
 
 
 def _kind_in(maps: set[str]) -> Kind:
-    """A column that moved to another map while messages were read is text, which holds numbers too, or bytes, which hold all."""
+    """Return the type of a column that occurs in several maps: text, which holds numbers too, or bytes, which hold everything."""
     if len(maps) == 1:
         return kind_of_avro(MAPS[next(iter(maps))])
     return kind_of_avro("bytes" if "bytes" in maps else "string")
@@ -414,12 +414,12 @@ def _transactions(guids: pa.Array) -> pa.DictionaryArray | None:
 
 
 class _HeaderReader:
-    """The headers of each message."""
+    """Decode the headers of each message."""
 
     def __init__(self, incoming: MypipeMessages) -> None:
         count = len(incoming.headers)
         self._incoming = incoming
-        # Without a position the offset is the order that there is.
+        # Without a position, the offset gives the order.
         self.version = incoming.offset.astype(np.uint64)
         self.has_position = np.zeros(count, bool)
         self.row_number = np.full(count, -1, np.int64)
@@ -440,7 +440,7 @@ class _HeaderReader:
                     self.commit_us[at] = self.source_commit_us[at] = int.from_bytes(value, "big", signed=True)
 
     def key_names(self, row: int) -> tuple[str, ...]:
-        """The columns of a table's key, as the message's key has them."""
+        """Return the key columns of a table from the message's key."""
         key = self._incoming.key[row]
         try:
             found: Any = json.loads(key) if key else None

@@ -40,7 +40,7 @@ class DescribedTable:
 
 
 def field_names(columns: Iterable[Column]) -> tuple[str, ...]:
-    """A field for each column: its name where Avro allows it, else one like it; no two alike, none as in the header."""
+    """Return a unique field name per column: its name if Avro allows it, else a similar one; none equals a header field."""
     taken = set(_HEADER)
     found = []
     for column in columns:
@@ -53,13 +53,13 @@ def field_names(columns: Iterable[Column]) -> tuple[str, ...]:
 
 
 def avro_name(name: str) -> str:
-    """The name as Avro allows it: letters, digits and underscores, no digit first."""
+    """Return a valid Avro name: letters, digits and underscores, no digit first."""
     clean = _NOT_IN_A_NAME.sub("_", name) or "_"
     return f"_{clean}" if clean[0].isdigit() else clean
 
 
 def specific_schema(schema: TableSchema, mutation: Mutation, mapping: ValueMapping) -> dict[str, Any]:
-    """The record of the table's messages of one kind."""
+    """Return the record schema of the table's messages of one kind."""
     fields = header_fields()
     for prefix in ("old_", "new_") if mutation is Mutation.UPDATE else ("",):
         for column, name in zip(schema.columns, field_names(schema.columns), strict=True):

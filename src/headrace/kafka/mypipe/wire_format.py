@@ -73,7 +73,7 @@ def header_fields(*, with_txid: bool = True) -> list[dict[str, Any]]:
 
 
 def generic_schema(mutation: Mutation, *, old_shape: bool = False) -> dict[str, Any]:
-    """The schema of a generic mutation; `old_shape`: as it was before transactions and bytes were in it."""
+    """Return the schema of a generic mutation; `old_shape`: without transactions and bytes."""
     prefixes = ("old_", "new_") if mutation is Mutation.UPDATE else ("",)
     fields = header_fields(with_txid=not old_shape)
     for prefix in prefixes:
@@ -92,7 +92,7 @@ def schema_text(tree: Mapping[str, Any]) -> str:
 
 
 def generic_repository() -> MemoryRepository:
-    """A repository in memory with the generic schemas, under the same ids in every process: 1 insert, 2 update, 3 delete."""
+    """Return an in-memory repository with the generic schemas, with the same ids in every process: 1 insert, 2 update, 3 delete."""
     found = MemoryRepository()
     for mutation in Mutation:
         found.register(generic_subject(mutation), parse_schema(schema_text(generic_schema(mutation))))
@@ -108,12 +108,12 @@ def specific_subject(table: TableName, mutation: Mutation) -> str:
 
 
 def columns_subject(table: TableName) -> str:
-    """The subject under which the columns of a table in generic topics are described: mypipe knows none."""
+    """Return the subject that describes the columns of a table in generic topics; mypipe itself has none."""
     return f"{table.database}_{table.table}_columns"
 
 
 def head(mutation: Mutation, schema_id: int) -> bytes:
-    """The bytes before the Avro body."""
+    """Return the bytes before the Avro body."""
     return struct.pack(">BB", MAGIC, mutation) + id_bytes(schema_id)
 
 
@@ -131,13 +131,13 @@ class MessageHeads:
     """The decoded heads of messages, as columns."""
 
     is_good: npt.NDArray[np.bool_]
-    """Whether it is a message of mypipe's at all."""
+    """Whether it is a mypipe message."""
     kind: npt.NDArray[np.uint8]
     schema_id: npt.NDArray[np.int16]
 
 
 def read_heads(values: pa.BinaryArray) -> MessageHeads:
-    """The heads of messages; a message that is NULL or too short is no good one."""
+    """Decode the heads of messages; NULL and short messages are not valid."""
     count = len(values)
     if not count:
         return MessageHeads(np.zeros(0, bool), np.zeros(0, np.uint8), np.zeros(0, np.int16))
@@ -175,7 +175,7 @@ def transaction_guids(names: pa.StringArray) -> pa.FixedSizeBinaryArray:
 
 
 def position_bytes(version: pa.Array, row: pa.Array | None = None) -> list[bytes]:
-    """The position header of each message; `row`: of rows of a snapshot, which share one version."""
+    """Return the position header of each message; `row`: number of a snapshot row (they share one version)."""
     columns = [version.to_numpy(zero_copy_only=False)]
     if row is not None:
         columns.append(row.to_numpy(zero_copy_only=False))
@@ -186,7 +186,7 @@ def position_bytes(version: pa.Array, row: pa.Array | None = None) -> list[bytes
 
 
 def read_position(header: bytes) -> tuple[int, int | None]:
-    """Version, and the row's number if it is of a snapshot."""
+    """Return the version, and the row number of a snapshot row."""
     if len(header) not in (8, 16):
         raise DefiniteError(f"a position of {len(header)} bytes", hint="the message was not written by Headrace, or was changed since")
     return int.from_bytes(header[:8], "big"), int.from_bytes(header[8:], "big") if len(header) == 16 else None
