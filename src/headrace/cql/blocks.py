@@ -77,8 +77,8 @@ class RowBlock:
     whose regular columns are all null is there by its marker alone; of all other rows' markers nothing is known."""
     times: pa.RecordBatch
     """For each column that is not of the key, by its name, `list<int64>`: the write times of its cells in microseconds, one for an atomic
-    column, one for each element (in the order of the value; a user type: one per field) for others. Null: the server does not tell; then
-    `as_of` counts."""
+    column, one for each element (in the order of the value; a user type: one per field) for others. Null: the server does not provide
+    it; then `as_of` is used."""
     expiries: pa.RecordBatch
     """The same for expiries: seconds since 1970; null in the list where a cell does not expire."""
     as_of: int

@@ -21,7 +21,7 @@ _CONSTANT: Final = frozenset({MaskKind.EMPTY, MaskKind.TEXT})
 
 
 def transform_alteration(told: Alteration, before: TransformPlan, after: TransformPlan) -> Alteration:
-    """The alteration of what the sink holds."""
+    """Return the alteration of the sink's table."""
     altered_columns = {altered_column.column.name: altered_column for altered_column in told.altered_columns}
     _check_renamed(told, before, after)
     made = tuple(_altered_column(told, altered_columns, output, before) for output in after.outputs)
@@ -29,7 +29,7 @@ def transform_alteration(told: Alteration, before: TransformPlan, after: Transfo
 
 
 def reread_reason(told: Alteration, before: TransformPlan, after: TransformPlan) -> str:
-    """Why other rows may pass the filter than before; empty if the same do."""
+    """Return why other rows may pass the filter than before; empty if the same rows pass."""
     altered_columns = {altered_column.column.name: altered_column for altered_column in told.altered_columns}
     for name in after.filter_inputs:
         if not _is_unchanged(told, altered_columns[name], name):
@@ -38,7 +38,7 @@ def reread_reason(told: Alteration, before: TransformPlan, after: TransformPlan)
 
 
 def _check_renamed(told: Alteration, before: TransformPlan, after: TransformPlan) -> None:
-    """A column under another name must be treated as it was under the old one."""
+    """Raise unless a renamed column is treated as before."""
     was, now = _by_source(before), _by_source(after)
     carried_before, carried = ({column.name for column in plan.source.columns} for plan in (before, after))
     for altered_column in told.altered_columns:
@@ -89,7 +89,7 @@ def _altered_computed_column(
 
 
 def _masked_fill_value(output: OutputColumn, effect: Effect) -> Effect:
-    """What a new column that is masked or hashed holds: NULL stays NULL, of other values only the source knows."""
+    """Return the effect of a new masked or hashed column: NULL stays NULL; only the source knows other values."""
     filled_with_null = isinstance(effect, BackfillValue) and effect.value is None
     hidden = isinstance(output.masking, Mask) and output.masking.kind is MaskKind.NULL
     return BackfillValue(None) if filled_with_null or hidden else UnknownValues("it is masked or hashed, and new")
@@ -109,7 +109,7 @@ def _masked_effect(told: Alteration, altered_column: AlteredColumn, output: Outp
 
 
 def _is_unchanged(told: Alteration, altered_column: AlteredColumn, name: str) -> bool:
-    """Whether a column is the same as before, with the same values, for every expression over it."""
+    """Return whether a column and its values are unchanged for every expression over it."""
     return (
         altered_column.origin == name
         and isinstance(altered_column.effect, Unchanged)

@@ -30,26 +30,26 @@ Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class BlockTransformer:
-    """What becomes of blocks before they are written. Picklable."""
+    """Transforms blocks before they are written. Picklable."""
 
     transforms: Transforms
     salts: Salts = field(default_factory=Salts)
     moving: Mapping[TableName, tuple[str, ...]] = field(default_factory=dict)
     """The sink's columns whose change moves a row (`TableRequirements.key_columns`). Empty: every before image is needed."""
     whole: bool = True
-    """Whether an update comes with its before image whenever a column changed that the filter is about, and deletions with whole rows. Else
-    what may be in the sink is deleted there, which does no harm where it is not."""
+    """Whether an update comes with its before image whenever a column changed that the filter is about, and deletions with whole rows.
+    Otherwise rows that may be in the sink are deleted there, which is harmless if they are not."""
 
     def plan(self, schema: TableSchema) -> TransformPlan:
-        """What becomes of a table."""
+        """The transform of one table."""
         return plan_transform(self.transforms.of(schema.name), schema)
 
     def __call__(self, block: ChangeBlock) -> ChangeBlock:
-        """The block as the sink gets it; without images, if it gets none of them."""
+        """Return the transformed block; empty if no image passes."""
         return self.transform(block)[0]
 
     def transform(self, block: ChangeBlock) -> tuple[ChangeBlock, Rows | None]:
-        """The block as the sink gets it, and which of the images those are; None: all."""
+        """Return the transformed block, and the indexes of its images; None: all."""
         plan = self.plan(block.schema)
         if plan.is_plain:
             return block, None
@@ -76,7 +76,7 @@ class BlockTransformer:
         return made.taken(needed), np.flatnonzero(needed) if rows is None else rows[needed]
 
     def transform_rows(self, schema: TableSchema, rows: pa.Table) -> pa.Table:
-        """Rows of a table as the sink shall have them."""
+        """Transform rows of a table."""
         plan = self.plan(schema)
         if plan.is_plain:
             return rows
@@ -94,7 +94,7 @@ class BlockTransformer:
 
 
 def _moving_images(block: ChangeBlock, kept: Mask, op: npt.NDArray[np.uint8], moving: Sequence[str]) -> Mask:
-    """Which images are needed: not the before image of an update that leaves the row where it is."""
+    """Return which images are needed: before images only of updates that move their row."""
     needed = np.ones(block.rows, dtype=bool)
     before = np.flatnonzero(kept & (op == Op.BEFORE))
     if len(before):
@@ -111,7 +111,7 @@ def filtered(op: npt.NDArray[np.uint8], passing: Mask, *, whole: bool) -> tuple[
     before = np.flatnonzero(op == Op.BEFORE)
     after = before + 1
     if len(before) and (after[-1] >= len(op) or (op[after] != Op.UPDATE).any()):
-        raise DefiniteError("an update's before image stands without the update", hint="this is a defect of Headrace; please report it")
+        raise DefiniteError("an update's before image has no update after it", hint="this is a defect of Headrace; please report it")
     was, now = passing[before], passing[after]
     if not whole:
         # The before image may be incomplete: delete the row wherever it can have been.
@@ -128,7 +128,7 @@ def filtered(op: npt.NDArray[np.uint8], passing: Mask, *, whole: bool) -> tuple[
 
 
 def _differ(column: Any, before: Rows) -> Mask:
-    """Of each before image, whether the update has another value in the column."""
+    """Return for each before image whether the update changes the column."""
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
     bits = _BITS.get(column.type)
@@ -146,6 +146,6 @@ _BITS = {pa.float32(): pa.int32(), pa.float64(): pa.int64(), pa.time64("us"): pa
 
 
 def kept_masks(masks: Mapping[str, pa.BooleanArray], names: Mapping[str, str], rows: Rows | None) -> dict[str, pa.BooleanArray]:
-    """Marks on images' values, by column, as they are after shaping: under the columns' new names, of the images that are left."""
+    """Return masks of images' values by column, with the new column names and for the remaining images."""
     places = None if rows is None else pa.array(rows)
     return {names[name]: mask if places is None else mask.take(places) for name, mask in masks.items() if name in names}

@@ -26,8 +26,9 @@ _CONFIG: Final[dict[str, str | bool | int | float | list[str]]] = {
     "preserve_insertion_order": True,
 }
 _own: dict[tuple[int, int], Any] = {}
-"""Connections by process and thread. Not a `threading.local`: in a child that another thread forks, Python clears what all others had of
-their own, and there a connection cannot be closed: the child would die before it is the program that it was to be, such as Spark's Java."""
+"""Connections by process and thread. Not a `threading.local`: in a forked child, Python clears the values of other
+threads and would close their connections there. That fails, and would kill the child before it executes its program, such as Spark's
+Java."""
 
 
 class EvaluationError(Exception):
@@ -45,10 +46,10 @@ class Function:
 
 
 def connection() -> Any:
-    """This thread's connection."""
+    """Return this thread's connection."""
     place = os.getpid(), threading.get_ident()
     if place not in _own:
-        # Imported by those who have expressions.
+        # Imported only if there are expressions.
         import duckdb
 
         made = duckdb.connect(":memory:", config=_CONFIG)
@@ -59,15 +60,15 @@ def connection() -> Any:
 
 
 def syntax_of(statement: str) -> str:
-    """The statement's tree, or what is wrong with it, as JSON."""
-    # All of the answer is fetched: a connection with an unfinished one does nothing else.
+    """Return the statement's syntax tree, or its error, as JSON."""
+    # Fetch the whole result: a connection with an unfinished result cannot run other queries.
     [[found]] = connection().execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
     return str(found)
 
 
 @functools.cache
 def functions() -> dict[str, Function]:
-    """All functions, by their names in lower case."""
+    """Return all functions, by their names in lower case."""
     rows = connection().execute(
         "SELECT lower(function_name), function_type, stability, macro_definition, parameters FROM duckdb_functions()"
     )
@@ -84,14 +85,14 @@ def _function(found: Sequence[tuple[Any, ...]]) -> Function:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """The known name that was most likely meant; empty if none is near."""
+    """Return the most similar known name; empty if none is similar."""
     folded = {one.lower(): one for one in known}
     found = difflib.get_close_matches(name.lower(), folded, 1, 0.6)
     return folded[found[0]] if found else ""
 
 
 def types_of(expressions: Sequence[str], columns: pa.Schema) -> list[tuple[str, pa.DataType]]:
-    """The engine's name of each expression's type, and the Arrow type in which values come."""
+    """Return DuckDB's type and the Arrow type of each expression."""
     import duckdb
 
     try:
@@ -104,7 +105,7 @@ def types_of(expressions: Sequence[str], columns: pa.Schema) -> list[tuple[str, 
 
 
 def evaluate(expressions: Sequence[str], columns: pa.Table, parameters: Sequence[str | bytes] = ()) -> list[Any]:
-    """The expressions' values, row by row; `EvaluationError` if one fails at any."""
+    """Return the values of expressions; raise `EvaluationError` if one fails at any row."""
     import duckdb
 
     try:

@@ -37,14 +37,14 @@ class PlanEvaluator:
     salts: Salts
 
     def passing(self, block: ChangeBlock) -> npt.NDArray[np.bool_]:
-        """Which images the filter is true for."""
+        """Return for which images the filter is true."""
         plan = self.plan
         text = f"({plan.filter}\n) IS TRUE"
         [found] = self._evaluate([text], self._columns(block.images, plan.filter_inputs), (), block, ["filter"])
         return np.asarray(found.to_numpy(zero_copy_only=False), dtype=bool)
 
     def images(self, block: ChangeBlock) -> pa.RecordBatch:
-        """The images with the columns that the sink has."""
+        """Return the images with the sink's columns."""
         engaged = [output for output in self.plan.outputs if output.expression or isinstance(output.masking, Hash)]
         made = dict(zip([output.column.name for output in engaged], self._engaged(block, engaged), strict=True)) if engaged else {}
         arrays = [made[one.column.name] if one.column.name in made else self._plain(block, one) for one in self.plan.outputs]
@@ -60,7 +60,7 @@ class PlanEvaluator:
         return array
 
     def _engaged(self, block: ChangeBlock, outputs: Sequence[OutputColumn]) -> list[Any]:
-        """The columns that the engine makes, all at once."""
+        """Return the computed and hashed columns, in one query."""
         inputs = tuple(dict.fromkeys(name for output in outputs if output.expression for name in output.inputs))
         columns = self._columns(block.images, inputs)
         salt = self.salts.of(self.plan.salt)
@@ -99,7 +99,7 @@ class PlanEvaluator:
             raise self._first_failing_row(texts, columns, block, names) from error
 
     def _first_failing_row(self, texts: Sequence[str], columns: pa.Table, block: ChangeBlock, names: Sequence[str]) -> DefiniteError:
-        """The first row at which an expression fails, found by halves."""
+        """Return the error of the first row at which an expression fails, found by bisection."""
         for text, name in zip(texts, names, strict=True):
             said = "" if name.startswith("hash.") else _failure(text, columns)
             if not said:
@@ -121,7 +121,7 @@ class PlanEvaluator:
         inputs = plan.filter_inputs if output is None else output.inputs
         shown = {one.source for one in plan.outputs if one.is_plain}
         if not shown.issuperset(inputs):
-            # The engine quotes values, and these are not to be seen.
+            # DuckDB quotes values, which must stay hidden.
             said = "it fails at a value that is not shown here"
         version = int(block.version[row].as_py())
         _, file, offset = unpack_version(version)

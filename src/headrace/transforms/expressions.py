@@ -33,7 +33,7 @@ _CHANGING: Final = frozenset(
 """Functions that must be rejected although their catalog entry looks harmless: the clock in `current_localtime` and in `age` of one
 argument, values that differ between DuckDB releases (`hash`), and more output rows than input rows (`unnest`)."""
 _ALLOWED_WITH: Final = {"age": 2}
-"""Of those, what may be used with so many arguments."""
+"""Exceptions: functions that are allowed with this number of arguments."""
 _STRICT: Final = frozenset({"+", "-", "*", "||", "concat", "lower", "upper", "trim", "ltrim", "rtrim", "length", "strlen", "reverse"})
 _STRICT_DATES: Final = frozenset({"year", "month", "day", "hour", "minute", "second", "quarter", "date_trunc", "last_day", "md5", "sha256"})
 """Functions that are NULL only if an argument is."""
@@ -46,18 +46,18 @@ class Expression:
 
     text: str
     names: tuple[str, ...]
-    """The columns that it names, as it spells them."""
+    """The columns that it names, in its spelling."""
 
 
 @functools.lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse a text; raise `DefiniteError` (without a location) if it is no expression, or one that is not allowed."""
+    """Parse a text; raise `DefiniteError` (without a location) if it is not an expression, or not an allowed one."""
     tree = _tree(text)
     return Expression(text, tuple(dict.fromkeys(_names(tree, frozenset()))))
 
 
 def is_never_null(text: str, required: frozenset[str]) -> bool:
-    """Whether the value is surely never NULL, if these columns (in lower case) never are."""
+    """Return whether the value is never NULL, given that these columns (in lower case) never are."""
     return _never_null(_tree(text), required)
 
 
@@ -78,13 +78,13 @@ def _tree(text: str) -> Node:
     plain = node["type"] == "SELECT_NODE" and not (node["modifiers"] or node["cte_map"]["map"] or node["group_expressions"])
     bare = plain and not any(node[part] for part in ("where_clause", "having", "sample", "qualify"))
     if not bare or len(node["select_list"]) != 1 or node["from_table"].get("table_name") != duckdb_engine.ROWS:
-        raise DefiniteError(f"{text!r} is more than an expression", hint="write what would stand after SELECT, without FROM and WHERE")
+        raise DefiniteError(f"{text!r} is more than an expression", hint="write it as after SELECT, without FROM and WHERE")
     found: Node = node["select_list"][0]
     return found
 
 
 def _names(node: Any, bound: frozenset[str]) -> Iterator[str]:
-    """The columns that a tree names; raises at what may not be in it."""
+    """Return the columns that a tree names; raise for parts that are not allowed."""
     if isinstance(node, list):
         for one in node:
             yield from _names(one, bound)

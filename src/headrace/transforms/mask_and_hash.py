@@ -45,7 +45,7 @@ def masked_column(column: Column, mask: Mask) -> Column:
 
 
 def masked(column: Column, mask: Mask, array: Any) -> Any:
-    """A column's values behind the mask."""
+    """Return a column's masked values."""
     match mask.kind:
         case MaskKind.NULL:
             return pa.nulls(len(array), column.arrow_type)
@@ -76,7 +76,7 @@ def hash_input(column: Column, array: Any) -> Any:
 
 
 def hash_expression(how: Hash, name: str, parameter: int | None) -> str:
-    """The engine's expression of the hash of such an input."""
+    """Return DuckDB's expression of the hash."""
     whole = name if parameter is None else f"${parameter} || {name}"
     return f"{'md5' if how is Hash.MD5 else 'sha256'}({whole})"
 
@@ -87,7 +87,7 @@ def salt_for(column: Column, salt: bytes) -> str | bytes:
 
 
 def hashed(how: Hash, digits: Any) -> Any:
-    """The hash as its column holds it, from its digits."""
+    """Convert the digits of a hash to its column's values."""
     if how is not Hash.NUMBER:
         return digits
     first = pc.fill_null(pc.utf8_slice_codeunits(digits, 0, 16), "0" * 16).cast(pa.binary()).cast(pa.binary(16))
@@ -123,7 +123,7 @@ def _empty(column: Column) -> Any:
 
 
 def _partly(text: Any, mask: Mask) -> Any:
-    """All but the first or last characters as stars; a text that is no longer than what would be left is all stars."""
+    """Replace all but the first or last characters by stars; a text that is not longer than that becomes all stars."""
     length, count = pc.utf8_length(text), mask.count
     shown = pc.and_(pc.greater(length, count), pa.scalar(count > 0))
     stars = pc.binary_repeat(pc.if_else(text.is_valid(), _STAR, None), pc.if_else(shown, pc.subtract(length, count), length))
@@ -135,7 +135,7 @@ def _partly(text: Any, mask: Mask) -> Any:
 
 
 def _email(text: Any) -> Any:
-    """The first character and the domain; three stars where there is no address."""
+    """Keep the first character and the domain of an address; other texts become three stars."""
     found = pc.extract_regex(text, _EMAIL)
     shown = pc.binary_join_element_wise(pc.struct_field(found, "first"), "***@", pc.struct_field(found, "domain"), "")
     other = pc.if_else(text.is_valid(), pa.scalar("***"), pa.scalar(None, pa.string()))

@@ -22,14 +22,14 @@ class NameConflict:
     place: str
     hint: str
     is_sure: bool
-    """Whether it names one table or column, not what may come later."""
+    """Whether it names one table or column, so that it cannot match later ones."""
 
     def error(self) -> DefiniteError:
         return DefiniteError(self.message, place=self.place, hint=self.hint)
 
 
 def find_name_conflicts(transforms: Transforms, schemas: Iterable[TableSchema]) -> list[NameConflict]:
-    """The choices that are about no table, or about no column of their tables."""
+    """Return the options that match no table, or no column of their tables."""
     known, found = list(schemas), []
     for table, own in transforms.tables:
         mine = [schema for schema in known if fnmatch.fnmatchcase(str(schema.name), table)]
@@ -51,7 +51,7 @@ def find_name_conflicts(transforms: Transforms, schemas: Iterable[TableSchema]) 
 
 
 def check_new_table(transforms: Transforms, schema: TableSchema) -> None:
-    """Raise `DefiniteError` if what was chosen for exactly this table is about columns that it does not have."""
+    """Raise `DefiniteError` if options for exactly this table name columns that it does not have."""
     own = Transforms(tuple((table, fields) for table, fields in transforms.tables if table == str(schema.name)))
     sure = [one for one in find_name_conflicts(own, [schema]) if one.is_sure]
     if sure:
@@ -59,7 +59,7 @@ def check_new_table(transforms: Transforms, schema: TableSchema) -> None:
 
 
 def check_snapshot_replay(options: TransformOptions, before: TableSchema, now: TableSchema) -> None:
-    """Raise `DefiniteError` if a hidden column has gone and an unmentioned one has come: it may be the same column, renamed."""
+    """Raise `DefiniteError` if a hidden column disappeared and an unmentioned one is new: it may be the same column, renamed."""
     known = {column.name for column in before.columns}
     gone = [column.name for column in before.columns if _is_hidden(options, column.name) and column.name not in _names(now)]
     named = {name for name, _ in options.rename}

@@ -84,7 +84,7 @@ class Hash(StrEnum):
 _MASK_HINT: Final = "a mask is null, empty, text ANYTHING, first N, last N or email"
 _COUNTED: Final = re.compile(r"(first|last)[ :]?([0-9]{1,4})")
 _HIDING: Final = frozenset({"filter", "computed", "drop", "mask", "hash"})
-SALT_HINT: Final = "write env:NAME or file:PATH: where the secret is, not the secret, for settings are kept"
+SALT_HINT: Final = "write env:NAME or file:PATH: the location of the secret, not the secret itself, because settings are stored"
 
 
 def read_mask(text: str, place: str) -> Mask:

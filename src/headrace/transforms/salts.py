@@ -1,4 +1,4 @@
-"""The secrets of hashes: where they are read from, and whether they have changed.
+"""Reads the secrets of hashes, and detects whether they have changed.
 
 Invariant: a secret exists only in the memory of the driver and its tasks. State keeps a fingerprint, which shows a resumed pipe that the
 secret has changed.
@@ -31,7 +31,7 @@ class Salts:
 
 
 def read_salts(transforms: Transforms) -> Salts:
-    """The secrets that the transforms name."""
+    """Read the secrets that the transforms name."""
     return Salts({reference: _read(reference) for reference in transforms.salts})
 
 
@@ -52,5 +52,5 @@ def _read(reference: str) -> bytes:
     try:
         found.decode()
     except UnicodeDecodeError as error:
-        raise DefiniteError("the salt is no text", place=f"hash_salt = {reference}", hint="use letters and digits") from error
+        raise DefiniteError("the salt is not text", place=f"hash_salt = {reference}", hint="use letters and digits") from error
     return found

@@ -56,16 +56,16 @@ class TransformPlan:
 
     source: TableSchema
     schema: TableSchema
-    """The table as the sink gets to see it."""
+    """The table in the sink."""
     outputs: tuple[OutputColumn, ...]
     filter: str = ""
     filter_inputs: tuple[str, ...] = ()
     salt: str = ""
-    """Where the secret is that hashes are made with."""
+    """The location of the secret of hashes."""
 
     @property
     def is_plain(self) -> bool:
-        """Whether blocks pass as they are."""
+        """Return whether blocks stay unchanged."""
         return self.schema is self.source and not self.filter
 
     @property
@@ -91,14 +91,14 @@ def identity_plan(schema: TableSchema) -> TransformPlan:
 
 @functools.lru_cache(maxsize=1024)
 def plan_transform(options: TransformOptions, schema: TableSchema) -> TransformPlan:
-    """What the choices make of a table; `DefiniteError` if they do not fit it."""
+    """Return the plan of a table; raise `DefiniteError` if the options do not fit it."""
     if options.is_empty:
         return identity_plan(schema)
     return _PlanBuilder(options, schema).build()
 
 
 def unmatched_columns(options: TransformOptions, schema: TableSchema) -> list[tuple[str, str]]:
-    """The choices about columns that the table does not have: which choice, which column."""
+    """Return the options that name missing columns: option and column."""
     names = {column.name for column in schema.columns}
     maps = {"rename": options.rename, "mask": options.mask, "hash": options.hash}
     found = [(field, name) for field, pairs in maps.items() for name, _ in pairs if name not in names]
@@ -133,11 +133,13 @@ class _PlanBuilder:
         return TransformPlan(schema, self._sink_schema(outputs), tuple(outputs), options.filter, filter_inputs, salt)
 
     def _check_once(self) -> None:
-        """A column is treated in one way only."""
+        """Raise if a column is treated in two ways."""
         for name in self._masks.keys() & self._hashes.keys():
             raise self._error("mask", f"column {name} is both masked and hashed", "choose one of them")
         for name in self._computed.keys() & (self._masks.keys() | self._hashes.keys() | self._renamed.keys()):
-            raise self._error("computed", f"column {name} is computed, and treated otherwise too", "put all of it into the expression")
+            raise self._error(
+                "computed", f"column {name} is computed, and also masked, hashed or renamed", "put all of it into the expression"
+            )
 
     def _output(self, column: Column) -> OutputColumn:
         name = self._renamed.get(column.name, column.name)
@@ -201,7 +203,7 @@ class _PlanBuilder:
         for name in inputs:
             other = folded.setdefault(name.lower(), name)
             if other != name:
-                raise self._error(field, f"columns {other} and {name} differ in case only", "expressions cannot tell them apart")
+                raise self._error(field, f"columns {other} and {name} differ in case only", "expressions cannot distinguish them")
         with self._with_location(field):
             fields = [pa.field(name, engine_type(self._schema.column(name))) for name in inputs]
         try:
@@ -251,7 +253,7 @@ class _PlanBuilder:
 
     @contextmanager
     def _with_location(self, field: str) -> Iterator[None]:
-        """What is wrong inside is wrong with this choice."""
+        """Add the location of the option to errors raised inside."""
         try:
             yield
         except DefiniteError as error:
@@ -265,9 +267,9 @@ class _PlanBuilder:
 
 
 def error_location(table: TableName, field: str) -> str:
-    """Where a choice for a table is, for people."""
+    """Return the location of a table's option, for messages."""
     return f"table {table}, transforms: {field}"
 
 
 NO_COLUMN: Final = pa.field("no column", pa.int8())
-"""Stands in for rows when no column is needed."""
+"""A placeholder column for rows when no column is needed."""
