@@ -114,7 +114,7 @@ def test_a_class_by_its_name() -> None:
         ("class:no_such_module:Sink", {}, "cannot be imported"),
         ("class:broken_sinks:Sink", {}, "fails when it is imported: ZeroDivisionError"),
         ("class:own_sinks:Sink", {}, "has no 'Sink'.*Good, NoWrite, WrongWrite"),
-        ("class:own_sinks:Other", {}, "is no producer"),
+        ("class:own_sinks:Other", {}, "is not a producer"),
         ("class:own_sinks:NoWrite", {}, "has no method write"),
         ("class:own_sinks:WrongWrite", {}, "method write of own_sinks:WrongWrite cannot be called"),
         ("class:own_sinks:Good", {"colour": "red"}, "colour.*it takes path, times, names"),

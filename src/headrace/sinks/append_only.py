@@ -41,5 +41,5 @@ class AppendOnlySink(Sink):
         return AppendOnlySchemaApplier(self.record)
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:
-        """Take note of applied schema changes. A crash may repeat it."""
+        """Handle applied schema changes. A crash may repeat the call."""
         del entries

@@ -70,7 +70,7 @@ class Progress:
     pending_us: int = 0
     """When the oldest change was committed that is not in the sink yet; 0 if there is none, or it is unknown."""
     state: str = ""
-    """The id of the pipe's state, which tells pipes of the same name apart."""
+    """The id of the pipe's state, which distinguishes pipes of the same name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class Sink(WriterFactory, Protocol):
         return None
 
     def for_pipe(self, pipe: str, label: str = "") -> Self:
-        """Return the sink for the blocks of one pipe, which never count as those of another. `label`: the pipe's name for people."""
+        """Return the sink for the blocks of one pipe, which never count as those of another. `label`: the pipe's display name."""
         del pipe, label
         return self
 

@@ -20,14 +20,14 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class EventPlaces:
-    """Where each image's event is in its file, and which of the event's rows the image is of."""
+    """The position of each image's event in its file, and the image's row in the event."""
 
     pos: Places
     row: Places
 
 
 def event_places(block: ChangeBlock) -> EventPlaces:
-    """The events of a block's images. (Of a snapshot: where it was taken.)"""
+    """Return the event positions of a block's images. (For a snapshot: its position.)"""
     addresses = (block.version.to_numpy() & np.uint64((1 << OFFSET_BITS) - 1)).astype(np.int64)
     ops = block.op.to_numpy()
     if not len(ops) or ops[0] == Op.SNAPSHOT:
@@ -41,11 +41,11 @@ def event_places(block: ChangeBlock) -> EventPlaces:
 
 
 def file_numbers(versions: pa.UInt64Array) -> npt.NDArray[np.uint64]:
-    """The numbers of the log files that versions lie in."""
+    """Return the log file numbers of versions."""
     numbers: Any = versions.to_numpy() >> np.uint64(OFFSET_BITS) & np.uint64((1 << FILE_BITS) - 1)
     return np.asarray(numbers, dtype=np.uint64)
 
 
 def file_name(log: str, number: int) -> str:
-    """The name of a log file; `log` is what all of them are called before their numbers."""
+    """Return the name of a log file; `log` is the common base name."""
     return f"{log}.{number:06d}"

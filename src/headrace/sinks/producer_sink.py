@@ -69,7 +69,7 @@ class ProducerClass:
             hint = f"it has: {', '.join(known)}" if known else "write class NAME(headrace.Producer) in it"
             raise DefiniteError(f"the module {self.module} has no {self.name!r}", place=str(self), hint=hint)
         if not _is_producer(found):
-            raise DefiniteError(f"{self} is no producer", place=str(self), hint=f"write class {self.name}(headrace.Producer)")
+            raise DefiniteError(f"{self} is not a producer", place=str(self), hint=f"write class {self.name}(headrace.Producer)")
         checked: type[Producer] = found
         self._check(checked)
         return checked
@@ -119,12 +119,12 @@ class ProducerSink(AppendOnlySink):
         }
 
     def snapshot_restarted(self, schema: TableSchema, since: int) -> None:
-        with _own_failures(self.producer, "failed when a snapshot began anew", schema):
+        with _own_failures(self.producer, "failed when a snapshot started over", schema):
             self._mine.restarted(schema, since)
 
     def record(self, entries: Iterable[LedgerEntry]) -> None:
         for entry in entries:
-            with _own_failures(self.producer, f"failed when it was told of a change of {entry.source_table}"):
+            with _own_failures(self.producer, f"failed at a schema change of {entry.source_table}"):
                 self._mine.schema_changed(entry)
 
     def commit_batch(self, batch: BatchCommit) -> None:

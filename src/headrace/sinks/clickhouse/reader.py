@@ -191,7 +191,7 @@ def orders_by_bytes(column: Column) -> bool:
 
 
 def _readable(raw: bytes) -> str:
-    """Decode JSON for people: bytes that are not UTF-8 become \\xNN."""
+    """Decode JSON for display: bytes that are not UTF-8 become \\xNN."""
     return _NOT_UTF8.sub(lambda found: f"\\\\x{ord(found.group()) - 0xDC00:02x}", raw.decode("utf-8", errors="surrogateescape"))
 
 

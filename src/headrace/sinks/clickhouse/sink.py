@@ -42,7 +42,7 @@ class ClickHouseTableStore:
 
     scope: TargetScope
     label: str = ""
-    """The pipe's name for people, by which its dead letters are found."""
+    """The pipe's display name, which its dead letters contain."""
 
     def replace(self, schema: TableSchema) -> None:
         replace_table(self.scope, schema)

@@ -75,7 +75,7 @@ def check(session: CqlSession, table: CqlTable) -> None:
 
 
 def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: CqlTable, beside: CqlTable) -> None:
-    """Make the lists of rows look like their maps."""
+    """Update the lists of rows to match their maps."""
     for role, scope in ((ColumnRole.REGULAR, Scope.row(table)), (ColumnRole.STATIC, Scope.partition(table))):
         columns = scope.lists
         chosen = [row for row in listed if _is_static(rows, table, row) is (role is ColumnRole.STATIC)]
@@ -100,7 +100,7 @@ def follow_keys(session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: 
 def _follow_once(
     session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, beside: Scope, place: Place
 ) -> dict[tuple[bytes, ...], int]:
-    """Do what is missing; the rows for which anything was."""
+    """Apply the missing changes; return the changed rows."""
     wanted = ask(session, [Write(_select(beside, scope.lists), key, row) for key, row in keys.items()], place)
     there = ask(session, [Write(_select(scope, scope.lists), key, row) for key, row in keys.items()], place)
     batches = []
@@ -126,7 +126,7 @@ def _select(scope: Scope, columns: Sequence[CqlColumn]) -> str:
 
 
 def _elements(kind: CqlType, row: pa.RecordBatch | None, number: int) -> list[Element]:
-    """The elements of a list, or of a map by its keys."""
+    """Return the elements of a list, or of a map by its keys."""
     if row is None or not row.column(3 * number)[0].is_valid:
         return []
     # The elements stay as they are serialised.
@@ -140,7 +140,7 @@ def _elements(kind: CqlType, row: pa.RecordBatch | None, number: int) -> list[El
 def _steps(
     scope: Scope, column: CqlColumn, current: Sequence[Element], target: Sequence[Element], key: tuple[bytes, ...], row: int
 ) -> Iterator[Write]:
-    """What makes one of the other: places that go, then elements that come, at the end or (if all others follow them) at the beginning."""
+    """Return the changes that turn one into the other: deleted indexes, then elements to append or (if all others follow) to prepend."""
     same = _common(current, target)
     tail = _common(current[same:][::-1], target[same:][::-1])
     comes = target[same : len(target) - tail]

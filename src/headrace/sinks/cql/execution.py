@@ -22,11 +22,11 @@ from headrace.sinks.cql.log_row_writes import Write
 from headrace.sinks.cql.options import CONCURRENCY
 
 _BUNDLE, _BUNDLE_BYTES = 64, 128 << 10
-"""Statements, and bytes of values, that are sent together at the most."""
+"""Maximum statements and bytes of values per request."""
 _AT_ONCE = 4096
-"""Requests that are made ready at a time: the driver's objects are larger than what they carry."""
+"""Requests prepared at a time: the driver's objects are larger than their values."""
 Place = Callable[[int], str]
-"""What a row of a block is called in errors."""
+"""Returns the name of a block's row in errors."""
 
 
 def bound(session: CqlSession, text: str, values: Sequence[Any]) -> BoundStatement:
@@ -38,12 +38,12 @@ def bound(session: CqlSession, text: str, values: Sequence[Any]) -> BoundStateme
 
 
 def run(session: CqlSession, writes: Iterable[Write], place: Place, concurrency: int = CONCURRENCY) -> None:
-    """Do the writes, those of one partition together."""
+    """Execute the writes; those of one partition together."""
     run_together(session, _by_partition(session, writes), place, concurrency)
 
 
 def run_together(session: CqlSession, batches: Iterable[Sequence[Write]], place: Place, concurrency: int = CONCURRENCY) -> None:
-    """Do writes of one partition each in one step: readers see all of them or none."""
+    """Execute each group of writes to one partition atomically."""
     waiting = [batch for batch in batches if batch]
     for start in range(0, len(waiting), _AT_ONCE):
         some = waiting[start : start + _AT_ONCE]
@@ -55,7 +55,7 @@ def run_together(session: CqlSession, batches: Iterable[Sequence[Write]], place:
 
 
 def ask(session: CqlSession, requests: Sequence[Write], place: Place, concurrency: int = CONCURRENCY) -> list[pa.RecordBatch | None]:
-    """The few rows that each request finds, as columns of raw values; None for none."""
+    """Return the rows of each query as columns of raw values; None if it finds none."""
     statements = [(bound(session, request.text, request.values), None) for request in requests]
     found: list[pa.RecordBatch | None] = []
     for request, (succeeded, answer) in zip(requests, _execute(session, statements, concurrency, execution_profile=RAW), strict=True):
@@ -74,7 +74,7 @@ def _execute(session: CqlSession, statements: Sequence[Any], concurrency: int, *
 
 
 def _by_partition(session: CqlSession, writes: Iterable[Write]) -> list[list[Write]]:
-    """Writes of one partition side by side, in bundles of bounded size: a server does them as one, and they cost us as one."""
+    """Group the writes of one partition into batches of bounded size, which the server executes as one."""
     found: list[list[Write]] = []
     last: dict[tuple[str, bytes], tuple[list[Write], int]] = {}
     for write in writes:

@@ -29,7 +29,7 @@ from headrace.sinks.cql.statements import Scope
 log = logging.getLogger("headrace")
 Mask = npt.NDArray[np.bool_]
 Objects = npt.NDArray[np.object_]
-"""Raw values, None for null, `UNSET_VALUE` for what a statement is to leave alone."""
+"""Raw values, None for null, `UNSET_VALUE` for values to leave unchanged."""
 
 _UPSERTS: Final = (Operation.UPDATE, Operation.INSERT)
 _ROW_DELETES: Final = (Operation.ROW_DELETE, Operation.SERVICE_ROW_DELETE)
@@ -40,7 +40,7 @@ _KNOWN: Final = np.array([operation.value for operation in Operation], np.int8)
 
 
 class Write(NamedTuple):
-    """A statement and its values; `row` is the row of the block that it is of."""
+    """A statement and its values; `row` is its row in the block."""
 
     text: str
     values: tuple[Any, ...]
@@ -48,7 +48,7 @@ class Write(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """What a block leads to."""
+    """The writes of a block."""
 
     writes: list[Write]
     listed: npt.NDArray[np.int64]
@@ -77,8 +77,8 @@ class LogRows:
         return codes
 
     def _remaining(self, times: npt.NDArray[np.int64], now: int) -> npt.NDArray[np.int64]:
-        """What is left of each row's TTL in seconds, 0 for none. What has expired is given one second more: it must still hide what is
-        older, and nothing but a cell of the same timestamp does that."""
+        """The remaining TTL of each row in seconds; 0 for none. Expired cells get one second: they must still shadow older ones, which only
+        a cell of the same timestamp does."""
         column = self.raw(TTL)
         ttls = np.array([int.from_bytes(value, "big") if value else 0 for value in column], np.int64)
         if not ttls.any():
@@ -94,7 +94,7 @@ class LogRows:
         return found
 
     def flag(self, name: str) -> Mask:
-        """Where a column says true."""
+        """Return the rows in which a boolean column is true."""
         told = to_arrow(CqlType("boolean"), self.block.rows.column(name), name)
         return np.asarray(told.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
@@ -109,7 +109,7 @@ class LogRows:
         return DefiniteError(message, place=self.place(row), hint=hint, event=event)
 
     def place(self, row: int) -> str:
-        """Where a row is, for errors: its table, stream, time and key."""
+        """Return a row's table, stream, time and key, for errors."""
         found = self.block.rows.slice(row, 1)
         stream, time = found.column(STREAM)[0].as_py() or b"", found.column(TIME)[0].as_py() or b"\0" * 16
         keys = ", ".join(f"{c.name} = {_shown(c, found)}" for c in (*self.table.partition_key, *self.table.clustering))
@@ -160,7 +160,7 @@ def plan(rows: LogRows, target: CqlTable, *, keyed_lists: bool, markers: bool = 
 
 
 class _ScopePlan:
-    """The upserts of rows, or of partitions' static columns."""
+    """Yield the upserts of rows, or of partitions' static columns."""
 
     def __init__(self, rows: LogRows, scope: Scope, where: Mask, keyed_lists: bool) -> None:
         self.rows, self.scope, self.where, self.keyed = rows, scope, where, keyed_lists
@@ -190,7 +190,7 @@ class _ScopePlan:
         return self.rows.raw(name)
 
     def _assign(self, column: CqlColumn) -> Objects:
-        """What `c = ?` is bound to."""
+        """Return the values of `c = ?`."""
         gone = self.rows.flag(deleted(column.name))
         values = self.rows.raw(column.name)
         if column.type.name == "list" and not column.type.is_atomic:
@@ -205,7 +205,7 @@ class _ScopePlan:
         return values
 
     def _change(self, column: CqlColumn) -> Iterator[Objects]:
-        """What the parts of a map, set or user type are bound to."""
+        """Return the values of the parts of a map, set or user type."""
         whole = self.rows.flag(deleted(column.name))
         if column.type.name == "udt":
             yield from self._fields(column, whole)
@@ -259,7 +259,7 @@ class _ScopePlan:
             raise self.rows.damaged(name, damage) from None
 
     def _elements(self, column: CqlColumn) -> Iterator[Write]:
-        """A list's elements one by one, by their keys."""
+        """Yield the writes of a list's elements, by their keys."""
         added, removed = self.rows.present(column.name), self.rows.present(deleted_elements(column.name))
         touched = (added | removed | self.rows.flag(deleted(column.name))) & self.where
         self.touched |= touched
@@ -278,7 +278,7 @@ class _ScopePlan:
 
 
 def _gather(text: str, columns: Sequence[Objects], where: Mask) -> list[Write]:
-    """A write for each row of a mask, from columns of values."""
+    """Yield a write for each row of a mask."""
     chosen = np.flatnonzero(where)
     if not len(chosen):
         return []
@@ -305,7 +305,7 @@ def _present_key(rows: LogRows, name: str, where: Mask) -> Objects:
 
 
 def _ranges(rows: LogRows, target: CqlTable, scope: Scope) -> Iterator[Write]:
-    """Each range is two rows side by side: where it starts, where it ends."""
+    """Yield the deletions of ranges. A range is two adjacent rows: start and end."""
     codes = rows.operations
     starts, ends = np.flatnonzero(np.isin(codes, list(_STARTS))), np.flatnonzero(np.isin(codes, list(_ENDS)))
     if not len(starts) and not len(ends):
@@ -340,7 +340,7 @@ def _prefix(clustering: Sequence[Objects], row: int) -> tuple[bytes, ...]:
 
 
 def words(numbers: npt.NDArray[np.int64], kind: str) -> Objects:
-    """Numbers as the protocol writes them."""
+    """Serialise numbers for the protocol."""
     raw = numbers.astype(kind)
     width = raw.dtype.itemsize
     whole = raw.tobytes()

@@ -18,7 +18,7 @@ class Bound(NamedTuple):
     """One end of a range."""
 
     prefix: tuple[bytes, ...]
-    """The values of the first clustering columns; none: the partition's end."""
+    """The values of the first clustering columns; empty: the partition's end."""
     inclusive: bool
 
 
@@ -30,7 +30,7 @@ class Deletion(NamedTuple):
 
 
 def deletions(clustering: Sequence[CqlColumn], start: Bound, end: Bound) -> Iterator[Deletion]:
-    """The range as deletions; none if no row can lie in it."""
+    """Return the range as deletions; empty if no row can lie in it."""
     common = 0
     while common < min(len(start.prefix), len(end.prefix)) and start.prefix[common] == end.prefix[common]:
         common += 1
@@ -50,12 +50,12 @@ def deletions(clustering: Sequence[CqlColumn], start: Bound, end: Bound) -> Iter
 
 
 def _is_reached(bound: Bound, common: int) -> bool:
-    """Whether rows with the common prefix lie on the range's side of a bound: not if the bound ends with it and leaves them out."""
+    """Return whether rows with the common prefix are inside a bound: not if the bound is exactly that prefix, exclusive."""
     return len(bound.prefix) > common or bound.inclusive
 
 
 def _steps(clustering: Sequence[CqlColumn], bound: Bound, common: int, *, after: bool) -> Iterator[Deletion]:
-    """Rows that share more than the common prefix with a bound: for each longer prefix, those beside it in the next column."""
+    """Yield deletions of rows that share more than the common prefix with a bound: per longer prefix, those after it in the next column."""
     for depth in range(common + 1, len(bound.prefix)):
         inclusive = bound.inclusive and depth == len(bound.prefix) - 1
         relations = (*_equal(clustering, bound.prefix[:depth]), _compared(clustering[depth], after=after, inclusive=inclusive))
@@ -67,6 +67,6 @@ def _equal(clustering: Sequence[CqlColumn], values: Sequence[bytes]) -> list[str
 
 
 def _compared(column: CqlColumn, *, after: bool, inclusive: bool) -> str:
-    """Rows after (before) a value in the table's order; a descending column has its greater values first."""
+    """Return the relation for rows after (before) a value in the table's order; a descending column has its greater values first."""
     sign = ">" if after is not column.descending else "<"
     return f"{quoted(column.name)} {sign}{'=' if inclusive else ''} ?"

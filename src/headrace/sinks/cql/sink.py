@@ -29,7 +29,7 @@ Clock = Callable[[], float]
 
 
 class ReplayWriter:
-    """Belongs to one task; the session with the cluster belongs to the process."""
+    """Writes blocks to a cluster, and updates lists on Apache Cassandra. Belongs to one task; the session belongs to the process."""
 
     def __init__(self, session: CqlSession, target: Callable[[CqlTable], CqlTable], concurrency: int, clock: Clock = time.time) -> None:
         self._session, self._target, self._concurrency, self._clock = session, target, concurrency, clock
@@ -81,7 +81,7 @@ def takes_list_keys(session: CqlSession) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ReplaySink(LogSink):
-    """Picklable. With a keyspace in the address, all tables go there; without, each to the keyspace of its source's name."""
+    """Picklable. With a keyspace in the address, all tables are written there; otherwise each to the source's keyspace name."""
 
     address: CqlAddress
     choices: ReplayOptions = field(default_factory=ReplayOptions)

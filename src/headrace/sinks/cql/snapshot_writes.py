@@ -28,13 +28,13 @@ from headrace.sinks.cql.statements import Scope
 
 Numbers = npt.NDArray[np.int64]
 _BEFORE_US: Final = 1_000_000
-"""How long before the snapshot the keys of its lists' elements are: keys of later elements may be a little older than those."""
+"""Age of the keys of list elements at the snapshot: keys of later elements may be slightly older than the snapshot."""
 _REST: Final = 0x8000_0000_0000_0000
 _MOST_TTL: Final = 20 * 365 * 86400
 
 
 class _Piece(NamedTuple):
-    """What one question mark is bound to, row by row."""
+    """The values of one parameter marker, by row."""
 
     values: Objects
     there: Mask
@@ -43,14 +43,14 @@ class _Piece(NamedTuple):
 
 
 class BaseRows:
-    """A block's rows and how they are written into a table."""
+    """The writes of a block's rows to a table."""
 
     def __init__(self, block: RowBlock, target: CqlTable, now: int) -> None:
         self.block, self.target, self._now = block, target, now
         self.count = block.rows.num_rows
 
     def place(self, row: int) -> str:
-        """Where a row is, for errors; rows that are gone come after the others."""
+        """Return the location of a row, for errors; missing rows are numbered after the others."""
         found, at = (self.block.rows, row) if row < self.count else (self.block.gone, row - self.count)
         assert found is not None
         keys = (*self.target.partition_key, *self.target.clustering)
@@ -58,7 +58,7 @@ class BaseRows:
         return f"table {self.block.table.name}, {shown}"
 
     def writes(self, *, keyed_lists: bool) -> Iterator[Write]:
-        """All writes into the table itself; lists are left out if it does not take elements by their keys."""
+        """Yield all writes to the table; without lists if the server does not accept elements by key."""
         for scope, where in self._scopes():
             yield from self._cells(scope, where)
             for column in scope.lists if keyed_lists else ():
@@ -66,14 +66,14 @@ class BaseRows:
         yield from self._gone()
 
     def map_writes(self) -> Iterator[Write]:
-        """All writes into the table beside, in which lists are maps."""
+        """Yield all writes to the auxiliary table, in which lists are maps."""
         for scope, where in self._scopes():
             for column in scope.made:
                 yield from self._list(scope, where, column, scope.put(column))
         yield from self._gone()
 
     def listed(self) -> Iterator[tuple[Scope, dict[tuple[bytes, ...], int]]]:
-        """The rows whose lists are written, by their keys."""
+        """Yield the keys of rows whose lists are written."""
         for scope, where in self._scopes():
             keys = [_objects(self.block.rows.column(name)) for name in scope.keys]
             wanted = np.zeros(self.count, np.bool_)
@@ -84,14 +84,14 @@ class BaseRows:
                 yield scope, {tuple(key[row] for key in keys): row for row in chosen}
 
     def _scopes(self) -> list[tuple[Scope, Mask]]:
-        """Rows, and partitions with their static columns."""
+        """Yield rows, and partitions with their static columns."""
         found = [(Scope.row(self.target), _valid(self.block.rows.column((self.target.clustering or self.target.partition_key)[0].name)))]
         if self.target.static:
             found.append((Scope.partition(self.target), ~found[0][1]))
         return [(scope, where) for scope, where in found if where.any()]
 
     def _list(self, scope: Scope, where: Mask, column: CqlColumn, text: str) -> Iterator[Write]:
-        """A list as of the snapshot: emptied, then each element by a key of ours."""
+        """Yield the writes of a list as of the snapshot: it is cleared, then each element is written with a generated key."""
         keys = [_objects(self.block.rows.column(name)) for name in scope.keys]
         stamp, empty = _long(self.block.as_of), scope.assign([column])
         raw = self.block.rows.column(column.name)
@@ -110,7 +110,7 @@ class BaseRows:
                 yield Write(text, (stamp, _int(int(ttls[at])), of, values[at], *key), row)
 
     def _cells(self, scope: Scope, where: Mask) -> Iterator[Write]:
-        """Every cell that is no list's, with those of its row that are alike in time and expiry."""
+        """Yield the writes of all cells except lists, grouped by equal time and expiry per row."""
         keys = [_objects(self.block.rows.column(name)) for name in scope.keys]
         pieces = [self._atomic(column) for column in scope.atomic]
         for column in scope.made:
@@ -158,7 +158,7 @@ class BaseRows:
             yield _Piece(_objects(part.binary()), part.sizes >= 0, _spread(times[index::count], there), _spread(ttls[index::count], there))
 
     def _collection(self, column: CqlColumn) -> tuple[_Piece, list[tuple[int, int, int, bytes]]]:
-        """Maps and sets all of whose elements are alike in time and expiry; the others' elements, in groups that are."""
+        """Group the elements of maps and sets by equal time and expiry."""
         raw = self.block.rows.column(column.name)
         width = 2 if column.type.name == "map" else 1
         offsets, parts = self._split(column, lambda: split_collections(Cells.of(raw), width))
@@ -192,7 +192,7 @@ class BaseRows:
             ) from None
 
     def _marks(self, column: CqlColumn, offsets: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:
-        """The write time and the TTL of each cell; `offsets` says which cells are a row's."""
+        """Return the write time and the TTL of each cell; `offsets` are the bounds of each row's cells."""
         counts = np.diff(offsets)
         times = _flat(self.block.times.column(column.name), counts, self.block.as_of)
         expiries = _flat(self.block.expiries.column(column.name), counts, -1)
@@ -200,7 +200,7 @@ class BaseRows:
 
 
 def _flat(lists: Any, counts: npt.NDArray[Any], missing: int) -> Numbers:
-    """The numbers of lists one after the other, `counts` of each row; `missing` where there is no list, too short a one, or a null."""
+    """Flatten lists of numbers to `counts` per row; `missing` where a list is absent or too short, or has a null."""
     total = int(counts.sum())
     found = np.full(total, missing, np.int64)
     owners = np.repeat(np.arange(len(counts)), counts)
@@ -214,14 +214,14 @@ def _flat(lists: Any, counts: npt.NDArray[Any], missing: int) -> Numbers:
 
 
 def _spread(numbers: Numbers, there: Mask) -> Numbers:
-    """Numbers of the rows that have a value, at their rows."""
+    """Scatter numbers to the rows that have a value."""
     found = np.zeros(len(there), np.int64)
     found[there] = numbers
     return found
 
 
 def _rounds(text: str, pieces: list[_Piece], keys: list[Objects], where: Mask) -> Iterator[Write]:
-    """One statement for all cells of a row that are alike in time and expiry; as many rounds as the most mixed row has kinds of cells."""
+    """Yield one statement per row for all cells with equal time and expiry, in as many rounds as any row has distinct pairs."""
     pending = [piece.there & where for piece in pieces]
     while any(left.any() for left in pending):
         times, ttls, chosen = np.zeros(len(where), np.int64), np.zeros(len(where), np.int64), np.zeros(len(where), np.bool_)

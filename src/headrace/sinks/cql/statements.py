@@ -22,7 +22,7 @@ _USING = "USING TIMESTAMP ? AND TTL ?"
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """A row's columns, or a partition's static ones, and what tells the row or the partition."""
+    """The columns of a row, or the static columns of a partition, and its key."""
 
     table: str
     keys: tuple[str, ...]
@@ -64,7 +64,7 @@ class Scope:
         return self._update(part for column in columns for part in _changes(column))
 
     def restore(self) -> str:
-        """Cells that are there: nothing is cleared. Bound: timestamp, TTL, atomic columns, what is added to maps and sets and a user type's
+        """Live cells; nothing is cleared. Bound: timestamp, TTL, atomic columns, what is added to maps and sets and a user type's
         fields, the key."""
         parts = [f"{quoted(column.name)} = ?" for column in self.atomic]
         for column in self.made:
@@ -72,7 +72,7 @@ class Scope:
         return self._update(parts)
 
     def element(self, column: CqlColumn) -> str:
-        """A list's element by its key, which ScyllaDB alone understands. Bound: timestamp, TTL, the element's key, its value, the key."""
+        """A list's element by its key (ScyllaDB only). Bound: timestamp, TTL, the element's key, its value, the key."""
         return self._update([f"{quoted(column.name)}[SCYLLA_TIMEUUID_LIST_INDEX(?)] = ?"])
 
     def put(self, column: CqlColumn) -> str:

@@ -64,7 +64,7 @@ class CqlClaims:
         return {f"{keyspace}.{table}" for keyspace in wanted for table in list_tables(self._session, keyspace)}.intersection(targets)
 
     def last_seen_us(self, claim: Claim) -> int:
-        """No pipe reports to a cluster that it runs."""
+        """Return 0: pipes do not report to a cluster that they run."""
         del claim
         return 0
 
@@ -74,12 +74,12 @@ class CqlClaims:
 
     @property
     def _keyspaces(self) -> list[str]:
-        """The keyspaces that have the table."""
+        """Return the keyspaces that have the table."""
         rows = self._session.execute("SELECT keyspace_name, table_name FROM system_schema.tables")
         return sorted(row.keyspace_name for row in rows if row.table_name == TABLE)
 
     def _recorded(self, claims: Iterable[Claim]) -> list[tuple[str, Claim]]:
-        """The claims that there is a table for."""
+        """Return the claims in existing tables."""
         known = set(self._keyspaces)
         return [(_keyspace(claim.target), claim) for claim in claims if _keyspace(claim.target) in known]
 

@@ -21,7 +21,7 @@ _HINT = "drop the target table and let it be made, or alter it to match"
 
 
 def moved(table: CqlTable, keyspace: str) -> CqlTable:
-    """The same table in another keyspace, its user types too."""
+    """Return the table with its user types in another keyspace."""
     columns = tuple(replace(column, type=_moved_type(column.type, keyspace)) for column in table.columns)
     return CqlTable(TableName(keyspace, table.name.table), columns)
 
@@ -32,7 +32,7 @@ def _moved_type(kind: CqlType, keyspace: str) -> CqlType:
 
 
 def prepare(session: CqlSession, tables: Iterable[CqlTable], *, create: bool) -> None:
-    """Make or check each table and its user types; `create`: whether anything may be made."""
+    """Create or check each table and its user types; `create`: whether anything may be created."""
     wanted = list(tables)
     keyspaces = set(list_keyspaces(session))
     for keyspace in sorted({table.name.database for table in wanted}):
@@ -52,7 +52,7 @@ def prepare(session: CqlSession, tables: Iterable[CqlTable], *, create: bool) ->
 
 
 def alter(session: CqlSession, old: CqlTable, new: CqlTable, *, create: bool, drop: bool) -> None:
-    """Make the target follow from one definition of the source's to the next; `drop`: columns that are gone there too."""
+    """Apply a change of the source's definition to the target; `drop`: also drop columns."""
     there = describe_types(session, new.name.database)
     before = {kind.udt: kind for kind in types_used([old])}
     for kind in types_used([new]):
@@ -122,7 +122,7 @@ def _complete(session: CqlSession, there: CqlTable, wanted: CqlTable, create: bo
 
 
 def _same_type(one: CqlType, other: CqlType) -> bool:
-    """By what they are made of; user types by name, since their fields were looked at."""
+    """Compare types by structure; user types by name, because their fields are checked separately."""
     return str(one) == str(other)
 
 

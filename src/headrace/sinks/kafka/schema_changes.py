@@ -1,7 +1,7 @@
 """Schema changes in Kafka: messages after a statement have the table's new definition, and topics are never altered.
 
 A table that was created, altered or renamed is prepared again (its topic, its schemas). A definition that readers of the earlier messages
-could not read is refused when the statement is planned. DROP TABLE leaves the topic as it is. So does TRUNCATE, unless the user chose that
+could not read is rejected when the statement is planned. DROP TABLE leaves the topic as it is. So does TRUNCATE, unless the user chose that
 Debezium's events report it (`kafka.truncates`): then the event is a step, which a crash may repeat with the same position.
 """
 
@@ -22,11 +22,11 @@ log = logging.getLogger("headrace")
 
 
 @functools.cache
-def _say_untold() -> None:
+def _warn_truncate() -> None:
     """Warn once per process."""
     log.warning(
-        "a table was emptied (TRUNCATE), which its topic does not tell: mypipe's messages have no word for it, and Debezium's events tell "
-        "it with kafka.truncates = send"
+        "a table was truncated, which its topic does not show: mypipe's messages cannot express it, and Debezium's events do only "
+        "with kafka.truncates = send"
     )
 
 
@@ -46,7 +46,7 @@ class KafkaSchemaApplier(SchemaApplier):
 
     def plan_emptying(self, schema: TableSchema, version: int) -> DdlPlan:
         if self.tell_emptied is None:
-            _say_untold()
+            _warn_truncate()
             return DdlPlan()
         return DdlPlan((Step((json.dumps({"emptied": schema.to_json(), "version": version}),)),))
 
@@ -65,7 +65,7 @@ class KafkaSchemaApplier(SchemaApplier):
         try:
             self.check(schema)
         except DefiniteError as error:
-            hint = f"{error.hint}; or let readers cope with it: --set kafka.incompatible=new"
+            hint = f"{error.hint}; or let readers handle it: --set kafka.incompatible=new"
             raise DefiniteError(f"table {schema.name} was changed: {error.message}", place=error.place, hint=hint) from error
 
     def run_step(self, step: Step) -> None:

@@ -42,7 +42,7 @@ class KafkaSink(AppendOnlySink):
 
     @classmethod
     def from_url(cls, url: str, choices: KafkaOptions | None = None) -> KafkaSink:
-        """`kafka://host:port/topic`: the topic, if there is one, is a pattern for the topics' names."""
+        """Parse `kafka://host:port/topic`; the optional topic is a pattern for the topics' names."""
         address = parse_kafka_url(url)
         chosen = choices or KafkaOptions()
         if address.topic:
@@ -86,7 +86,7 @@ class KafkaSink(AppendOnlySink):
                 )
 
     def requirements(self, schemas: Iterable[TableSchema]) -> Mapping[TableName, TableRequirements]:
-        """Every update with its before image, in order; a snapshot of one position; and transactions."""
+        """Require ordered changes, before images, a snapshot of one position, and transactions."""
         return {schema.name: TableRequirements((), ordered=True, exact=True, keeps=True, transactions=True) for schema in schemas}
 
     def schema_applier(self) -> KafkaSchemaApplier:
@@ -99,7 +99,7 @@ class KafkaSink(AppendOnlySink):
         return self.choices.topic_of(name)
 
     def with_source(self, connector: str, log: str) -> Self:
-        """Debezium's events name their source."""
+        """Return the sink with the source's name, which Debezium's events contain."""
         return replace(self, origin=Origin(connector, log))
 
     def writer(self) -> KafkaWriter[ChangeBlock]:

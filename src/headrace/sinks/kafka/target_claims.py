@@ -71,7 +71,7 @@ class KafkaClaims:
         return existing_topics(self.address, self.choices).intersection(targets)
 
     def last_seen_us(self, claim: Claim) -> int:
-        """No pipe reports to a cluster that it runs."""
+        """Return 0: pipes do not report to a cluster that they run."""
         del claim
         return 0
 

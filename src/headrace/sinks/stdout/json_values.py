@@ -18,7 +18,7 @@ from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column
 from headrace.model.text_values import fixed_bytes_printer, format_decimals, format_times, format_timestamps
 from headrace.sinks.kafka.debezium.json_fragments import in_base64, quoted
-from headrace.sinks.stdout.terminal_escapes import as_text, tame
+from headrace.sinks.stdout.terminal_escapes import as_text, escape_unsafe
 
 NULL: Final = "null"
 
@@ -82,7 +82,9 @@ def _floats(array: Any) -> Any:
 
 
 def _members(array: Any) -> Any:
-    return tame(quoted(array.dictionary)).take(array.indices) if pa.types.is_dictionary(array.type) else tame(quoted(array))
+    return (
+        escape_unsafe(quoted(array.dictionary)).take(array.indices) if pa.types.is_dictionary(array.type) else escape_unsafe(quoted(array))
+    )
 
 
 def _lists(array: Any) -> Any:

@@ -47,7 +47,7 @@ STDOUT: Final = Output()
 
 def reader_left() -> DefiniteError:
     """Return the error of a pipe whose reader has closed the output."""
-    return DefiniteError("whoever read the output has left", place="stdout", hint="run again: what was not printed whole comes again")
+    return DefiniteError("the reader of the output has closed it", place="stdout", hint="run again: incomplete output is printed again")
 
 
 def may_colour(wanted: str) -> bool:

@@ -130,11 +130,11 @@ class LogLineWriter:
         # Only such a source loads its kernels.
         from headrace.sinks.kafka.scylla.log_documents import log_documents, row_documents
         from headrace.sinks.stdout.json_values import join
-        from headrace.sinks.stdout.terminal_escapes import tame
+        from headrace.sinks.stdout.terminal_escapes import escape_unsafe
 
         made = log_documents(block).in_order() if isinstance(block, LogBlock) else row_documents(block)
         if len(made.value):
-            text: Any = join(tame(made.value), "\n")
+            text: Any = join(escape_unsafe(made.value), "\n")
             self.sender.send(Lines(text, pa.array(np.zeros(len(text), np.uint64))), waits=False)
 
     def close(self) -> None:

@@ -19,13 +19,13 @@ _SUSPECT: Final = np.zeros(256, dtype=bool)
 _SUSPECT[[chr(code).encode()[0] for first, last in FORMAT_RANGES for code in range(first, last + 1)]] = True
 
 
-def tame(texts: Any) -> Any:
+def escape_unsafe(texts: Any) -> Any:
     """Escape the characters of quoted texts that control a terminal."""
     data = texts.buffers()[2]
     if data is None or not _SUSPECT[np.frombuffer(data, dtype=np.uint8)].any():
         return texts
     found = texts.filter(pc.fill_null(pc.match_substring_regex(texts, _PATTERN), False))
-    # A few rows in most cases; which characters there are is asked once for all of them.
+    # Usually few rows: collect the distinct characters of all of them first.
     there = {character for text in pc.unique(found).to_pylist() for character in UNSAFE.findall(text)} if len(found) else set()
     for character in sorted(there):
         texts = pc.replace_substring(texts, character, escape_text(character))

@@ -131,7 +131,7 @@ class OwnTables:
 
     def _query(self, sql: str) -> list[list[Any]]:
         connection = connect(self._target)
-        with translate_errors(self._target, "reading our own tables"):
+        with translate_errors(self._target, "reading Headrace's tables"):
             return json_rows(connection.client.raw_query(sql, settings=connection.supported(_JSON_SETTINGS), fmt="JSONCompactEachRow"))
 
 

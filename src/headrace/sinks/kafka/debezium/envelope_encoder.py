@@ -33,7 +33,7 @@ from headrace.sinks.kafka.messages.options import KafkaOptions
 NEW_KEY: Final = "__debezium.newkey"
 OLD_KEY: Final = "__debezium.oldkey"
 _MOST_BYTES: Final = 128 << 20
-"""Of what is encoded at once: text may be several times as long as the values, and an array holds 2 GiB."""
+"""Maximum bytes encoded at once: text may be several times as long as the values, and an array holds 2 GiB."""
 _ENVELOPE_BYTES: Final = 600
 _GTID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]+:.*|\d+-\d+-\d+")
 _CREATE, _UPDATE, _DELETE, _READ, _TOMBSTONE, _TRUNCATE = range(6)
@@ -52,7 +52,7 @@ class Origin:
     """The base name of the log files."""
     server_id: int = 0
     version: str = "headrace"
-    """Where Debezium has its own version."""
+    """Value of the field for Debezium's version."""
 
 
 class DebeziumEncoder:
@@ -63,7 +63,7 @@ class DebeziumEncoder:
         self._tables: dict[TableSchema, _EnvelopeTableEncoder] = {}
 
     def encode(self, block: ChangeBlock) -> list[Messages]:
-        """The block's messages; every update in it has its before image."""
+        """Return the block's messages; every update in it has its before image."""
         if not block.rows:
             return []
         table = self._of(block.schema)
@@ -71,7 +71,7 @@ class DebeziumEncoder:
         return [table.encode(block, events, piece, self._clock()) for piece in _pieces(block, table.overhead)]
 
     def emptied(self, schema: TableSchema, version: int) -> Messages:
-        """The message that a table was emptied, by a statement that ends at a version."""
+        """Return the message of a TRUNCATE that ends at a version."""
         return self._of(schema).emptied(version, self._clock())
 
     def _of(self, schema: TableSchema) -> _EnvelopeTableEncoder:
@@ -90,7 +90,7 @@ class _Plan:
     after: Places
     at: Places
     other: Places
-    """Of the messages of a key change: the image with the other key; else -1."""
+    """For messages of a key change: the image with the other key; else -1."""
 
 
 class _EnvelopeTableEncoder:
@@ -109,7 +109,7 @@ class _EnvelopeTableEncoder:
 
     @property
     def overhead(self) -> int:
-        """What an event takes besides its row: its schema, if it carries one, is the most of it."""
+        """The size of an event without its row; mostly the schema, if it is included."""
         return len(self._head) + len(self._key_head) + _ENVELOPE_BYTES
 
     def encode(self, block: ChangeBlock, events: EventPlaces, piece: slice, now: int) -> Messages:
@@ -133,7 +133,7 @@ class _EnvelopeTableEncoder:
         )
 
     def emptied(self, version: int, now: int) -> Messages:
-        """A statement is in no block: its transaction is not known here, and its time is the clock's."""
+        """Return the event of a statement. Its transaction is unknown here, and its time is the clock's."""
         place = pa.array([version & ((1 << OFFSET_BITS) - 1)], pa.int64()), pa.array([0], pa.int64())
         block = ChangeBlock(
             self._schema,
@@ -198,7 +198,7 @@ class _EnvelopeTableEncoder:
         return pc.fill_null(pa.array(found, pa.string()).take(taken.indices), known)
 
     def _ends(self, choices: KafkaOptions, describe: Callable[[TableSchema, str, str], dict[str, Any]]) -> tuple[str, str]:
-        """What stands around every payload."""
+        """Return the text before and after every payload."""
         if not choices.schemas:
             return "", ""
         text = json.dumps(describe(self._schema, choices.prefix, self._origin.connector), ensure_ascii=False, separators=(",", ":"))
@@ -206,11 +206,11 @@ class _EnvelopeTableEncoder:
 
 
 def _plan(ops: npt.NDArray[np.uint8], keys: Any, schema: TableSchema, *, tombstones: bool) -> _Plan:
-    """What is sent for images, in their order."""
+    """Return the messages of images, in order."""
     befores, updates = np.flatnonzero(ops == Op.BEFORE), np.flatnonzero(ops == Op.UPDATE)
     if not np.array_equal(befores + 1, updates):
         raise DefiniteError(
-            "an update came without the row before it", place=f"table {schema.name}", hint="please report it: the sink asks for them all"
+            "an update came without the row before it", place=f"table {schema.name}", hint="please report it: the sink requires all of them"
         )
     count = np.ones(len(ops), dtype=np.int64)
     kind = np.select([ops == Op.SNAPSHOT, ops == Op.INSERT, ops == Op.UPDATE], [_READ, _CREATE, _UPDATE], _DELETE).astype(np.int8)
@@ -231,7 +231,7 @@ def _plan(ops: npt.NDArray[np.uint8], keys: Any, schema: TableSchema, *, tombsto
 
 
 def _moved(keys: Any, befores: Places, updates: Places) -> npt.NDArray[np.bool_]:
-    """Which updates gave their row another key."""
+    """Return which updates changed the key of their row."""
     if keys is None or not updates.size:
         return np.zeros(updates.size, dtype=bool)
     unlike = pc.not_equal(keys.take(pa.array(befores)), keys.take(pa.array(updates)))
@@ -239,7 +239,7 @@ def _moved(keys: Any, befores: Places, updates: Places) -> npt.NDArray[np.bool_]
 
 
 def _headers(plan: _Plan, keys: Any) -> tuple[tuple[tuple[str, bytes], ...], ...]:
-    """The other key, in the messages of a key change: there are few."""
+    """Return the other key of key-change messages (there are few)."""
     moved = np.flatnonzero(plan.other >= 0)
     if keys is None or not moved.size:
         return ()
@@ -251,7 +251,7 @@ def _headers(plan: _Plan, keys: Any) -> tuple[tuple[tuple[str, bytes], ...], ...
 
 
 def _pieces(block: ChangeBlock, overhead: int) -> Iterator[slice]:
-    """Parts of a block that can be encoded at once; an update stays with the row before it."""
+    """Yield parts of a block that can be encoded at once; an update stays with its before image."""
     ops = block.op.to_numpy()
     most = max(2, _MOST_BYTES // (block.images.nbytes // block.rows + overhead))
     start = 0
@@ -264,7 +264,7 @@ def _pieces(block: ChangeBlock, overhead: int) -> Iterator[slice]:
 
 
 def _object(fragments: dict[str, Any]) -> Any:
-    """Columns of JSON to rows of it."""
+    """Join columns of JSON to rows."""
     parts: list[Any] = []
     for place, (name, values) in enumerate(fragments.items()):
         parts += [f"{',' if place else '{'}{json.dumps(name, ensure_ascii=False)}:", values]
@@ -272,7 +272,7 @@ def _object(fragments: dict[str, Any]) -> Any:
 
 
 def _named(array: Any, at: Any, wanted: Callable[[str], bool]) -> Any:
-    """A column of few different texts, as JSON; null for those that are not wanted."""
+    """Return a column of few distinct texts as JSON; null where not requested."""
     if array is None:
         return NULL
     taken = array.take(at)

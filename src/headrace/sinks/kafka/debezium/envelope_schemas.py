@@ -14,13 +14,13 @@ _SNAPSHOT: Final = "true,first,first_in_data_collection,last_in_data_collection,
 
 
 def key_schema(schema: TableSchema, prefix: str, connector: str) -> dict[str, Any]:
-    """The schema of a table's keys."""
+    """Return the schema of a table's keys."""
     fields = [field_of(schema.column(name), connector) for name in schema.row_key]
     return {"type": "struct", "fields": fields, "optional": False, "name": f"{_base(schema, prefix)}.Key"}
 
 
 def value_schema(schema: TableSchema, prefix: str, connector: str) -> dict[str, Any]:
-    """The schema of a table's events."""
+    """Return the schema of a table's events."""
     base = _base(schema, prefix)
     row = {"fields": [_row_field(column, connector) for column in schema.columns], "optional": True, "name": f"{base}.Value"}
     source = {"fields": _source_fields(), "optional": False, "name": f"io.debezium.connector.{connector}.Source", "version": 1}

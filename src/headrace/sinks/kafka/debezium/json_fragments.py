@@ -35,12 +35,12 @@ Render = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """How a column is shown."""
+    """The JSON form of a column."""
 
     field: Field
     """Its schema, without the name, the default, and whether it may be NULL."""
     render: Render
-    """An array of the column's type to text."""
+    """Converts an array of the column's type to text."""
 
 
 def shown(column: Column, connector: str) -> Shown:
@@ -96,7 +96,7 @@ def shown(column: Column, connector: str) -> Shown:
 
 
 def field_of(column: Column, connector: str) -> Field:
-    """The column's schema among a row's fields."""
+    """Return the column's schema as a field of a row."""
     how = shown(column, connector)
     default = _default(column, how)
     given = {} if default is None else {"default": default}
@@ -108,13 +108,13 @@ def field_of(column: Column, connector: str) -> Field:
 
 
 def quoted(array: Any) -> Any:
-    """Texts as JSON strings."""
+    """Encode texts as JSON strings."""
     offsets, data = _parts(array)
     return _filled(array, offsets, data, quoted_size(offsets, data), quote)
 
 
 def in_base64(array: Any) -> Any:
-    """Bytes as JSON strings of base64."""
+    """Encode bytes as JSON strings of base64."""
     offsets, data = _parts(array)
     return _filled(array, offsets, data, base64_size(offsets), base64)
 
@@ -146,7 +146,7 @@ def _wrapped(array: Any) -> Any:
 
 
 def _floats(array: Any) -> Any:
-    """The shortest digits that give the same bits, never like those of a whole number: readers without a schema go by the point."""
+    """Return the shortest digits that give the same bits, always with a point: readers without a schema need it to detect floats."""
     digits = _text(array)
     return pc.if_else(pc.match_substring_regex(digits, "[.e]"), digits, pc.binary_join_element_wise(digits, ".0", ""))
 
@@ -165,7 +165,7 @@ def _members(array: Any) -> Any:
 
 
 def _lists(array: Any) -> Any:
-    """Lists of floats, as lists."""
+    """Encode lists of floats as lists."""
     inner = pa.ListArray.from_arrays(_offsets_of(array), _floats(array.values))
     joined = pc.binary_join_element_wise("[", pc.binary_join(inner, ","), "]", "")
     return pc.if_else(array.is_valid(), joined, pa.scalar(None, pa.string())) if array.null_count else joined
@@ -176,7 +176,7 @@ def _offsets_of(array: Any) -> Any:
 
 
 def _bits(array: Any, bits: int) -> Any:
-    """As many bytes as the bits need, the least significant first."""
+    """Encode bits as bytes, least significant first."""
     width = (bits + 7) // 8
     numbers = pc.fill_null(array, pa.scalar(0, pa.uint64())).to_numpy(zero_copy_only=False).astype("<u8")
     rows = np.ascontiguousarray(numbers.view(np.uint8).reshape(-1, 8)[:, :width])
@@ -184,7 +184,7 @@ def _bits(array: Any, bits: int) -> Any:
 
 
 def _decimals(array: Any) -> Any:
-    """The digits as one whole number: its bytes, the most significant first, as few as show its sign."""
+    """Encode the unscaled number in two's complement, most significant byte first, in the minimum number of bytes."""
     if not len(array):
         return pa.array([], pa.string())
     width = array.type.byte_width
@@ -198,7 +198,7 @@ def _decimals(array: Any) -> Any:
 
 
 def _cut(rows: npt.NDArray[np.uint8], leading: npt.NDArray[np.uint8]) -> Any:
-    """Rows of bytes without so many of the first."""
+    """Remove leading bytes of rows."""
     width = rows.shape[1]
     kept = np.arange(width)[None, :] >= leading[:, None]
     offsets = np.zeros(len(rows) + 1, dtype=np.int32)
@@ -218,7 +218,7 @@ def _geometry(name: str) -> Shown:
 
 
 def _shapes(array: Any) -> Any:
-    """Spatial reference and well-known binary apart; a reference of 0 is none."""
+    """Split values into spatial reference (0: none) and well-known binary."""
     srid, wkb = _geometry_parts(array)
     return _with_nulls_of(array, pc.binary_join_element_wise('{"wkb":', in_base64(wkb), ',"srid":', srid, "}", ""))
 
@@ -243,7 +243,7 @@ def _geometry_parts(array: Any) -> tuple[Any, Any]:
 
 
 def _default(column: Column, how: Shown) -> Any:
-    """The column's default as its values are shown; None if it has none, or one that the server computes."""
+    """Return the column's default in the form of its values; None if it has none, or a computed one."""
     if column.default is None or column.generated:
         return None
     text = column.default

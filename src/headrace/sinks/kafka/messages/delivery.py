@@ -28,7 +28,7 @@ client_log = logging.getLogger("headrace.kafka.client")
 client_log.setLevel(logging.CRITICAL)
 
 _FIXED: Final = {"enable.idempotence": "true", "acks": "all", "partitioner": "murmur2"}
-"""What the guarantee rests on; the partitioner is that of Java's clients."""
+"""Settings that the delivery guarantee needs; the partitioner is that of Java's clients."""
 _USUAL: Final = {
     "client.id": "headrace",
     "linger.ms": "5",
@@ -53,7 +53,7 @@ def producer_settings(address: KafkaAddress, choices: KafkaOptions) -> dict[str,
 
 
 class Delivery:
-    """A producer and what became of its messages. Belongs to one writer at a time."""
+    """A producer and the state of its messages. Belongs to one writer at a time."""
 
     def __init__(self, settings: dict[str, str]) -> None:
         self._failed: tuple[KafkaError, Message] | None = None
@@ -151,7 +151,7 @@ def _place(topic: str, key: Any) -> str:
 
 
 def _headers(messages: Messages) -> Iterable[Headers]:
-    """The headers of each message. Lists are made here and now: this is the part of sending that costs most."""
+    """Return the headers of each message. Building the lists is the most expensive part of sending."""
     if messages.position:
         return ([(POSITION_HEADER, position)] if position is not None else [] for position in messages.position)
     positions, more = position_bytes(messages.version, messages.row), messages.headers
@@ -167,7 +167,7 @@ def _headers(messages: Messages) -> Iterable[Headers]:
 
 
 class _ProducerPool:
-    """Producers that no writer has: making one costs a connection to each broker."""
+    """Idle producers: creating one costs a connection to each broker."""
 
     def __init__(self) -> None:
         self._idle: dict[Any, list[Delivery]] = {}

@@ -38,7 +38,7 @@ _DEFINITE: Final[dict[int, str]] = {
 
 
 def failure(error: KafkaError | KafkaException, doing: str, place: str = "") -> HeadraceError:
-    """The error as ours."""
+    """Translate an error of the client."""
     cause = error.args[0] if isinstance(error, KafkaException) else error
     hint = _DEFINITE.get(cause.code())
     message = f"{doing} failed: {cause.str()}"

@@ -22,7 +22,7 @@ _TEXTUAL: Final = ValueMapping(text_as_bytes=False)
 
 
 def encode_keys(schema: TableSchema, images: pa.RecordBatch) -> pa.BinaryArray:
-    """The key of each image; NULL for a table without one."""
+    """Return the key of each image; NULL for a table without one."""
     if not schema.row_key:
         return pa.nulls(images.num_rows, pa.binary())
     parts: list[Any] = []

@@ -16,11 +16,11 @@ class Messages:
 
     topic: str
     key: pa.BinaryArray
-    """What decides the partition, and what a compacted topic keeps one message of; NULL for tables without a key."""
+    """Determines the partition, and what compaction keeps; NULL for tables without a key."""
     value: pa.BinaryArray
-    """NULL: a tombstone."""
+    """NULL for tombstones."""
     version: pa.UInt64Array
-    """The place of each change in the source's log: a header of each message, the same when it is sent again."""
+    """The position of each change in the source's log: a header of each message, equal when it is sent again."""
     timestamp_ms: pa.Int64Array
     headers: tuple[tuple[tuple[str, bytes], ...], ...] = ()
     """Further headers of each message; empty if no message has any."""
@@ -33,7 +33,7 @@ class Messages:
 
 
 class MessageEncoder(Protocol[B_contra]):
-    """Turns blocks of one kind into messages. Belongs to one task."""
+    """Encodes blocks as messages. Belongs to one task."""
 
     def encode(self, block: B_contra) -> list[Messages]:
-        """The block's messages; every update in it has its before image."""
+        """Return the block's messages; every update in it has its before image."""

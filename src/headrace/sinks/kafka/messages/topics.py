@@ -50,7 +50,7 @@ def ensure_topics(address: KafkaAddress, choices: KafkaOptions, names: Iterable[
 
 
 def existing_topics(address: KafkaAddress, choices: KafkaOptions) -> set[str]:
-    """The topics of the cluster."""
+    """Return the topics of the cluster."""
     return _existing(*_admin(address, choices), address)
 
 
@@ -74,7 +74,7 @@ def _admin(address: KafkaAddress, choices: KafkaOptions) -> tuple[AdminClient, R
 
 
 def client_properties(address: KafkaAddress, choices: KafkaOptions) -> dict[str, Any]:
-    """What is set for the cluster, without what only producers know."""
+    """Return the client settings without those of producers."""
     shared = {name: value for name, value in choices.properties if not name.startswith(_PRODUCER_ONLY)}
     own = {name: value for name, value in address.client_settings().items() if not name.startswith(_PRODUCER_ONLY)}
     return {**own, **shared}

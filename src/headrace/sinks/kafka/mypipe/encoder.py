@@ -26,27 +26,27 @@ from headrace.sinks.kafka.mypipe.null_headers import Extra
 
 
 class MypipeLayout(Protocol):
-    """How a table's rows stand in messages: in maps (generic) or in fields (specific)."""
+    """The layout of a table's messages: maps (generic) or fields (specific)."""
 
     def schema_id(self, mutation: Mutation) -> int: ...
 
     def avro_schema(self, mutation: Mutation) -> str: ...
 
     def columns(self, images: pa.RecordBatch) -> list[pa.Array]:
-        """The table's columns as they are written."""
+        """Convert the table's columns for writing."""
 
     def fields(self, columns: list[pa.Array], prefix: str) -> Map[str, Source]:
-        """The fields that hold a row; `prefix` is that of the row before or after an update."""
+        """Return the fields of a row; `prefix` distinguishes before and after image of an update."""
 
     def headers(self, images: pa.RecordBatch, mutations: Mutations) -> tuple[Extra, ...]:
-        """The headers of each message besides its position."""
+        """Return the headers of each message, except its position."""
 
 
 class MypipeLayouts(Protocol):
-    """Makes the form of each table."""
+    """Provides the layout of each table."""
 
     def of(self, schema: TableSchema) -> MypipeLayout:
-        """The table's form; its schemas are registered."""
+        """Return the table's layout; its schemas are registered."""
 
     def check(self, schema: TableSchema) -> None:
         """Raise `DefiniteError` if readers of the table's messages could not read old ones by its schemas."""
@@ -66,7 +66,7 @@ class MypipeEncoder:
         self._tables: dict[TableSchema, _MypipeTableEncoder] = {}
 
     def encode(self, block: ChangeBlock) -> list[Messages]:
-        """The block's messages; every update in it has its before image."""
+        """Return the block's messages; every update in it has its before image."""
         if not block.rows:
             return []
         table = self._tables.get(block.schema)
@@ -123,14 +123,14 @@ class _MypipeTableEncoder:
 
 
 def _rows(block: ChangeBlock, at: Places) -> pa.UInt64Array | None:
-    """The numbers of a snapshot's rows; a block is of a snapshot as a whole or not at all."""
+    """Return the row numbers of a snapshot's block; a block contains only snapshot rows, or none."""
     if block.order is None or block.op[0].as_py() != Op.SNAPSHOT:
         return None
     return block.order.take(pa.array(at))
 
 
 def _taken(columns: list[pa.Array], at: Places) -> list[pa.Array]:
-    """The columns' values at some places; all of them as they are, if it is all."""
+    """Return the columns' values at some indexes; without a copy if all are selected."""
     if not columns or (len(at) == len(columns[0]) and np.array_equal(at, np.arange(len(at)))):
         return columns
     places = pa.array(at)

@@ -62,7 +62,7 @@ class GenericForm:
 
 @dataclass(frozen=True, slots=True)
 class GenericForms:
-    """The forms of all tables."""
+    """The layouts of all tables."""
 
     book: SchemaBook
     mapping: ValueMapping
@@ -72,14 +72,14 @@ class GenericForms:
         return GenericForm(schema, self.mapping, ids, self._always(schema))
 
     def check(self, schema: TableSchema) -> None:
-        """Generic schemas are the same for all tables, whatever becomes of them; but they must be those that the repository has."""
+        """Check that the repository has the generic schemas, which are the same for all tables."""
         del schema
         for mutation in Mutation:
             self.book.check(generic_subject(mutation), schema_text(generic_schema(mutation)))
 
     def _always(self, schema: TableSchema) -> Extra:
         if not self.book.is_shared:
-            # Other processes could not look the columns up.
+            # Other processes cannot look up the columns.
             return ()
         number = self.book.register(columns_subject(schema.name), schema_text(columns_schema(schema)))
         return ((COLUMNS_HEADER, id_bytes(number)),)

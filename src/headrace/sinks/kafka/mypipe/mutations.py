@@ -32,15 +32,15 @@ _TABLE_ID_BYTES: Final = 6
 
 @dataclass(frozen=True, slots=True)
 class Mutations:
-    """The messages that a block makes."""
+    """The messages of a block."""
 
     kind: npt.NDArray[np.uint8]
     at: Places
-    """The image of each message: the one after an update; the one before it stands in front of it."""
+    """The image of each message; for an update its after image, which follows its before image."""
     key: pa.BinaryArray
 
     def bodies(self, encode: Encode) -> pa.BinaryArray:
-        """All values, in order, encoded kind by kind."""
+        """Encode all values, kind by kind, and return them in order."""
         parts, places = [], []
         for mutation in Mutation:
             mine = np.flatnonzero(self.kind == mutation)
@@ -56,7 +56,7 @@ class Mutations:
 
 
 def mutations_of(block: ChangeBlock, key_changes: KeyChanges) -> Mutations:
-    """What is sent for a block; every update in it must have its before image."""
+    """Return the messages of a block; every update in it must have its before image."""
     ops = block.op.to_numpy()
     befores = np.flatnonzero(ops == Op.BEFORE)
     updates = np.flatnonzero(ops == Op.UPDATE)
@@ -64,7 +64,7 @@ def mutations_of(block: ChangeBlock, key_changes: KeyChanges) -> Mutations:
         raise DefiniteError(
             "an update came without the row before it",
             place=f"table {block.schema.name}",
-            hint="please report it: the sink asks for them all",
+            hint="please report it: the sink requires all of them",
         )
     kinds = np.full(len(ops), Mutation.INSERT, dtype=np.uint8)
     kinds[ops == Op.DELETE] = Mutation.DELETE
@@ -80,20 +80,20 @@ def mutations_of(block: ChangeBlock, key_changes: KeyChanges) -> Mutations:
 
 
 def guids_of(block: ChangeBlock) -> pa.Array:
-    """The Guid of each image's transaction; NULL where none is known, as in a snapshot."""
+    """Return the Guid of each image's transaction; NULL if unknown, as in a snapshot."""
     if block.transaction is None:
         return pa.nulls(block.rows, pa.binary(16))
     return transaction_guids(block.transaction.dictionary).take(block.transaction.indices)
 
 
 def table_id(schema: TableSchema) -> int:
-    """A number of 48 bits, as MySQL's: the same for a table until it is altered. The server's own changes with each of its starts."""
+    """Return a table id of 48 bits that changes only when the table is altered. (The server's own id changes at each restart.)"""
     text = repr((schema.name, [(column.name, column.kind, column.precision, column.scale) for column in schema.columns], schema.row_key))
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:_TABLE_ID_BYTES], "big")
 
 
 def with_tombstones(mutations: Mutations, value: pa.BinaryArray) -> tuple[pa.BinaryArray, Places]:
-    """Values with a message without one after each deletion that has a key; and which mutation each belongs to."""
+    """Insert a tombstone after each deletion with a key; return the values and the mutation of each."""
     deleted = (mutations.kind == Mutation.DELETE) & mutations.key.is_valid().to_numpy(zero_copy_only=False)
     of = np.repeat(np.arange(len(deleted)), 1 + deleted)
     second = np.concatenate(([False], of[1:] == of[:-1]))

@@ -16,7 +16,7 @@ Extra = tuple[tuple[str, bytes], ...]
 
 
 def null_headers(images: pa.RecordBatch, mutations: Mutations, always: Extra) -> tuple[Extra, ...]:
-    """The headers of each message: those of all, and the names of columns that are NULL, where any is. Empty if no message has any."""
+    """Return the headers of each message: common ones, and the names of NULL columns. Empty if no message has any."""
     pattern, names = _patterns(images)
     if len(names) == 1 and not names[0]:
         return (always,) * len(mutations.at) if always else ()
@@ -29,7 +29,7 @@ def null_headers(images: pa.RecordBatch, mutations: Mutations, always: Extra) ->
 
 
 def _patterns(images: pa.RecordBatch) -> tuple[npt.NDArray[np.int64], list[tuple[str, ...]]]:
-    """The pattern of NULLs of each row, and the names that each pattern means."""
+    """Return the NULL pattern of each row, and the column names of each pattern."""
     holding = [(name, column) for name, column in zip(images.schema.names, images.columns, strict=True) if column.null_count]
     if not holding:
         return np.zeros(images.num_rows, dtype=np.int64), [()]

@@ -24,17 +24,17 @@ _SHARED = "choose kafka.registry: a folder, or the http address of a registry"
 
 @dataclass(frozen=True, slots=True)
 class SchemaBook:
-    """A repository, as those who encode see it."""
+    """Registers schemas for encoders."""
 
     repository: SchemaRepository
     is_shared: bool
-    """Whether others can look up what is registered."""
+    """Whether other processes can look up registered schemas."""
     checks: bool = True
-    """Whether a schema that cannot be read in place of the one before it is refused."""
+    """Whether a schema that is not compatible with the previous one is rejected."""
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def register(self, subject: str, text: str) -> int:
-        """The schema's id; it is registered if it was not."""
+        """Return the schema's id; register the schema if needed."""
         known = self._known.get((subject, text))
         if known is None:
             known = self._known[subject, text] = self.repository.register(subject, parse_schema(text))
@@ -48,7 +48,7 @@ class SchemaBook:
 
 
 def open_book(choices: KafkaOptions, *, must_be_shared: bool) -> SchemaBook:
-    """The repository that was chosen; one for the process."""
+    """Return the configured repository; one per process."""
     if choices.registry == MEMORY and must_be_shared:
         raise DefiniteError("specific messages need a schema repository that their readers share", hint=_SHARED)
     return _book(choices.registry, choices.incompatible is Incompatible.HALT, os.getpid())

@@ -45,14 +45,14 @@ class SpecificForm:
         return {prefix + name: array for name, array in zip(self.names, columns, strict=True)}
 
     def headers(self, images: pa.RecordBatch, mutations: Mutations) -> tuple[Extra, ...]:
-        """The fields contain all information."""
+        """Return no headers: the fields contain everything."""
         del images, mutations
         return ()
 
 
 @dataclass(frozen=True, slots=True)
 class SpecificForms:
-    """The forms of all tables."""
+    """The layouts of all tables."""
 
     book: SchemaBook
     mapping: ValueMapping

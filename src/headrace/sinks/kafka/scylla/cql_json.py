@@ -26,11 +26,11 @@ _UUIDS: Final = frozenset(("uuid", "timeuuid"))
 _FLOATS: Final = frozenset(("float", "double"))
 _HEX: Final = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), "<u2")
 _EARLIEST: Final = "-292275055-05-16T16:47:04.192"
-"""The timestamp of which numpy makes its own null."""
+"""The timestamp that numpy treats as null."""
 
 
 def json_of(kind: CqlType, array: Any) -> Texts:
-    """The JSON of each value of an array of `headrace.cql.decode.arrow_arrays.arrow_type(kind)`."""
+    """Encode each value of an array of `headrace.cql.decode.arrow_arrays.arrow_type(kind)` as JSON."""
     name = kind.name
     if name in _TEXTS:
         return quoted(array)
@@ -65,7 +65,7 @@ def json_of(kind: CqlType, array: Any) -> Texts:
 
 
 def member_names(kind: CqlType, keys: Any) -> Texts:
-    """Keys of a map as the names of an object's members: what is no string in JSON is made one."""
+    """Encode keys of a map as JSON member names; other types become strings."""
     texts = json_of(kind, keys)
     if kind.name in _TEXTS or kind.name in _UUIDS or kind.name in ("blob", "date", "timestamp", "time"):
         return texts
@@ -75,29 +75,29 @@ def member_names(kind: CqlType, keys: Any) -> Texts:
 
 
 def joined(*parts: Any) -> Texts:
-    """Texts one after the other; null if one of them is."""
+    """Concatenate texts; null if one of them is."""
     return pc.binary_join_element_wise(*parts, "")
 
 
 def or_null(texts: Texts) -> Texts:
-    """JSON's null for NULL."""
+    """Replace NULL by JSON's null."""
     return pc.fill_null(texts, NULL) if texts.null_count else texts
 
 
 def in_lists(offsets: Any, texts: Texts, opening: str = "[", closing: str = "]") -> Texts:
-    """Lists of texts, in brackets."""
+    """Join lists of texts to JSON arrays."""
     lists = pa.ListArray.from_arrays(offsets, or_null(texts))
     return joined(opening, pc.binary_join(lists, ","), closing)
 
 
 def in_object(names: Sequence[str], texts: Sequence[Texts]) -> Texts:
-    """An object of members that are all there."""
+    """Return JSON objects with all members."""
     members = [joined(f"{json.dumps(name, ensure_ascii=False)}:", text) for name, text in zip(names, texts, strict=True)]
     return joined("{", pc.binary_join_element_wise(*members, ","), "}")
 
 
 def object_of(names: Sequence[str], texts: Sequence[Texts], rows: int) -> Texts:
-    """An object of the members that are not NULL."""
+    """Return JSON objects with the members that are not NULL."""
     if not names:
         return pa.array(["{}"] * rows, pa.string())
     members = [joined(f",{json.dumps(name, ensure_ascii=False)}:", text) for name, text in zip(names, texts, strict=True)]
@@ -106,7 +106,7 @@ def object_of(names: Sequence[str], texts: Sequence[Texts], rows: int) -> Texts:
 
 
 def list_of(texts: Sequence[Texts], rows: int) -> Texts:
-    """An array of the texts that are not NULL."""
+    """Return JSON arrays of the texts that are not NULL."""
     if not texts:
         return pa.array(["[]"] * rows, pa.string())
     found = joined(*(pc.fill_null(joined(",", text), "") for text in texts))
@@ -114,7 +114,7 @@ def list_of(texts: Sequence[Texts], rows: int) -> Texts:
 
 
 def only_where(condition: Any, texts: Texts) -> Texts:
-    """NULL where a condition does not hold."""
+    """Set NULL where a condition is false."""
     return pc.if_else(condition, texts, pa.scalar(None, pa.string()))
 
 
@@ -127,7 +127,7 @@ def _in_quotes(texts: Texts) -> Texts:
 
 
 def _floats(array: Any) -> Texts:
-    """The shortest digits that give the same bits, never like those of a whole number."""
+    """Return the shortest digits that give the same bits, always with a point."""
     digits = array.cast(pa.string())
     finite = pc.if_else(pc.match_substring_regex(digits, "[.e]"), digits, joined(digits, ".0"))
     if pc.all(pc.is_finite(array)).as_py() in (True, None):

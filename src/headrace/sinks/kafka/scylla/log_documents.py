@@ -58,15 +58,15 @@ class Documents:
     """Documents of one table, in the order of its log within each partition."""
 
     key: Texts
-    """The row's partition key, as JSON: what decides the order."""
+    """The row's partition key as JSON; determines the order."""
     value: Texts
     position: Any
-    """Bytes of one width: the time in an order of its own, and the place in the batch. None: they are no part of the log."""
+    """Bytes of one width that sort by time and index in the batch. None: not from the log."""
     micros: NDArray[np.int64]
     """The documents' timestamps."""
 
     def in_order(self) -> Documents:
-        """The same, ordered by time."""
+        """Return the documents ordered by time."""
         order = pc.sort_indices(self.position.cast(pa.binary()))
         return Documents(self.key.take(order), self.value.take(order), self.position.take(order), self.micros[order.to_numpy()])
 
@@ -77,7 +77,7 @@ def log_documents(block: LogBlock) -> Documents:
 
 
 class _Log:
-    """One block on its way."""
+    """Converts one block."""
 
     def __init__(self, block: LogBlock) -> None:
         self.table = block.table
@@ -97,7 +97,7 @@ class _Log:
         self.is_range: Flags = np.isin(self.operations, _STARTS)
         self.is_image: Flags = np.isin(self.operations, _IMAGES)
         self.ends = block.rows.take(pa.array(last))
-        """The rows that end ranges, one for each that begins one."""
+        """The end rows of ranges, one per start row."""
         self.end_operations = operations[last]
 
     def documents(self) -> Documents:
@@ -141,7 +141,7 @@ class _Log:
         return found
 
     def _elements(self, column: CqlColumn) -> Texts:
-        """What was done to the elements of a column; NULL where nothing was."""
+        """Return the changes of a column's elements; NULL where nothing changed."""
         cleared = only_where(self._flag(column), "true")
         added = self._added(column)
         removed = self._removed(column)
@@ -167,7 +167,7 @@ class _Log:
             raise DefiniteError(
                 f"a field was removed that the type {column.type.udt} has not",
                 place=f"log of {self.table.name}, column {name}",
-                hint="the type was altered; it is read anew with the next try",
+                hint="the type was altered; the next attempt reads the new definition",
             )
         names = pa.array([json.dumps(field, ensure_ascii=False) for field in column.type.fields])
         return with_nulls_of(array, in_lists(array.offsets, names.take(indices)))
@@ -195,7 +195,7 @@ class _Log:
         return _BY_NUMBER.take(pa.array(self.operations.astype(np.int64) - _FIRST))
 
     def _is_last(self) -> Any:
-        """Whether nothing of the batch follows; of a range, what its end says."""
+        """Return whether a row ends its batch; for a range, by its end row."""
         own = pc.fill_null(self._array(CqlType("boolean"), END), False)
         if not self.is_range.any():
             return own
@@ -210,7 +210,7 @@ class _Log:
         return object_of([column.name for column in columns], texts, self.count)
 
     def _spread(self, texts: Texts) -> Texts:
-        """Texts of the ranges, at their rows; NULL elsewhere."""
+        """Scatter the texts of ranges to their rows; NULL elsewhere."""
         places = np.cumsum(self.is_range) - 1
         return texts.take(pa.array(places, pa.int64(), mask=~self.is_range))
 
@@ -221,7 +221,7 @@ class _Log:
 
 
 def row_documents(block: RowBlock) -> Documents:
-    """What rows of the base table were when they were read, and which were not there."""
+    """Return documents of base table rows, and of missing rows."""
     table, rows, count = block.table, block.rows, block.rows.num_rows
     arrays = {column.name: to_arrow(column.type, rows.column(column.name), column.name) for column in table.columns}
     texts = {column.name: json_of(column.type, arrays[column.name]) for column in table.columns}
@@ -261,7 +261,7 @@ def _read_members(table: CqlTable, operation: str, as_of: int, count: int) -> di
 
 
 def _told(column: CqlColumn, told: Any, values: Any) -> Texts:
-    """The write times or expiries of a column's cells: a number, or one for each element; NULL where none is told."""
+    """Return the write times or expiries of a column's cells: a number, or one per element; NULL if unknown."""
     numbers = told.values.cast(pa.string())
     lists = pc.binary_join(pa.ListArray.from_arrays(told.offsets, or_null(numbers)), ",")
     if column.type.is_atomic:
@@ -272,19 +272,19 @@ def _told(column: CqlColumn, told: Any, values: Any) -> Texts:
 
 
 def _ends_of_ranges(block: LogBlock, operations: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Which rows end the ranges: each is the next after the one that begins its range."""
+    """Return the end rows of ranges: each directly follows its start row."""
     starts, ends = np.flatnonzero(np.isin(operations, _STARTS)), np.flatnonzero(np.isin(operations, _ENDS))
     if len(starts) != len(ends) or (starts + 1 != ends).any():
         raise DefiniteError(
             "a range deletion has a beginning without an end, or an end without a beginning",
             place=f"log of {block.table.name}",
-            hint="look at its rows with cdc$operation 5 to 8 in the log table: were some deleted by hand?",
+            hint="check its rows with cdc$operation 5 to 8 in the log table: were some deleted by hand?",
         )
     return ends
 
 
 def _bounds(clustering: Sequence[CqlColumn], rows: pa.RecordBatch, inclusive: Flags) -> Texts:
-    """One side of ranges; NULL where it is open."""
+    """Return one bound of ranges; NULL if open."""
     texts = [json_of(column.type, to_arrow(column.type, rows.column(column.name), column.name)) for column in clustering]
     bound = object_of([column.name for column in clustering], texts, rows.num_rows)
     words = pc.if_else(pa.array(inclusive), "true", "false")
@@ -300,6 +300,6 @@ def _repeated(text: str, count: int) -> Texts:
 
 
 def _if_any(parts: Sequence[Texts], made: Texts) -> Texts:
-    """What was made of parts, where one of them is not NULL."""
+    """Keep the text only where a part is not NULL."""
     known = functools.reduce(pc.or_, (part.is_valid() for part in parts)) if parts else pa.array(np.zeros(len(made), np.bool_))
     return only_where(known, made)

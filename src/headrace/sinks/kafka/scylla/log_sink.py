@@ -39,7 +39,7 @@ class KafkaLogSink(LogSink):
 
     @classmethod
     def from_url(cls, url: str, choices: KafkaOptions | None = None) -> KafkaLogSink:
-        """`kafka://host:port/topic`: the topic, if there is one, is a pattern for the topics' names."""
+        """Parse `kafka://host:port/topic`; the optional topic is a pattern for the topics' names."""
         address, chosen = parse_kafka_url(url), choices or KafkaOptions()
         _check(chosen)
         return cls(replace(address, topic=""), replace(chosen, topic=address.topic or chosen.topic or TOPIC))
@@ -70,7 +70,7 @@ class KafkaLogSink(LogSink):
 
 @dataclass(frozen=True, slots=True)
 class LogMessageEncoder:
-    """Blocks to messages."""
+    """Encodes blocks as messages."""
 
     choices: KafkaOptions
 
