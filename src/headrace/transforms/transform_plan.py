@@ -120,7 +120,7 @@ class _PlanBuilder:
         outputs: list[OutputColumn] = []
         for column in schema.columns:
             if column.name in computed:
-                self._check_key(column.name, "computed", "computed anew")
+                self._check_key(column.name, "computed", "computed")
                 outputs.append(computed.pop(column.name))
             elif not any(fnmatch.fnmatchcase(column.name, glob) for glob in options.drop):
                 outputs.append(self._output(column))

@@ -220,5 +220,5 @@ def test_clearing_takes_away_an_attempt_and_nothing_else(made: Made) -> None:
 def test_a_history_without_a_version_cannot_find_rows_of_an_attempt(made: Made) -> None:
     sink = made(TargetEngine.HISTORY)
     bare = replace(sink.target_table(SCHEMA), metadata_columns=())
-    with pytest.raises(DefiniteError, match="no column tells which"):
+    with pytest.raises(DefiniteError, match="they cannot be identified"):
         discard_partial_snapshot(sink._scope, bare, 0)

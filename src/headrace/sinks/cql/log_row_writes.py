@@ -116,7 +116,7 @@ class LogRows:
         return f"table {self.block.table.name}, cdc$time {UUID(bytes=time)}, stream 0x{stream.hex()}, {keys}"
 
     def damaged(self, column: str, damage: MalformedValue) -> DefiniteError:
-        hint = "if the table or its type was altered just now, start again to read its definition anew; else report this"
+        hint = "if the table or its type was altered just now, restart to read its new definition; else report this"
         return self.error(damage.row, f"column {column} cannot be read: {damage.reason}", hint)
 
 
@@ -247,7 +247,7 @@ class _ScopePlan:
             raise self.rows.error(
                 int(owners[strange[0]]),
                 f"field {indices[strange[0]]} of {column.name} was deleted, and its type has {count}",
-                "the type was altered: start again to read its definition anew",
+                "the type was altered: restart to read its new definition",
             )
         removed[indices.astype(np.int64), owners] = True
         return removed

@@ -188,7 +188,7 @@ class BaseRows:
             raise DefiniteError(
                 f"column {column.name} cannot be read: {damage.reason}",
                 place=self.place(damage.row),
-                hint="if the table or its type was altered just now, start again to read its definition anew; else report this",
+                hint="if the table or its type was altered just now, restart to read its new definition; else report this",
             ) from None
 
     def _marks(self, column: CqlColumn, offsets: npt.NDArray[Any]) -> tuple[Numbers, Numbers]:

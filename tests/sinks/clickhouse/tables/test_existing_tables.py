@@ -350,7 +350,7 @@ def test_a_distributed_table_is_what_it_stands_for() -> None:
     for found, local_table, why in (
         (over, None, "over shop.orders_local, which is not on this server"),
         (over, replace(over), "which distributes them again"),
-        (replace(over, has_remote_shards=True), MADE, "over the servers of cluster c, and Headrace was not told"),
+        (replace(over, has_remote_shards=True), MADE, "over the servers of cluster c, and Headrace is not configured"),
         (over, there("Log"), "its engine is Log"),
         (replace(over, engine="Distributed('c', 'shop', 'orders_local', rand())"), MADE, r"rand\(\) gives another each time"),
         (replace(over, engine="Distributed('c', currentDatabase(), 'orders_local')"), MADE, "in a way that is not understood"),

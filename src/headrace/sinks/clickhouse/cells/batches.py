@@ -59,7 +59,7 @@ class BlockColumns:
                 raise DefiniteError(
                     f"column {name} is not among what was read",
                     place=f"table {self._subject}",
-                    hint="if the table was altered just now, start again to read its definition anew; else report this",
+                    hint="if the table was altered just now, restart to read its new definition; else report this",
                 )
             cells = Cells.of(self._rows.column(place))
             found = self._known[name] = cells if self._all else cells.take(self._chosen)
@@ -127,7 +127,7 @@ def damaged_value(damage: MalformedValue, name: str, place: str = "") -> Definit
         f"a value of column {name} cannot be read: {damage.reason}",
         place=place or f"row {damage.row} of the block",
         hint="an empty value (no bytes) must be another one at the source, or its table left out; if the table or its type was altered "
-        "just now, start again to read its definition anew; else report this",
+        "just now, restart to read its new definition; else report this",
         event=event_of(place),
     )
 

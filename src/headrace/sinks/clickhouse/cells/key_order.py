@@ -87,7 +87,7 @@ def damaged_key(column: CqlColumn, why: str) -> DefiniteError:
     return DefiniteError(
         f"{why}: it is no {column.type}",
         place=f"column {column.name}",
-        hint="if the table was altered just now, start again to read its definition anew; else report this",
+        hint="if the table was altered just now, restart to read its new definition; else report this",
     )
 
 

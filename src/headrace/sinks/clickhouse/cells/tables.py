@@ -189,7 +189,7 @@ def _read_definition(connection: Connection, table: CqlTable, locations: TableLo
         ours = _VIEW_COMMENT if name == locations.table else _CELLS_COMMENT
         if not comment.startswith(f"{ours}{table.name}"):
             raise DefiniteError(
-                f"{locations.database}.{name} is there already ({engine}) and was not made for {table.name}",
+                f"{locations.database}.{name} exists ({engine}) and was not created for {table.name}",
                 place=f"table {table.name}",
                 hint="drop or rename it, or give another target database in the sink's URL",
             )
@@ -220,5 +220,5 @@ def _check_one_host(scope: TargetScope) -> None:
         raise DefiniteError(
             "tables of cells are made on one server, not on a cluster's",
             place=str(scope.target),
-            hint="give one host; a database with the engine Replicated makes its tables replicated by itself",
+            hint="give one host; a database with the engine Replicated replicates its tables",
         )

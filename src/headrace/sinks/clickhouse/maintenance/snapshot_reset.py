@@ -49,7 +49,7 @@ def _partial_snapshot_condition(scope: TargetScope, target_table: TargetTable, s
     version, operation = target_table.metadata_column(MetadataRole.VERSION), target_table.metadata_column(MetadataRole.OPERATION)
     if version is None:
         raise DefiniteError(
-            f"an interrupted snapshot left rows in {target_table.full_name}, and no column tells which: it has no version",
+            f"an interrupted snapshot left rows in {target_table.full_name}, and they cannot be identified: it has no version column",
             place=f"table {target_table.source}",
             hint="empty the table, or take away the rows of the snapshot, then start again; or give it a version column",
         )

@@ -112,7 +112,7 @@ def _add_missing(
                     connection.client.command(
                         f"ALTER TABLE {name} ADD COLUMN IF NOT EXISTS {definition}", settings=connection.supported(CREATE_SETTINGS)
                     )
-                    log.warning("added column %s to table %s, as missing_columns says", column.name, name)
+                    log.warning("added column %s to table %s (missing_columns = add)", column.name, name)
 
 
 def _define(column: ExistingColumn) -> str:

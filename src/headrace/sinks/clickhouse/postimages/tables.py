@@ -110,7 +110,7 @@ def _altering(before: CqlTable, table: CqlTable, target: str) -> Iterator[str]:
     """Yield the ALTER statements for added, dropped and retyped columns. Each may be repeated after a crash."""
     old, new = ({column.name: column for column in one.cells} for one in (before, table))
     if (before.partition_key, before.clustering) != (table.partition_key, table.clustering):
-        hint = "begin anew with another --state"
+        hint = "start over with another --state"
         raise DefiniteError(f"the key of {table.name} is another one now", place=f"table {table.name}", hint=hint)
     for name in old.keys() - new.keys():
         yield f"ALTER TABLE {target} DROP COLUMN IF EXISTS {quote_name(name)}"

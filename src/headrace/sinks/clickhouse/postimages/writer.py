@@ -81,7 +81,7 @@ class PostimageWriter:
             raise DefiniteError(
                 "a change has no postimage",
                 place=f"log of {name}",
-                hint=f"ALTER TABLE {name} WITH cdc = {{'enabled': true, 'postimage': true}}, and begin anew with another --state; "
+                hint=f"ALTER TABLE {name} WITH cdc = {{'enabled': true, 'postimage': true}}, and start over with another --state; "
                 "or keep its cells instead: leave scylla.kept out",
             )
 

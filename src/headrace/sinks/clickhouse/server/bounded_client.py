@@ -233,7 +233,7 @@ class _BoundedResponse(http.client.HTTPResponse):
             raise InvalidResponse(f"it sends the client to another address (HTTP {self.status})")
         coding = self.headers.get("Content-Encoding", "").strip().lower()
         if coding not in _CODINGS:
-            raise InvalidResponse(f"it compressed its answer ({coding[:20]}), which was not asked for")
+            raise InvalidResponse(f"it compressed its answer ({coding[:20]}), which was not requested")
         self._check_length(self.length)
 
     def _safe_read(self, amt: int) -> bytes:

@@ -78,8 +78,8 @@ TRANSIENT_CODES = {
 }
 _HINTS = {
     50: "a newer ClickHouse server is needed for a type in this table (Time64: 25.6 or later), or leave the table out with --exclude",
-    60: "the table is not there; was the pipe run with this sink and database?",
-    81: "the database is not there; was the pipe run with this sink and database?",
+    60: "the table does not exist; was the pipe run with this sink and database?",
+    81: "the database does not exist; was the pipe run with this sink and database?",
     117: 'the type JSON cannot hold a document, such as one with a path twice, or with null among arrays; choose json = "string" for it',
     164: "the user may only read; use a user that may create tables and insert",
     192: f"check the user and the password in the sink's URL (or {PASSWORD_VARIABLE})",

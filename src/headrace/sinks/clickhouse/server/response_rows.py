@@ -45,7 +45,7 @@ def arrow_table(raw: bytes, width: int) -> pa.Table:
     # Arrow does not check offsets when it reads values.
     table.validate(full=True)
     if table.num_columns != width:
-        raise InvalidResponse(f"it sent {table.num_columns} columns where {width} were asked for")
+        raise InvalidResponse(f"it sent {table.num_columns} columns where {width} were requested")
     return table
 
 

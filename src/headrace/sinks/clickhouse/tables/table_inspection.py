@@ -103,7 +103,7 @@ class InspectedTable:
             )
         if self.found.has_remote_shards and over.cluster != self.plan.storage.cluster:
             raise self.mismatch(
-                f"it distributes rows over the servers of cluster {over.cluster}, and Headrace was not told to work on that cluster: what"
+                f"it distributes rows over the servers of cluster {over.cluster}, and Headrace is not configured for that cluster: what"
                 " it does to the table itself would reach one server only",
                 f'choose cluster = "{over.cluster}", or make the table that holds the rows the target',
             )
@@ -112,7 +112,7 @@ class InspectedTable:
             raise self.mismatch(
                 f"its shard key {over.shard_by} is not decided by the row: {nondeterministic}() gives another each time, so a deletion"
                 " would not find its row",
-                "make the table anew with a shard key of columns, such as cityHash64 of the key",
+                "recreate the table with a shard key of columns, such as cityHash64 of the key",
             )
         return over.shard_by, local_table
 

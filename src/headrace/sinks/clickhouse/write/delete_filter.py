@@ -33,7 +33,7 @@ def _check_unmoved(block: ChangeBlock) -> None:
         row = pc.index(moved, pa.scalar(True)).as_py()
         key = ", ".join(f"{name}={render_value(block.images.column(name)[row])}" for name in block.schema.row_key)
         raise DefiniteError(
-            f"an update moved the row {key} to another key, and its table has no column that says that a row is gone from where it was",
+            f"an update moved the row {key} to another key, and its table has no column that marks the old row as deleted",
             place=f"table {block.schema.name}, row {key}",
             hint="choose the column that marks deletions (delete_column), or have one added (missing_columns = add)",
         )

@@ -232,7 +232,7 @@ def assign_epochs(
         problem = _problem(tail, mark)
         if problem is not None and tail.epoch == epoch:
             raise _location(problem, f"{events.place}@{int(events.offset[turn])}")
-        anew = problem is not None or (tail.epoch < epoch and _goes_back(tail, mark))
+        is_new_log = problem is not None or (tail.epoch < epoch and _goes_back(tail, mark))
         # Snapshot rows contain no server id, and changes contain no snapshot position.
         tail = LogTail(
             mark.base or tail.base,
@@ -240,7 +240,7 @@ def assign_epochs(
             mark.server_id or tail.server_id,
             mark.snapshot or tail.snapshot,
             # One epoch per log, so that events have the same epoch whenever they are read.
-            tail.epoch + 1 if anew else tail.epoch,
+            tail.epoch + 1 if is_new_log else tail.epoch,
             int(positions[end - 1]),
         )
         epochs[turn:end] = tail.epoch
