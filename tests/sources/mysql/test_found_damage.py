@@ -77,7 +77,7 @@ def with_row(recording: Recording, old: bytes, new: bytes) -> bytes:
 )
 def test_no_value_of_its_type(name: str, old: bytes, new: bytes, tmp_path: Path) -> None:
     recording = load_recording(name)
-    with pytest.raises(DefiniteError, match="no value of its type"):
+    with pytest.raises(DefiniteError, match="not a value of its type"):
         chain(recording, tmp_path).read(with_row(recording, old, new), recording.catalog(), checksum=True)
 
 

@@ -82,7 +82,7 @@ def continue_on(
     sets = [committed.gtid, *(gtid for one in touched if (gtid := one if isinstance(one, str) else one.gtid))]
     if not all(_is_known(text) for text in sets):
         raise DefiniteError(
-            "this is another source server (or its log was reset), and replication has no GTIDs by which to go on",
+            "this is another source server (or its log was reset), and replication has no GTIDs to resume by",
             place=str(address),
             hint=f"go back to the former server, or {READ_AGAIN}; turn GTIDs on (gtid_mode = ON) to be able to change servers",
         )
@@ -125,7 +125,7 @@ def _check_transaction(
         raise LogReplaced(
             f"the source's log has another transaction {read.gtid} than the one that was read up to {position}",
             place=str(address),
-            hint="the server was reset, was restored from a backup, or is no replica of the former one: go back to the former server, or "
+            hint="the server was reset or restored from a backup, or is not a replica of the former one: return to the former server, or "
             f"{READ_AGAIN}",
         )
 

@@ -54,7 +54,7 @@ def parse_directory(address: str) -> Path:
     """Return the directory of `binlog:DIRECTORY`."""
     path = address.removeprefix(SCHEME)
     if not address.startswith(SCHEME) or not path:
-        raise DefiniteError(f"{address!r} is no directory of log files", hint="write binlog:DIRECTORY")
+        raise DefiniteError(f"{address!r} is not a directory of log files", hint="write binlog:DIRECTORY")
     return Path(path)
 
 

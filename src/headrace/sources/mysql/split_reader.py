@@ -149,7 +149,7 @@ def _server_log_end(address: MySQLAddress) -> BinlogPosition | None:
             return log_end(connection, address, 0)
     except TransientError as error:
         # The relay has its own retry timeout for an unavailable server.
-        log.debug("cannot look at the log's end: %s", error.message)
+        log.debug("cannot read the end of the log: %s", error.message)
         return None
 
 

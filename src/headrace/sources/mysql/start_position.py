@@ -244,7 +244,7 @@ def begins_with(connection: Connection[Any], address: MySQLAddress, file: str) -
         if row[2] in ("Previous_gtids", "Gtid_list"):
             return _plain(str(row[5]).strip("[]"))
     raise DefiniteError(
-        f"log file {file} does not say which transactions are before it", place=str(address), hint="start at a FILE:OFFSET, or oldest"
+        f"log file {file} does not list the transactions before it", place=str(address), hint="start at a FILE:OFFSET, or oldest"
     )
 
 

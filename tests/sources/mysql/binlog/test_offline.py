@@ -209,7 +209,7 @@ def test_files_that_cannot_be_read(book: Logbook, copied: tuple[Path, list[str]]
     with pytest.raises(DefiniteError, match="encrypted"):
         open_directory(directory)
     middle.write_bytes(b"something else")
-    with pytest.raises(DefiniteError, match="no binary log file"):
+    with pytest.raises(DefiniteError, match="not a binary log file"):
         open_directory(directory)
     middle.write_bytes(whole)
     (directory / "relay.000001").write_bytes(whole)

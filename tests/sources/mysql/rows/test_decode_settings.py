@@ -213,7 +213,7 @@ def test_a_schema_that_is_not_the_log_s_is_refused(book: Logbook, alter: str, na
 def test_a_table_that_was_not_captured_is_named(book: Logbook) -> None:
     start = book.place()
     book.run("CREATE TABLE fresh (id INT PRIMARY KEY)", "INSERT INTO fresh VALUES (1)")
-    with pytest.raises(DefiniteError, match=rf"{book.database}\.fresh, which was not there"):
+    with pytest.raises(DefiniteError, match=rf"{book.database}\.fresh, which did not exist"):
         list(read_segment(book.segment(start), ReadCatalog(plan_tables({}, {}), lambda name: name.database == book.database)))
 
 

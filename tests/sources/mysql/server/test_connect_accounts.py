@@ -219,7 +219,7 @@ def test_server_ids_do_not_collide(server: PrivateServer, monkeypatch: pytest.Mo
     monkeypatch.setattr(stream_module, "choose_server_id", lambda _: chosen[0])
     thief = ReplicationStream(address, position)
     if server.flavour == "mariadb":
-        with pytest.raises(TransientError, match="another replica uses our server id"):
+        with pytest.raises(TransientError, match="another replica uses the same server id"):
             for _ in first.pieces():
                 pass
     else:

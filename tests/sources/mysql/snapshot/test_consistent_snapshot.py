@@ -153,7 +153,7 @@ def test_a_reader_that_never_comes(server: PrivateServer, bank: str) -> None:
         snapshot.take()
     # A server may release the driver's lock a moment after its connection was closed.
     with (
-        pytest.raises(TransientError, match=r"does not begin|driver of the snapshot is gone"),
+        pytest.raises(TransientError, match=r"does not begin|driver of the snapshot has ended"),
         open_reader(address, replace(meeting, lock_s=0.1), 0, 0),
     ):
         pass
@@ -210,7 +210,7 @@ def test_a_driver_that_dies_stops_its_readers(server: PrivateServer, bank: str, 
             thread.join(20)
             assert not thread.is_alive()
     assert len(failures) == 2
-    assert any("the driver of the snapshot is gone" in str(failure) for failure in failures)
+    assert any("the driver of the snapshot has ended" in str(failure) for failure in failures)
     query(idle, address, f"UPDATE `{bank}`.a SET amount = amount + 1 WHERE id = 1")
     idle.close()
 

@@ -37,7 +37,7 @@ class AppliedGroups:
         plain = np.isin(kinds, _PLAIN)
         if (plain & (gtids[:, 2] == 0)).any():
             raise DefiniteError(
-                "a transaction in the source's log has no GTID, so nothing tells whether it was applied already",
+                "a transaction in the source's log has no GTID, so it is unknown whether it was already applied",
                 place=place,
                 hint="start at a FILE:OFFSET; to start over, remove the state directory and the target tables",
             )
@@ -54,7 +54,7 @@ class AppliedGroups:
             late = np.flatnonzero(~ours)
             if ours.any() and (domain in self._passed or (len(late) and ours[late[0] :].any())):
                 raise DefiniteError(
-                    f"the GTIDs of domain {domain} go back in the source's log, so they do not tell what was applied already",
+                    f"the GTIDs of domain {domain} go back in the source's log, so they do not show what was already applied",
                     place=place,
                     hint="set gtid_strict_mode = ON on all servers; to start over, remove the state directory and the target tables",
                 )

@@ -81,7 +81,7 @@ def read_head(path: Path) -> FileHead:
             raise DefiniteError("the log file is encrypted", place=str(path), hint="read the log through its server, which decrypts it")
         size = int.from_bytes(header[9:13], "little")
         if magic != MAGIC or len(header) < HEADER_SIZE or header[4] != FORMAT_DESCRIPTION_EVENT or size <= HEADER_SIZE:
-            raise DefiniteError("this is no binary log file, or its beginning is damaged", place=str(path), hint=_COPY_AGAIN)
+            raise DefiniteError("this is not a binary log file, or its beginning is damaged", place=str(path), hint=_COPY_AGAIN)
         body = file.read(size - HEADER_SIZE)
     if len(body) < size - HEADER_SIZE:
         raise DefiniteError("the log file breaks off in its first event", place=str(path), hint=_COPY_AGAIN)

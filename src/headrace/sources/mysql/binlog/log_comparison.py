@@ -46,7 +46,7 @@ def check_log(connection: Connection[Any], address: MySQLAddress, position: Binl
     if position.file not in sizes:
         raise _missing_file(position, list(sizes), address)
     if position.offset > sizes[position.file]:
-        raise log_replaced(position, f"{position.file} ends at {sizes[position.file]}, before our position", address)
+        raise log_replaced(position, f"{position.file} ends at {sizes[position.file]}, before the pipe's position", address)
     if position.identity is not None:
         _check_bytes(address, position, position.identity, server)
 

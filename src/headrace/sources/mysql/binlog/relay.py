@@ -460,7 +460,7 @@ class Appender:
             return unsupported_event(int(data[offset - self._offset + 4]), place)
         if status == scan.BAD_POSITION:
             return DefiniteError(
-                "a binary log event is not where it says it is", place=place, hint="please report it with the server's version"
+                "a binary log event is not at the position in its header", place=place, hint="please report it with the server's version"
             )
         return truncated("binary log", place)
 

@@ -161,7 +161,7 @@ class ReplicationStream:
             raise WrongServer(
                 f"another server answers at the source's address: {found} instead of {identity}",
                 place=str(self._address),
-                hint="start Headrace again with the same state: it goes on there by GTID, if that server has what is needed",
+                hint="start Headrace again with the same state: it resumes there by GTID, if that server has the needed log",
             )
 
     def _request(self, position: BinlogPosition, blocking: bool) -> None:
@@ -244,7 +244,7 @@ class ReplicationStream:
             raise DefiniteError(
                 "an event of the log is longer than any server sends",
                 place=str(self._address),
-                hint="check host and port of the source's address: this is no answer of a MySQL or MariaDB server",
+                hint="check host and port of the source's address: the answer is not from a MySQL or MariaDB server",
             )
         if len(self._raw) - self._filled < _BUFFER_BYTES // 4:
             self._raw = np.concatenate((self._raw[: self._filled], np.empty(len(self._raw), dtype=np.uint8)))

@@ -95,7 +95,7 @@ def _fetched(address: MySQLAddress, server: str, file: str, start: int, end: int
         try:
             retrying(functools.partial(_fetch, address, server, file, start, end, copy), deadline_s=_RETRY_TIMEOUT_S)
         except WrongServer as error:
-            raise TransientError(error.message, place=place, hint="start again with the same state: it goes on there by GTID") from error
+            raise TransientError(error.message, place=place, hint="start again with the same state: it resumes there by GTID") from error
         path = f"/proc/self/fd/{copy.fileno()}"
         if _crc(path, start, end) != crc:
             raise TransientError(

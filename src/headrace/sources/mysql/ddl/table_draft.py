@@ -138,7 +138,7 @@ class Draft:
             elif isinstance(clause, ConvertTo):
                 self.charset = self._converted = charset_of(clause.charset, clause.collation, database_charset)
         if self._converted and not self._setting.dialect.mariadb and any(map(_makes_long_text, clauses)):
-            raise ClauseMismatch("MySQL makes a smaller type than it was told of a TEXT or BLOB that it converts at the same time")
+            raise ClauseMismatch("MySQL chooses a smaller type than specified for a TEXT or BLOB that it converts at the same time")
         self._drop_keys(clauses)
         self._drop_columns(clauses)
         renamed = self._redefine(clauses)

@@ -56,7 +56,7 @@ def _metadata(facts: ServerFacts) -> Iterator[Finding]:
     if value.upper() == "FULL":
         yield ok("binlog_row_metadata", value)
     else:
-        meaning = "the log does not name columns: changed tables are told apart by their recorded history only"
+        meaning = "the log does not name columns: only the recorded history shows how tables changed"
         repair = "SET GLOBAL binlog_row_metadata = FULL" if value else "use a server that has it: MySQL 8.0.1, MariaDB 10.5, or newer"
         yield warning("binlog_row_metadata", value or "unknown to the server", meaning, repair)
 
@@ -108,7 +108,7 @@ def _server_id(facts: ServerFacts) -> Iterator[Finding]:
     if value == "0":
         yield failure("server_id", value, "the source has server_id = 0 and serves no replicas", "SET GLOBAL server_id = 101")
     elif facts.mariadb and value == "1":
-        meaning = "1 is what every server has by default; MariaDB servers are told apart by it alone"
+        meaning = "1 is the default of every server; it is the only identity of a MariaDB server"
         yield warning("server_id", value, meaning, "SET GLOBAL server_id = 101 -- and another on every other server")
     else:
         yield ok("server_id", value)
@@ -125,10 +125,10 @@ def _replica(facts: ServerFacts) -> Iterator[Finding]:
     if replica:
         yield failure(name, "OFF", "the source is a replica, and its log lacks what it replicates", repair)
     elif replica is None:
-        meaning = "if the source is a replica, its log lacks what it replicates (we may not see whether it is)"
+        meaning = "if the source is a replica, its log lacks the replicated changes (the user may not see whether it is one)"
         yield warning(name, "OFF", meaning, repair)
     else:
-        yield ok(name, "OFF", "the source is no replica")
+        yield ok(name, "OFF", "the source is not a replica")
 
 
 def _durability(facts: ServerFacts) -> Iterator[Finding]:
@@ -190,7 +190,7 @@ def _encryption(facts: ServerFacts) -> Iterator[Finding]:
 def _prepared(facts: ServerFacts) -> Iterator[Finding]:
     found = facts.fetch_if_allowed("XA RECOVER")
     if found is None:
-        meaning = "we may not see transactions that were prepared and never ended"
+        meaning = "the user may not see transactions that were prepared and never ended"
         yield warning("XA RECOVER", "not visible", meaning, f"GRANT XA_RECOVER_ADMIN ON *.* TO {facts.account}")
     elif found:
         meaning = "prepared transactions hold their rows and locks until they are ended; a consistent snapshot waits for them"
@@ -231,7 +231,7 @@ def check_log_rights(facts: ServerFacts) -> Iterator[Finding]:
     status = refusal(facts.log_filters)
     if status is not None:
         grant = f"GRANT SELECT, REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO {facts.account}"
-        yield failure(second, "no", f"we may not see where the log stands: {status.message}", grant)
+        yield failure(second, "no", f"the user may not see the position of the log: {status.message}", grant)
         return
     yield ok(second, "yes")
     error = refusal(lambda: try_replication(facts.connection, facts.address))
@@ -256,7 +256,7 @@ def check_retention(facts: ServerFacts) -> Iterator[Finding]:
     reach = f"; the oldest, {oldest[0]}, is {_span(oldest[1])} old" if oldest is not None else ""
     value = (_span(seconds) if seconds else "for ever") + reach
     if 0 < seconds < _DAY_S:
-        meaning = "if replication is away for longer than the log is kept, it must start over"
+        meaning = "if replication stops for longer than the log is kept, it must start over"
         known = name in facts.variables
         yield warning("retention", value, meaning, f"SET GLOBAL {name} = 604800" if known else "SET GLOBAL expire_logs_days = 7")
     else:
@@ -288,7 +288,7 @@ def check_selection(facts: ServerFacts, tables: list[TableFacts], selection: Sel
         yield from _check_select(facts, table)
         yield from check_cascades_of(facts, table)
         if not table.keyed:
-            meaning = f"table {table.name} has no key: rows are told apart by all their columns, which costs more"
+            meaning = f"table {table.name} has no key: rows are identified by all their columns, which costs more"
             yield warning(f"key of {table.name}", "none", meaning, f"ALTER TABLE {table.quoted} ADD PRIMARY KEY (...)")
         if table.engine.lower() not in _TRANSACTIONAL:
             meaning = (
@@ -303,7 +303,7 @@ def _check_select(facts: ServerFacts, table: TableFacts) -> Iterator[Finding]:
         facts.fetch(f"SELECT * FROM {table.quoted} LIMIT 0")
     except DefiniteError as error:
         grant = f"GRANT SELECT ON {table.quoted} TO {facts.account}"
-        yield failure(f"SELECT on {table.name}", "no", f"we may not read table {table.name}: {error.message}", grant)
+        yield failure(f"SELECT on {table.name}", "no", f"the user may not read table {table.name}: {error.message}", grant)
 
 
 def check_hidden_databases(facts: ServerFacts, databases: Iterable[str]) -> Iterator[Finding]:

@@ -80,7 +80,7 @@ def check_position(connection: Connection[Any], address: MySQLAddress, position:
         )
     if position.offset > files[position.file]:
         raise DefiniteError(
-            f"the source's binary log {position.file} ends at {files[position.file]}, before our position {position.offset}",
+            f"the source's binary log {position.file} ends at {files[position.file]}, before the pipe's position {position.offset}",
             place=str(address),
             hint="the server lost or reset its log; to start over, remove the state directory and the target tables",
         )

@@ -49,5 +49,5 @@ def _find_invalid(column: Column, array: Any, unvalidated: frozenset[ValueForm])
         try:
             array.validate(full=True)
         except pa.ArrowInvalid:
-            return "bytes that are no value of its type"
+            return "bytes that are not a value of its type"
     return ""

@@ -201,7 +201,7 @@ class RowDecoder:
         if status == row_images.BAD_VALUE:
             name = self._names[column]
             return DefiniteError(
-                f"column {name} of {self.schema.name} holds bytes that are no value of its type: the log is damaged",
+                f"column {name} of {self.schema.name} holds bytes that are not a value of its type: the log is damaged",
                 place=f"{where}, column {name}",
                 hint=DAMAGE_HINT,
             )

@@ -93,8 +93,8 @@ def _unknown(table_map: TableMap, name: str, stored: int) -> DefiniteError:
     place = f"table {table_map.name}, column {name}"
     if stored in OLD_TEMPORAL:
         return DefiniteError(
-            f"column {name} of {table_map.name} is stored in a form older than MySQL 5.6, whose fractional digits the log does not tell",
+            f"column {name} of {table_map.name} is stored in a form older than MySQL 5.6, whose fractional digits are not in the log",
             place=place,
-            hint=f"ALTER TABLE {table_map.name} FORCE on the source (MariaDB: with mysql56_temporal_format = ON), then go on from there",
+            hint=f"ALTER TABLE {table_map.name} FORCE on the source (MariaDB: with mysql56_temporal_format = ON), then continue from there",
         )
     return DefiniteError(f"column {name} of {table_map.name} has a type that is not known ({stored})", place=place)

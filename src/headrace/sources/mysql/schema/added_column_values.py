@@ -42,7 +42,7 @@ def backfill_value(column: Column, *, zeroes: bool = True) -> Effect:
         return _ON_ITS_OWN
     parse = _parser(column)
     value = parse(column, column.default) if parse is not None else None
-    return BackfillValue(value) if value is not None else UnknownValues(f"its default {column.default!r} is not told exactly by its text")
+    return BackfillValue(value) if value is not None else UnknownValues(f"the text of its default {column.default!r} is not exact")
 
 
 def _implicit(column: Column) -> Effect:

@@ -243,9 +243,9 @@ class _SegmentPass:
         plan = self._catalog.tables.get(table_map.name)
         if plan is None or plan.schema is None:
             raise DefiniteError(
-                f"the log holds changes of {table_map.name}, which was not there when replication started",
+                f"the log holds changes of {table_map.name}, which did not exist when replication started",
                 place=place,
-                hint="start Headrace again with the same state: it then takes a snapshot of the new table and goes on"
+                hint="start Headrace again with the same state: it then takes a snapshot of the new table and continues"
                 " (log files: they must hold the table's CREATE, or be written with binlog_row_metadata = FULL)",
             )
         decoder = RowDecoder(plan.schema, table_map, plan.key_columns, self._catalog.options, place)

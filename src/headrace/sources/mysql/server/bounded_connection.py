@@ -84,7 +84,7 @@ class BoundedConnection(_Connection):
 
     def _process_auth(self, plugin_name: bytes, auth_packet: Any, handler: Any = None) -> Any:
         if plugin_name in _CLEAR and not self._secure:
-            raise self._refused(f"it asks for the password in the clear ({plugin_name.decode()}), which takes an encrypted connection")
+            raise self._refused(f"it requires the password in plain text ({plugin_name.decode()}), which needs an encrypted connection")
         return super()._process_auth(plugin_name, auth_packet, handler)  # type: ignore[misc]
 
     def _read_packet(self, packet_type: Any = MysqlPacket) -> Any:
@@ -96,7 +96,7 @@ class BoundedConnection(_Connection):
             self._check_number(header[3])
             size += length
             if size > limit:
-                raise self._refused(f"it sent more than {limit >> 20 or 1} MiB where a client takes no more")
+                raise self._refused(f"it sent more than {limit >> 20 or 1} MiB, which is more than a client accepts")
             parts.append(self._read_bytes(length))
             if length < _FULL_PACKET:
                 break
@@ -126,7 +126,7 @@ class BoundedConnection(_Connection):
         self._is_first = False
         kind = payload[0] if payload else _ERROR
         if kind == _LOCAL_INFILE:
-            raise self._refused("it asks for a file of this machine (LOCAL INFILE), which is never sent")
+            raise self._refused("it requests a file of this machine (LOCAL INFILE), which is never sent")
         if kind in (_OK, _ERROR):
             return
         self._columns = int.from_bytes(payload[1 : 1 + _INTEGER_BYTES[kind]], "little") if kind in _INTEGER_BYTES else kind

@@ -192,9 +192,7 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
     text = (str(error.args[1]) if len(error.args) > 1 else str(error))[:_LONGEST_TEXT]
     place = str(address)
     if isinstance(error, ProtocolError):
-        hint = (
-            "check host and port of the source's address: what answers there is no MySQL or MariaDB server, or one that attacks its clients"
-        )
+        hint = "check host and port of the source's address: the answer is not from a MySQL or MariaDB server, or it is an attack"
         return DefiniteError(f"the source does not keep to MySQL's protocol: {text}", place=place, hint=hint)
     failure = tls_failure(error, address.effective_tls, address.host, place)
     if failure is not None:
@@ -218,7 +216,9 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
     if code == _TABLE_CHANGED:
         return TableChanged(f"a table was altered, truncated or created again after the transaction began: {text}", place=place)
     if code in (1146, 1051):
-        return DefiniteError(f"the source has no such table: {text}", place=place, hint="it was dropped; start again to go on without it")
+        return DefiniteError(
+            f"the source has no such table: {text}", place=place, hint="it was dropped; start again to continue without it"
+        )
     if isinstance(error.__cause__, socket.gaierror) or "Name or service not known" in text or "getaddrinfo" in text:
         return DefiniteError(f"unknown host {address.host!r}", place=place, hint="check the host name in the source's address")
     if code == _SAME_ID:
@@ -245,12 +245,12 @@ def read_failed(text: str, place: str) -> HeadraceError:
     """Return the error for server error 1236: the server cannot send the log from the requested position."""
     if "purged" in text or "Could not find first log file" in text or "could not find next log" in text:
         return LogUnavailable(
-            f"the source no longer has the binary log at our position: {text}",
+            f"the source no longer has the binary log at the pipe's position: {text}",
             place=place,
             hint=f"keep binary logs longer (binlog_expire_logs_seconds); {READ_AGAIN}",
         )
     if "server_id" in text or "server_uuid" in text:
-        return TransientError(f"another replica uses our server id: {text}", place=place)
+        return TransientError(f"another replica uses the same server id: {text}", place=place)
     return LogUnavailable(
         f"the source cannot send its binary log: {text}",
         place=place,

@@ -202,7 +202,9 @@ def _await_signal(
     while (holder := _holder(connection, address, rendezvous.signal_name(signal_name))) is None:
         driver = _holder(connection, address, rendezvous.signal_name("driver"))
         if time.monotonic() > deadline or (driver_seen and driver is None):
-            raise TransientError("the driver of the snapshot is gone" if driver_seen else "the snapshot does not begin", place=str(address))
+            raise TransientError(
+                "the driver of the snapshot has ended" if driver_seen else "the snapshot does not begin", place=str(address)
+            )
         driver_seen = driver_seen or driver is not None
         time.sleep(_POLL_S)
     return holder

@@ -192,7 +192,7 @@ class _Result:
             raise DefiniteError(
                 f"a row of {self._schema.name} is longer than any server sends",
                 place=str(self._address),
-                hint="check host and port of the source's address: this is no answer of a MySQL or MariaDB server",
+                hint="check host and port of the source's address: the answer is not from a MySQL or MariaDB server",
             )
         if len(self._raw) - self._end < _RECEIVE_BYTES:
             self._raw = np.concatenate((self._raw[: self._end], np.empty(max(len(self._raw), _RECEIVE_BYTES), dtype=np.uint8)))
