@@ -187,7 +187,7 @@ def test_the_address_of_a_registry(monkeypatch: pytest.MonkeyPatch) -> None:
             HttpRepository(wrong)
     with pytest.raises(DefiniteError, match="is invalid"):
         HttpRepository("http://host?no.such.property=1")
-    with pytest.raises(DefiniteError, match="no address"):
+    with pytest.raises(DefiniteError, match="not the address"):
         open_repository("ftp://host")
 
 

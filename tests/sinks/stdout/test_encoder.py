@@ -246,7 +246,7 @@ def test_lines_of_a_batch_are_printed_in_the_order_of_the_log_and_once(tmp_path:
         with pytest.raises(DefiniteError, match="cannot be written"):
             sender.send(made, waits=False)
         output.left = True
-        with pytest.raises(DefiniteError, match="has left"):
+        with pytest.raises(DefiniteError, match="has closed it"):
             sender.send(made, waits=True)
         sender.close()
     finally:

@@ -91,7 +91,7 @@ def test_null_bits_and_bytes_that_cannot_be() -> None:
         (Column("a", Kind.INT32, nullable=False), pa.array([1, None], pa.int32()), "NULL"),
         (Column("b", Kind.BIT, precision=3), pa.array([8], pa.uint64()), "3 bits"),
         (Column("y", Kind.YEAR), pa.array([2156], pa.uint16()), "year"),
-        (Column("j", Kind.JSON), pa.array([b'"\xff"'], pa.binary()).view(pa.string()), "no value"),
+        (Column("j", Kind.JSON), pa.array([b'"\xff"'], pa.binary()).view(pa.string()), "not a value"),
     ]
     for column, array, why in cases:
         with pytest.raises(DefiniteError, match=why):

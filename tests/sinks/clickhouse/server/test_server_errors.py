@@ -94,7 +94,7 @@ def test_codes_that_say_not_now_are_transient(code: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "remedy"), [(516, "password"), (497, "grant"), (60, "not there"), (53, "ClickHouse's own"), (164, "read")]
+    ("code", "remedy"), [(516, "password"), (497, "grant"), (60, "does not exist"), (53, "ClickHouse's own"), (164, "read")]
 )
 def test_other_codes_are_definite_and_name_a_remedy(code: int, remedy: str) -> None:
     error = translate_error(DatabaseError(f"Code: {code}. DB::Exception: x. (version 26.9.2.1)", code=code), TARGET, "writing")
