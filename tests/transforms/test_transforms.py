@@ -450,7 +450,7 @@ def test_settings_of_transforms() -> None:
         ('[transforms."shop.o"]\nfilter = "now() > a"', "line 2, transforms.shop.o.filter", "another value"),
         ('[transforms."shop.o"]\n\n[transforms."shop.o".computed]\nx = "1 +"', "line 4, transforms.shop.o.computed.x", "no SQL expression"),
         ('[transforms."shop.o".mask]\nx = "some"', "line 2, transforms.shop.o.mask.x", "no mask"),
-        ('[transforms."shop.o"]\nhash_salt = "s3cret"', "line 2", "location of a secret"),
+        ('[transforms."shop.o"]\nhash_salt = "s3cret"', "line 2", "where the secret is"),
         ('[transforms."shop.o"]\nfilters = "a"', "line 2", "no setting 'filters'"),
         ("[transforms.orders]\nfilter = 'a'", "transforms.orders", "glob"),
     ],

@@ -49,7 +49,7 @@ def renderer(column: Column, *, big_as_text: bool = False) -> Render:
         case ValueForm.VECTOR:
             return _lists
         case ValueForm.TEXT | ValueForm.JSON:
-            return lambda array: tame(quoted(array))
+            return lambda array: escape_unsafe(quoted(array))
         case ValueForm.FIXED_BYTES:
             text = fixed_bytes_printer(column)
             return lambda array: _around(text(array))
