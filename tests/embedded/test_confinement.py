@@ -335,7 +335,7 @@ def test_the_kernel_binds_every_thread_that_runs_statements(server: EmbeddedServ
             status = (task / "status").read_text()
             if "NoNewPrivs:\t0" in status:
                 unbound.append(status.split("\n", 1)[0].removeprefix("Name:\t"))
-    # The thread for numba's files, the one that watches the parent, and those of numpy and Arrow; none of the engine.
+    # The thread that watches the parent, and those of numpy and Arrow; none of the engine.
     assert set(unbound) <= {"python", "jemalloc_bg_thd"}
     assert len(unbound) < 6
 

@@ -10,8 +10,8 @@ import struct
 from typing import Final
 
 import pyarrow as pa
+from clickhouse_cityhash.cityhash import CityHash128
 
-from headrace.embedded.cityhash import cityhash128
 from headrace.embedded.engine.errors import CANNOT_DECOMPRESS, CHECKSUM_DOESNT_MATCH, UNKNOWN_COMPRESSION_METHOD, clickhouse_error
 from headrace.http.request import Readable
 
@@ -77,6 +77,11 @@ class FrameWriter:
         data: bytes = pa.compress(plain, codec="lz4_raw", asbytes=True)
         block = _HEADER.pack(_LZ4, len(data) + _HEADER.size, len(plain)) + data
         return cityhash128(block) + block
+
+
+def cityhash128(data: bytes) -> bytes:
+    """Return the checksum as ClickHouse writes it: two words, little-endian."""
+    return struct.pack("<QQ", *divmod(CityHash128(data), 1 << 64))
 
 
 def _unpack(method: int, data: bytes, plain_size: int) -> bytes:

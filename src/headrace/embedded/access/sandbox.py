@@ -4,9 +4,8 @@ The second line of defence around the engine: whatever SQL makes it do, the kern
 directory (and read programs, libraries and time zones), run no program and open no TCP connection. On kernels without Landlock (before
 5.13, or not configured) only the first line of defence exists: `privileges` and `statement_guard`.
 
-Restrictions apply to the thread that sets them and to threads that it starts later. `run_unconfined` uses a thread that was started before,
-for this process's own work outside of the directory (numba stores compiled code next to the sources). So the engine must not be imported
-before `confine`: its import starts the threads that run statements.
+Restrictions apply to the thread that sets them and to threads that it starts later. So the engine must not be imported before `confine`:
+its import starts the threads that run statements.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ import ctypes
 import errno
 import os
 import sys
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -46,18 +44,6 @@ class _PathRule(ctypes.Structure):
     _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
-_unbound: Final[list[ThreadPoolExecutor]] = []
-"""At most one executor, with one thread."""
-
-
-def run_unconfined(work: Callable[[], None]) -> None:
-    """Run work in the unconfined thread; in this thread if nothing is confined."""
-    if _unbound:
-        _unbound[0].submit(work).result()
-    else:
-        work()
-
-
 def confine(directory: Path) -> bool:
     """Restrict this thread, and all that it starts, to files of `directory`; False if the kernel cannot. Call it before `import chdb`."""
     if "chdb" in sys.modules:
@@ -65,9 +51,6 @@ def confine(directory: Path) -> bool:
     version = _call(_CREATE_RULESET, None, 0, _VERSION_FLAG)
     if version < 1:
         return False
-    _unbound.append(ThreadPoolExecutor(1, "unbound"))
-    # The thread starts with its first task, which must come before the restrictions.
-    run_unconfined(lambda: None)
     rights = _RIGHTS_BY_VERSION[max(known for known in _RIGHTS_BY_VERSION if known <= version)]
     attributes = _Ruleset(rights, _CONNECT_TCP if version >= _NETWORK_VERSION else 0)
     size = ctypes.sizeof(attributes) if version >= _NETWORK_VERSION else 8
