@@ -300,6 +300,15 @@ def test_bad_clients_do_not_affect_others(served: Served, monkeypatch: pytest.Mo
     assert served.ask("GET", "/health").status == 200
 
 
+@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "GET"])
+@pytest.mark.parametrize("host", ["127.0.0.1", "elsewhere.example"])
+def test_a_body_that_is_not_read_never_becomes_a_request(served: Served, method: str, host: str) -> None:
+    """A page of another site may send such a request: its body would pass the check of `Host`."""
+    hidden = f"GET /health HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode()
+    head = f"{method} /x HTTP/1.1\r\nHost: {host}:{served.port}\r\nContent-Length: {len(hidden)}\r\n\r\n".encode()
+    assert served.raw(head + hidden).count(b"HTTP/1.1 ") == 1
+
+
 def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     _limit(served, connections=4, idle_s=0.3, receive_s=0.3, io_s=0.3)
     monkeypatch.setattr(event_stream, "MAX_LISTENERS", 2)

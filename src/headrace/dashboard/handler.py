@@ -76,17 +76,17 @@ class DashboardHandler:
 
     def _answer(self, request: Request, response: ResponseWriter) -> None:
         headers, path = request.headers, _path(request)
+        has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+        if request.method != "POST" and (has_body or request.method not in ("GET", "HEAD")):
+            # The body is not read. It must not become the next request, whatever the response is.
+            response.keep_alive = False
         self.auth.check_host(headers.get("host", ""))
         if request.method == "POST":
             self.auth.check_origin(headers)
             self.auth.check_token(headers)
             _send(routes.post(self.control, path, request.content), response)
             return
-        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
-            # The body is not read.
-            response.keep_alive = False
         if request.method not in ("GET", "HEAD"):
-            response.keep_alive = False
             message = f"{request.method} is not known here"
             raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, message, headers={"Allow": "GET, HEAD, POST"})
         if path == routes.STREAM and request.method == "GET":

@@ -70,8 +70,8 @@ class Server:
 
     def close(self) -> None:
         """Stop in order; safe to call twice."""
+        self._events.close()
         if self._thread.is_alive():
-            self._events.close()
             self._stop.set()
             self._thread.join()
             self._stop.close()

@@ -31,6 +31,8 @@ _RESERVED_S: Final = 2.0
 _REFUSED_S: Final = 5.0
 _REFUSED_DRAIN: Final = 1 << 20
 _LINGER_S: Final = 1.0
+"""How long the client may send nothing; on a reserved connection, how long it may take altogether."""
+_LINGER_TOTAL_S: Final = 5.0
 _LINGER_BYTES: Final = 4 << 20
 _READ_BUFFER: Final = 1 << 18
 
@@ -133,21 +135,37 @@ class HttpServer:
             time.sleep(0.1)
             return
         with self._lock:
-            full = len(self._connections) >= self.limits.connections
-            waiting = [connection for connection in self._connections if connection.waiting_since is not None] if full else []
-            if waiting:
-                slowest = min(waiting, key=lambda connection: connection.waiting_since or 0.0)
-                self._connections.discard(slowest)
-                slowest.stop(hurry=True)
-            if len(self._connections) >= self.limits.connections + self.limits.reserved:
+            reserved = not self._has_room(self.limits.connections, reserved=False)
+            if reserved and not self._has_room(self.limits.reserved, reserved=True):
                 log.warning("all %d connections are busy; a new one is closed", len(self._connections))
                 with sock, contextlib.suppress(OSError):
                     sock.setblocking(False)
                     sock.sendall(self.limits.busy_response)
                 return
-            connection = _ClientConnection(sock, self, reserved=full and not waiting)
+            connection = _ClientConnection(sock, self, reserved=reserved)
             self._connections.add(connection)
-        connection.thread.start()
+        try:
+            connection.thread.start()
+        except RuntimeError as error:
+            # Out of threads: that must not end the server.
+            log.warning("cannot serve a connection: %s", error)
+            self.forget(connection)
+            sock.close()
+
+    def _has_room(self, limit: int, *, reserved: bool) -> bool:
+        """Return whether there is room for a connection of this kind; close the one that has waited longest for its client, if need be.
+
+        A connection makes room for its own kind only: otherwise idle reserved ones would turn into further ordinary ones.
+        """
+        alike = [connection for connection in self._connections if connection.reserved is reserved]
+        if len(alike) < limit:
+            return True
+        waiting = [connection for connection in alike if connection.waiting_since is not None]
+        if waiting:
+            slowest = min(waiting, key=lambda connection: connection.waiting_since or 0.0)
+            self._connections.discard(slowest)
+            slowest.stop(hurry=True)
+        return bool(waiting)
 
     def _drain(self) -> None:
         deadline = time.monotonic() + self.limits.grace_s
@@ -169,7 +187,7 @@ class _ClientConnection:
         """`reserved`: beyond the limit; only liveness checks are answered."""
         self.waiting_since: float | None = time.monotonic()
         """Since when the client has not sent a complete request; None while a request is handled."""
-        self._reserved = reserved
+        self.reserved = reserved
         self._sock = sock
         self._server = server
         self._handler = server.handler
@@ -177,6 +195,8 @@ class _ClientConnection:
         self._limits = replace(limits, idle_s=_RESERVED_S, receive_s=_RESERVED_S, io_s=_RESERVED_S) if reserved else limits
         self._lock = threading.Lock()
         self._stopping = False
+        self._is_answered = False
+        """Whether only unread bytes of the request keep the connection: a new connection may replace it, an orderly stop waits."""
         self._response: ResponseWriter | None = None
         self.thread = threading.Thread(target=self._serve, name="headrace-http", daemon=True)
 
@@ -186,7 +206,7 @@ class _ClientConnection:
             self._stopping = True
             if self._response is not None:
                 self._response.keep_alive = False
-            if hurry or self.waiting_since is not None:
+            if hurry or (self.waiting_since is not None and not self._is_answered):
                 with contextlib.suppress(OSError):
                     self._sock.shutdown(socket.SHUT_RDWR)
 
@@ -209,7 +229,7 @@ class _ClientConnection:
         with self._lock:
             if self._stopping:
                 return False
-            self.waiting_since, self._response = time.monotonic(), None
+            self.waiting_since, self._response, self._is_answered = time.monotonic(), None, False
         self._sock.settimeout(self._limits.idle_s)
         if not stream.peek(1):
             return False
@@ -237,11 +257,11 @@ class _ClientConnection:
             if self._stopping:
                 return None
             self.waiting_since, self._response = None, response
-            response.keep_alive = request.keep_alive and not self._reserved
+            response.keep_alive = request.keep_alive and not self.reserved
         return request
 
     def _answer(self, request: Request, response: ResponseWriter) -> bool:
-        if self._reserved and request.path not in self._handler.liveness_paths:
+        if self.reserved and request.path not in self._handler.liveness_paths:
             raise HttpError(503, "too many requests are at work", headers={"Retry-After": "5"})
         try:
             self._handler.answer(request, response)
@@ -251,16 +271,28 @@ class _ClientConnection:
             if response.started or not response.keep_alive:
                 raise
             self._handler.send_error(error, response)
+        if not response.keep_alive:
+            return False
+        self._note_answered()
         if not response.refused:
-            return response.keep_alive and request.body.drain()
+            return request.body.drain()
         self._sock.settimeout(_REFUSED_S)
-        return response.keep_alive and request.body.drain(_REFUSED_DRAIN)
+        return request.body.drain(_REFUSED_DRAIN)
+
+    def _note_answered(self) -> None:
+        with self._lock:
+            self.waiting_since, self._is_answered = time.monotonic(), True
 
     def _linger(self) -> None:
         """Read what the client still sends for a moment: closing with unread bytes would cut off the response."""
+        self._note_answered()
+        deadline = time.monotonic() + (_LINGER_S if self.reserved else _LINGER_TOTAL_S)
         with contextlib.suppress(OSError):
             self._sock.shutdown(socket.SHUT_WR)
-            self._sock.settimeout(_LINGER_S)
             taken = 0
-            while taken < _LINGER_BYTES and (piece := self._sock.recv(1 << 16)):
+            while taken < _LINGER_BYTES and (left := deadline - time.monotonic()) > 0:
+                self._sock.settimeout(min(left, _LINGER_S))
+                piece = self._sock.recv(1 << 16)
+                if not piece:
+                    break
                 taken += len(piece)
