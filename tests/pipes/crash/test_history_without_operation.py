@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 import pytest
 from clickhouse_connect.driver.client import Client
@@ -16,9 +18,11 @@ from clickhouse_connect.driver.client import Client
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
+from headrace.pipes.mysql.stream_runner import StreamRunner
 from headrace.pipes.state.pipe_state import StateDirectory
 from headrace.pipes.state.resync_requests import request_resync
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
+from headrace.sinks.clickhouse.sink import ClickHouseTableStore
 from headrace.sinks.clickhouse.write.writer import ClickHouseWriter
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client
@@ -41,6 +45,19 @@ def client(clickhouse: EmbeddedServer) -> Iterator[Client]:
 def book(server: PrivateServer, database: str) -> Iterator[Logbook]:
     with open_logbook(server, database) as found:
         yield found
+
+
+@contextmanager
+def failing_after_send() -> Iterator[None]:
+    """Let an attempt fail when its rows are in the sink."""
+    real = ClickHouseWriter._send
+
+    def call(*arguments: Any, **named: Any) -> None:
+        real(*arguments, **named)
+        raise DefiniteError("unreachable")
+
+    with mock.patch.object(ClickHouseWriter, "_send", call):
+        yield
 
 
 def test_changes_that_the_stream_wrote_stay(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
@@ -76,10 +93,31 @@ def test_changes_that_the_stream_wrote_stay(book: Logbook, clickhouse: EmbeddedS
     pipe.catch_up()
     assert images().count((1, 11)) == 1
 
-    # The stream goes on after an attempt: its changes and the attempt's rows cannot be told apart.
+    # The process is killed during an attempt, after Spark has planned a batch that it could not start.
+    before = images()
     request_resync(StateDirectory(state), (f"{database}.t",))
     pipe.parts.resyncs.plan_pending(nullcontext)
     with pytest.raises(Crash), crash_at([(ClickHouseWriter, "_send")], 0, after=True):
+        pipe._copy()
+    book.run("UPDATE t SET v = 21 WHERE id = 2")
+    with pytest.raises(Crash), crash_at([(StreamRunner, "_task")], 0, after=False):
+        pipe._stream()
+    # The next start fails before it deletes anything, and the one after it during its own attempt.
+    unreachable = mock.patch.object(ClickHouseTableStore, "discard_partial_snapshot", side_effect=DefiniteError("unreachable"))
+    with pytest.raises(DefiniteError, match="unreachable"), unreachable:
+        piped().open()
+    with pytest.raises(DefiniteError, match="unreachable"), failing_after_send():
+        piped().open()
+    pipe = piped().open()
+    pipe.catch_up()
+    assert images() == sorted([*before, (1, 11), (2, 21), (3, 30)])
+    book.run("UPDATE t SET v = 12 WHERE id = 1")
+    pipe.catch_up()
+
+    # The stream goes on after an attempt: its changes and the attempt's rows cannot be told apart.
+    request_resync(StateDirectory(state), (f"{database}.t",))
+    pipe.parts.resyncs.plan_pending(nullcontext)
+    with pytest.raises(DefiniteError, match="unreachable"), failing_after_send():
         pipe._copy()
     book.run("INSERT INTO t VALUES (4, 40)")
     pipe._stream()
@@ -93,4 +131,4 @@ def test_changes_that_the_stream_wrote_stay(book: Logbook, clickhouse: EmbeddedS
     pipe = piped().open()
     pipe.catch_up()
     found = images()
-    assert {one: found.count(one) for one in ((1, 11), (2, 20), (3, 30), (4, 40))} == {(1, 11): 2, (2, 20): 3, (3, 30): 3, (4, 40): 1}
+    assert {one: found.count(one) for one in ((1, 12), (2, 21), (3, 30), (4, 40))} == {(1, 12): 2, (2, 21): 2, (3, 30): 4, (4, 40): 1}

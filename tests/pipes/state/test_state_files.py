@@ -126,6 +126,18 @@ def test_a_new_snapshot_of_a_table_forgets_the_old_one(tmp_path: Path) -> None:
     assert again.tables["shop.orders"].stale_before == {"file": "binlog.000009", "pos": 4}
 
 
+def test_a_new_attempt_is_not_abandoned(tmp_path: Path) -> None:
+    log = SnapshotLog(StateDirectory(tmp_path))
+    log.plan(ORDERS, 0, [{"number": 0}], START.to_json())
+    log.restart(ORDERS, [{"number": 0}], 5)
+    log.abandon(ORDERS)
+    again = SnapshotLog(StateDirectory(tmp_path)).tables["shop.orders"]
+    assert (again.is_abandoned, again.attempted_from, again.stale_before) == (True, 5, START.to_json())
+    log.restart(ORDERS, [{"number": 0}], 5)
+    again = SnapshotLog(StateDirectory(tmp_path)).tables["shop.orders"]
+    assert (again.is_abandoned, again.attempted_from, again.restarts) == (False, 5, 2)
+
+
 def test_a_damaged_line_in_the_middle_is_an_error_with_its_place(tmp_path: Path) -> None:
     (tmp_path / "snapshot.jsonl").write_text(
         '{"table": "a.b", "snapshot": 0, "chunks": [], "sweep": null}\n{oops\n{"table": "a.b", "done": 0}\n'

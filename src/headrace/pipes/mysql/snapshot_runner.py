@@ -309,12 +309,26 @@ class SnapshotRunner:
                 note_exact()
 
             # The stream is paused: changes that it writes to such a table would count twice.
-            with pause():
+            with pause(), self._abandoning(exact):
                 retrying(attempt, deadline_s=math.inf, attempts=_ATTEMPTS)
         self.context.view.snapshot_ends(total, time.monotonic() - started)
 
     def _settle(self, taken: BinlogPosition) -> None:
         self.context.targets.commit_batch(BatchCommit(str(taken), taken.version, snapshot=True))
+
+    @contextmanager
+    def _abandoning(self, exact: Set[TableName]) -> Iterator[None]:
+        """Record the exact tables whose attempt an error ends, before the stream continues. A killed process records none."""
+        log = self.snapshots.log
+        restarts = {name: log.tables[str(name)].restarts for name in exact}
+        try:
+            yield
+        except Exception:
+            for name in sorted(exact):
+                # A table that was not restarted here still holds the rows of the attempt before.
+                if log.tables[str(name)].restarts != restarts[name] and log.tables[str(name)].pending:
+                    log.abandon(name)
+            raise
 
     def _restart(self, exact: Set[TableName]) -> list[Chunk]:
         """Restart the incomplete exact tables and return their chunks, which are all read at one position."""
@@ -328,9 +342,11 @@ class SnapshotRunner:
                 planned = [replace(planned[0], where="", estimate=sum(chunk.estimate for chunk in planned))]
             since, written = BinlogPosition.from_json(table.captured_at).version, self.written().version
             snapshot = self.snapshots.log.tables[str(name)]
-            # A later attempt may find changes that the stream wrote after the first one.
             first = snapshot.attempted_from if snapshot.restarts else max(since, written)
             attempted_from = since if first is None else first
+            if first is not None and not snapshot.is_abandoned:
+                # The stream wrote nothing after the attempt, although Spark may have planned a batch meanwhile.
+                written = attempted_from
             schema = self.context.sink_schema(table.schema)
             retrying(functools.partial(self.context.targets.discard_partial_snapshot, schema, since, attempted_from, written))
             self.snapshots.log.restart(name, [chunk.to_json() for chunk in planned], attempted_from)

@@ -391,6 +391,8 @@ class TableSnapshot:
     """How often the snapshot was started again; the first start of an exact snapshot counts."""
     attempted_from: int | None = None
     """The version at which the rows of an exact snapshot begin: the stream wrote lower ones before the first attempt."""
+    is_abandoned: bool = False
+    """Whether the process went on after the last attempt failed, so that the stream may have written later changes."""
 
     @property
     def pending(self) -> list[dict[str, Any]]:
@@ -434,6 +436,11 @@ class SnapshotLog:
         entry = {"table": str(table), "snapshot": found.number, "chunks": chunks, "sweep": found.stale_before}
         self._append({**entry, "attempted_from": attempted_from})
 
+    def abandon(self, table: TableName) -> None:
+        """Record that the last attempt failed and that the stream may write before the next one."""
+        # Versions that do not know the mark only read "sweep".
+        self._append({"table": str(table), "abandoned": True, "sweep": self.tables[str(table)].stale_before})
+
     def finish(self, table: TableName, chunk: int, rows: int, read_at: dict[str, Any] | None = None) -> None:
         """Record that a chunk's rows are in the sink; `read_at`: the log's end after they were read."""
         self._append({"table": str(table), "done": chunk, "rows": rows, "at": read_at})
@@ -463,6 +470,8 @@ class SnapshotLog:
             if entry.get("at") is not None:
                 self.tables[table].read_at.append(entry["at"])
             self.rows += entry["rows"]
+        elif "abandoned" in entry:
+            self.tables[table].is_abandoned = entry["abandoned"]
         else:
             self.tables[table].stale_before = entry["sweep"]
 
