@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
+import pyarrow as pa
 import pytest
 from clickhouse_connect.driver.client import Client
 
 from headrace import cli
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
+from headrace.errors import TransientError
+from headrace.retry import WaitState, use_wait_state
 from headrace.service.status_collector import StatusCollector
 from headrace.settings.settings_file import parse_settings
+from headrace.verify import region_reader
+from headrace.verify.source_rows import SourceRows
 from testkit.oracles.binlogs import Logbook
 from testkit.pipelines.driven_pipe import DrivenPipe
 from testkit.pipelines.embedded_access import url_of
@@ -86,3 +93,20 @@ def test_status_and_verify_count_the_rows_that_a_filter_excludes(
     code, said = run_verify("--tables", names["some"], "--json")
     [missing] = json.loads(said)["tables"]
     assert (code, missing["rows"], missing["differences"], missing["excluded"]) == (1, passing, passing, excluded)
+
+
+def test_a_count_of_source_rows_ends_with_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    ending = WaitState()
+
+    def batches(*_: object) -> Iterator[SourceRows]:
+        for _ in range(2):
+            yield SourceRows(pa.table({"id": [1]}), 1)
+        ending.ending = True
+        yield SourceRows(pa.table({"id": [1]}), 1)
+        pytest.fail("the count went on")
+
+    monkeypatch.setattr(region_reader, "connect", mock.Mock())
+    monkeypatch.setattr(region_reader, "transform_batches", batches)
+    reader = region_reader.RegionReader(mock.Mock())
+    with use_wait_state(ending), pytest.raises(TransientError, match="the process ends"):
+        reader.count_source(mock.Mock())

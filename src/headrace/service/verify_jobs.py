@@ -10,16 +10,15 @@ from dataclasses import replace
 from typing import Final
 
 from headrace.cql.address import parse_cql_url
-from headrace.errors import DefiniteError, TransientError
+from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.pipes.source_registry import source_connector
 from headrace.pipes.spec import PipeSpec
-from headrace.retry import current_wait
 from headrace.service.status import VerifyResult
 from headrace.sinks.registry import has_table_store
 from headrace.sources.mysql.server.connection import parse_mysql_url
-from headrace.verify.result import TableResult, Verdict
+from headrace.verify.result import TableResult, Verdict, check_not_ending
 from headrace.verify.view import LineView
 from headrace.verify.watched_pipe import KnownPipe, known_pipe
 
@@ -27,12 +26,11 @@ WAIT_S: Final = 60.0
 
 
 class _StoppableView(LineView):
-    """Aborts the comparison when the process ends; a large one would delay the exit for hours."""
+    """Aborts the comparison when the process ends."""
 
     def advanced(self, table: str, rows: int) -> None:
         super().advanced(table, rows)
-        if current_wait().ending:
-            raise TransientError("the process ends before the comparison does", hint="begin it again")
+        check_not_ending()
 
 
 def check_verifiable(spec: PipeSpec) -> None:

@@ -24,6 +24,7 @@ from headrace.sources.mysql.snapshot.row_digests import in_buckets, read_buckets
 from headrace.transforms.block_transform import BlockTransformer
 from headrace.transforms.transform_plan import TransformPlan
 from headrace.verify.regions import Region
+from headrace.verify.result import check_not_ending
 from headrace.verify.row_compare import Comparison, compare, different_keys
 from headrace.verify.source_rows import SourceRows, beginning, read_rows, source_condition, transform_batches
 from headrace.verify.table_spec import TableComparison
@@ -136,6 +137,7 @@ class RegionReader(AbstractContextManager["RegionReader"]):
         def scan(connection: Connection[Any]) -> tuple[int, int]:
             passing = excluded = 0
             for part in transform_batches(connection, sides.address, plan.source, "", sides.dates_read, shaper):
+                check_not_ending()
                 passing += part.rows.num_rows
                 excluded += part.excluded
             return passing, excluded

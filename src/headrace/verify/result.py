@@ -5,8 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from headrace.errors import TransientError
 from headrace.model.schema import TableSchema
+from headrace.retry import current_wait
 from headrace.verify.row_compare import Comparison
+
+
+def check_not_ending() -> None:
+    """Abort the comparison when the process ends; a large one would delay the exit for hours."""
+    if current_wait().ending:
+        raise TransientError("the process ends before the comparison does", hint="begin it again")
 
 
 class Verdict(StrEnum):
