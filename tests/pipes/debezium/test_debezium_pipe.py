@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from confluent_kafka import KafkaError
@@ -12,6 +13,7 @@ from confluent_kafka import KafkaError
 from headrace.errors import DefiniteError, TransientError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName
+from headrace.pipes.debezium.batch_runner import RecordBatchRunner
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_offsets
 from headrace.pipes.debezium.pipe_notes import FILE, DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
@@ -23,7 +25,13 @@ from headrace.runtime.checkpoint import initial_offset
 from headrace.runtime.error_transport import decode_error, encode_error
 from headrace.settings.schema_policy import SchemaPolicy
 from headrace.sources.debezium.events.event_versions import LogTail, TableVersioning, VersionRule
-from headrace.sources.debezium.offset_range_reader import KafkaUnavailable, OffsetRange, classify_transient_error, reading_error
+from headrace.sources.debezium.offset_range_reader import (
+    UNREACHABLE,
+    KafkaUnavailable,
+    OffsetRange,
+    classify_transient_error,
+    reading_error,
+)
 from headrace.spark.kafka.record_stream import plan_offset_ranges, translate_kafka_error
 
 ADDRESS = KafkaAddress("127.0.0.1:1", user="reader", password="secret")
@@ -155,6 +163,17 @@ def test_waits_of_tasks_for_kafka_and_for_the_sink_are_distinguished() -> None:
     assert classify_transient_error(sink) is sink
     denied = reading_error(KafkaError(KafkaError._AUTHENTICATION), "here")
     assert isinstance(denied, DefiniteError)
+
+
+def test_an_error_of_the_sink_is_not_its_own_cause() -> None:
+    runner, sink, kafka = mock.Mock(), TransientError("ClickHouse cannot be reached"), TransientError(f"{UNREACHABLE}: x")
+    causes = {}
+    for error in (sink, kafka):
+        selected = mock.patch("headrace.pipes.debezium.batch_runner.select_ranges", return_value=([mock.Mock()], []))
+        with selected, pytest.raises(TransientError) as caught:
+            RecordBatchRunner._read(runner, mock.Mock(side_effect=error), [], {})
+        causes[type(caught.value)] = caught.value.__cause__
+    assert causes == {TransientError: None, KafkaUnavailable: kafka}
 
 
 def test_a_batch_s_ranges(tmp_path: Path) -> None:

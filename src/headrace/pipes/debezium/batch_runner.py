@@ -188,7 +188,10 @@ class RecordBatchRunner:
             try:
                 reports += run_ranges(task, wanted) if wanted else []
             except TransientError as error:
-                raise classify_transient_error(error) from error
+                classified = classify_transient_error(error)
+                if classified is error:
+                    raise
+                raise classified from error
             results = [report.result_of(RecordsRead) for report in finished_splits(reports)]
             orders = read_orders(results)
             self.notes.note_orders(orders)
