@@ -40,7 +40,7 @@ class Comparison:
 
     @property
     def is_equal(self) -> bool:
-        return self.verify_code == 0 and not self.different and self.verdict.endswith(" 0 differences")
+        return self.verify_code == 0 and not self.different and self.verdict.partition(";")[0].endswith(" 0 differences")
 
 
 def compare(route: Route, patience_s: float = 900.0) -> Comparison:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from testkit.pipelines.pipeline import Finished, Pipeline
+from testkit.soak.checking import Comparison
 from testkit.soak.judging import Outcome, fitted, growths, judge
 from testkit.soak.kill_peers import KillPeers
 from testkit.soak.kill_routes import ROUTES, KillRoute
@@ -154,6 +155,12 @@ def test_memory_that_wobbles_is_flat_and_memory_that_rises_is_not() -> None:
     assert not memory_is_flat(sampled(rising))
     # 0.6 MB in ten seconds are 216 in an hour.
     assert round(growths(sampled(rising))[0].per_hour) == 216
+
+
+def test_a_verdict_is_equal_whatever_its_filters_exclude() -> None:
+    for verdict in ("3 tables, 9 rows, 0 differences", "3 tables, 9 rows, 0 differences; filters exclude 5 source rows"):
+        assert Comparison("mysql", verdict, 0).is_equal
+    assert not Comparison("mysql", "3 tables, 9 rows, 10 differences; filters exclude 0 source rows", 0).is_equal
 
 
 def test_the_report_takes_the_place_of_the_last_one(tmp_path: Path) -> None:
