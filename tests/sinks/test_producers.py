@@ -168,15 +168,17 @@ def test_a_scheme_of_an_installed_package(folder: Path) -> None:
 
 
 def test_an_installed_package_replaces_a_built_in_sink(folder: Path) -> None:
-    claim_schemes(folder, "kafka", "clickhouse", "stdout")
+    claim_schemes(folder, "kafka", "clickhouse", "chdb", "stdout")
     assert sink_connector("kafka://broker:9092").name == "kafka"
     sys.path.insert(0, str(folder))
-    assert {sink_connector(address).name for address in ("kafka://broker:9092", "clickhouse://server/db")} == {"producer"}
+    assert {sink_connector(address).name for address in ("kafka://broker:9092", "clickhouse://server/db", "chdb:x")} == {"producer"}
     assert sink_connector("stdout:").name == "stdout"
     with open_sink("kafka://broker:9092?times=3", UserSettings(), folder, "local[2]") as named:
         assert named.name == "kafka://broker:9092"
     with open_clickhouse_sink("clickhouse://server/db") as table_store:
         assert table_store.sink.target.host == "server"
+    with pytest.raises(DefiniteError, match="there is no such directory"), open_clickhouse_sink(f"chdb:{folder}/missing"):
+        pass
 
 
 def test_settings_of_a_producer_are_free_but_for_secrets() -> None:

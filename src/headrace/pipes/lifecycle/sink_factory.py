@@ -11,7 +11,7 @@ from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.errors import DefiniteError
 from headrace.settings.settings_file import UserSettings
 from headrace.sinks.base import Sink
-from headrace.sinks.clickhouse.connector import CLICKHOUSE, embedded_path, open_clickhouse
+from headrace.sinks.clickhouse.connector import CLICKHOUSE, EMBEDDED_CLICKHOUSE, embedded_path, open_clickhouse
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
@@ -26,8 +26,8 @@ def open_clickhouse_sink(
 
     `creates`: a missing directory is created, because the caller writes to the sink; otherwise it is an error.
     """
-    # Commands about tables always mean the built-in connector, also if a package has claimed its scheme.
-    if not CLICKHOUSE.is_address(address):
+    # Commands about tables always mean the built-in connectors, also if a package has claimed their schemes.
+    if not CLICKHOUSE.is_address(address) and not EMBEDDED_CLICKHOUSE.is_address(address):
         sink_connector(address).require_tables(address)
     return open_clickhouse(address, choices, creates=creates)
 
