@@ -23,7 +23,7 @@ from headrace.sources.debezium.events.records import Records
 UNREACHABLE: Final = "Kafka is unavailable"
 """Prefix of errors that end when the brokers are available again."""
 BLOCK_ROWS, BLOCK_BYTES = 65_536, 64 << 20
-"""Bytes of a partition per read."""
+"""A block of records ends when it has this many rows or bytes."""
 _MESSAGES: Final = 5000
 """Records per read."""
 _UNKNOWN_BYTES: Final = 256 << 10
@@ -215,7 +215,7 @@ def reading_error(error: KafkaError, place: str) -> HeadraceError:
 
 
 _fetchers: dict[KafkaAddress, _RangeConsumer] = {}
-"""Return this process's reader."""
+"""The consumers of this process, by address."""
 
 
 def _records(wanted: OffsetRange, found: MessageColumns) -> Records:
