@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import struct
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -23,6 +24,7 @@ from headrace.sinks.kafka.messages.messages import Messages
 from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, Tombstones
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
+from testkit.generators.kind_values import COLUMNS, VALUES, array_of
 from testkit.recordings.debezium_encoded import as_records
 from testkit.recordings.debezium_recordings import as_batches
 
@@ -104,6 +106,19 @@ def test_every_kind_is_shown_by_a_piece_of_json_for_each_value(kind: Kind, conne
     assert how.render(empty).to_pylist() == []
     assert how.render(pa.nulls(3, column.arrow_type)).to_pylist() == [None] * 3
     assert "type" in how.field
+
+
+_POINT = b"\x00\x00\x00\x00\x01" + struct.pack("<I2d", 1, 1.5, -2.5)
+
+
+@pytest.mark.parametrize("column", COLUMNS, ids=lambda column: column.kind.value)
+def test_a_value_is_shown_alike_among_any_number_of_others(column: Column) -> None:
+    samples = [_POINT, b"\xe6\x10" + _POINT[2:]] if column.kind is Kind.GEOMETRY else VALUES[column.kind]
+    render = shown(column, "mysql").render
+    alone = [render(array_of(column, [value])).to_pylist()[0] for value in samples]
+    for count in (1, 2, 3, 4, 64, 65):
+        chosen = [number % len(samples) for number in range(count)]
+        assert render(array_of(column, [samples[number] for number in chosen])).to_pylist() == [alone[number] for number in chosen]
 
 
 def test_an_insert_an_update_and_a_deletion() -> None:

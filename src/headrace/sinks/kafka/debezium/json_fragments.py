@@ -26,6 +26,7 @@ NULL: Final = "null"
 
 _MILLISECOND_DIGITS: Final = 3
 _SRID_BYTES: Final = 4
+_LAST_BYTE: Final = 2**31 - 1
 _POINT_BYTES: Final = 21
 _WKB_ORDER_AND_TYPE: Final = 5
 
@@ -239,7 +240,8 @@ def _geometry_parts(array: Any) -> tuple[Any, Any]:
         pc.binary_slice(filled, 0, _SRID_BYTES).cast(pa.binary(_SRID_BYTES)).buffers()[1], dtype="<u4", count=len(array)
     )
     srid = pc.if_else(pa.array(numbers == 0), NULL, _text(pa.array(numbers)))
-    return srid, pc.binary_slice(filled, _SRID_BYTES)
+    # Without an end, Arrow computes a negative size for an even number of rows.
+    return srid, pc.binary_slice(filled, _SRID_BYTES, _LAST_BYTE)
 
 
 def _default(column: Column, how: Shown) -> Any:
