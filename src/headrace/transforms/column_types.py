@@ -35,8 +35,6 @@ def engine_type(column: Column) -> pa.DataType:
             return pa.duration("us")
         case ValueForm.FIXED_BYTES | ValueForm.MEMBERS:
             return pa.string()
-        case ValueForm.DATE | ValueForm.TIMESTAMP:
-            return column.arrow_type
         case (
             ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.FLOAT | ValueForm.DECIMAL | ValueForm.DATE | ValueForm.TIMESTAMP
         ):
@@ -56,8 +54,6 @@ def to_engine(column: Column) -> Callable[[Any], Any]:
             return fixed_bytes_printer(column)
         case ValueForm.MEMBERS:
             return lambda array: array.cast(pa.string())
-        case ValueForm.DATE | ValueForm.TIMESTAMP:
-            return lambda array: array
         case (
             ValueForm.INTEGER | ValueForm.YEAR | ValueForm.BITS | ValueForm.FLOAT | ValueForm.DECIMAL | ValueForm.DATE | ValueForm.TIMESTAMP
         ):

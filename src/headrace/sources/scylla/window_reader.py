@@ -287,7 +287,7 @@ class WindowReader:
             f"a batch of log rows has no end (cdc$end_of_batch), even {_END_PATIENCE_S:.0f} s after it was due: a part is missing",
             place=place,
             hint="check these rows in the log table: were some deleted by hand, or is the consistency too low to see all? "
-            "headrace skip skips the rest of the batch; headrace resync copies the table again",
+            "headrace skip leaves out the rows of the batch that are in the log; headrace resync copies the table again",
             event=place,
         )
 
