@@ -138,7 +138,7 @@ _RAW_PRINTS = {
         "summarize(configuration)",
     },
     "cli/control.py": {"json.dumps(found.to_json(), indent=2)", "f'headrace: {failure}'"},
-    "cli/help/command.py": {"script(build_parser(), arguments.shell)", "man_page(known)", "found.parser.format_help()"},
+    "cli/help/command.py": {"completion_script(arguments.parser, arguments.shell)", "man_page(known)", "found.parser.format_help()"},
     "cli/run.py": {"f'headrace: pipe {escape_text(part.name)} failed: {text}'"},
     "cli/scylla.py": {"log_schema_command.log_schema(arguments.source, arguments.tables, cassandra=arguments.cassandra)"},
     "cli/sinks.py": {

@@ -76,10 +76,14 @@ class Pages:
         if message.type in ("error", "warning"):
             self.complaints.append(f"{message.type}: {message.text}")
 
-    def close(self) -> None:
-        """Close all pages; fail if they had errors."""
+    def leave(self) -> None:
+        """Close all pages."""
         for context in self._browser.contexts:
             context.close()
+
+    def close(self) -> None:
+        """Close all pages; fail if they had errors."""
+        self.leave()
         unexpected = [one for one in self.complaints if not any(word in one for word in self.expected)]
         assert unexpected == [], unexpected
 

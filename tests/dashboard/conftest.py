@@ -34,7 +34,7 @@ def served(control: FakeControl) -> Iterator[Server]:
 
 
 @pytest.fixture
-def look(pages: Pages, served: Server) -> Open:
+def look(pages: Pages, served: Server) -> Iterator[Open]:
     """Opens the page at an inner address: `look("#/pipes/shop")`; with `token=True` by the link with the token."""
 
     def opened(inside: str = "", *, token: bool = False, **how: object) -> Page:
@@ -44,4 +44,6 @@ def look(pages: Pages, served: Server) -> Open:
             page.evaluate("inside => { location.hash = inside }", inside)
         return page
 
-    return opened
+    yield opened
+    # Before the server stops: a page that is still open would report the lost connection as an error.
+    pages.leave()
