@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from testkit.machine.tiers import CollectedTest, collected_test, proofs, remaining
+from testkit.machine.tiers import CollectedTest, collected_test, missing_cases, proofs, remaining
 
 COLLECTED = [
     CollectedTest("tests/a.py::test_one[mariadb]", ()),
@@ -23,6 +23,12 @@ def test_slow_tests_name_fast_ones(every_test: list[CollectedTest]) -> None:
         wrong += [f"{reason!r} names no test"] if not named else []
         wrong += [f"{reason!r}: {proof} is not a test of make test" for proof in named if not remaining(proof, every_test)]
     assert wrong == []
+
+
+def test_slow_tests_that_name_themselves_have_that_fast_case(every_test: list[CollectedTest]) -> None:
+    fast = [test for test in every_test if test.is_fast]
+    wrong = {(test.function, case) for test in every_test if test.reasons for case in missing_cases(test, fast)}
+    assert sorted(wrong) == []
 
 
 def test_the_fast_tier_has_both_servers_and_most_tests(every_test: list[CollectedTest]) -> None:
@@ -61,6 +67,27 @@ def test_reasons_are_read() -> None:
 )
 def test_a_proof_is_a_fast_test(proof: str, found: list[str]) -> None:
     assert remaining(proof, COLLECTED) == found
+
+
+@pytest.mark.parametrize(
+    ("reason", "missing"),
+    [
+        ("the test itself on MariaDB; test_three", []),
+        ("the test itself on MySQL", ["the test itself on MySQL"]),
+        ("the test itself with keys", []),
+        ("test_one[mariadb]", []),
+        ("test_one[mysql]", ["test_one[mysql]"]),
+        ("test_two", []),
+    ],
+)
+def test_a_reason_that_names_the_test_itself_needs_that_case(reason: str, missing: list[str]) -> None:
+    slow = CollectedTest("tests/a.py::test_one[mysql]", (reason,))
+    assert missing_cases(slow, COLLECTED) == missing
+
+
+def test_a_fast_test_of_the_same_name_is_not_the_test_itself() -> None:
+    slow = CollectedTest("tests/c.py::test_one[mariadb]", ("the test itself on MariaDB; test_one",))
+    assert missing_cases(slow, [*COLLECTED, slow]) == ["the test itself on MariaDB", "test_one"]
 
 
 class Item:

@@ -28,7 +28,12 @@ from testkit.servers.servers import FLAVOURS
 
 pytestmark = [
     pytest.mark.scaled,
-    pytest.mark.slow("mysql", because="the test itself on MariaDB; test_statements_while_tables_are_read[mysql]"),
+    pytest.mark.slow(
+        "mysql",
+        because=(
+            "test_dropped_before_a_chunk and test_dropped_before_an_exact_snapshot on MariaDB; test_statements_while_tables_are_read[mysql]"
+        ),
+    ),
 ]
 
 SAME = ("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 100), (7, 7), (99, 99)")
