@@ -61,6 +61,7 @@ NAMES = (
     "a,b)",
     "?",
 )
+FEW_NAMES = ("wi`th", "back\\slash\\'", "`; DROP DATABASE innocent; -- !", "per%cent %s %(x)s", "select", "?")
 
 
 def mysql_name(name: str) -> str:
@@ -92,12 +93,10 @@ def rows_of(source: Any, client: Client, table: str) -> tuple[list[Any], list[An
     return sorted(source.fetchall()), sorted(map(tuple, found))
 
 
-@pytest.mark.slow(
-    "mariadb",
-    because=("test_hostile_names_of_databases_tables_and_columns, test_names_cannot_steer_a_terminal_or_forge_a_line[mariadb]"),
-)
+@pytest.mark.slow("all", because="test_names_stay_names[mariadb-few]")
+@pytest.mark.parametrize("names", [FEW_NAMES, NAMES], ids=["few", "all"])
 def test_names_stay_names(
-    server: PrivateServer, source: Any, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: PrivateServer, source: Any, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
 ) -> None:
     without_spark(monkeypatch)
     address = MySQLAddress("127.0.0.1", server.port, server.user, server.password, DATABASE)
@@ -115,14 +114,14 @@ def test_names_stay_names(
         client.command("CREATE DATABASE innocent")
         for place in ("innocent.innocent", "default.innocent", "default.x"):
             client.command(f"CREATE TABLE {place} (id UInt8) ENGINE = MergeTree ORDER BY id AS SELECT 1")
-        for name in NAMES:
+        for name in names:
             key, value, kind = mysql_name(name), mysql_name(f"{name}2"), mysql_name(f"x{name}")
             member = name.replace("\\", "\\\\").replace("'", "''").replace(",", ";")
             columns = f"{key} INT PRIMARY KEY, {value} VARCHAR(80), {kind} ENUM('{member}', 'b'), gone INT"
             execute(f"CREATE TABLE {mysql_name(name)} ({columns}) COMMENT '{member}'")
             execute(f"INSERT INTO {mysql_name(name)} VALUES (1, 'one', 1, 1), (2, 'two', NULL, 2), (3, 'three', 2, 3)")
         run()
-        for name in NAMES:
+        for name in names:
             key, value = mysql_name(name), mysql_name(f"{name}2")
             execute(f"UPDATE {mysql_name(name)} SET {value} = 'changed', {key} = 7 WHERE {key} = 2")
             execute(f"DELETE FROM {mysql_name(name)} WHERE {key} = 3")
@@ -130,18 +129,18 @@ def test_names_stay_names(
             execute(f"ALTER TABLE {mysql_name(name)} CHANGE {value} {mysql_name(name + '3')} VARCHAR(90)")
             execute(f"INSERT INTO {mysql_name(name)} ({key}) VALUES (9)")
         run()
-        for name in NAMES:
+        for name in names:
             execute(f"RENAME TABLE {mysql_name(name)} TO {mysql_name('r' + name)}")
             execute(f"UPDATE {mysql_name('r' + name)} SET {mysql_name(name)} = 8 WHERE {mysql_name(name)} = 9")
         execute(f"TRUNCATE TABLE {mysql_name('rselect')}")
         execute(f"DROP TABLE {mysql_name('r?')}")
         run()
-        for name in NAMES[:-1]:
+        for name in names[:-1]:
             there, copied = rows_of(source, client, f"r{name}")
             assert copied == there, name
             assert len(there) == (0 if name == "select" else 3)
         results = list(verify_tables(address, sink, selection))
-        assert len(results) == len(NAMES) - 1
+        assert len(results) == len(names) - 1
         assert {result.verdict for result in results} == {Verdict.EQUAL}
         for place in ("innocent.innocent", "default.innocent", "default.x"):
             assert client.query(f"SELECT count() FROM {place}").result_rows == [(1,)]

@@ -133,7 +133,49 @@ def registered(name: str, prefix: str, registry: PrivateRegistry) -> list[KafkaR
     ]
 
 
-@pytest.mark.slow(because="test_a_moment_to_start_at, test_a_record_that_is_none_halts_or_is_kept_once, test_logins_over_tls_on_both_sides")
+def dead_letters_to(topic: str) -> list[str]:
+    return ["--set", "debezium.on_malformed=topic", "--set", f"debezium.dead_letter_topic={topic}"]
+
+
+def send_a_malformed_record_and_add_partitions(run: Run, broker: PrivateBroker, topic: str, target: Target) -> None:
+    """Send the records from offset 2 on to a running pipe, and wait for their rows."""
+    broker.produce(topic, [{"key": b"k", "value": b"{no record", "headers": [("h", b"1")]}, event(3, "after it")])
+    run.until(lambda: target.rows("goods", "id") == [[2], [3]])
+    # The request fails if its client is deleted before the answer.
+    admin = broker.admin()
+    admin.create_partitions([NewPartitions(topic, 3)])[topic].result(20)
+    broker.produce(topic, [event(4, "in a new partition", partition=2), event(5, "in the old one", partition=0)])
+    run.until(lambda: target.rows("goods", "id") == [[2], [3], [4], [5]])
+
+
+def assert_dead_letter(broker: PrivateBroker, letters: str, topic: str) -> None:
+    # (After a kill it may store a dead letter again, with the same position.)
+    (letter,) = {(one.key, one.value, tuple(sorted(one.headers.items()))) for one in read_topic(broker, letters)}
+    assert letter[:2] == (b"k", b"{no record")
+    said = {name.removeprefix("headrace.error."): value for name, value in letter[2]}
+    assert said.pop("reason")
+    assert said.pop("pipe")
+    assert said == {"h": b"1", "topic": topic.encode(), "partition": b"0", "offset": b"2"}
+
+
+def test_a_running_pipe_reads_added_partitions_and_sends_a_malformed_record_to_a_topic(
+    broker: PrivateBroker, target: Target, tmp_path: Path
+) -> None:
+    prefix = f"reach{secrets.token_hex(4)}"
+    topic, letters = broker.create_topic(f"{prefix}.shop.goods"), broker.create_topic()
+    broker.produce(topic, [event(1, "before"), event(2, "first")])
+    start = json.dumps({topic: {"0": 1}})
+    with Readers(broker, prefix, target, tmp_path).start("--start", start, *dead_letters_to(letters)).killed() as run:
+        send_a_malformed_record_and_add_partitions(run, broker, topic, target)
+    assert_dead_letter(broker, letters, topic)
+
+
+@pytest.mark.slow(
+    because=(
+        "test_a_running_pipe_reads_added_partitions_and_sends_a_malformed_record_to_a_topic; "
+        "test_a_record_that_is_none_halts_or_is_kept_once; test_recorded_avro_leads_to_what_the_server_showed"
+    )
+)
 def test_offsets_to_start_at_avro_a_record_that_is_none_and_partitions_that_come(
     broker: PrivateBroker, schema_registry: PrivateRegistry, target: Target, tmp_path: Path
 ) -> None:
@@ -145,29 +187,17 @@ def test_offsets_to_start_at_avro_a_record_that_is_none_and_partitions_that_come
     broker.produce(avro, [{"key": one.key, "value": one.value, "headers": list(one.headers)} for one in records])
     readers = Readers(broker, prefix, target, tmp_path)
     start = json.dumps({plain: {"0": 1}, avro: {"0": -2}})
-    choices = [f"debezium.registry={schema_registry.url}", "debezium.on_malformed=topic", f"debezium.dead_letter_topic={letters}"]
-    settings = [word for choice in choices for word in ("--set", choice)]
+    settings = ["--set", f"debezium.registry={schema_registry.url}", *dead_letters_to(letters)]
     run = readers.start("--start", start, *settings)
     truth = load_truth("mysql")["sbtest1"]
     try:
         run.until(lambda: target.rows("goods", "id") == [[2]] and len(target.rows("sbtest1", "id")) == len(truth.rows))
-        broker.produce(plain, [{"key": b"k", "value": b"{no record", "headers": [("h", b"1")]}, event(3, "after it")])
-        run.until(lambda: target.rows("goods", "id") == [[2], [3]])
-        admin = broker.admin()
-        admin.create_partitions([NewPartitions(plain, 3)])[plain].result(20)
-        broker.produce(plain, [event(4, "in a new partition", partition=2), event(5, "in the old one", partition=0)])
-        run.until(lambda: target.rows("goods", "id") == [[2], [3], [4], [5]])
+        send_a_malformed_record_and_add_partitions(run, broker, plain, target)
     finally:
         run.kill()
     names = ", ".join(f"toString({name})" for name, _ in truth.columns)
     assert sorted(map(repr, target.rows("sbtest1", names))) == sorted(repr(list(row)) for row in truth.rows)
-    # (After a kill it may store a dead letter again, with the same position.)
-    (letter,) = {(one.key, one.value, tuple(sorted(one.headers.items()))) for one in read_topic(broker, letters)}
-    assert letter[:2] == (b"k", b"{no record")
-    said = {name.removeprefix("headrace.error."): value for name, value in letter[2]}
-    assert said.pop("reason")
-    assert said.pop("pipe")
-    assert said == {"h": b"1", "topic": plain.encode(), "partition": b"0", "offset": b"2"}
+    assert_dead_letter(broker, letters, plain)
     # (Killed between a batch and its commit, it repeats the batch; then no record is left.)
     assert readers.once(*settings).code == 0
     ended = readers.once(*settings)

@@ -15,12 +15,6 @@ from testkit.pipelines.pipeline import Pipeline, run_command
 from testkit.servers.accounts import create_replica_account
 
 
-@pytest.mark.slow(
-    because=(
-        "test_lag_is_the_age_of_the_oldest_pending_change, "
-        "test_retry_writes_what_the_table_takes_now_and_later_changes_still_win, test_a_batch_is_finished"
-    ),
-)
 @pytest.mark.timeout(500)
 def test_a_pipe_reports_its_position_keeps_refused_rows_and_ends_promptly_while_the_sink_is_away(
     mariadb_server: PrivateServer, tmp_path: Path

@@ -36,7 +36,10 @@ from testkit.pipelines.embedded_access import url_of
 from testkit.pipelines.pipeline import Pipeline
 from testkit.servers.accounts import Account
 
-pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql]")
+slow_on_mysql = pytest.mark.slow(
+    "mysql",
+    because="the test itself on MariaDB; test_the_sink_shows_what_the_sources_own_select_shows[mysql], test_columns_and_keys[mysql]",
+)
 
 
 COLUMNS = """
@@ -302,6 +305,7 @@ def test_settings_of_tables_that_are_there(
     assert client.query(f"SELECT id FROM {place}").result_rows == [(1,)]
 
 
+@slow_on_mysql
 def test_schema_changes_of_columns_that_transforms_name(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> None:
     database, state = book.database, tmp_path / "state"
     book.run(
@@ -386,6 +390,7 @@ filter = "line % 3 <> 0 AND account <> 'a7'"
 """
 
 
+@slow_on_mysql
 @pytest.mark.parametrize("chosen", ["all", "one"])
 def test_what_was_hidden_is_not_shown_under_another_name(
     book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path, chosen: str

@@ -24,7 +24,7 @@ from testkit.oracles.binlogs import Logbook
 from testkit.pipelines.driven_pipe import DrivenPipe
 from testkit.pipelines.embedded_access import url_of
 
-pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_columns_and_keys[mysql]")
+pytestmark = pytest.mark.slow("mysql", because="the test itself on MariaDB; test_a_copy_is_compared_and_repaired_through_transforms[mysql]")
 
 
 def count(book: Logbook, condition: str) -> int:

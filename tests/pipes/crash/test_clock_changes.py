@@ -6,6 +6,7 @@ checked, too. The monotonic clock of all processes is not changed, as when a rea
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -52,8 +53,28 @@ def await_batches(run: Run, pipeline: Pipeline, count: int) -> None:
     run.until(lambda: pipeline.last_committed_batch() >= batch)
 
 
+@pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
+def test_the_clock_of_a_pipe_without_spark_is_set(
+    book: Logbook, sink: EmbeddedServer, clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Driver, reader and writer share this process. They get the new time between two batches, and at a restart."""
+    real_s, real_ns = time.time, time.time_ns
+    book.run("CREATE TABLE t (id INT PRIMARY KEY, v INT)", "INSERT INTO t VALUES (1, 1), (2, 2)")
+    pipe = DrivenPipe(book, url_of(sink), tmp_path / "state").open()
+    with sink_client(sink.url) as client:
+        for number, offset_s in enumerate(OFFSETS_S, 10):
+            monkeypatch.setattr(time, "time", lambda offset_s=offset_s: real_s() + offset_s)
+            monkeypatch.setattr(time, "time_ns", lambda offset_s=offset_s: real_ns() + offset_s * 10**9)
+            for _ in range(2):
+                book.run("UPDATE t SET v = v + 1", f"REPLACE INTO t VALUES ({number}, 0)", f"DELETE FROM t WHERE id = {number - 1}")
+                pipe.catch_up()
+                assert_same(client, book, ["t"])
+                assert abs(heartbeat_age_s(sink, clock)) < 30
+                pipe = DrivenPipe(book, url_of(sink), tmp_path / "state").open()
+
+
 # One server, whose clock is right. The other direction is tested on both.
-@pytest.mark.slow(because="test_lag_under_load_while_the_clock_of_this_machine_is_set, test_the_clock_of_the_source_is_set")
+@pytest.mark.slow(because="test_the_clock_of_a_pipe_without_spark_is_set, test_heartbeats_go_on_after_the_clock_is_set")
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 @pytest.mark.timeout(600)
 def test_the_clock_of_the_pipe_is_set(

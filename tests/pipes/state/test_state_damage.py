@@ -84,7 +84,6 @@ def compared(book: Logbook, sink: ClickHouseSink) -> Iterator[Callable[[], None]
         yield check
 
 
-@pytest.mark.slow(because="test_files_of_a_pipe_from_topics, test_a_flipped_byte_is_found, test_a_cut_off_end_is_found")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 def test_files_of_a_pipe_from_log_files(book: Logbook, sink: ClickHouseSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,7 +183,6 @@ def test_files_of_a_pipe_from_topics(sink: ClickHouseSink, tmp_path: Path) -> No
     disconnect(other.target)
 
 
-@pytest.mark.slow(because="test_files_of_a_pipe_from_topics, test_a_flipped_byte_is_found, test_a_cut_off_end_is_found")
 @pytest.mark.timeout(600)
 def test_files_of_a_pipe_from_scylladb(
     cql: CqlSession, keyspace: str, sink: ClickHouseSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -229,7 +227,6 @@ def test_files_of_a_pipe_from_scylladb(
     assert "older" in trial.outcomes["delete checkpoint"]
 
 
-@pytest.mark.slow(because="test_files_of_a_pipe_from_topics, test_a_flipped_byte_is_found, test_a_cut_off_end_is_found")
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("flavour", ["mariadb"], indirect=True)
 def test_files_of_a_pipe_from_a_server(book: Logbook, sink: ClickHouseSink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,10 +49,9 @@ def test_an_attack_is_a_definite_error(name: str) -> None:
 
 @pytest.mark.slow(
     "endless_packet",
-    "check",
     "tail",
     "config check",
-    because="test_an_attack_is_a_definite_error[endless_packet]; test_every_command_that_connects_ends[local_infile-replicate]",
+    because="test_an_attack_is_a_definite_error[endless_packet]; test_every_command_that_connects_ends[local_infile-check]",
 )
 @pytest.mark.parametrize("command", _COMMANDS)
 @pytest.mark.parametrize("name", ["local_infile", "endless_packet"])
