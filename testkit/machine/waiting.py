@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def wait_until(
-    condition: Callable[[], object], timeout_s: float = 120.0, poll_s: float = 0.02, message: Callable[[], object] = lambda: "it is false"
+    condition: Callable[[], object], timeout_s: float, poll_s: float = 0.02, message: Callable[[], object] = lambda: "it is false"
 ) -> None:
     """Wait until `condition` holds. Fail with `message` after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s

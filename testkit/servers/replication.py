@@ -59,7 +59,7 @@ def await_executed(replica: PrivateServer, gtids: str) -> None:
     """Wait until the server has applied all of these GTIDs and has logged them."""
     await_applied(replica, gtids)
     if replica.flavour == "mariadb":
-        wait_until(lambda: _beyond(replica, gtids))
+        wait_until(lambda: _beyond(replica, gtids), PATIENCE_S)
 
 
 def _beyond(replica: PrivateServer, gtids: str) -> bool:

@@ -296,7 +296,7 @@ def test_bad_clients_do_not_affect_others(served: Served, monkeypatch: pytest.Mo
     monkeypatch.setattr(served.control, "history", lambda _: 1 / 0)
     with caplog.at_level("ERROR"):
         assert served.ask("GET", "/api/pipes/shop/history").status == 500
-        wait_until(lambda: "ZeroDivisionError" in caplog.text)
+        wait_until(lambda: "ZeroDivisionError" in caplog.text, 20)
     assert served.ask("GET", "/health").status == 200
 
 
@@ -332,9 +332,9 @@ def test_slow_and_many_clients_are_turned_away(served: Served, monkeypatch: pyte
         # A client that does not read is closed too, and does not delay others.
         served.control.set("shop", source="x" * 8_000_000)
         begun = time.monotonic()
-        wait_until(lambda: served.ask("GET", "/health").status == 200)
+        wait_until(lambda: served.ask("GET", "/health").status == 200, 20)
         assert time.monotonic() - begun < 5
-        wait_until(lambda: _streams(served) == 200)
+        wait_until(lambda: _streams(served) == 200, 20)
 
 
 def test_slow_connections_never_make_the_process_look_dead(served: Served) -> None:
@@ -356,7 +356,7 @@ def test_when_all_connections_are_at_work_the_process_still_says_that_it_lives(s
             listener = stack.enter_context(socket.create_connection(("127.0.0.1", served.port), timeout=20))
             listener.sendall(f"GET /api/stream HTTP/1.1\r\nHost: 127.0.0.1:{served.port}\r\n\r\n".encode())
             assert b" 200 " in listener.recv(100)
-        wait_until(lambda: served.ask("GET", "/api/status").status == 503)
+        wait_until(lambda: served.ask("GET", "/api/status").status == 503, 20)
         assert served.ask("GET", "/health").status == 200
 
 

@@ -112,7 +112,7 @@ def test_sigterm_lets_a_running_request_finish(server: EmbeddedServer) -> None:
     slow.join()
     idle.close()
     assert answers == [b"12\n"]
-    wait_until(lambda: not ping(server.host, server.port))
+    wait_until(lambda: not ping(server.host, server.port), 15)
 
 
 def test_sigterm_lets_a_running_insert_finish(server: EmbeddedServer) -> None:

@@ -84,4 +84,4 @@ def test_a_client_that_leaves_ends_its_query(server: EmbeddedServer, client: Cli
         sock.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
         assert sock.recv(1000).startswith(b"HTTP/1.1 200 OK\r\n")
     running = "SELECT count() FROM system.processes WHERE query LIKE '%numbers(100000000000)%' AND query NOT LIKE '%processes%'"
-    wait_until(lambda: client.run(running) == b"0\n")
+    wait_until(lambda: client.run(running) == b"0\n", 10)

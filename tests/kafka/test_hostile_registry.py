@@ -28,7 +28,7 @@ def _raised(attack: Attack, timeout_s: float = 10.0) -> HeadraceError:
 @pytest.mark.parametrize("name", HTTP_ATTACKS)
 def test_an_attack_is_an_error(name: str) -> None:
     _raised(HTTP_ATTACKS[name], 1.0)
-    wait_until(lambda: all(thread.name != "headrace-registry" for thread in threading.enumerate()))
+    wait_until(lambda: all(thread.name != "headrace-registry" for thread in threading.enumerate()), 20)
 
 
 def _document(client: Client, said: object) -> None:

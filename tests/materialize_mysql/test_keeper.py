@@ -72,7 +72,7 @@ def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: C
         # The waiting caller gets the first failure, although the keeper tries again.
         pipe.await_started(even_without_source=False)
     assert (caught.value.message, caught.value.place) == ("the source is away", "there")
-    wait_until(lambda: len(runs(pipe)) == 4 and pipe.status["state"] == keeper.RUNNING)
+    wait_until(lambda: len(runs(pipe)) == 4 and pipe.status["state"] == keeper.RUNNING, 60)
     pipe.await_started(even_without_source=False)
     assert (pipe.directory / "runs").read_text().count("s3cret") == 4
 
@@ -82,7 +82,7 @@ def test_a_pipe_that_fails_or_dies_is_started_again_until_it_is_stopped(start: C
     assert b"s3cret" not in Path(f"/proc/{keeper_pid}/environ").read_bytes()
 
     os.kill(pipe.status["pid"], signal.SIGKILL)
-    wait_until(lambda: len(runs(pipe)) == 5 and pipe.status["state"] == keeper.RUNNING)
+    wait_until(lambda: len(runs(pipe)) == 5 and pipe.status["state"] == keeper.RUNNING, 60)
     pipe.stop()
     assert (pipe.is_running, pipe.status["state"]) == (False, keeper.STOPPED)
     pipe.stop()
@@ -95,7 +95,7 @@ def test_a_definite_error_ends_it(start: Callable[..., BackgroundPipe]) -> None:
     with pytest.raises(DefiniteError) as caught:
         pipe.await_started(even_without_source=True)
     assert (caught.value.message, caught.value.place, caught.value.hint) == ("the data is wrong", "here", "mend it")
-    wait_until(lambda: not pipe.is_running)
+    wait_until(lambda: not pipe.is_running, 60)
     assert len(runs(pipe)) == 1
     assert "the data is wrong" in pipe.log.read_text()
     assert pipe.log.stat().st_mode & 0o777 == 0o600
@@ -109,7 +109,7 @@ def test_without_retries_a_passing_failure_ends_it_too(start: Callable[..., Back
     pipe = start("transient run", retry_ms=-1)
     with pytest.raises(TransientError):
         pipe.await_started(even_without_source=True)
-    wait_until(lambda: not pipe.is_running)
+    wait_until(lambda: not pipe.is_running, 60)
     assert json.loads((pipe.directory / keeper.STATUS).read_text())["state"] == keeper.FAILED
 
 
@@ -120,7 +120,7 @@ def test_the_pipe_ends_with_its_keeper_and_one_keeper_is_enough(start: Callable[
     with pytest.raises(DefiniteError):
         BackgroundPipe(pipe.directory)._await_exit(0.1)
     os.kill(first, signal.SIGKILL)
-    wait_until(lambda: not pipe.is_running)
+    wait_until(lambda: not pipe.is_running, 60)
     assert pipe.status["state"] == keeper.RUNNING, "no process was left to change it"
     pipe.start(())
     pipe.await_started(even_without_source=False)

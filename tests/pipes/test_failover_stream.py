@@ -57,7 +57,7 @@ def test_the_replica_takes_over(fresh_server: Callable[..., PrivateServer], tmp_
     # The primary continues, gets ahead of its replica by some transactions, and fails.
     time.sleep(0.3)
     primary.kill()
-    wait_until(lambda: workload.failure is not None)
+    wait_until(lambda: workload.failure is not None, 20)
     assert isinstance(workload.stop(), pymysql.err.MySQLError)
     assert workload.transactions > 20
     promote(replica)

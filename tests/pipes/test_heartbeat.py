@@ -35,4 +35,4 @@ def test_heartbeats_go_on_after_the_clock_is_set(tmp_path: Path, monkeypatch: py
         reporter = ProgressReporter(SimpleNamespace(progress_store=books), "p", "mysql://host/", lambda: ())
         reporter.begin(position, is_new=False)
     with reporter.heartbeats():
-        wait_until(lambda: abs(seen_s(books) - time.time() - step_s) <= 5)
+        wait_until(lambda: abs(seen_s(books) - time.time() - step_s) <= 5, 20)

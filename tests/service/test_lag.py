@@ -233,7 +233,7 @@ def test_records_of_topics_are_pending_until_they_are_read(broker: PrivateBroker
         return None if found is None else found.since
 
     with backlog.watched():
-        wait_until(lambda: pending_since() is not None)
+        wait_until(lambda: pending_since() is not None, 60)
         assert pending_since() == pytest.approx(first, abs=1)
         broker.produce(topic, [{"value": b"2"}])
         second = time.time()

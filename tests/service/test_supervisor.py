@@ -117,8 +117,8 @@ def test_a_definite_error_fails_one_pipe_and_leaves_the_others(tmp_path: Path) -
     bad = DefiniteError("a column is too wide", place="table shop.orders", hint="widen it")
     stories = {"good": Story("run"), "bad": Story(bad), "odd": Story(ZeroDivisionError("by nobody"))}
     with supervised(configuration(tmp_path, ("good", ("good",)), ("bad", ("bad",)), ("odd", ("odd",))), stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "bad") is PipeStage.FAILED and stage(supervisor, "odd") is PipeStage.FAILED)
-        wait_until(lambda: stage(supervisor, "good") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "bad") is PipeStage.FAILED and stage(supervisor, "odd") is PipeStage.FAILED, PATIENCE_S)
+        wait_until(lambda: stage(supervisor, "good") is PipeStage.STREAMING, PATIENCE_S)
         found = supervisor.pipe("bad")
         assert found.error is not None
         assert (found.error.message, found.error.place, found.error.remedy) == ("a column is too wide", "table shop.orders", "widen it")
@@ -133,7 +133,7 @@ def test_a_definite_error_fails_one_pipe_and_leaves_the_others(tmp_path: Path) -
         # A person has resumed it.
         stories["bad"].acts.append("run")
         supervisor.resume("bad")
-        wait_until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING, PATIENCE_S)
         assert supervisor.pipe("bad").error is None
         assert len(supervisor.pipe("bad").recent_errors) == 1
         assert stories["good"].runs == 1
@@ -145,7 +145,7 @@ def test_the_event_that_a_pipe_halts_at_is_skipped_and_nothing_else(tmp_path: Pa
     poison = DefiniteError("no such date", place="table shop.orders", event="binlog.000001:120")
     stories = {"good": Story("run"), "bad": Story(poison, "run")}
     with supervised(configuration(tmp_path, ("good", ("good",)), ("bad", ("bad",))), stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "bad") is PipeStage.FAILED and stage(supervisor, "good") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "bad") is PipeStage.FAILED and stage(supervisor, "good") is PipeStage.STREAMING, PATIENCE_S)
         error = supervisor.pipe("bad").error
         assert error is not None
         assert error.skippable == "binlog.000001:120"
@@ -153,7 +153,7 @@ def test_the_event_that_a_pipe_halts_at_is_skipped_and_nothing_else(tmp_path: Pa
             with pytest.raises(DefiniteError, match=message):
                 supervisor.skip(name, place)
         assert "binlog.000001:120" in supervisor.skip("bad", "binlog.000001:120")
-        wait_until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING, PATIENCE_S)
         assert EventSkips(tmp_path / "bad").pending == {"binlog.000001:120"}
 
 
@@ -163,14 +163,14 @@ def test_a_passing_error_is_tried_again_after_ever_longer_waits(tmp_path: Path, 
     stories = {"p": Story(away, away, away, away, "run")}
     begun = time.monotonic()
     with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING, PATIENCE_S)
         assert supervisor.pipe("p").error is not None
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
         assert time.monotonic() - begun >= 0.05 + 0.1 + 0.2 + 0.4
         found = supervisor.pipe("p")
         assert (found.retries, found.errors, stories["p"].runs) == (4, 4, 5)
         stories["p"].waited = "the sink is away"
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.WAITING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.WAITING, PATIENCE_S)
         assert supervisor.pipe("p").waiting == "the sink is away"
 
 
@@ -179,10 +179,10 @@ def test_resume_does_not_wait_for_the_next_try(tmp_path: Path) -> None:
     asked = configuration(tmp_path, ("p", ("p",)))
     asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=3600), asked.pipes)
     with supervised(asked, stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING, PATIENCE_S)
         assert supervisor.pipe("p").next_try > time.time() + 100
         supervisor.resume("p")
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
 
 
 def test_a_clock_that_is_set_back_does_not_delay_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -191,42 +191,42 @@ def test_a_clock_that_is_set_back_does_not_delay_the_next_try(tmp_path: Path, mo
     asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=1), asked.pipes)
     real = time.time
     with supervised(asked, stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING, PATIENCE_S)
         monkeypatch.setattr(runner_module, "time", SimpleNamespace(time=lambda: real() - 3600, monotonic=time.monotonic))
         assert supervisor.pipe("p").next_try == pytest.approx(real() - 3600 + 1, abs=5), "the time follows the current clock"
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
 
 
 def test_a_pause_outlives_the_process_and_a_stop_does_not(tmp_path: Path) -> None:
     asked = configuration(tmp_path, ("a", ("a",)), ("b", ("b",)))
     stories = {"a": Story("run"), "b": Story("run")}
     with supervised(asked, stories) as supervisor:
-        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in "ab"))
+        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in "ab"), PATIENCE_S)
         supervisor.pause("a")
         supervisor.stop("b")
-        wait_until(lambda: stage(supervisor, "a") is PipeStage.PAUSED and stage(supervisor, "b") is PipeStage.STOPPED)
+        wait_until(lambda: stage(supervisor, "a") is PipeStage.PAUSED and stage(supervisor, "b") is PipeStage.STOPPED, PATIENCE_S)
         assert not StateDirectory(tmp_path / "a").is_owned
     stories = {"a": Story("run"), "b": Story("run")}
     with supervised(asked, stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "b") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "b") is PipeStage.STREAMING, PATIENCE_S)
         assert stage(supervisor, "a") is PipeStage.PAUSED
         assert stories["a"].runs == 0
         supervisor.resume("a")
-        wait_until(lambda: stage(supervisor, "a") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "a") is PipeStage.STREAMING, PATIENCE_S)
     stories = {"a": Story("run"), "b": Story("run")}
     with supervised(asked, stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "a") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "a") is PipeStage.STREAMING, PATIENCE_S)
 
 
 def test_a_pause_of_a_pipe_that_has_failed_stays_and_one_that_is_disabled_is_left_alone(tmp_path: Path) -> None:
     stories = {"bad": Story(DefiniteError("wrong"), "run"), "off": Story("run")}
     asked = configuration(tmp_path, ("bad", ("bad",)), ("off", ("off",)), disabled=("off",))
     with supervised(asked, stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "bad") is PipeStage.FAILED)
+        wait_until(lambda: stage(supervisor, "bad") is PipeStage.FAILED, PATIENCE_S)
         supervisor.pause("bad")
-        wait_until(lambda: stage(supervisor, "bad") is PipeStage.PAUSED)
+        wait_until(lambda: stage(supervisor, "bad") is PipeStage.PAUSED, PATIENCE_S)
         supervisor.resume("bad")
-        wait_until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "bad") is PipeStage.STREAMING, PATIENCE_S)
         assert stage(supervisor, "off") is PipeStage.DISABLED
         for ask in (supervisor.pause, supervisor.resume, supervisor.stop, lambda name: supervisor.resync(name, ["shop.orders"])):
             with pytest.raises(DefiniteError, match="disabled"):
@@ -241,19 +241,19 @@ def test_a_pause_of_a_pipe_that_has_failed_stays_and_one_that_is_disabled_is_lef
 def test_parts_of_one_pipe_are_asked_together_or_singly_and_seen_as_one(tmp_path: Path) -> None:
     stories = {"shop/east": Story("run"), "shop/west": Story(DefiniteError("wrong"), "run")}
     with supervised(configuration(tmp_path, ("shop", ("shop/east", "shop/west"))), stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "shop/east") is PipeStage.STREAMING)
-        wait_until(lambda: stage(supervisor, "shop/west") is PipeStage.FAILED)
+        wait_until(lambda: stage(supervisor, "shop/east") is PipeStage.STREAMING, PATIENCE_S)
+        wait_until(lambda: stage(supervisor, "shop/west") is PipeStage.FAILED, PATIENCE_S)
         whole = supervisor.pipe("shop")
         assert (whole.stage, whole.group, whole.changes) == (PipeStage.FAILED, "shop", 7)
         supervisor.resume("shop/west")
-        wait_until(lambda: stage(supervisor, "shop") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "shop") is PipeStage.STREAMING, PATIENCE_S)
         assert supervisor.pipe("shop").changes == 14
         supervisor.pause("shop/east")
-        wait_until(lambda: stage(supervisor, "shop/east") is PipeStage.PAUSED)
+        wait_until(lambda: stage(supervisor, "shop/east") is PipeStage.PAUSED, PATIENCE_S)
         assert stage(supervisor, "shop/west") is PipeStage.STREAMING
         supervisor.pause("shop")
-        wait_until(lambda: stage(supervisor, "shop") is PipeStage.PAUSED)
-        wait_until(lambda: len(supervisor.history("shop/east")) >= 2)
+        wait_until(lambda: stage(supervisor, "shop") is PipeStage.PAUSED, PATIENCE_S)
+        wait_until(lambda: len(supervisor.history("shop/east")) >= 2, PATIENCE_S)
 
 
 def test_pipes_that_are_done_end_the_process_and_failures_show_in_how(tmp_path: Path) -> None:
@@ -272,10 +272,10 @@ def test_a_pipe_that_is_asked_to_go_on_while_it_still_ends_goes_on(tmp_path: Pat
     stories = {"p": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
         for runs in range(1, 6):
-            wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+            wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
             supervisor.pause("p")
             supervisor.resume("p")
-            wait_until(lambda runs=runs: stories["p"].runs > runs)  # type: ignore[misc]
+            wait_until(lambda runs=runs: stories["p"].runs > runs, PATIENCE_S)  # type: ignore[misc]
 
 
 def test_a_pipe_that_goes_on_while_its_sink_is_away_is_tried_again_after_a_wait(tmp_path: Path) -> None:
@@ -291,29 +291,29 @@ def test_a_pipe_that_goes_on_while_its_sink_is_away_is_tried_again_after_a_wait(
     asked = configuration(tmp_path, ("p", ("p",)))
     asked = Configuration(asked.file, ProcessSettings(tmp_path, retry_seconds=0.2), asked.pipes)
     with Supervisor(asked, build=build, runtime=SparkRuntime()) as supervisor:
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
         supervisor.pause("p")
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.PAUSED)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.PAUSED, PATIENCE_S)
         away.set()
         supervisor.resume("p")
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.RETRYING, PATIENCE_S)
         found = supervisor.pipe("p").error
         assert found is not None
         assert found.message == "the sink is away"
         assert len(built) < 5, "it is not tried again without a wait"
         away.clear()
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
 
 
 def test_waits_of_a_pipes_processes_are_reported_to_its_run(tmp_path: Path) -> None:
     stories = {"p": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
         with use_wait_state(WaitState(pipe="p")):
             # A `verify` job, for example.
             pass
         assert log_marked_line("headrace-log WARNING p/ waiting: the server is away; try 1\n")
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.WAITING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.WAITING, PATIENCE_S)
 
 
 def test_a_comparison_ends_with_the_process_and_unexpected_errors_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,11 +331,11 @@ def test_a_comparison_ends_with_the_process_and_unexpected_errors_are_reported(t
     monkeypatch.setattr(supervisor_module, "verify_pipe", compare)
     stories = {"p": Story("run"), "odd": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",)), ("odd", ("odd",))), stories) as supervisor:
-        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in stories))
+        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in stories), PATIENCE_S)
         supervisor.verify("odd")
-        wait_until(lambda: supervisor.pipe("odd").recent_errors)
+        wait_until(lambda: supervisor.pipe("odd").recent_errors, PATIENCE_S)
         assert "ZeroDivisionError" in supervisor.pipe("odd").recent_errors[0].message
-        wait_until(lambda: supervisor.pipe("odd").tables[0].verify is not None)
+        wait_until(lambda: supervisor.pipe("odd").tables[0].verify is not None, PATIENCE_S)
         supervisor.verify("p")
         assert begun.wait(PATIENCE_S)
         with pytest.raises(DefiniteError, match="already"):
@@ -350,10 +350,10 @@ def test_a_comparison_ends_with_the_process_and_unexpected_errors_are_reported(t
 def test_what_is_wrong_with_the_figures_of_one_pipe_leaves_the_others_theirs(tmp_path: Path) -> None:
     stories = {"p": Story("run"), "q": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",)), ("q", ("q",))), stories) as supervisor:
-        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in stories))
+        wait_until(lambda: all(stage(supervisor, name) is PipeStage.STREAMING for name in stories), PATIENCE_S)
         (tmp_path / "p" / "skips.jsonl").write_text("no JSON\n")
         known = len(supervisor.history("q"))
-        wait_until(lambda: len(supervisor.history("q")) >= known + 3)
+        wait_until(lambda: len(supervisor.history("q")) >= known + 3, PATIENCE_S)
 
 
 def test_merged_tables_keep_the_rows_of_all_sources_whatever_they_do() -> None:
@@ -373,11 +373,11 @@ def test_merged_tables_keep_the_rows_of_all_sources_whatever_they_do() -> None:
 def test_figures_of_a_pipe_go_on_over_its_runs(tmp_path: Path) -> None:
     stories = {"p": Story("run")}
     with supervised(configuration(tmp_path, ("p", ("p",))), stories) as supervisor:
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.STREAMING, PATIENCE_S)
         supervisor.stop("p")
-        wait_until(lambda: stage(supervisor, "p") is PipeStage.STOPPED)
+        wait_until(lambda: stage(supervisor, "p") is PipeStage.STOPPED, PATIENCE_S)
         supervisor.resume("p")
-        wait_until(lambda: supervisor.pipe("p").batches == 2)
+        wait_until(lambda: supervisor.pipe("p").batches == 2, PATIENCE_S)
         found: PipeStatus = supervisor.pipe("p")
         assert (found.changes, found.bytes, found.position) == (14, 140, "binlog.000001:4")
         [table] = found.tables

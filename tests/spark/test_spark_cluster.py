@@ -220,7 +220,7 @@ def test_errors_come_back_as_reports_and_log_lines_while_it_runs(monkeypatch: py
     with pytest.raises(DefiniteError, match="wrong") as caught:
         reports_of(RemoteTask(passing, line), RemoteTask(lasting, line), RemoteTask(well, line))
     assert (caught.value.place, caught.value.hint) == ("here", "that")
-    wait_until(lambda: len(heard) >= 6)
+    wait_until(lambda: len(heard) >= 6, 10)
     assert heard == ["headrace-log WARNING / a task says something\n"] * 6
     # A line with a wrong key is ignored.
     reports_of(RemoteTask(well, remote_tasks.LogLine(line.host, line.port, "guessed")))

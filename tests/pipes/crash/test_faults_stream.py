@@ -139,6 +139,6 @@ def check_secrecy(run: Run, pipeline: Pipeline, *passwords: str) -> None:
 
 def assert_nothing_left(run: Run, pipeline: Pipeline) -> None:
     """Check that no process and no scratch file is left. (Spark's Java process may end a moment after its parent.)"""
-    wait_until(lambda: not run.processes(), message=lambda: command_lines(run.processes()))
+    wait_until(lambda: not run.processes(), 15, message=lambda: command_lines(run.processes()))
     assert not (pipeline.state / "relay").exists()
     assert not re.search("blockmgr", " ".join(str(path) for path in pipeline.state.rglob("*")))

@@ -80,11 +80,11 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
     with reporter.heartbeats():
         # The lag follows without a batch, for a pending change and for none.
         pending[0] = Pending(None)
-        wait_until(lambda: lag() == 0)
+        wait_until(lambda: lag() == 0, 30)
         pending[0] = Pending(time.time() - 300)
-        wait_until(lambda: 300 <= lag() < 360)
+        wait_until(lambda: 300 <= lag() < 360, 30)
         pending[0] = Pending(None)
-        wait_until(lambda: lag() == 0)
+        wait_until(lambda: lag() == 0, 30)
     # The lag of a stopped pipe grows.
     time.sleep(1.1)
     assert 1 <= lag() < 60
@@ -93,7 +93,7 @@ def test_lag_is_the_age_of_the_oldest_pending_change(sink: ClickHouseSink) -> No
     time.sleep(1.1)
     assert 1 <= lag() < 60
     with reporter.heartbeats():
-        wait_until(lambda: lag() == 0)
+        wait_until(lambda: lag() == 0, 30)
     sink.reader().query("TRUNCATE TABLE headrace.positions SYNC")
     sink.reader().query("INSERT INTO headrace.positions (pipe, seen_at, updated_at) SELECT 'killed', now64(6) - 90, now64(6) - 90")
     assert 90 <= lag() < 150, "the lag of a killed pipe grows, too"

@@ -54,7 +54,7 @@ def migrate_as_ghost(book: Logbook) -> None:
     with open_logbook(book.server, db) as other, open_logbook(book.server, db) as watcher:
         renaming = threading.Thread(target=other.run, args=(swap,))
         renaming.start()
-        wait_until(lambda: any(row[7] == swap for row in watcher.fetch("SHOW FULL PROCESSLIST")))
+        wait_until(lambda: any(row[7] == swap for row in watcher.fetch("SHOW FULL PROCESSLIST")), 30)
         book.run(f"drop /* gh-ost */ table if exists `{db}`.`_t_del`", "unlock tables")
         renaming.join()
     book.run(

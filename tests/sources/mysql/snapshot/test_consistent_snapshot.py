@@ -112,7 +112,7 @@ def test_all_readers_see_one_moment(server: PrivateServer, bank: str, pool: Proc
     names = [TableName(bank, table) for table in ("a", "b", "ledger")]
     with busy(server, bank) as waits:
         with server.root_connection(bank) as watcher:
-            wait_until(lambda: count_rows(watcher, "ledger") > 20)
+            wait_until(lambda: count_rows(watcher, "ledger") > 20, 20)
         with ConsistentSnapshot(address, Rendezvous.from_json(meeting.to_json()), names, 0) as snapshot:
             parts = [pool.submit(read_part, address, meeting, number, bank) for number in range(READERS)]
             moment = snapshot.take(lambda: not any(part.done() for part in parts))
@@ -203,7 +203,7 @@ def test_a_driver_that_dies_stops_its_readers(server: PrivateServer, bank: str, 
     with ConsistentSnapshot(address, meeting, [], 0) as snapshot:
         threads = [run(snapshot.take), run(read)]
         done = meeting.signal_name("done", 0)
-        wait_until(lambda: query(idle, address, "SELECT IS_USED_LOCK(%s)", (done,))[0][0] is not None)
+        wait_until(lambda: query(idle, address, "SELECT IS_USED_LOCK(%s)", (done,))[0][0] is not None, 20)
         [(driver,)] = query(idle, address, "SELECT IS_USED_LOCK(%s)", (meeting.signal_name("driver"),))
         query(idle, address, f"KILL {driver}")
         for thread in threads:
