@@ -43,4 +43,4 @@ def test_long_groups_are_found_in_durations() -> None:
 
 def test_expected_groups_exist() -> None:
     gone = [group for group in expected_seconds() if not (Path(__file__).parents[2] / group.split()[0]).is_file()]
-    assert gone == [], "python -m testkit.machine.distribution writes the file anew"
+    assert gone == [], "python -m testkit.machine.distribution rewrites the file"

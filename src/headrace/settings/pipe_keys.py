@@ -37,7 +37,7 @@ class ColumnKeys:
     columns: tuple[str, ...] = ()
     """Globs over `database.table.column`: from the tables that a glob names, only these columns and the key are taken."""
     exclude_columns: tuple[str, ...] = ()
-    """Globs of columns to exclude."""
+    """Globs of columns to exclude, such as 'shop.users.pass*'."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +64,7 @@ class BinlogKeys:
     """Keys of sources with a binary log."""
 
     zero_dates: ZeroDates = ZeroDates.HALT
+    """How to read an invalid date (0000-00-00, 2024-00-10, the 31st of February); `epoch`: as 1970-01-01."""
     flush_bytes: Size = _FLUSH_BYTES
     """A batch ends after this much log."""
     flush_rows: int = _LIMITS.flush_rows
@@ -91,7 +92,7 @@ class TopicKeys:
     """Keys of Debezium topics."""
 
     topics: tuple[str, ...] = ()
-    """Globs of topics to read, such as `shop.inventory.*`."""
+    """Globs of topics to read, such as 'shop.inventory.*'."""
     topic_pattern: str = field(default="", metadata={"flag": "REGEX"})
     """Topics to read, by a regular expression over whole names."""
     start: str = field(default="earliest", metadata={"flag": "WHERE"})

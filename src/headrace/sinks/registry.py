@@ -16,7 +16,7 @@ from headrace.sinks.producer_connector import PRODUCER
 from headrace.sinks.stdout.connector import STDOUT
 
 SINK_CONNECTORS: Final[tuple[SinkConnector, ...]] = (CLICKHOUSE, EMBEDDED_CLICKHOUSE, KAFKA, CQL, STDOUT, PRODUCER)
-_BY_PRECEDENCE: Final = (STDOUT, PRODUCER, CLICKHOUSE, EMBEDDED_CLICKHOUSE, KAFKA, CQL)
+_BY_PRECEDENCE: Final = (STDOUT, PRODUCER, *(one for one in SINK_CONNECTORS if one not in (STDOUT, PRODUCER)))
 """A package that claims the scheme of a built-in sink by an entry point replaces that sink."""
 
 

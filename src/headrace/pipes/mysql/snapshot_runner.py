@@ -278,7 +278,7 @@ class SnapshotRunner:
             total += sum(rows.values())
             self.context.view.filtered(filtered_rows(report.written))
             span = report.result_of(ReadSpan)
-            self._settle(span.position)
+            self._commit_snapshot(span.position)
             for chunk in split.chunks:
                 # Chunks that were read together have one row count.
                 read = chunk, rows.pop(str(chunk.name), 0), span
@@ -313,7 +313,7 @@ class SnapshotRunner:
                 retrying(attempt, deadline_s=math.inf, attempts=_ATTEMPTS)
         self.context.view.snapshot_ends(total, time.monotonic() - started)
 
-    def _settle(self, taken: BinlogPosition) -> None:
+    def _commit_snapshot(self, taken: BinlogPosition) -> None:
         self.context.targets.commit_batch(BatchCommit(str(taken), taken.version, snapshot=True))
 
     @contextmanager

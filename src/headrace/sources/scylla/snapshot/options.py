@@ -37,8 +37,8 @@ class ScyllaOptions:
     """How log tables are read."""
 
     confidence: float = 30.0
-    """Seconds to wait before a time of the log is read; rows that arrive later are missed. Covers the clocks of servers and of clients that
-    set timestamps, and slow writes."""
+    """Seconds to wait before a time of the log is read; the first read misses rows that arrive later (see `again`). Covers the clocks of
+    servers and of clients that set timestamps, and slow writes."""
     window: float = 0.0
     """Minimum seconds of the log per batch, once the pipe has caught up; 0: a tenth of `confidence`."""
     again: float = 300.0
