@@ -252,7 +252,11 @@ def test_a_query_is_printed_as_a_table_or_in_the_format_that_it_names(server: Em
 @pytest.mark.parametrize(
     ("code", "kind", "message"),
     [
-        ("import os; os.abort()", TransientError, "the embedded server was ended by SIGABRT while it started"),
+        (
+            "import os, signal; os.kill(os.getpid(), signal.SIGTERM)",
+            TransientError,
+            "the embedded server was ended by SIGTERM while it started",
+        ),
         ("import sys; sys.exit(3)", DefiniteError, "the embedded server ended with exit code 3 while it started"),
         ("import sys; sys.exit('no engine')", DefiniteError, "ended with exit code 1 while it started:\nno engine"),
     ],
@@ -265,3 +269,32 @@ def test_a_server_that_ends_at_its_start_names_the_cause(tmp_path: Path, code: s
         pass
     assert type(raised.value) is kind
     assert raised.value.message.endswith(message)
+
+
+@pytest.mark.parametrize(("crashes", "starts"), [(2, True), (3, False)])
+def test_a_start_in_which_the_engine_crashes_is_repeated(
+    tmp_path: Path, crashes: int, starts: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Engine crashes are rare and leave nothing behind: the third start succeeds, and a fourth is not tried."""
+    counter = tmp_path / "starts"
+    counter.write_text("")
+    code = (
+        f"import pathlib, runpy, os, signal; file = pathlib.Path({str(counter)!r}); file.write_text(file.read_text() + 'x')\n"
+        f"if len(file.read_text()) <= {crashes}: os.kill(os.getpid(), signal.SIGSEGV)\n"
+        "runpy.run_module('headrace.embedded', run_name='__main__')"
+    )
+
+    class Crashing(EmbeddedServer):
+        _program = ("-c", code)
+
+    server = Crashing(tmp_path / "sink")
+    if starts:
+        with server:
+            assert _run(server, "SELECT 42") == b"42\n"
+    else:
+        with pytest.raises(TransientError, match="ended by SIGSEGV while it started") as raised, server:
+            pass
+        # The child's log shows where the engine crashed.
+        assert "Fatal Python error: Segmentation fault" in raised.value.message
+    assert counter.read_text() == "xxx"
+    assert [record.levelname for record in caplog.records if "ended by SIGSEGV" in record.message] == ["WARNING"] * 2

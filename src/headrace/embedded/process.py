@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import logging
 import os
 import select
 import signal
@@ -24,10 +25,18 @@ from headrace.embedded.engine.directory_lock import DirectoryInUse, ServingProce
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.shortage import full_directory, shortage_in
 
+log = logging.getLogger(__name__)
+
 PASSWORD_VARIABLE: Final = "HEADRACE_SERVE_PASSWORD"
 _LOG_NAME: Final = "headrace-server.log"
 _LOG_TAIL_BYTES: Final = 2000
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
+_CRASH_SIGNALS: Final = frozenset(-number for number in (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE))
+_START_ATTEMPTS: Final = 3
+
+
+class EngineCrashed(TransientError):
+    """The engine crashed while it started, before it served a request."""
 
 
 class EmbeddedServer:
@@ -99,8 +108,19 @@ class EmbeddedServer:
         return ping(self.host, self.port)
 
     def start(self) -> Self:
-        """Start the child and wait until it answers."""
+        """Start the child and wait until it answers.
+
+        The engine crashes in very few starts (seen: SIGSEGV, once in some thousands). A start that failed has no effect, so it is repeated.
+        """
         make_directory(self.path)
+        for _ in range(_START_ATTEMPTS - 1):
+            try:
+                return self._start_once()
+            except EngineCrashed as crash:
+                log.warning("%s; it is started again", crash)
+        return self._start_once()
+
+    def _start_once(self) -> Self:
         lifeline_reader, self._parent_pipe = os.pipe()
         ready, ready_writer = os.pipe()
         try:
@@ -148,7 +168,19 @@ class EmbeddedServer:
 
     def _spawn(self, parent_pipe: int, ready: int) -> None:
         # -P: a module in the working directory must not shadow one of Headrace's.
-        command = [sys.executable, "-P", *self._program, str(self.path), "--host", self.host, "--port", str(self.port)]
+        # faulthandler: after a crash of the engine, the log shows where it happened.
+        command = [
+            sys.executable,
+            "-P",
+            "-X",
+            "faulthandler",
+            *self._program,
+            str(self.path),
+            "--host",
+            self.host,
+            "--port",
+            str(self.port),
+        ]
         command += ["--user", self.user, "--lock-wait", str(self._lock_wait), "--lifeline-fd", str(parent_pipe), "--ready-fd", str(ready)]
         # The child must import this same package, however this process found it.
         found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
@@ -200,7 +232,8 @@ class EmbeddedServer:
             return TransientError("the embedded server was killed while it started", place=place, hint=hint)
         if code < 0:
             name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
-            return TransientError(f"the embedded server was ended by {name} while it started:\n{tail}".rstrip(":\n"), place=place)
+            kind = EngineCrashed if code in _CRASH_SIGNALS else TransientError
+            return kind(f"the embedded server was ended by {name} while it started:\n{tail}".rstrip(":\n"), place=place)
         return DefiniteError(f"the embedded server ended with exit code {code} while it started:\n{tail}".rstrip(":\n"), place=place)
 
     def _log_tail(self) -> str:
