@@ -91,6 +91,13 @@ def test_settings_of_the_original() -> None:
     assert (plan.retry_ms, plan.starts_without_source) == (-1, True)
 
 
+def test_a_binlog_client_that_is_switched_off_changes_nothing() -> None:
+    """`use_binlog_client = 0`, the remedy for 1, gives the same pipe as a statement without it."""
+    plain = plan_pipe(created(PLAIN))
+    for value in ("0", "false"):
+        assert plan_pipe(created(f"{PLAIN} SETTINGS use_binlog_client = {value}")) == plain
+
+
 def test_headrace_settings() -> None:
     settings = (
         "engine = 'history', view = 1, cleanup_hours = 6, low_cardinality = 'a, b*', sort_key = 'a, id', partition_by = '', "
@@ -110,7 +117,9 @@ def test_headrace_settings() -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ("use_binlog_client = 1", "the setting use_binlog_client has no meaning here"),
+        ("use_binlog_client = 1", "the setting use_binlog_client cannot be 1"),
+        ("use_binlog_client = true", "each database has its own pipe, position and connection for the log"),
+        ("max_bytes_in_binlog_queue = 1", "it belongs to use_binlog_client; use relay_bytes"),
         ("allows_query_when_mysql_lost = 0", "the setting allows_query_when_mysql_lost cannot be 0"),
         ("max_rows_in_bufer = 1", "did you mean max_rows_in_buffer?"),
         ("max_rows_in_buffer = 'many'", "the setting max_rows_in_buffer is a whole number"),
@@ -174,8 +183,14 @@ def test_overrides_of_tables() -> None:
         (
             "CREATE DATABASE shop ENGINE = MaterializeMySQL(collection, port = 1)",
             "line 1, column 48",
-            "named collections are not supported",
+            "named collections are not supported, but there is collection",
         ),
+        (
+            "CREATE DATABASE shop ENGINE = MaterializeMySQL(`my collection`)",
+            "line 1, column 48",
+            "write the four arguments: 'host:port', 'database', 'user', 'password'",
+        ),
+        ("CREATE DATABASE shop ENGINE = MaterializeMySQL(1)", "line 1, column 48", "'host:port' is expected, in single quotes"),
         ("CREATE DATABASE shop\nENGINE = MaterializeMySQL('h', 'd', 'u', 'secret", "line 2, column 42", "has no end"),
         (PLAIN + "\nSETTINGS a", "line 2, column 11", "= is expected, but there is the end"),
         (PLAIN + " SETTINGS a = b", "", "a number or a text is expected for a, but there is b"),

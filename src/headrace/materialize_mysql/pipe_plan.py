@@ -39,6 +39,7 @@ _CLICKHOUSE_SETTINGS: Final = (
     "allows_query_when_mysql_lost",
     "allow_startup_database_without_connection_to_mysql",
     "materialized_mysql_tables_list",
+    "use_binlog_client",
 )
 _FLAGS: Final = {
     "flush_rows": "--flush-rows",
@@ -52,8 +53,7 @@ _FLAGS: Final = {
 }
 _LISTS: Final = {"include_tables": "--tables", "exclude_tables": "--exclude"}
 _UNSUPPORTED: Final = {
-    "use_binlog_client": "a pipe always has one connection of its own for the log",
-    "max_bytes_in_binlog_queue": "use relay_bytes, the most log that is kept on local disk",
+    "max_bytes_in_binlog_queue": "it belongs to use_binlog_client; use relay_bytes, the most log that is kept on local disk",
     "max_milliseconds_to_wait_in_binlog_queue": "nothing is dropped when the relay is full: the source waits",
     "max_bytes_in_binlog_dispatcher_buffer": "there is no such buffer",
     "max_flush_milliseconds_in_binlog_dispatcher": "use max_flush_data_time",
@@ -122,6 +122,9 @@ def _check_known(settings: Mapping[str, str]) -> None:
     if settings.get("allows_query_when_mysql_lost", "1") != "1":
         reason = "the tables stay readable when the source is away; how far they are is in headrace.positions"
         raise _refused("allows_query_when_mysql_lost", "cannot be 0", reason)
+    if settings.get("use_binlog_client", "0") != "0":
+        reason = "each database has its own pipe, position and connection for the log; leave it out, or set it to 0"
+        raise _refused("use_binlog_client", "cannot be 1", reason)
 
 
 def _chosen(name: str, value: str) -> UserSettings:

@@ -195,8 +195,11 @@ def _create(cursor: StatementCursor) -> CreateMaterializedDatabase:
 
 def _engine_arguments(cursor: StatementCursor) -> tuple[str, int, str, str, str, Token[str]]:
     cursor.expect_sign("(")
-    if cursor.token.kind is not TokenKind.STRING:
-        cursor.fail("'host:port' is expected, in single quotes", hint="named collections are not supported; write the four arguments")
+    if cursor.token.kind in (TokenKind.WORD, TokenKind.NAME):
+        hint = (
+            "write the four arguments: 'host:port', 'database', 'user', 'password'; ClickHouse shows a collection's password to no client"
+        )
+        cursor.fail("named collections are not supported", hint)
     start = cursor.token
     host, port = _host_port(cursor, cursor.string("'host:port'"), start)
     cursor.expect_sign(",")
