@@ -14,7 +14,7 @@ from headrace.config import load
 from headrace.config.configuration import Configuration
 from headrace.config.importers.flat_files import read_entries
 from headrace.config.importers.hocon import parse_hocon
-from headrace.config.importers.mypipe import condition_globs
+from headrace.config.importers.mypipe_condition import TableCondition, parse_condition
 from headrace.config.importers.regex_globs import globs_of
 from headrace.config.load import translate
 from headrace.errors import DefiniteError
@@ -427,11 +427,11 @@ def test_hocon_that_is_none_is_refused_with_its_line(text: str) -> None:
 
 
 def test_conditions_and_regular_expressions_as_globs() -> None:
-    assert condition_globs('db == "a" && table == "b" || db == "c"', "") == ("a.b", "c.*")
-    assert condition_globs("  ", "") == ()
-    for wrong in ('db != "a"', 'table.startsWith("x")', 'db == "a" &&', '(db == "a"'):
+    assert parse_condition('db == "a" && table == "b" || db == "c"', "") == TableCondition(("a.b", "c.*"))
+    assert parse_condition("  ", "") == TableCondition(("*.*",))
+    for wrong in ("db < 1", 'table.startsWith("x")', 'db == "a" &&', '(db == "a"'):
         with pytest.raises(DefiniteError, match="more than comparisons"):
-            condition_globs(wrong, "here")
+            parse_condition(wrong, "here")
     assert globs_of(r"^shop\.(a|b)_.*$") == ["shop.a_*", "shop.b_*"]
     assert globs_of("x.y|z.+") == ["x.y", "z?*"]
     assert globs_of(r"shop\.a\*") == ["shop.a[*]"]

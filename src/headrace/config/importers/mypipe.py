@@ -1,25 +1,28 @@
 """Translates mypipe's `application.conf`: consumers are sources, producers are sinks.
 
 mypipe starts at the current end of the log, or at the position in its position file; the translated pipes do the same. All consumers of a
-mypipe pipe write to the same topics, so the translated sources are merged.
+mypipe pipe write to the same topics, so the translated sources are merged. Every key of mypipe's reference and example files has a
+translation, a reason why Headrace does not need it, or an error with the reason.
 """
 
 from __future__ import annotations
 
-import re
+import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 from urllib.parse import quote
 
 from headrace.config.document.document import PIPES, SINKS, SOURCES
 from headrace.config.importers.hocon import Hocon, Keys, parse_hocon
+from headrace.config.importers.mypipe_condition import parse_condition
 from headrace.config.importers.translation import Translation, literal, name_of
 from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import closest_match
 
 _GENERIC, _SPECIFIC, _STDOUT = "generic", "specific", "stdout"
 _CLASSES: Final = {
+    "mypipe.kafka.producer.stdout.StdoutProducer": _STDOUT,
     "mypipe.producer.stdout.StdoutProducer": _STDOUT,
     "mypipe.producer.StdoutProducer": _STDOUT,
     "mypipe.producer.KafkaMutationGenericAvroProducer": _GENERIC,
@@ -37,16 +40,30 @@ _UNNEEDED: Final = {
     "group-events-by-tx": "transactions are never split",
     "group-mutations-by-tx": "transactions are never split",
     "mysql-server-id-prefix": "Headrace chooses a free id",
-    "error": "an error halts the pipe; headrace skip skips one event",
     "schema-repo-client": "registry of the sink sets the place of Avro schemas",
+    "test": "only mypipe's own tests read it",
 }
+_SECTIONS: Final = ("consumers", "producers", "pipes", "kafka", "error", "snapshotter", "include-event-condition")
+"""Keys of `mypipe` that have code of their own."""
+_ON_ERROR: Final = "an error halts the pipe; headrace skip skips one event"
+_ERROR_KEYS: Final = (
+    "quit-on-event-handler-failure",
+    "quit-on-event-decode-failure",
+    "quit-on-listener-failure",
+    "quit-on-empty-mutation-commit-failure",
+)
+_ERROR_HANDLER: Final = "mypipe.mysql.ConfigBasedErrorHandler"
+_LOG_CONSUMER: Final = "mypipe.mysql.MySQLBinaryLogConsumer"
+_FILE_POSITIONS: Final = "mypipe.api.repo.ConfigurableFileBasedBinaryLogPositionRepository"
+_TABLE_POSITIONS: Final = "mypipe.api.repo.ConfigurableMySQLBasedBinaryLogPositionRepository"
+_POSITION_KEYS: Final = {_FILE_POSITIONS: ("file-prefix", "data-dir"), _TABLE_POSITIONS: ("source", "database", "table", "id")}
+_SCHEMA_REPO: Final = "mypipe.avro.schema.SchemaRepo"
 _ONLY_STDOUT: Final = "mypipe's stdout producer has no settings"
 _REGISTRY: Final = "schemas"
 _YES: Final = ("true", "yes", "on")
-_DATA: Final = "/tmp/mypipe"
-_TOKEN: Final = re.compile(r'\s*(?:(&&|\|\||==|\(|\))|(db|table)\b|"([^"]*)")')
-_Choice: TypeAlias = dict[str, str]
-"""What `db` and `table` must be equal to."""
+_DATA: Final = ("/tmp/mypipe/data", "/tmp/mypipe")
+"""The default folder of position files, in mypipe's current master and before."""
+log = logging.getLogger(__name__)
 
 
 def translate_mypipe(text: str, file: str, environment: Mapping[str, str] | None = None) -> Translation:
@@ -60,10 +77,19 @@ class _Mypipe:
         root = hocon.content.get("mypipe", {})
         self._root: Mapping[str, Any] = root if isinstance(root, dict) else {}
         self._tables: tuple[str, ...] = ("*.*",)
+        self._excluded: tuple[str, ...] = ()
         self._sources: dict[str, list[str]] = {}
         self._sinks: dict[tuple[str, str], str] = {}
 
     def whole(self) -> Translation:
+        if "snapshotter" in self._root:
+            self._refuse(
+                ("mypipe", "snapshotter"),
+                "mypipe's snapshotter selects the rows of tables once; Headrace has no separate program for it",
+                "move its consumers (without class), producers and pipes up to mypipe, remove the section, and remove start_at from the "
+                "converted file: each pipe then begins with a snapshot",
+            )
+            self._to.problems.raise_any(self._to.file)
         if not self._root.get("pipes"):
             place, hint = self._to.file, "mypipe's files have mypipe { consumers, producers, pipes }"
             raise DefiniteError("there are no pipes of mypipe's in the file", place=place, hint=hint)
@@ -84,20 +110,37 @@ class _Mypipe:
 
     def _setting(self, name: str, value: Any) -> None:
         path = ("mypipe", name)
-        if name in ("consumers", "producers", "pipes", "kafka"):
-            return
         if name == "include-event-condition":
             with self._to.problems.collect():
-                self._tables = condition_globs(str(value), self._place(path)) or self._tables
+                condition = parse_condition(str(value), self._place(path))
+                self._tables, self._excluded = condition.include, condition.exclude
+        elif name == "error":
+            with self._to.problems.collect():
+                self._errors(path, value)
         elif name in _UNNEEDED:
             self._to.drop(f"mypipe.{name}", self._line(path), _UNNEEDED[name])
-        else:
-            known = (*_UNNEEDED, "include-event-condition", "consumers", "producers", "pipes", "kafka")
-            self._unknown(path, known)
+        elif name not in _SECTIONS:
+            self._unknown(path, (*_UNNEEDED, *_SECTIONS))
+
+    def _errors(self, path: Keys, raw: Any) -> None:
+        table = self._checked(path, raw, ("handler", *_ERROR_KEYS))
+        default = self._checked((*path, "handler"), table.get("handler", {}), ("default",)).get("default", {})
+        handler = self._checked((*path, "handler", "default"), default, ("class",)).get("class", _ERROR_HANDLER)
+        if handler != _ERROR_HANDLER:
+            where = (*path, "handler", "default", "class")
+            self._refuse(where, f"Headrace cannot run the error handler {handler!r}", f"remove it: {_ON_ERROR}")
+        for name in table:
+            self._to.drop(f"mypipe.error.{name}", self._line((*path, name)), _ON_ERROR)
 
     def _consumer(self, name: str, raw: Any) -> None:
         path = ("mypipe", "consumers", name)
-        table = self._checked(path, raw, ("source",))
+        table = self._checked(path, raw, ("source", "class"))
+        kind = table.get("class", _LOG_CONSUMER)
+        if kind != _LOG_CONSUMER:
+            hint = f"remove it: sources read the binary log, as {_LOG_CONSUMER} does"
+            raise DefiniteError(f"Headrace cannot run the consumer {kind!r}", place=self._place((*path, "class")), hint=hint)
+        if "class" in table:
+            self._to.drop(".".join((*path, "class")), self._line((*path, "class")), "sources read the binary log")
         given = table.get("source")
         several = given if isinstance(given, list) else [given]
         self._sources[name] = []
@@ -120,6 +163,8 @@ class _Mypipe:
         if password:
             self._to.set_secret((*here, "password"), literal(password), line)
         self._to.set((*here, "tables"), list(self._tables), line)
+        if self._excluded:
+            self._to.set((*here, "exclude"), list(self._excluded), line)
         self._to.set((*here, "start_at"), "now", line)
         self._to.written.trailing[*here, "start_at"] = "as mypipe: changes from now on; leave it out to copy the rows that are there first"
 
@@ -139,6 +184,8 @@ class _Mypipe:
         if not sources:
             # The error of the consumer is collected already.
             return
+        if "binlog-position-repo" in table:
+            self._check_positions((*path, "binlog-position-repo"), table["binlog-position-repo"])
         sources = [self._from_position(name, source, table, path) for source in sources]
         kind = self._kind(producer, (*path, "producer", producer))
         sink = self._sink(name, producer, kind, settings, (*path, "producer", producer))
@@ -150,9 +197,21 @@ class _Mypipe:
         if len(sources) > 1 and kind != _STDOUT:
             self._to.set((*here, "merge"), True, line)
             self._to.written.trailing[*here, "merge"] = "as mypipe: all write to the same topics"
-        if "binlog-position-repo" in table:
-            reason = "the state directory stores positions ([headrace] state)"
-            self._to.drop(f"{'.'.join(path)}.binlog-position-repo", self._line((*path, "binlog-position-repo")), reason)
+
+    def _check_positions(self, path: Keys, raw: Any) -> None:
+        table = self._checked(path, raw, ("class", "config"))
+        kind = table.get("class", _FILE_POSITIONS)
+        if kind not in _POSITION_KEYS:
+            hint = 'remove it; to resume, write start_at = "FILE:POSITION" to the source in the converted file'
+            raise DefiniteError(f"Headrace cannot read the positions of {kind!r}", place=self._place((*path, "class")), hint=hint)
+        config = self._checked((*path, "config"), table.get("config", {}), _POSITION_KEYS[kind])
+        reason = "the state directory stores positions ([headrace] state)"
+        if kind == _TABLE_POSITIONS:
+            name, row = f"{config.get('database')}.{config.get('table')}", str(config.get("id")).replace("'", "''")
+            query = f"SELECT CONCAT(filename, ':', position) FROM {name} WHERE id = '{row}'"
+            reason += f"; the pipe begins now; to resume, write the result of {query} as start_at of the source"
+            log.warning("%s: the position in this table is not read: %s", self._place(path), reason)
+        self._to.drop(".".join(path), self._line(path), reason)
 
     def _consumers_sources(self, consumer: Any, path: Keys) -> list[str]:
         if consumer not in self._sources:
@@ -166,14 +225,19 @@ class _Mypipe:
         section = self._to.written.content[SOURCES][source]
         host, _, port = section["url"].rpartition("@")[2].rpartition(":")
         repository = table.get("binlog-position-repo", {})
+        if isinstance(repository, dict) and repository.get("class") == _TABLE_POSITIONS:
+            return source
         config = repository.get("config", {}) if isinstance(repository, dict) else {}
-        directory = config.get("data-dir") or self._root.get("data-dir") or _DATA
+        chosen = config.get("data-dir") or self._root.get("data-dir")
         prefix = config.get("file-prefix") or pipe
-        file = Path(str(directory)) / f"{prefix}-{host}-{port}.pos"
+        files = [Path(str(directory)) / f"{prefix}-{host}-{port}.pos" for directory in ((chosen,) if chosen else _DATA)]
+        file = next((one for one in files if one.is_file()), None)
+        if file is None:
+            return source
         try:
             name, _, offset = file.read_text(encoding="utf-8").strip().rpartition(":")
         except OSError:
-            return source
+            name, offset = "", ""
         if not name or not offset.isdigit():
             raise DefiniteError(
                 f"the position file {file} cannot be read", place=self._place(path), hint="it has FILE:POSITION; or remove it"
@@ -211,7 +275,8 @@ class _Mypipe:
                 self._unknown((*path, next(iter(table))), (), _ONLY_STDOUT)
             content: dict[str, Any] = {"url": "stdout:"}
         else:
-            self._checked(path, table, ("metadata-brokers", "zk-connect"))
+            self._checked(path, table, ("metadata-brokers", "zk-connect", "schema-repo-client"))
+            self._check_schema_repository((*path, "schema-repo-client"), kind, table)
             brokers = str(table.get("metadata-brokers", "")).replace(" ", "")
             if not brokers:
                 raise DefiniteError("metadata-brokers is missing", place=self._place(path), hint='write metadata-brokers = "host:9092"')
@@ -226,7 +291,19 @@ class _Mypipe:
                 self._to.set((SINKS, self._sinks[same], key), value, self._line(path))
             if "key_changes" in content:
                 self._to.written.trailing[SINKS, self._sinks[same], "key_changes"] = "as mypipe: one update, under the new key"
+            if "registry" in content:
+                note = "a folder of .avsc files, or the http address of a registry (mypipe: -Davro.repo.server-url)"
+                self._to.written.trailing[SINKS, self._sinks[same], "registry"] = note
         return self._sinks[same]
+
+    def _check_schema_repository(self, path: Keys, kind: str, table: Mapping[str, Any]) -> None:
+        client = table.get("schema-repo-client", _SCHEMA_REPO)
+        if kind == _SPECIFIC and client != _SCHEMA_REPO:
+            hint = f"remove it: registry of the sink, here the folder {_REGISTRY}, sets the place of Avro schemas"
+            raise DefiniteError(f"Headrace cannot run the schema repository client {client!r}", place=self._place(path), hint=hint)
+        if "schema-repo-client" in table:
+            reason = _UNNEEDED["schema-repo-client"] if kind == _SPECIFIC else "the schemas of generic messages are built in"
+            self._to.drop(".".join(path), self._line(path), reason)
 
     def _kafka_settings(self, kind: str) -> dict[str, Any]:
         found: dict[str, Any] = {"key_changes": "update"}
@@ -269,77 +346,3 @@ class _Mypipe:
 
     def _place(self, path: Keys) -> str:
         return f"{self._to.file}, line {self._line(path)}, {'.'.join(path)}"
-
-
-def condition_globs(text: str, place: str) -> tuple[str, ...]:
-    """Return globs of the tables that an `include-event-condition` selects: Scala comparisons of `db` and `table`."""
-    if not text.strip():
-        return ()
-    found = _ConditionParser(text, place).whole()
-    if not found:
-        raise DefiniteError("the condition lets no table through", place=place, hint="correct it, or leave it out")
-    return tuple(f"{choice.get('db', '*')}.{choice.get('table', '*')}" for choice in found)
-
-
-class _ConditionParser:
-    def __init__(self, text: str, place: str) -> None:
-        self._place, self._text = place, text
-        self._tokens = self._split()
-
-    def whole(self) -> list[_Choice]:
-        found = self._either()
-        if self._tokens:
-            raise self._wrong()
-        return found
-
-    def _either(self) -> list[_Choice]:
-        found = self._both()
-        while self._tokens[:1] == ["||"]:
-            self._tokens.pop(0)
-            found = found + self._both()
-        return found
-
-    def _both(self) -> list[_Choice]:
-        found = self._one()
-        while self._tokens[:1] == ["&&"]:
-            self._tokens.pop(0)
-            other = self._one()
-            found = [joined for one in found for more in other if (joined := _joined(one, more)) is not None]
-        return found
-
-    def _one(self) -> list[_Choice]:
-        if self._tokens[:1] == ["("]:
-            self._tokens.pop(0)
-            found = self._either()
-            if self._tokens[:1] != [")"]:
-                raise self._wrong()
-            self._tokens.pop(0)
-            return found
-        if len(self._tokens) < 3 or self._tokens[0] not in ("db", "table") or self._tokens[1] != "==" or self._tokens[2][0] != '"':
-            raise self._wrong()
-        name, _, value = self._tokens[:3]
-        del self._tokens[:3]
-        return [{name: value[1:]}]
-
-    def _split(self) -> list[str]:
-        tokens, at = [], 0
-        text = self._text.rstrip()
-        while at < len(text):
-            found = _TOKEN.match(text, at)
-            if found is None:
-                raise self._wrong()
-            tokens.append(found[1] or found[2] or f'"{found[3]}')
-            at = found.end()
-        return tokens
-
-    def _wrong(self) -> DefiniteError:
-        return DefiniteError(
-            "the condition is more than comparisons of db and table",
-            place=self._place,
-            hint="leave it out, and choose the tables by include",
-        )
-
-
-def _joined(one: _Choice, other: _Choice) -> _Choice | None:
-    """Return both conditions as one; None if they contradict each other."""
-    return {**one, **other} if all(other.get(name, value) == value for name, value in one.items()) else None
