@@ -49,6 +49,8 @@ class KillRoute(ABC):
     """One kind of pipe."""
 
     title: ClassVar[str]
+    sink: ClassVar[str] = "embedded_clickhouse"
+    """The name of the sink's connector."""
 
     def __init__(self, peers: KillPeers) -> None:
         self.peers = peers
@@ -178,6 +180,7 @@ class CountingEngines(EmbeddedRoute):
 
 class MariaDbToServer(TableRoute):
     title, flavour = "MariaDB to a ClickHouse server", "mariadb"
+    sink = "clickhouse"
 
     def _sink(self) -> str:
         server = self.peers.clickhouse
@@ -246,6 +249,7 @@ class KafkaRoute(TableRoute):
 
 class MySqlToDebeziumJson(KafkaRoute):
     title, flavour = "MySQL to Kafka, Debezium JSON", "mysql"
+    sink = "kafka"
 
     def _options(self) -> tuple[str, ...]:
         return ("--set", "kafka.format=debezium", "--set", f"kafka.partitions={PARTITIONS}")
@@ -256,6 +260,7 @@ class MySqlToDebeziumJson(KafkaRoute):
 
 class MariaDbToAvro(KafkaRoute):
     title, flavour = "MariaDB to Kafka, Avro", "mariadb"
+    sink = "kafka"
 
     def _options(self) -> tuple[str, ...]:
         return ("--set", f"kafka.partitions={PARTITIONS}")
@@ -358,6 +363,7 @@ class ScyllaToCql(ScyllaToEmbedded):
     """Into another keyspace of the same cluster."""
 
     title = "ScyllaDB's log to a CQL cluster"
+    sink = "cql"
 
     def _sink(self) -> str:
         self._create(f"{self.keyspace}_to")

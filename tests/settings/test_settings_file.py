@@ -221,7 +221,7 @@ def test_topics_go_on_as_they_were_begun() -> None:
     state = PipeState("", "", "", {}, {}, 0, {"settings": {"kafka": {"format": "specific"}}})
     store_settings(state, {"kafka": {"format": "specific", "compression": "zstd", "properties": {"linger.ms": "5"}}}, "state")
     assert state.options["settings"]["kafka"]["compression"] == "zstd"
-    with pytest.raises(DefiniteError, match=r'begun with format = "specific"') as caught:
+    with pytest.raises(DefiniteError, match=r'began with format = "specific"') as caught:
         store_settings(state, {}, "state")
     assert "kafka.topic" in caught.value.hint
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from headrace.sinks.registry import SINK_CONNECTORS
 from testkit.pipelines.pipeline import Finished, Pipeline
 from testkit.soak.checking import Comparison
 from testkit.soak.judging import Outcome, fitted, growths, judge
@@ -200,6 +201,12 @@ def test_rounds_that_were_not_run_are_not_passed() -> None:
 
 def test_kinds_of_pipes_have_names_of_their_own() -> None:
     assert len({kind.title for kind in ROUTES}) == len({kind.__name__.lower() for kind in ROUTES}) == len(ROUTES)
+
+
+def test_every_sink_has_a_kind_of_pipe_that_is_killed() -> None:
+    """A sink that a user's code defines, and the standard output of the pipe itself, have tests of their own."""
+    elsewhere = {"stdout", "producer"}
+    assert {kind.sink for kind in ROUTES} == {one.name for one in SINK_CONNECTORS} - elsewhere
 
 
 class BrokenRoute(KillRoute):

@@ -13,15 +13,14 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url, without_secrets
 from headrace.pipes.source_registry import BINLOG_FILES
 from headrace.sinks.clickhouse.connector import EMBEDDED_SCHEME
-from headrace.sinks.clickhouse.server.url import parse_target
-from headrace.sinks.registry import find_sink_connector
+from headrace.sinks.registry import SINK_CONNECTORS, find_sink_connector, join_forms, sink_connector
 from headrace.sources.mysql.server.connection import parse_mysql_url
 
 _SOURCES: Final = {"mysql": SourceKind.MYSQL, "mariadb": SourceKind.MYSQL, "kafka": SourceKind.TOPICS, "scylla": SourceKind.SCYLLA}
 _DEFAULT_USERS: Final = {"mysql": "root", "mariadb": "root", "clickhouse": "default", "clickhouses": "default"}
 """The user of an address that names none."""
 SOURCE_FORMS: Final = "write mysql://user@host:port/database, binlog:DIR, kafka://host:port or scylla://user@host:port/keyspace"
-SINK_FORMS: Final = "write clickhouse://user@host:port/database, chdb:PATH, kafka://host:port, stdout: or cql://user@host:port/keyspace"
+SINK_FORMS: Final = f"write {join_forms(one.form.replace(':password', '') for one in SINK_CONNECTORS)}"
 
 
 def source_kind(url: str, place: str) -> SourceKind:
@@ -80,12 +79,7 @@ def add_query_settings(url: str, settings: Mapping[str, str]) -> str:
 
 def check_sink(url: str) -> None:
     """Raise `DefiniteError` if it cannot be read."""
-    connector = find_sink_connector(url)
-    if connector is None:
-        # Its error states how a ClickHouse address is written.
-        parse_target(url)
-    else:
-        connector.check_address(url)
+    sink_connector(url).check_address(url)
 
 
 def redact(url: str, mask: str = "") -> str:

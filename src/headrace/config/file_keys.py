@@ -49,44 +49,12 @@ class SinkKeys:
     """Keys of every sink."""
 
     url: str = ""
-    """Where it is: `clickhouse://user@host:port/database`, `clickhouses://…` for TLS, `chdb:PATH` for an embedded one,
+    """The sink's address, such as `clickhouse://user@host:port/database`, `clickhouses://…` for TLS, `chdb:PATH` for an embedded one,
     `kafka://host:port,host:port`, `stdout:`, or (from ScyllaDB) `cql://user@host,host:port/keyspace`."""
     password: str = ""
     """The account's password: `"${NAME}"` from the environment, `"${file:PATH}"` from a file."""
     password_file: str = ""
     """A file with the password, which may end with a newline."""
-
-
-class LineFormat(StrEnum):
-    """The format of a line: a `json` object, or `text` for people; `auto`: `text` on a terminal."""
-
-    AUTO = "auto"
-    JSON = "json"
-    TEXT = "text"
-
-
-class Colour(StrEnum):
-    """Whether text lines have colours; `auto`: on a terminal."""
-
-    AUTO = "auto"
-    ALWAYS = "always"
-    NEVER = "never"
-
-
-class BigNumbers(StrEnum):
-    """How numbers that not every reader of JSON keeps exactly are written."""
-
-    NUMBER = "number"
-    TEXT = "text"
-
-
-@dataclass(frozen=True, slots=True)
-class StdoutKeys:
-    """Of the standard output."""
-
-    format: LineFormat = LineFormat.AUTO
-    colour: Colour = Colour.AUTO
-    big: BigNumbers = BigNumbers.NUMBER
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,14 +16,13 @@ from headrace.config.file_keys import (
     SOURCE_OPTIONS,
     SinkKeys,
     SourceKind,
-    StdoutKeys,
 )
 from headrace.settings.dataclass_fields import Field, merge_fields, setting_fields
 from headrace.settings.pipe_keys import FIXED
-from headrace.settings.settings_file import KAFKA, PLAIN_SECTIONS, REPLAY, SINK
+from headrace.settings.settings_file import PRODUCER, SINK
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
-from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
-from headrace.sinks.stdout.connector import STDOUT_ADDRESS
+from headrace.sinks.connector import SinkConnector
+from headrace.sinks.registry import SINK_CONNECTORS
 from headrace.sources.debezium.events.options import FIXED as DEBEZIUM_FIXED
 from headrace.sources.scylla.snapshot.options import FIXED as SCYLLA_FIXED
 from headrace.transforms.options import TransformOptions
@@ -33,12 +33,8 @@ _KINDS: Final = {
     SourceKind.TOPICS: ("Debezium's topics", "^kafka://"),
     SourceKind.SCYLLA: ("ScyllaDB", "^scylla://"),
 }
-_SINKS: Final = {
-    SINK: ("ClickHouse", "^(clickhouses?://|chdb:)"),
-    KAFKA: ("Kafka", "^kafka://"),
-    REPLAY: ("a CQL cluster", "^cql://"),
-    STDOUT_ADDRESS: ("the standard output", "^stdout:"),
-}
+_FILE_SINKS: Final = [one for one in SINK_CONNECTORS if one.section != PRODUCER]
+"""A custom producer has keys that only its class knows."""
 _ADDRESS_KEYS: Final = frozenset({"url", "password", "password_file"})
 
 
@@ -66,9 +62,9 @@ def source_title(kind: SourceKind) -> str:
     return f"[sources.NAME] of {_KINDS[kind][0]}"
 
 
-def sink_title(section: str) -> str:
-    """Return the name of a sink's section in messages, by the section that stores its options."""
-    return f"[sinks.NAME] of {_SINKS[section][0]}" if section in _SINKS else "[sinks.NAME]"
+def sink_title(connector: SinkConnector | None) -> str:
+    """Return the name of a sink's section in messages."""
+    return f"[sinks.NAME] of {connector.label}" if connector is not None else "[sinks.NAME]"
 
 
 @functools.cache
@@ -78,7 +74,7 @@ def list_sections() -> tuple[Section, ...]:
     return (
         Section("headrace", "", process, frozenset(process) - {"state"}),
         *(_source(kind) for kind in SOURCE_KEYS),
-        *(_sink(section) for section in _SINKS),
+        *(_sink([*same]) for _, same in itertools.groupby(_FILE_SINKS, lambda one: one.label)),
         Section("sinks.NAME", "a class of your own", PRODUCER_FIELDS, frozenset()),
         Section("pipes.NAME", "", PIPE_FIELDS, frozenset({"enabled", "include", "exclude", "shared_target", "patience"})),
         Section('pipes.NAME.tables."GLOB"', "ClickHouse", setting_fields(TableOptions), CHANGEABLE),
@@ -92,22 +88,26 @@ def _source(kind: SourceKind) -> Section:
     return Section("sources.NAME", _KINDS[kind][0], {**own, **choices}, frozenset({**own, **choices}) - fixed, _KINDS[kind][1])
 
 
-def _sink(section: str) -> Section:
-    subject, url = _SINKS[section]
-    fields = {**setting_fields(SinkKeys), **sink_option_fields(section)}
-    return Section("sinks.NAME", subject, fields, _changeable_keys(section), url)
+def _sink(connectors: Sequence[SinkConnector]) -> Section:
+    """Return the section of sinks that differ by their addresses only."""
+    first = connectors[0]
+    fields = {**setting_fields(SinkKeys), **sink_address_fields(first), **sink_option_fields(first)}
+    schemes = "|".join(scheme for one in connectors for scheme in one.schemes)
+    changeable = _ADDRESS_KEYS | frozenset(sink_address_fields(first))
+    changeable |= frozenset(sink_option_fields(first)) if first.changeable is None else first.changeable
+    return Section("sinks.NAME", first.label, fields, changeable, f"^({schemes})")
 
 
-def sink_option_fields(section: str) -> dict[str, Field]:
+def sink_address_fields(connector: SinkConnector | None) -> dict[str, Field]:
+    """Return the keys that become part of a sink's address."""
+    return {} if connector is None or connector.address_options is None else dict(setting_fields(connector.address_options))
+
+
+def sink_option_fields(connector: SinkConnector | None) -> dict[str, Field]:
     """Return the option keys of a sink, without those of single tables."""
-    if section == SINK:
+    if connector is None:
+        return {}
+    if connector.section == SINK:
         of_sink = {name: one for name, one in setting_fields(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
         return {**of_sink, **setting_fields(TableOptions)}
-    if section == STDOUT_ADDRESS:
-        return setting_fields(StdoutKeys)
-    return dict(setting_fields(PLAIN_SECTIONS[section])) if section in PLAIN_SECTIONS else {}
-
-
-def _changeable_keys(section: str) -> frozenset[str]:
-    kept = {SINK: CHANGEABLE, KAFKA: KAFKA_CHANGEABLE, REPLAY: frozenset(setting_fields(PLAIN_SECTIONS[REPLAY]))}
-    return kept.get(section, frozenset(setting_fields(StdoutKeys))) | _ADDRESS_KEYS
+    return {} if connector.options is None else dict(setting_fields(connector.options))

@@ -36,7 +36,7 @@ from headrace.pipes.spec import PipeSpec
 from headrace.settings.dataclass_fields import closest_match, select_values
 from headrace.settings.pipe_keys import TopicKeys
 from headrace.settings.pipe_settings import PipeSettings
-from headrace.settings.settings_file import KAFKA, REPLAY, SINK, PlainSettings, UserSettings
+from headrace.settings.settings_file import KAFKA, SINK, PlainSettings, UserSettings
 from headrace.sinks.registry import sink_connector
 
 log = logging.getLogger("headrace")
@@ -219,12 +219,8 @@ def _check_spec(spec: PipeSpec) -> None:
     check_sections(spec)
     chosen = spec.chosen
     # Building the options validates their combination.
-    for section, build in ((SINK, lambda: chosen.sink), (KAFKA, lambda: chosen.kafka)):
-        if chosen.plain.get(section):
-            build()
-    if chosen.plain.get(REPLAY):
-        chosen.replay.check()
     connector, source = sink_connector(spec.sink), source_connector(spec.source)
+    chosen.section_options(connector.section)
     if connector.open is None and not source.is_cdc_log:
         raise DefiniteError(f"{connector.label} takes ScyllaDB's log only", hint="choose ClickHouse or Kafka for other sources")
     source.check(spec)

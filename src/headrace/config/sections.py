@@ -45,9 +45,8 @@ from headrace.config.file_keys import (
     TOPIC_TABLES,
     SinkKeys,
     SourceKind,
-    StdoutKeys,
 )
-from headrace.config.key_catalog import sink_option_fields, sink_title, source_title
+from headrace.config.key_catalog import sink_address_fields, sink_option_fields, sink_title, source_title
 from headrace.config.key_hints import hint_for
 from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import merge_fields, setting_fields
@@ -67,8 +66,7 @@ from headrace.settings.toml_lines import Keys
 from headrace.sinks.clickhouse.server.options import TableOptions
 from headrace.sinks.producer_address import CLASS as PRODUCER_SCHEME
 from headrace.sinks.producer_sink import parse_producer
-from headrace.sinks.registry import find_sink_connector, prints_here
-from headrace.sinks.stdout.connector import STDOUT_ADDRESS
+from headrace.sinks.registry import find_sink_connector
 from headrace.transforms.options import TransformOptions
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]*")
@@ -170,18 +168,19 @@ def read_sink(document: Document, name: str, raw: Mapping[str, Any], problems: P
     if CLASS in raw:
         return _read_producer(document, name, raw, problems)
     url = _url(document, path, raw, SINK_FORMS)
-    if _section_of_sink(url) == PRODUCER:
+    connector = find_sink_connector(url)
+    section = "" if connector is None else connector.section
+    if section == PRODUCER:
         return _read_producer(document, name, raw, problems, url)
-    own = {**setting_fields(SinkKeys), **(setting_fields(StdoutKeys) if prints_here(url) else {})}
-    section = _section_of_sink(url)
+    in_address = sink_address_fields(connector)
+    own = {**setting_fields(SinkKeys), **in_address}
     tables = {TABLES: None} if section == SINK else {}
-    known = _filter_known(document, path, {**own, **sink_option_fields(section), **tables}, raw, problems, sink_title(section))
+    known = _filter_known(document, path, {**own, **sink_option_fields(connector), **tables}, raw, problems, sink_title(connector))
     settled = _resolve_references(document, path, known, problems)
     values = parse_keys(document, path, own, {key: value for key, value in settled.items() if key in own}, problems)
     whole = _address_with_password(document, path, url, values)
     with _locate_errors(document, (*path, "url")):
-        if prints_here(url):
-            whole = add_query_settings(url, {key: str(values[key]) for key in setting_fields(StdoutKeys) if key in raw})
+        whole = add_query_settings(whole, {key: str(values[key]) for key in in_address if key in raw})
         check_sink(whole)
     chosen: PlainSettings = {}
     for key, value in settled.items():
@@ -320,13 +319,6 @@ class _locate_errors:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, DefiniteError):
             raise DefiniteError(error.message, place=self._place, hint=error.hint) from error
-
-
-def _section_of_sink(url: str) -> str:
-    connector = find_sink_connector(url)
-    if connector is None:
-        return ""
-    return STDOUT_ADDRESS if connector.prints else connector.section
 
 
 def _unknown_at_top(document: Document, name: str) -> DefiniteError:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from enum import StrEnum
 from typing import Any, Final, NamedTuple
 
 from headrace.settings.dataclass_fields import TEXT_LIST, TEXT_PAIRS, Field, describe_type, setting_fields, to_plain
 from headrace.settings.schema_policy import ALL_KINDS, ChangeKind, Policy, SchemaPolicy, allowed_policies
-from headrace.settings.settings_file import DEBEZIUM, KAFKA, PLAIN_SECTIONS, REPLAY, SCHEMA_CHANGES, SCYLLA, TRANSFORMS
+from headrace.settings.settings_file import DEBEZIUM, PLAIN_SECTIONS, SCHEMA_CHANGES, SCYLLA, TRANSFORMS
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
-from headrace.sinks.kafka.messages.options import CHANGEABLE as KAFKA_CHANGEABLE
+from headrace.sinks.registry import SINK_CONNECTORS
 from headrace.sources.debezium.events.options import FIXED as DEBEZIUM_FIXED
 from headrace.sources.scylla.snapshot.options import FIXED as SCYLLA_FIXED
 from headrace.transforms.options import TransformOptions
 
 TABLES_PAGE: Final = "clickhouse"
 _OF_TRANSFORMS: Final = f'{TRANSFORMS}."GLOB"'
-PAGES: Final = {KAFKA: "kafka", DEBEZIUM: "kafka", SCYLLA: "scylla", REPLAY: "scylla", _OF_TRANSFORMS: "transforms"}
+PAGES: Final = {
+    DEBEZIUM: "kafka",
+    SCYLLA: "scylla",
+    _OF_TRANSFORMS: "transforms",
+    **{one.section: one.options_page for one in SINK_CONNECTORS if one.options_page},
+}
 """The pages of sections that are not about target tables."""
 BEGIN: Final = "<!-- settings: made by `headrace settings --markdown`, do not edit by hand -->"
 END: Final = "<!-- end of settings -->"
@@ -41,8 +46,16 @@ def setting_rows() -> Iterator[Row]:
     yield from _table_rows()
     yield from (row(_OF_TRANSFORMS, one, False) for one in setting_fields(TransformOptions).values())
     for section, choices in PLAIN_SECTIONS.items():
-        later = KAFKA_CHANGEABLE if section == KAFKA else setting_fields(choices).keys() - DEBEZIUM_FIXED - SCYLLA_FIXED
-        yield from (row(section, one, one.name in later) for one in setting_fields(choices).values())
+        fixed = _fixed_keys(section)
+        yield from (row(section, one, one.name not in fixed) for one in setting_fields(choices).values())
+
+
+def _fixed_keys(section: str) -> Collection[str]:
+    """Return the keys of a section that may not change when a pipe restarts."""
+    sink = next((one for one in SINK_CONNECTORS if one.section == section), None)
+    if sink is None:
+        return {DEBEZIUM: DEBEZIUM_FIXED, SCYLLA: SCYLLA_FIXED}[section]
+    return () if sink.changeable is None else setting_fields(PLAIN_SECTIONS[section]).keys() - sink.changeable
 
 
 def _table_rows() -> Iterator[Row]:

@@ -22,8 +22,8 @@ from headrace.settings.foreign_names import REPLACEMENTS
 from headrace.settings.schema_policy import ALL_KINDS, ChangeKind, SchemaPolicy
 from headrace.settings.toml_lines import find_key_lines, nearest_line, parse_key
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Fields, TableOptions
-from headrace.sinks.cql.options import ReplayOptions
 from headrace.sinks.kafka.messages.options import KafkaOptions
+from headrace.sinks.registry import SINK_CONNECTORS
 from headrace.sources.debezium.events.options import DebeziumOptions
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.transforms.options import TransformOptions, Transforms, check_salt, read_hash, read_mask
@@ -37,7 +37,11 @@ REPLAY: Final = "replay"
 TRANSFORMS: Final = "transforms"
 PRODUCER: Final = "producer"
 """Settings of a custom producer; only its class knows their names."""
-PLAIN_SECTIONS: Final[dict[str, type]] = {KAFKA: KafkaOptions, DEBEZIUM: DebeziumOptions, SCYLLA: ScyllaOptions, REPLAY: ReplayOptions}
+PLAIN_SECTIONS: Final[dict[str, type]] = {
+    DEBEZIUM: DebeziumOptions,
+    SCYLLA: ScyllaOptions,
+    **{one.section: one.options for one in SINK_CONNECTORS if one.options is not None},
+}
 """Sections whose keys are the fields of one class."""
 SECTIONS: Final = (SINK, SCHEMA_CHANGES, TRANSFORMS, PRODUCER, *PLAIN_SECTIONS)
 _SINK_FIELDS: Final = {name: one for name, one in setting_fields(ClickHouseOptions).items() if name not in ("all_tables", "tables")}
@@ -71,10 +75,6 @@ class UserSettings:
     @property
     def scylla(self) -> ScyllaOptions:
         return ScyllaOptions(**self._of(SCYLLA))
-
-    @property
-    def replay(self) -> ReplayOptions:
-        return ReplayOptions(**self._of(REPLAY))
 
     @property
     def producer(self) -> dict[str, Any]:

@@ -72,6 +72,14 @@ class SinkConnector:
     """The section of a settings file with the sink's options."""
     section_subject: str = ""
     """What the section is about, for the error when the sink is another one."""
+    options: type | None = None
+    """The dataclass of the section; each field is a key. None: there is no section, or its keys are not known or not of one class."""
+    changeable: frozenset[str] | None = None
+    """The keys of the section that may change when a pipe restarts; None: all."""
+    options_page: str = ""
+    """The page of the documentation that lists the section."""
+    address_options: type | None = None
+    """The dataclass of options that are part of an address: keys of `[sinks.NAME]` in headrace.toml."""
     check_address: Callable[[str], object] = _nothing
     """Raise `DefiniteError` if an address is malformed. Sends no request."""
     check_here: Callable[[str, Any], object] | None = None
@@ -84,6 +92,8 @@ class SinkConnector:
     """Modules that tasks need."""
     content: str = "none"
     """What a sink without tables holds, for messages to users."""
+    new_target: str = "another target"
+    """How users choose another target in such a sink, for hints."""
     has_table_store: bool = False
     """Whether sinks have a `TableStore`."""
     is_topics: bool = False

@@ -1,10 +1,11 @@
 """The registered sink connectors, and how to find one by address.
 
-To add a sink: write its folder with a `connector.py`, list the connector here, and add its settings section to `settings.settings_file`.
+To add a sink: write its folder with a `connector.py`, and list the connector here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from headrace.errors import DefiniteError
@@ -20,6 +21,12 @@ _BY_PRECEDENCE: Final = (STDOUT, PRODUCER, *(one for one in SINK_CONNECTORS if o
 """A package that claims the scheme of a built-in sink by an entry point replaces that sink."""
 
 
+def join_forms(forms: Iterable[str]) -> str:
+    """Return forms of addresses as a list for people."""
+    *others, last = forms
+    return f"{', '.join(others)} or {last}"
+
+
 def find_sink_connector(address: str) -> SinkConnector | None:
     """Return the connector of an address; None if no sink has such addresses."""
     return next((one for one in _BY_PRECEDENCE if one.is_address(address)), None)
@@ -31,7 +38,7 @@ def sink_connector(address: str) -> SinkConnector:
     if found is None:
         raise DefiniteError(
             f"the sink's address {address.partition(':')[0]!r}… cannot be read",
-            hint=f"write {', '.join(one.form for one in SINK_CONNECTORS[:-1])} or {SINK_CONNECTORS[-1].form}",
+            hint=f"write {join_forms(one.form for one in SINK_CONNECTORS)}",
         )
     return found
 

@@ -20,8 +20,7 @@ from headrace.settings.dataclass_fields import setting_fields, to_plain
 from headrace.settings.pipe_settings import RESHAPED_TABLES, SALTS
 from headrace.settings.settings_file import PlainSettings, UserSettings, load_stored, read_settings
 from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions, TableOptions
-from headrace.sinks.kafka.messages.options import CHANGEABLE as TOPICS_CHANGEABLE
-from headrace.sinks.kafka.messages.options import KafkaOptions
+from headrace.sinks.registry import SINK_CONNECTORS
 from headrace.transforms.options import Transforms
 from headrace.transforms.salts import read_salts
 
@@ -54,7 +53,7 @@ def store_settings(state: PipeState, written: PlainSettings, place: str, read_ag
 
     `read_again`: which tables are about to be read again and may be transformed differently.
     """
-    _check_topics(state, load_stored(written, place), place)
+    _check_messages(state, load_stored(written, place), place)
     _check_transforms(state, load_stored(written, place).transforms, place, read_again)
     before, after = settings_in(state, place).sink, load_stored(written, place).sink
     for one in setting_fields(ClickHouseOptions).values():
@@ -98,17 +97,21 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
         state.options[SALTS] = salts
 
 
-def _check_topics(state: PipeState, chosen: UserSettings, place: str) -> None:
-    """Raise if the message format of a topic with messages changed: readers would find two formats."""
-    before, after = settings_in(state, place).kafka, chosen.kafka
-    for one in setting_fields(KafkaOptions).values():
-        was, wanted = (to_plain(one.kind, getattr(choices, one.name)) for choices in (before, after))
-        if was != wanted and one.name not in TOPICS_CHANGEABLE:
-            raise DefiniteError(
-                f"the topics were begun with {one.name} = {json.dumps(was)}, and {json.dumps(wanted)} would make other messages",
-                place=f"{place}, kafka.{one.name}",
-                hint="give it as it was, or begin anew: other topics (kafka.topic) and a new --state",
-            )
+def _check_messages(state: PipeState, chosen: UserSettings, place: str) -> None:
+    """Raise if a sink without tables would write other content than before: readers would find two formats."""
+    before = settings_in(state, place)
+    for connector in SINK_CONNECTORS:
+        if connector.options is None or connector.changeable is None:
+            continue
+        old, new = (one.section_options(connector.section) for one in (before, chosen))
+        for one in setting_fields(connector.options).values():
+            was, wanted = (to_plain(one.kind, getattr(choices, one.name)) for choices in (old, new))
+            if was != wanted and one.name not in connector.changeable:
+                raise DefiniteError(
+                    f"the pipe began with {one.name} = {json.dumps(was)}, and {json.dumps(wanted)} would make other {connector.content}",
+                    place=f"{place}, {connector.section}.{one.name}",
+                    hint=f"give it as it was, or begin anew: {connector.new_target} and a new --state",
+                )
 
 
 def warn_of_unmatched(choices: ClickHouseOptions, tables: Iterable[TableName]) -> None:

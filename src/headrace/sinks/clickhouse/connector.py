@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.embedded.engine.directory_lock import read_serving_process, require_data
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions
+from headrace.sinks.clickhouse.server.options import CHANGEABLE, ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target, same_sink
 from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
 
@@ -101,6 +101,7 @@ CLICKHOUSE: Final = SinkConnector(
     is_same=same_sink,
     section="sink",
     section_subject="tables in ClickHouse",
+    changeable=CHANGEABLE,
     check_address=parse_target,
     servers=lambda address: frozenset(parse_target(address).hosts),
     probe=_probe,
@@ -120,6 +121,7 @@ EMBEDDED_CLICKHOUSE: Final = SinkConnector(
     is_same=same_sink,
     section="sink",
     section_subject="tables in ClickHouse",
+    changeable=CHANGEABLE,
     servers=lambda address: frozenset({address}),
     preload=("headrace.sinks.clickhouse.sink",),
     has_table_store=True,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 from headrace.cql.address import parse_cql_url
 from headrace.errors import DefiniteError
 from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
+from headrace.sinks.cql.options import ReplayOptions
 
 if TYPE_CHECKING:
     from headrace.sinks.cdc_log_sink import LogSink
@@ -54,11 +55,14 @@ CQL: Final = SinkConnector(
     name="cql",
     label="a CQL cluster",
     form="cql://user:password@host:port/keyspace",
-    schemes=(_SINK_SCHEME, "scylla://"),
+    schemes=(_SINK_SCHEME,),
+    matches=lambda address: address.startswith((_SINK_SCHEME, "scylla://")),
     redact=lambda address: str(parse_cql_url(address)),
     is_same=_is_same,
     section="replay",
     section_subject="replay into another cluster",
+    options=ReplayOptions,
+    options_page="scylla",
     check_address=_check_address,
     servers=lambda address: frozenset(parse_cql_url(address).hosts),
     open_log=_open_log,

@@ -35,7 +35,6 @@ class ReplayOptions:
     concurrency: int = CONCURRENCY
     """Concurrent requests per task; the statements of one partition are one request."""
 
-    def check(self) -> None:
-        """Raise `DefiniteError` for invalid numbers."""
+    def __post_init__(self) -> None:
         if self.concurrency < 1:
             raise DefiniteError("concurrency must be at least 1", place="[replay] concurrency", hint="leave it out to have the default")

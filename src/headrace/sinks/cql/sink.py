@@ -95,7 +95,6 @@ class ReplaySink(LogSink):
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
         """Create missing tables and check existing ones, before anything is written."""
-        self.choices.check()
         session, wanted = shared_session(self.address), [self.target(table) for table in tables]
         keys_tables = self._keys_tables(session, wanted)
         target_tables.prepare(session, [*wanted, *keys_tables.values()], create=self._creates)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from headrace.kafka.address import SCHEME, parse_kafka_url
 from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
+from headrace.sinks.kafka.messages.options import CHANGEABLE, KafkaOptions
 
 if TYPE_CHECKING:
     from headrace.sinks.base import Sink
@@ -31,7 +32,6 @@ def _open_log(request: OpenRequest) -> Iterator[NamedSink[LogSink]]:
 
 @contextmanager
 def _open_claims(address: str) -> Iterator[tuple[ClaimStore, str]]:
-    from headrace.sinks.kafka.messages.options import KafkaOptions
     from headrace.sinks.kafka.target_claims import KafkaClaims
 
     cluster = parse_kafka_url(address)
@@ -60,10 +60,14 @@ KAFKA: Final = SinkConnector(
     is_same=_is_same,
     section="kafka",
     section_subject="messages in Kafka",
+    options=KafkaOptions,
+    changeable=CHANGEABLE,
+    options_page="kafka",
     check_address=parse_kafka_url,
     servers=_servers,
     preload=("headrace.sinks.kafka.sink",),
     content="messages",
+    new_target="other topics (kafka.topic)",
     is_topics=True,
     inspect_hint="headrace tail prints what is in a topic",
     open=_open,

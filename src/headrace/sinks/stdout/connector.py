@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
+from headrace.sinks.stdout.options import StdoutOptions
 
 if TYPE_CHECKING:
     from headrace.sinks.base import Sink
@@ -53,6 +54,7 @@ STDOUT: Final = SinkConnector(
     redact=_redact,
     is_same=lambda one, other: _redact(one) == _redact(other),
     check_address=_check_address,
+    address_options=StdoutOptions,
     prints=True,
     secret_query=True,
     open=_open,

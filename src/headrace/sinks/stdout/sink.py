@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, Self
 from urllib.parse import parse_qsl
@@ -24,14 +25,12 @@ from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.schema_changes import LedgerEntry
 from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder, Lines
+from headrace.sinks.stdout.options import BigNumbers, Colour, LineFormat
 from headrace.sinks.stdout.output import STDOUT, may_colour
 from headrace.sinks.stdout.spool import Receiver, Sender, print_batch, print_line
 
 _PLACE: Final = "stdout:"
-_FORMATS: Final = ("auto", "json", "text")
-_COLOURS: Final = ("auto", "always", "never")
-_BIG: Final = ("number", "text")
-_KNOWN: Final = {"format": _FORMATS, "colour": _COLOURS, "color": _COLOURS, "big": _BIG}
+_KNOWN: Final[dict[str, type[StrEnum]]] = {"format": LineFormat, "colour": Colour, "color": Colour, "big": BigNumbers}
 
 
 def parse_stdout(address: str, *, terminal: bool) -> LineOptions:
@@ -39,7 +38,7 @@ def parse_stdout(address: str, *, terminal: bool) -> LineOptions:
     chosen = {"format": "auto", "colour": "auto", "big": "number"}
     for name, value in parse_qsl(address.partition("?")[2], keep_blank_values=True):
         allowed = _KNOWN.get(name)
-        if allowed is None or value not in allowed:
+        if allowed is None or value not in list(allowed):
             known = "; ".join(f"{one} = {', '.join(values)}" for one, values in _KNOWN.items() if one != "color")
             raise DefiniteError(f"stdout: has no setting {name}={value}", place=_PLACE, hint=f"known: {known}")
         chosen["colour" if name == "color" else name] = value
