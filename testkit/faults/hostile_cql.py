@@ -60,6 +60,11 @@ def _list(name: str, *values: str) -> bytes:
     return _string(name) + struct.pack(">H", len(values)) + b"".join(map(_string, values))
 
 
+_UP: Final = _string("STATUS_CHANGE") + _string("UP") + b"\x04\x7f\0\0\x01" + struct.pack(">i", 9042)
+EVENT_FRAME: Final = struct.pack(">BBhBi", 0x84, 0, -1, _EVENT, len(_UP)) + _UP
+"""A message without a request: a node is up."""
+
+
 def huge_frame(client: Client) -> None:
     """A frame of 2^31 - 1 bytes."""
     client.receive()
@@ -97,9 +102,14 @@ def wrong_message(client: Client) -> None:
 def endless_events(client: Client) -> None:
     """Unrequested frames without an end."""
     client.receive()
-    event = _string("STATUS_CHANGE") + _string("UP") + b"\x04\x7f\0\0\x01" + struct.pack(">i", 9042)
     while True:
-        client.send(_EVENT, event, stream=-1)
+        client.connection.sendall(EVENT_FRAME)
+
+
+def silence(client: Client) -> None:
+    """No answer."""
+    client.receive()
+    client.receive()
 
 
 def huge_result_frame(client: Client) -> None:

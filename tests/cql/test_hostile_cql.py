@@ -6,12 +6,13 @@ import subprocess
 import sys
 
 import pytest
+from cassandra.connection import ConnectionShutdown, DefaultEndPoint
 
 from headrace.cql.address import parse_cql_url
-from headrace.cql.bounded_connection import check_rows
+from headrace.cql.bounded_connection import BoundedCqlConnection, check_rows
 from headrace.cql.session import connect
 from headrace.errors import DefiniteError, HeadraceError
-from testkit.faults.hostile_cql import ATTACKS, hostile_cql
+from testkit.faults.hostile_cql import ATTACKS, EVENT_FRAME, hostile_cql, silence
 from testkit.faults.hostile_server import bounded
 
 _WAITED = ("endless_events",)
@@ -26,6 +27,18 @@ def test_an_attack_is_an_error(name: str) -> None:
         connect(parse_cql_url(f"cql://127.0.0.1:{port}/k?connect-timeout={patience_s}&read-timeout={patience_s}"))
     assert name in _WAITED or isinstance(caught.value, DefiniteError), caught.value
     assert caught.value.hint
+
+
+def test_frames_of_a_closed_connection_are_dropped() -> None:
+    """All connections of the process share the driver's thread. A flood that it decoded to the end would delay the others for minutes."""
+    with hostile_cql(silence) as port, bounded(900, 10):
+        connection = BoundedCqlConnection(DefaultEndPoint("127.0.0.1", port), protocol_version=4)
+        connection._io_buffer.io_buffer.write(EVENT_FRAME * 20_000)
+        connection.close()
+        with pytest.raises(ConnectionShutdown):
+            connection.process_io_buffer()
+        with pytest.raises(ConnectionShutdown):
+            connection._io_buffer.io_buffer.write(EVENT_FRAME)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 Invariant: a server, hostile or broken, cannot make this process hold more than a frame of `FRAME_BYTES` for a connection, unpack a frame to
 more than that, or build rows that take more than `RESULT_BYTES` of an answer. Its messages that cannot be decoded close the connection.
+After a connection is closed, its received frames are dropped: all connections of the process share one thread.
 """
 
 from __future__ import annotations
@@ -61,12 +62,18 @@ class BoundedCqlConnection(Cluster.connection_class):  # type: ignore[misc]
         # The driver also handles the notice of a closed connection as an answer, and fails in the same way.
         closed = isinstance(exc, OSError) or ConnectionShutdown.__name__ in str(exc)
         if isinstance(exc, (ProtocolError, *_UNREADABLE)) and not closed:
-            told = str(exc) if BROKEN in str(exc) else str(violation(f"{type(exc).__name__}: {str(exc)[:200]}"))
-            violations[self.endpoint.address, self.endpoint.port] = told
-            exc = ProtocolError(told)
+            message = str(exc) if BROKEN in str(exc) else str(violation(f"{type(exc).__name__}: {str(exc)[:200]}"))
+            violations[self.endpoint.address, self.endpoint.port] = message
+            exc = ProtocolError(message)
         return super().defunct(exc)
 
+    def check_open(self) -> None:
+        """Raise if the connection was closed. The driver checks this only before it receives, and decodes for minutes what a flood left."""
+        if self.is_closed:
+            raise ConnectionShutdown("the connection was closed")
+
     def _read_frame_header(self) -> int:
+        self.check_open()
         position = int(super()._read_frame_header())
         if self._current_frame is not None and self._current_frame.end_pos > FRAME_BYTES:
             raise violation(f"it announced a frame of {self._current_frame.end_pos} bytes")
@@ -84,18 +91,23 @@ class BoundedCqlConnection(Cluster.connection_class):  # type: ignore[misc]
 class _BoundedReceiveBuffer(_ConnectionIOBuffer):  # type: ignore[misc]
     def __init__(self, connection: Any) -> None:
         super().__init__(connection)
-        self._io_buffer = _BoundedBytes()
+        self._io_buffer = _BoundedBytes(self._connection)
 
     def reset_io_buffer(self) -> None:
         rest = self._io_buffer.read()
-        self._io_buffer = _BoundedBytes()
+        self._io_buffer = _BoundedBytes(self._connection)
         self._io_buffer.write(rest)
 
 
 class _BoundedBytes(io.BytesIO):
     """Received bytes before decoding. The driver receives as long as bytes are available, and only then decodes."""
 
+    def __init__(self, connection: Any) -> None:
+        super().__init__()
+        self._connection = connection
+
     def write(self, data: Any) -> int:
+        self._connection.check_open()
         if self.tell() + len(data) > FRAME_BYTES + (1 << 20):
             raise violation(f"it sent more than {FRAME_BYTES >> 20} MiB at once")
         return super().write(data)
