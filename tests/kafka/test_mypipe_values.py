@@ -17,7 +17,7 @@ from headrace.kafka.mypipe.wire_format import Mutation, generic_schema, head, po
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from testkit.generators.kind_values import COLUMNS, VALUES, array_of, plain_of, table_of_all
 
-MAPPINGS = [ValueMapping(), ValueMapping(text_as_bytes=False)]
+MAPPINGS = [ValueMapping(), ValueMapping(text_as_bytes=False), ValueMapping(has_bytes_map=False)]
 _WIDE = Context(prec=100)
 TEXT = Column("body", Kind.STRING, source_type="mediumtext")
 

@@ -141,6 +141,25 @@ def parse_uuids(array: Any) -> Any:
     return _with_nulls_of(array, fixed_bytes(packed))
 
 
+def format_hex(array: Any) -> Any:
+    """Print bytes as two hexadecimal digits each, in lower case."""
+    offsets, data = _binary_parts(array)
+    text = _HEX[np.stack((data >> 4, data & 15), axis=1).reshape(-1)]
+    buffers = [None, pa.py_buffer((offsets * 2).astype(np.int32)), pa.py_buffer(text)]
+    return _with_nulls_of(array, pa.Array.from_buffers(pa.string(), len(array), buffers))
+
+
+def parse_hex(array: Any) -> Any:
+    """Parse what `format_hex` prints."""
+    offsets, data = _binary_parts(array.cast(pa.binary()))
+    nibbles = _NIBBLES[data]
+    if (offsets % 2).any() or (nibbles == 255).any():
+        raise pa.ArrowInvalid("text that is not hexadecimal digits in lower case")
+    packed = np.asarray((nibbles[0::2] << 4) | nibbles[1::2], dtype=np.uint8)
+    buffers = [None, pa.py_buffer((offsets // 2).astype(np.int32)), pa.py_buffer(packed)]
+    return _with_nulls_of(array, pa.Array.from_buffers(pa.binary(), len(array), buffers))
+
+
 def format_ipv4(array: Any) -> Any:
     octets = _places(array, 4)
     text = pc.binary_join_element_wise(*(_OCTETS.take(pa.array(octets[:, place])) for place in range(4)), ".")
@@ -186,6 +205,15 @@ def _places(array: Any, width: int) -> npt.NDArray[np.uint8]:
         return np.zeros((0, width), dtype=np.uint8)
     rows = np.frombuffer(fixed.buffers()[1], dtype=np.uint8, count=len(fixed) * width, offset=fixed.offset * width).reshape(-1, width)
     return np.where(_validity(array)[:, None], rows, np.uint8(0))
+
+
+def _binary_parts(array: Any) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8]]:
+    """Return offsets from 0 and the bytes between them; NULL has no bytes."""
+    filled = pc.fill_null(array, b"") if array.null_count else array
+    _, starts, data = filled.buffers()
+    offsets = np.frombuffer(starts, dtype=np.int32, count=len(filled) + 1 + filled.offset)[filled.offset :].astype(np.int64)
+    raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, np.uint8)
+    return offsets - offsets[0], raw[offsets[0] : offsets[-1]]
 
 
 def _filled(array: Any) -> Any:

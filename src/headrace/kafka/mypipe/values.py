@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column
-from headrace.model.text_values import fixed_bytes, text_functions
+from headrace.model.text_values import fixed_bytes, format_hex, parse_hex, text_functions
 
 Recode = Callable[[Any], Any]
 MapName = Literal["integers", "longs", "strings", "bytes"]
@@ -31,6 +31,7 @@ WIRE_TYPES: Final[dict[MapName, pa.DataType]] = {
     "bytes": pa.binary(),
 }
 _TEXTS: Final = re.compile(r"(tiny|medium|long)?text\b", re.IGNORECASE)
+_BINARY: Final = (ValueForm.BYTES, ValueForm.GEOMETRY, ValueForm.VECTOR)
 _UNSIGNED_DIGITS: Final = 20
 _MOST_INT: Final = 2**31 - 1
 _MOST_LONG: Final = 2**63 - 1
@@ -44,6 +45,8 @@ class ValueMapping:
     """Generic: TEXT columns as UTF-8 in `bytes`, as mypipe has them."""
     unsigned_as_long: bool = False
     """BIGINT UNSIGNED as a long; a larger number is rejected."""
+    has_bytes_map: bool = True
+    """Generic: whether there is a map `bytes`; without it, `strings` holds text as it is and bytes as hexadecimal digits."""
 
 
 def map_of(column: Column, mapping: ValueMapping) -> MapName:
@@ -54,9 +57,9 @@ def map_of(column: Column, mapping: ValueMapping) -> MapName:
         case ValueForm.INTEGER | ValueForm.YEAR:
             return "strings" if _is_beyond_long(column) and not mapping.unsigned_as_long else "longs"
         case ValueForm.BYTES | ValueForm.GEOMETRY | ValueForm.VECTOR | ValueForm.BITS:
-            return "bytes"
+            return "bytes" if mapping.has_bytes_map else "strings"
         case ValueForm.TEXT:
-            return "bytes" if mapping.text_as_bytes and _TEXTS.match(column.source_type) else "strings"
+            return "bytes" if mapping.has_bytes_map and mapping.text_as_bytes and _TEXTS.match(column.source_type) else "strings"
         case (
             ValueForm.FLOAT
             | ValueForm.DECIMAL
@@ -206,6 +209,8 @@ def _long(column: Column, array: pa.Array) -> pa.Array:
 
 
 def _text(column: Column, array: pa.Array) -> pa.Array:
+    if column.form in _BINARY:
+        return format_hex(_raw(column, array))
     if column.form is ValueForm.FIXED_BYTES and not column.type.printed_alike:
         return _spelled_distinct(array, column.type.display_value or column.type.print_value, pa.string())
     spelled = text_functions(column)
@@ -214,6 +219,8 @@ def _text(column: Column, array: pa.Array) -> pa.Array:
 
 
 def _from_text(column: Column, array: pa.Array) -> pa.Array:
+    if column.form in _BINARY:
+        return _from_raw(column, parse_hex(array))
     if column.form is ValueForm.FIXED_BYTES and not column.type.printed_alike:
         return _spelled_distinct(array, column.type.parse_value, column.arrow_type)
     spelled = text_functions(column)

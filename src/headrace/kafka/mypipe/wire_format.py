@@ -91,11 +91,11 @@ def schema_text(tree: Mapping[str, Any]) -> str:
     return json.dumps(tree, ensure_ascii=False, separators=(",", ":"))
 
 
-def generic_repository() -> MemoryRepository:
+def generic_repository(*, old_shape: bool = False) -> MemoryRepository:
     """Return an in-memory repository with the generic schemas, with the same ids in every process: 1 insert, 2 update, 3 delete."""
     found = MemoryRepository()
     for mutation in Mutation:
-        found.register(generic_subject(mutation), parse_schema(schema_text(generic_schema(mutation))))
+        found.register(generic_subject(mutation), parse_schema(schema_text(generic_schema(mutation, old_shape=old_shape))))
     return found
 
 

@@ -20,7 +20,7 @@ from headrace.sinks.append_only import AppendOnlySink
 from headrace.sinks.base import TableRequirements
 from headrace.sinks.kafka.debezium.envelope_encoder import DebeziumEncoder, Origin
 from headrace.sinks.kafka.messages.messages import MessageEncoder
-from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat, TextAs, Truncates, UnsignedBigintAs
+from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, MessageFormat, MutationSchemas, TextAs, Truncates, UnsignedBigintAs
 from headrace.sinks.kafka.messages.topics import ensure_topics
 from headrace.sinks.kafka.messages.writer import KafkaWriter
 from headrace.sinks.kafka.mypipe.encoder import MypipeEncoder, MypipeLayouts, check_ids
@@ -121,7 +121,11 @@ class KafkaSink(AppendOnlySink):
 
     def _forms(self) -> MypipeLayouts | None:
         """Return the Avro schemas of the format; None: it has no schemas to register."""
-        mapping = ValueMapping(self.choices.text is TextAs.BYTES, self.choices.bigint_unsigned is UnsignedBigintAs.LONG)
+        mapping = ValueMapping(
+            self.choices.text is TextAs.BYTES,
+            self.choices.bigint_unsigned is UnsignedBigintAs.LONG,
+            self.choices.mutation_schemas is not MutationSchemas.OLDER,
+        )
         match self.choices.format:
             case MessageFormat.GENERIC:
                 return GenericForms(open_book(self.choices, must_be_shared=False), mapping)

@@ -51,6 +51,15 @@ class KeyChanges(StrEnum):
     """One update with the new key, as mypipe sends it; the old key's partition gets no message."""
 
 
+class MutationSchemas(StrEnum):
+    """The schemas of InsertMutation, UpdateMutation and DeleteMutation (format generic)."""
+
+    CURRENT = "current"
+    """With `txid` and the map `bytes`, as mypipe's current master."""
+    OLDER = "older"
+    """Without `txid` and `bytes`, as mypipe's first releases: `strings` holds text as it is and binary values as hexadecimal digits."""
+
+
 class TextAs(StrEnum):
     """The map of TINYTEXT, TEXT, MEDIUMTEXT and LONGTEXT columns (format generic)."""
 
@@ -126,6 +135,7 @@ _ABOUT: Final = {
     "key_changes": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
     "bigint_unsigned": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
     "incompatible": (MessageFormat.GENERIC, MessageFormat.SPECIFIC),
+    "mutation_schemas": (MessageFormat.GENERIC,),
     "text": (MessageFormat.GENERIC,),
     "schemas": (MessageFormat.DEBEZIUM,),
     "truncates": (MessageFormat.DEBEZIUM,),
@@ -160,6 +170,7 @@ class KafkaOptions:
     timestamps: Timestamps = Timestamps.SENT
     tombstones: Tombstones = Tombstones.AUTO
     key_changes: KeyChanges = KeyChanges.SPLIT
+    mutation_schemas: MutationSchemas = MutationSchemas.CURRENT
     text: TextAs = TextAs.BYTES
     bigint_unsigned: UnsignedBigintAs = UnsignedBigintAs.EXACT
     incompatible: Incompatible = Incompatible.HALT

@@ -86,7 +86,9 @@ class _MypipeTableEncoder:
             "table": pa.scalar(schema.name.table),
             "tableId": pa.scalar(table_id(schema)),
         }
-        self._encoders = {mutation: AvroEncoder(parse_schema(form.avro_schema(mutation))) for mutation in Mutation}
+        schemas = {mutation: parse_schema(form.avro_schema(mutation)) for mutation in Mutation}
+        self._encoders = {mutation: AvroEncoder(schema) for mutation, schema in schemas.items()}
+        self._has_txid = {mutation: schema.root.field("txid") is not None for mutation, schema in schemas.items()}
         self._heads = {mutation: head(mutation, form.schema_id(mutation)) for mutation in Mutation}
 
     def encode(self, block: ChangeBlock) -> Messages:
@@ -94,7 +96,9 @@ class _MypipeTableEncoder:
         columns, guids = self._form.columns(block.images), guids_of(block)
 
         def bodies(mutation: Mutation, now: Places, before: Places | None) -> pa.BinaryArray:
-            fields: dict[str, Any] = {**self._constants, "txid": _taken([guids], now)[0]}
+            fields: dict[str, Any] = {**self._constants}
+            if self._has_txid[mutation]:
+                fields["txid"] = _taken([guids], now)[0]
             if before is None:
                 fields.update(self._form.fields(_taken(columns, now), ""))
             else:

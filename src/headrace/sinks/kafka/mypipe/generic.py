@@ -30,6 +30,10 @@ from headrace.sinks.kafka.mypipe.null_headers import Extra, null_headers
 from headrace.sinks.kafka.mypipe.schema_registration import SchemaBook
 
 
+def _schema(mutation: Mutation, mapping: ValueMapping) -> str:
+    return schema_text(generic_schema(mutation, old_shape=not mapping.has_bytes_map))
+
+
 @dataclass(frozen=True, slots=True)
 class GenericForm:
     """One table's rows in maps."""
@@ -44,14 +48,14 @@ class GenericForm:
         return self.ids[mutation]
 
     def avro_schema(self, mutation: Mutation) -> str:
-        return schema_text(generic_schema(mutation))
+        return _schema(mutation, self.mapping)
 
     def columns(self, images: pa.RecordBatch) -> list[pa.Array]:
         pairs = zip(self.schema.columns, images.columns, strict=True)
         return [to_map(column, array, map_of(column, self.mapping)) for column, array in pairs]
 
     def fields(self, columns: list[pa.Array], prefix: str) -> Map[str, Source]:
-        entries: dict[str, dict[str, pa.Array]] = {name: {} for name in MAPS}
+        entries: dict[str, dict[str, pa.Array]] = {name: {} for name in MAPS if self.mapping.has_bytes_map or name != "bytes"}
         for column, array in zip(self.schema.columns, columns, strict=True):
             entries[map_of(column, self.mapping)][column.name] = array
         return {prefix + name: MapColumns(mine) for name, mine in entries.items()}
@@ -68,14 +72,14 @@ class GenericForms:
     mapping: ValueMapping
 
     def of(self, schema: TableSchema) -> GenericForm:
-        ids = {mutation: self.book.register(generic_subject(mutation), schema_text(generic_schema(mutation))) for mutation in Mutation}
+        ids = {mutation: self.book.register(generic_subject(mutation), _schema(mutation, self.mapping)) for mutation in Mutation}
         return GenericForm(schema, self.mapping, ids, self._always(schema))
 
     def check(self, schema: TableSchema) -> None:
         """Check that the repository has the generic schemas, which are the same for all tables."""
         del schema
         for mutation in Mutation:
-            self.book.check(generic_subject(mutation), schema_text(generic_schema(mutation)))
+            self.book.check(generic_subject(mutation), _schema(mutation, self.mapping))
 
     def _always(self, schema: TableSchema) -> Extra:
         if not self.book.is_shared:

@@ -17,7 +17,7 @@ from headrace.kafka.mypipe.wire_format import generic_repository
 from headrace.kafka.registry import MEMORY, open_repository
 from headrace.kafka.registry_files import DirectoryRepository
 from headrace.kafka.schema_repository import Compatibility, SchemaRepository, incompatible_schema_error
-from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions
+from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, MutationSchemas
 
 _SHARED = "choose kafka.registry: a folder, or the http address of a registry"
 
@@ -51,15 +51,17 @@ def open_book(choices: KafkaOptions, *, must_be_shared: bool) -> SchemaBook:
     """Return the configured repository; one per process."""
     if choices.registry == MEMORY and must_be_shared:
         raise DefiniteError("specific messages need a schema repository that their readers share", hint=_SHARED)
-    return _book(choices.registry, choices.incompatible is Incompatible.HALT, os.getpid())
+    return _book(
+        choices.registry, choices.incompatible is Incompatible.HALT, choices.mutation_schemas is MutationSchemas.OLDER, os.getpid()
+    )
 
 
 @functools.cache
-def _book(address: str, checks: bool, process: int) -> SchemaBook:
+def _book(address: str, checks: bool, older: bool, process: int) -> SchemaBook:
     # A forked process must not share its parent's connections.
     del process
     if address == MEMORY:
-        return SchemaBook(generic_repository(), is_shared=False)
+        return SchemaBook(generic_repository(old_shape=older), is_shared=False)
     if not checks and "://" not in address:
         return SchemaBook(DirectoryRepository(Path(address), Compatibility.NONE), is_shared=True, checks=False)
     return SchemaBook(open_repository(address), is_shared=True, checks=checks)
