@@ -12,7 +12,7 @@ from typing import Final
 from urllib.parse import quote
 
 from headrace.config.document.document import PIPES, SINKS, SOURCES
-from headrace.config.importers.connector_keys import REASONS, reason_for
+from headrace.config.importers.connector_keys import REASONS, TRANSLATED, reason_for
 from headrace.config.importers.flat_files import Entry, read_entries
 from headrace.config.importers.regex_globs import list_of_globs, split_list
 from headrace.config.importers.translation import Translation, name_of
@@ -48,11 +48,13 @@ class _Connector:
         """Keys that are not translated yet."""
         self._name = name_of(self._text("name") or self._text("topic.prefix") or self._text("database.server.name") or "pipe")
         self._from_topics = self._text("connector.class") == _SINK or ("topics" in self._given or "topics.regex" in self._given)
-        self._to_clickhouse = any(key.startswith("clickhouse.server.") for key in self._given)
+        self._to_clickhouse = self._text("connector.class") == _SINK or any(key.startswith("clickhouse.server.") for key in self._given)
 
     def whole(self) -> Translation:
         self._take("name")
-        self._check_class()
+        if not self._has_known_class():
+            # Its other keys belong to a connector whose keys are not translated.
+            return self._to
         with self._to.problems.collect():
             if self._from_topics:
                 self._topics()
@@ -80,20 +82,22 @@ class _Connector:
 
     # The source.
 
-    def _check_class(self) -> None:
+    def _has_known_class(self) -> bool:
         one = self._take("connector.class")
         if one is None or one.value == _SINK or one.value in _MYSQL:
-            return
+            return True
         hint = "changes of other databases are read from the topics that Debezium fills: give the sink connector's file" + (
             "" if self._to_clickhouse else ", or read them with headrace (docs/kafka.md)"
         )
         self._to.refuse(one.key, one.line, f"{one.value} is read by Debezium only", hint)
+        return False
 
     def _server(self) -> None:
         here = (SOURCES, "source")
         host, port, user = (self._take(f"database.{name}") for name in ("hostname", "port", "user"))
         if host is None:
-            raise DefiniteError("database.hostname is missing", place=self._to.file, hint="is this a connector's file?")
+            hint = "give the file that names the server: the connector's built-in config.properties has defaults only"
+            raise DefiniteError("database.hostname is missing", place=self._to.file, hint=hint)
         account = f"{_quoted(user.value)}@" if user is not None else ""
         mode = self._take("database.ssl.mode") or self._take("database.sslmode")
         tls = f"?tls={mode.value.lower().replace('_', '-')}" if mode is not None else ""
@@ -228,9 +232,32 @@ class _Connector:
         if self._flag("ignore_delete", "ignore.delete"):
             self._to.set((*here, "deletes"), "ignore")
         self._decimals(here)
+        self._created_tables()
+        self._deduplication()
         self._must_be("auto.create.tables.replicated", "false", 'write cluster = "NAME" of the sink, then convert without this key')
-        self._must_be("store.raw.data", "false", 'write engine = "history" of the sink to keep every change')
+        self._must_be(
+            "store.raw.data",
+            "false",
+            'raw events are not stored: leave it out, and write engine = "history" of the sink to keep every change',
+        )
         self._must_be("binary.handling.mode", "bytes", "bytes are stored as they are; encode them in queries: base64Encode(column)")
+
+    def _created_tables(self) -> None:
+        one = self._take("auto.create.tables")
+        if one is not None and one.value.lower() == "false":
+            self._to.drop(one.key, one.line, "existing tables are used as they are; Headrace creates a table only if it is missing")
+        elif one is not None:
+            self._to.drop(one.key, one.line, reason_for(one.key))
+
+    def _deduplication(self) -> None:
+        one = self._take("deduplication.policy")
+        if one is None:
+            return
+        if one.value.lower() in ("off", "new", ""):
+            self._to.drop(one.key, one.line, "the latest change of a key is kept, by its version")
+        else:
+            why = f"{one.key} cannot be {one.value!r}: it would keep the first change of a key and drop later ones"
+            self._to.refuse(one.key, one.line, why, "write off or new")
 
     def _decimals(self, here: tuple[str, str]) -> None:
         one = self._take("decimal.handling.mode")
@@ -320,10 +347,21 @@ class _Connector:
         for topic, table in self._pairs(topics):
             source = ".".join(topic.split(".")[-2:])
             if "." not in source and topics is not None:
-                why, hint = f"the topic {topic} does not say which table it is of", "give topics as SERVER.DATABASE.TABLE"
-                self._to.refuse(topics.key, topics.line, why, hint)
+                self._map_plain_topic(topic, table, topics)
                 continue
             self._to.set((*here, "tables", source, "target"), table, topics.line if topics else 0)
+
+    def _map_plain_topic(self, topic: str, table: str, one: Entry) -> None:
+        """Map a topic whose name has no database: `clickhouse.server.database` names it."""
+        database = self._text("clickhouse.server.database")
+        if self._from_topics and database:
+            self._to.set((SOURCES, "source", "topic_tables", topic), f"{database}.{table}", one.line)
+            return
+        why = f"the topic {topic} does not say which table it is of"
+        hint = "give topics as SERVER.DATABASE.TABLE" + (
+            ", or the tables' database: clickhouse.server.database" if self._from_topics else ""
+        )
+        self._to.refuse(one.key, one.line, why, hint)
 
     def _ignored_statements(self) -> None:
         one = self._take("ignore.ddl.regex")
@@ -338,7 +376,7 @@ class _Connector:
     # Access to keys.
 
     def _rest(self, key: str, one: Entry) -> None:
-        if key in _KNOWN and self._to.problems.errors:
+        if key in TRANSLATED and self._to.problems.errors:
             # An earlier error ended the translation before this key.
             return
         if _ACCESS.fullmatch(key):
@@ -349,7 +387,10 @@ class _Connector:
         if reason:
             self._to.drop(one.key, one.line, reason)
             return
-        near = closest_match(key, (*REASONS, *_KNOWN))
+        if key in TRANSLATED:
+            self._to.refuse(one.key, one.line, f"{one.key} is no key of this kind of connector", "leave it out")
+            return
+        near = closest_match(key, (*REASONS, *TRANSLATED))
         hint = f"did you mean {near}?" if near else "leave it out, if Headrace need not know it"
         self._to.refuse(one.key, one.line, f"{one.key} is not known", hint)
 
@@ -414,56 +455,10 @@ class _Connector:
             name, colon, value = pair.rpartition(":")
             if not colon or not name or not value:
                 assert one is not None
-                raise DefiniteError(
-                    f"{pair!r} is not NAME:NAME", place=f"{self._to.file}, line {one.line}, {one.key}", hint="write a:b,c:d"
-                )
+                hint = "write a:b,c:d" + (", in place of the variable" if "${" in pair else "")
+                raise DefiniteError(f"{pair!r} is not NAME:NAME", place=f"{self._to.file}, line {one.line}, {one.key}", hint=hint)
             found.append((name.strip(), value.strip()))
         return found
-
-
-_KNOWN: Final = (
-    "name",
-    "connector.class",
-    "topics",
-    "topics.regex",
-    "bootstrap.servers",
-    "database.hostname",
-    "database.port",
-    "database.user",
-    "database.password",
-    "database.ssl.mode",
-    "database.include.list",
-    "database.exclude.list",
-    "table.include.list",
-    "table.exclude.list",
-    "column.include.list",
-    "column.exclude.list",
-    "snapshot.mode",
-    "skipped.operations",
-    "decimal.handling.mode",
-    "binary.handling.mode",
-    "clickhouse.server.url",
-    "clickhouse.server.port",
-    "clickhouse.server.user",
-    "clickhouse.server.password",
-    "clickhouse.server.database",
-    "clickhouse.datetime.timezone",
-    "clickhouse.database.override.map",
-    "clickhouse.topic2table.map",
-    "replacingmergetree.delete.column",
-    "ignore_delete",
-    "disable.ddl",
-    "disable.drop.truncate",
-    "ignore.ddl.regex",
-    "skip_replica_start",
-    "buffer.flush.time.ms",
-    "buffer.max.records",
-    "store.raw.data",
-    "auto.create.tables.replicated",
-    "value.converter",
-    "transforms",
-)
-"""Translated keys, for hints."""
 
 
 def _without_server(key: str) -> str:

@@ -1,4 +1,4 @@
-"""Reads flat files of keys and values with their lines: Java properties, Kafka Connect's JSON, YAML without nesting.
+"""Reads files of keys and values with their lines: Java properties, Kafka Connect's JSON, YAML (see `yaml_files`).
 
 Invariant: content other than keys and texts is an error.
 """
@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from headrace.config.importers.yaml_files import read_yaml
 from headrace.errors import DefiniteError
 
 SUFFIXES: Final = (".properties", ".json", ".yml", ".yaml")
+_QUOTED: Final = re.compile(r'"[^"]*"')
 _ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
-_YAML_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", "0": "\0", '"': '"', "\\": "\\", "/": "/", " ": " "}
-_YAML_KEY: Final = re.compile(r"""(?:"([^"]*)"|'([^']*)'|([^\s#'"{\[&*!|>%@`-][^:#]*?|-[^\s:#][^:#]*?))\s*:(?:\s+|$)""")
 
 
 class Entry(NamedTuple):
@@ -30,8 +30,10 @@ class Entry(NamedTuple):
 def read_entries(text: str, file: str) -> list[Entry]:
     """Return the keys of a file; its suffix determines the format."""
     suffix = Path(file).suffix.lower()
-    read = _json if suffix == ".json" else _yaml if suffix in (".yml", ".yaml") else _properties
-    found = list(read(text, file))
+    if suffix in (".yml", ".yaml"):
+        found = [Entry(*one) for one in read_yaml(text, file)]
+    else:
+        found = list((_json if suffix == ".json" else _properties)(text, file))
     seen: dict[str, Entry] = {}
     for one in found:
         if one.key in seen:
@@ -59,7 +61,20 @@ def _properties(text: str, file: str) -> Iterator[Entry]:
         key, value = _split_property(line)
         if not key:
             raise DefiniteError("a line has no key", place=f"{file}, line {first}", hint="write KEY=VALUE")
-        yield Entry(_unescaped(key), _unescaped(value).rstrip(), first)
+        key, value = _unescaped(key), _unescaped(value).rstrip()
+        if value.startswith('"') and not _is_password(key):
+            # Java keeps the quotes; the connector's own files have them around texts, also over several lines.
+            while not _QUOTED.fullmatch(value) and number < len(lines):
+                value = f"{value}\n{lines[number].rstrip()}"
+                number += 1
+            if not _QUOTED.fullmatch(value):
+                raise DefiniteError('" is never closed', place=f"{file}, line {first}", hint="close it, or write the text without quotes")
+            value = value[1:-1]
+        yield Entry(key, value, first)
+
+
+def _is_password(key: str) -> bool:
+    return key.endswith(("password", "pass"))
 
 
 def _goes_on(line: str) -> bool:
@@ -123,62 +138,3 @@ def _line_number(text: str, key: str) -> int:
 
 def _line(text: str, key: str, file: str) -> str:
     return f"{file}, line {_line_number(text, key)}"
-
-
-def _yaml(text: str, file: str) -> Iterator[Entry]:
-    """Parse top-level keys with texts."""
-    lines = text.splitlines()
-    number = 0
-    while number < len(lines):
-        line, first = lines[number], number + 1
-        number += 1
-        if not line.strip() or line.lstrip().startswith("#") or line.strip() in ("---", "..."):
-            continue
-        found = _YAML_KEY.match(line)
-        if found is None:
-            raise DefiniteError(
-                "the line is not KEY: VALUE", place=f"{file}, line {first}", hint="write all keys at the left edge, each with a text"
-            )
-        key, rest = found[1] or found[2] or found[3], line[found.end() :]
-        quote = rest[:1] if rest[:1] in ('"', "'") else ""
-        if quote:
-            # A quoted text may continue on the next lines.
-            while not _is_closed(rest, quote) and number < len(lines):
-                rest += "\n" + lines[number]
-                number += 1
-            if not _is_closed(rest, quote):
-                raise DefiniteError(f"{quote} is never closed", place=f"{file}, line {first}", hint="close it")
-        elif rest[:1] in ("|", ">", "[", "{", "&", "*", "!") or (not rest.strip() and _is_nested(lines, number)):
-            raise DefiniteError(f"{key.strip()} is no plain text", place=f"{file}, line {first}", hint='write KEY: "TEXT"')
-        yield Entry(key.strip(), _yaml_text(rest, quote), first)
-
-
-def _is_closed(text: str, quote: str) -> bool:
-    return _end_of(text, quote) > 0
-
-
-def _end_of(text: str, quote: str) -> int:
-    """Return the end of a quoted text; 0 if it is not closed."""
-    at = 1
-    while at < len(text):
-        if (quote == '"' and text[at] == "\\") or (quote == "'" and text.startswith("''", at)):
-            at += 2
-        elif text[at] == quote:
-            return at
-        else:
-            at += 1
-    return 0
-
-
-def _is_nested(lines: list[str], number: int) -> bool:
-    following = next((line for line in lines[number:] if line.strip() and not line.lstrip().startswith("#")), "")
-    return following[:1] in (" ", "\t", "-")
-
-
-def _yaml_text(rest: str, quote: str) -> str:
-    if not quote:
-        return re.split(r"\s+#|^#", rest, maxsplit=1)[0].strip()
-    inside = re.sub(r"[ \t]*\n[ \t]*", " ", rest[1 : _end_of(rest, quote)])
-    if quote == "'":
-        return inside.replace("''", "'")
-    return re.sub(r"\\(.)", lambda found: _YAML_ESCAPES.get(found[1], found[0]), inside)
