@@ -110,6 +110,13 @@ def with_key(key: str, value: str) -> str:
     return f"{kept}{key}={value}\n"
 
 
+def test_delete_column_has_the_values_that_queries_of_its_name_compare() -> None:
+    assert 'delete_column = "sign"\ndelete_type = "int8"' in convert(with_key("replacingmergetree.delete.column", "sign"))
+    assert "delete_type" not in convert(with_key("replacingmergetree.delete.column", "is_deleted"))
+    # The default of created tables.
+    assert "delete_column" not in convert(with_key("replacingmergetree.delete.column", "_sign"))
+
+
 def test_every_key_of_the_connector_is_listed() -> None:
     assert {*TRANSLATED, *UNNEEDED, *REFUSED} == CONFIG_VARIABLES
 

@@ -229,6 +229,9 @@ class _Connector:
         column = self._take("replacingmergetree.delete.column")
         if column is not None and column.value not in ("", "_sign"):
             self._to.set((*here, "delete_column"), column.value, column.line)
+            if column.value.endswith("sign"):
+                # Queries of a sign compare it with -1.
+                self._to.set((*here, "delete_type"), "int8", column.line)
         if self._flag("ignore_delete", "ignore.delete"):
             self._to.set((*here, "deletes"), "ignore")
         self._decimals(here)

@@ -84,6 +84,10 @@ def test_engines_by_choice() -> None:
     assert tail(delete_column="is_deleted") == (
         f"`is_deleted` UInt8, `_version` UInt64 {made}) ENGINE = ReplacingMergeTree(`_version`, `is_deleted`) ORDER BY (`id`, `shop`)"
     )
+    assert tail(delete_column="sign", delete_type="int8") == (
+        f"`sign` Int8, `_version` UInt64 {made}, `_deleted` UInt8 MATERIALIZED `sign` = -1)"
+        " ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`, `shop`)"
+    )
     assert tail(engine="collapsing", partition_by="toYYYYMM(day)") == (
         f"`_sign` Int8, `_version` UInt64 {made}) ENGINE = CollapsingMergeTree(`_sign`) PARTITION BY toYYYYMM(day)"
         " ORDER BY (`id`, `shop`, `day`) SETTINGS non_replicated_deduplication_window = 10000"

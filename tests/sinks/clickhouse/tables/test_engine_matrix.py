@@ -68,6 +68,19 @@ CASES = (
     # Created by Headrace
     Case("made", FINAL),
     Case("made with is_deleted", FINAL, choices={"delete_column": "is_deleted", "version_column": "ver"}),
+    # The row policy of Altinity's documents: USING sign != -1.
+    Case(
+        "made with a signed delete column",
+        "SELECT {shown} FROM {table} FINAL WHERE sign != -1",
+        choices={"delete_column": "sign", "delete_type": "int8"},
+    ),
+    Case(
+        "made without a key, signed delete column",
+        "SELECT {shown} FROM {table}_current",
+        choices={"delete_column": "gone", "delete_type": "int8"},
+        table="loose",
+        moving=(),
+    ),
     Case(
         "made with other names",
         "SELECT {shown} FROM {table} FINAL WHERE NOT gone AND sign != -1",

@@ -11,7 +11,7 @@ import pytest
 from headrace.errors import DefiniteError
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.clickhouse.maintenance.stale_rows import delete_stale_sql
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, DeleteAs
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.create_table import extend_dedup_window_sql, plan_table
 from headrace.sinks.clickhouse.tables.existing_table import (
@@ -213,6 +213,12 @@ REFUSED: list[tuple[ExistingTable, dict[str, Any], str, str]] = [
     ),
     (there("ReplacingMergeTree(v) ORDER BY id", V, SIGN), {"delete_column": "gone"}, "no column gone, in which deletions", "UInt8"),
     (
+        there("ReplacingMergeTree(v) ORDER BY id", V),
+        {"delete_column": "gone", "delete_type": "int8"},
+        "no column gone, in which deletions",
+        "`gone` Int8 DEFAULT 1",
+    ),
+    (
         there("ReplacingMergeTree(v, d) ORDER BY id", ExistingColumn("v", "DateTime"), D),
         {},
         "its column v is DateTime and cannot hold",
@@ -372,6 +378,9 @@ def test_what_is_missing_is_added_by_choice_only() -> None:
         ("v", MetadataRole.VERSION),
     ]
     assert find_missing_columns(plan, bare, ClickHouseOptions().of(ORDERS.name)) == ColumnAdditions()
+    signed = ClickHouseOptions((("missing_columns", "add"), ("delete_column", "gone"), ("delete_type", DeleteAs.INT8)))
+    mark = find_missing_columns(plan_table(ORDERS, ClickHouseTarget("h"), signed), bare, signed.of(ORDERS.name)).columns[-1]
+    assert mark == ExistingColumn("gone", "Int8", "DEFAULT", "1")
     history = there("MergeTree ORDER BY id")
     added = find_missing_columns(plan, history, choices.of(ORDERS.name))
     assert [column.name for column in added.columns] == ["_operation", "_version", "_commit_time"]

@@ -130,6 +130,13 @@ class YearAs(StrEnum):
     STRING = "string"
 
 
+class DeleteAs(StrEnum):
+    """The type of `delete_column` where Headrace creates it: UInt8 is 1 for a deleted row, else 0; Int8 is -1 for a deleted row, else 1."""
+
+    UINT8 = "uint8"
+    INT8 = "int8"
+
+
 class OnRefusedRow(StrEnum):
     """What happens to a row that the target table rejects."""
 
@@ -155,6 +162,7 @@ class TableOptions:
     """The column that is 1 for an inserted row and -1 for a deleted one."""
     delete_column: str = field(default="", metadata={"flag": "NAME"})
     """If set, deletions are marked in this column (1, or -1 if it is signed) and there is no sign column."""
+    delete_type: DeleteAs = DeleteAs.UINT8
     tombstone_column: str = "_deleted"
     """Of created tables with a sign: the column, computed from it, by which `FINAL` hides deleted rows."""
     content_column: str = "_content"

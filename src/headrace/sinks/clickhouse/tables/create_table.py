@@ -13,7 +13,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.model.schema import TableName, TableSchema
 from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quote_name, quote_text
-from headrace.sinks.clickhouse.server.options import ClickHouseOptions, Deletes, TableOptions, TargetEngine
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions, DeleteAs, Deletes, TableOptions, TargetEngine
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.tables.table_keys import (
     check_expression,
@@ -137,7 +137,10 @@ def _metadata_columns(schema: TableSchema, family: EngineFamily, options: TableO
         return operation, version, MetadataColumn(options.time_column, MetadataRole.COMMIT_TIME, "DateTime64(6, 'UTC')")
     if family is not EngineFamily.REPLACING:
         return sign, version
-    mark = MetadataColumn(options.delete_column, MetadataRole.DELETED, "UInt8") if options.delete_column else sign
+    mark = sign
+    if options.delete_column:
+        role, kind = (MetadataRole.SIGN, "Int8") if options.delete_type == DeleteAs.INT8 else (MetadataRole.DELETED, "UInt8")
+        mark = MetadataColumn(options.delete_column, role, kind)
     return (mark, version) if schema.row_key else (mark, version, MetadataColumn(OCCURRENCE, MetadataRole.OCCURRENCE, "UInt64"))
 
 
@@ -151,9 +154,10 @@ def _computed(
         return ()
     if not schema.row_key:
         return (ComputedColumn(ROW, "UInt64", content),)
-    if options.delete_column:
+    if options.delete_column and options.delete_type == DeleteAs.UINT8:
         return ()
-    return (ComputedColumn(options.tombstone_column, "UInt8", f"{quote_name(options.sign_column)} = -1"),)
+    # FINAL hides rows by an UInt8 only.
+    return (ComputedColumn(options.tombstone_column, "UInt8", f"{quote_name(options.delete_column or options.sign_column)} = -1"),)
 
 
 def _arguments(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from headrace.clickhouse_lexer import content_of
 from headrace.sinks.clickhouse.server.identifiers import quote_name
-from headrace.sinks.clickhouse.server.options import Deletes
+from headrace.sinks.clickhouse.server.options import DeleteAs, Deletes
 from headrace.sinks.clickhouse.tables.engine_parser import is_name, nondeterministic_function, parse_tokens, referenced_names
 from headrace.sinks.clickhouse.tables.metadata_columns import accepted_types, can_hold
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn
@@ -83,7 +83,7 @@ def _find_delete_column(inspected: InspectedTable) -> tuple[MetadataColumn, ...]
             raise inspected.mismatch(
                 f"it has no column {name}, in which deletions were to be marked",
                 f"choose another delete_column, or missing_columns = add, or: ALTER TABLE {inspected.local_table_sql()} ADD COLUMN"
-                f" {quote_name(name)} UInt8",
+                f" {quote_name(name)} {'Int8 DEFAULT 1' if inspected.options.delete_type == DeleteAs.INT8 else 'UInt8'}",
             )
     if inspected.options.deletes == Deletes.IGNORE:
         return ()
@@ -191,10 +191,12 @@ def missing_metadata_columns(inspected: InspectedTable) -> list[ExistingColumn]:
     chosen = inspected.options
     wanted: list[ExistingColumn] = []
     if inspected.family is EngineFamily.REPLACING and inspected.argument(1) is None and chosen.deletes == Deletes.APPLY:
-        if chosen.delete_column:
+        # Existing rows count as present.
+        if chosen.delete_column and chosen.delete_type == DeleteAs.UINT8:
             wanted.append(ExistingColumn(chosen.delete_column, "UInt8"))
+        elif chosen.delete_column:
+            wanted.append(ExistingColumn(chosen.delete_column, "Int8", "DEFAULT", "1"))
         elif inspected.table.column(chosen.sign_column) is None:
-            # Existing rows count as present.
             wanted.append(ExistingColumn(chosen.sign_column, "Int8", "DEFAULT", "1"))
     if inspected.family is EngineFamily.HISTORY:
         wanted += [
