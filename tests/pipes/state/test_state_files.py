@@ -190,7 +190,7 @@ def test_a_path_that_cannot_be_a_directory_is_refused(tmp_path: Path) -> None:
         StateDirectory(tmp_path / "file" / "state")
 
 
-@pytest.mark.parametrize("kind", ["log-files", "server", "topics"])
+@pytest.mark.parametrize("kind", ["log-files", "server", "topics", "scylla"])
 def test_a_state_of_version_0_9_is_upgraded_in_place(tmp_path: Path, kind: str) -> None:
     """Also interrupted after any file: the next run continues the upgrade."""
     recorded = Path(__file__).parents[2] / "golden" / "state-0.9" / kind
