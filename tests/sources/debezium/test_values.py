@@ -122,6 +122,18 @@ def test_decimals_in_every_form() -> None:
     assert in_avro.array.to_pylist() == [Decimal("-1.23"), None]
 
 
+@pytest.mark.parametrize("text", ["1.", "-1.", ".", "1.e5", "1.E+3", ".e1", "1e", "1E+", "0x1", "1,5", " 1"])
+@pytest.mark.parametrize("precision", [12, 40])
+def test_a_text_that_no_connector_writes_for_a_decimal_is_bad(text: str, precision: int) -> None:
+    """Connectors write `BigDecimal.toString()` or `toPlainString()`: a point is always followed by a digit."""
+    column = Column("c", Kind.DECIMAL, precision=precision, scale=2)
+    found = _finished(["1.5", text, "1E+3"], ConnectField("c", "string"), column)
+    assert found.array.to_pylist() == [Decimal("1.50"), None, Decimal(1000)]
+    assert _bad(found) == [1]
+    assert _bad(_finished(["1.5", text], ConnectField("c", "string"), column)) == [1]
+    assert found.reason(1) == f"column c: {text!r} is no value of decimal({precision},2)"
+
+
 def test_decimals_of_any_scale_are_text_with_all_their_digits() -> None:
     inner = (ConnectField("scale", "int32", optional=False), ConnectField("value", "bytes", optional=False))
     field = ConnectField("c", "struct", "io.debezium.data.VariableScaleDecimal", fields=inner)

@@ -36,7 +36,7 @@ from headrace.sources.debezium.types.temporal import each
 _DIGITS: Final = 38
 _EXACT: Final = Context(prec=200_000)
 _PLAIN_NUMBER: Final = r"^[+-]?0*(?P<before>[0-9]*?)(?:\.(?P<after>[0-9]+))?$"
-_RAISED: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]*)?[eE][+-]?[0-9]{1,5}")
+_RAISED: Final = re.compile(r"[+-]?[0-9]+(?:\.[0-9]+)?[eE][+-]?[0-9]{1,5}")
 _SHORT: Final = 18
 _MOST_PLACES: Final = 200
 """An exponent beyond this fits no column: such a text is not written out."""
