@@ -10,7 +10,6 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from urllib.request import Request, urlopen
 
@@ -25,7 +24,7 @@ from headrace.materialize_mysql.statement_router import run_statement
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from testkit.pipelines.embedded_access import basic
 from testkit.pipelines.pipeline import command_lines, marked_processes, run_command
-from testkit.servers.accounts import Account, create_replica_account
+from testkit.servers.accounts import Account
 
 MARK = "HEADRACE_TEST_RUN"
 PATIENCE_S = 240.0
@@ -101,26 +100,6 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         opened.kill()
 
 
-@pytest.fixture
-def account(mysql_server: PrivateServer) -> Iterator[Account]:
-    account = create_replica_account(mysql_server, "mirror")
-    yield account
-    with closing(mysql_server.root_connection()) as connection, connection.cursor() as cursor:
-        cursor.execute("DROP USER 'mirror'@'%'")
-
-
-@pytest.fixture
-def execute(mysql_server: PrivateServer) -> Iterator[Callable[[str], None]]:
-    with closing(mysql_server.root_connection()) as connection, connection.cursor() as cursor:
-
-        def run(statement: str) -> None:
-            cursor.execute(statement)
-
-        run("CREATE DATABASE mirrored")
-        yield run
-        run("DROP DATABASE mirrored")
-
-
 @pytest.mark.timeout(900)
 def test_a_database_is_created_followed_shown_and_dropped(
     mysql_server: PrivateServer, account: Account, execute: Callable[[str], None], sink: Sink, capsys: pytest.CaptureFixture[str]
@@ -157,7 +136,17 @@ def test_a_database_is_created_followed_shown_and_dropped(
     assert "IF NOT EXISTS" in sink.refusal(create)
     assert "is running" in sink.run_statement(if_not_exists)
     assert "made by another statement" in sink.refusal(if_not_exists.replace("1000", "2000"))
-    assert "from under its pipe" in sink.refusal("DETACH DATABASE shop")
+    assert "from under its pipe" in sink.refusal("RENAME DATABASE shop TO store")
+
+    # DETACH stops the pipe, ATTACH continues it.
+    assert "is detached" in sink.run_statement("DETACH DATABASE shop")
+    assert not sink.pipe.is_running
+    execute("UPDATE mirrored.orders SET total = 101 WHERE id = 1")
+    assert "is attached" in sink.run_statement("ATTACH DATABASE shop")
+    assert "its pipe is running" in sink.refusal("ATTACH DATABASE shop")
+    sink.until(CURRENT, "1/8/101 3/9/3.5 4/9/4.5")
+    execute("UPDATE mirrored.orders SET total = 100 WHERE id = 1")
+    sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5")
 
     # The sink stores the pipe's tables and settings: the statement does not repeat them.
     assert cli.main(["verify", account.url("mirrored"), sink.address]) == 0

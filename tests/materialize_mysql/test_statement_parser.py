@@ -13,8 +13,10 @@ from headrace.clickhouse_lexer import TokenKind, content_of
 from headrace.errors import DefiniteError
 from headrace.materialize_mysql.pipe_plan import plan_pipe
 from headrace.materialize_mysql.statement_parser import (
+    AttachMaterializedDatabase,
     ColumnOverride,
     CreateMaterializedDatabase,
+    DetachMaterializedDatabase,
     DropMaterializedDatabase,
     OtherDatabaseStatement,
     ShowCreate,
@@ -224,7 +226,10 @@ def test_what_is_not_understood_is_named_and_the_password_is_not(text: str, plac
         ("drop database if exists `my shop` SYNC;", DropMaterializedDatabase("my shop", True)),
         ("SHOW CREATE DATABASE shop", ShowCreate("shop")),
         ("RENAME DATABASE shop TO b", OtherDatabaseStatement("RENAME", "shop")),
-        ("DETACH DATABASE shop", OtherDatabaseStatement("DETACH", "shop")),
+        ("DETACH DATABASE IF EXISTS shop", DetachMaterializedDatabase("shop")),
+        ("attach database `my shop`", AttachMaterializedDatabase("my shop")),
+        ("TRUNCATE DATABASE shop", OtherDatabaseStatement("TRUNCATE", "shop")),
+        ("DROP DATABASE IF EMPTY shop", OtherDatabaseStatement("DROP IF EMPTY", "shop")),
         ("show pipes;", ShowPipes()),
         ("SHOW DATABASES", None),
         ("SELECT 1", None),

@@ -115,7 +115,16 @@ def serve(arguments: argparse.Namespace) -> int:
     password = os.environ.pop(PASSWORD_VARIABLE, "")
     # The server handles the signal itself, and gives running requests some time.
     stop_on_signal(lambda: None, grace_s=STOP_S)
-    run_server(Path(arguments.path), arguments.host, arguments.port, arguments.user, password, ready, allowed_hosts=arguments.allow_host)
+    run_server(
+        Path(arguments.path),
+        arguments.host,
+        arguments.port,
+        arguments.user,
+        password,
+        ready,
+        allowed_hosts=arguments.allow_host,
+        hosts_pipes=True,
+    )
     return OK
 
 

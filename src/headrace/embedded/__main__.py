@@ -33,7 +33,16 @@ def main() -> int:
 
     try:
         with shortages_at(options.path):
-            serve(options.path, options.host, options.port, options.user, password, report_ready, options.lock_wait)
+            serve(
+                options.path,
+                options.host,
+                options.port,
+                options.user,
+                password,
+                report_ready,
+                options.lock_wait,
+                hosts_pipes=options.host_pipes,
+            )
     except HeadraceError as error:
         kind = "in use" if isinstance(error, DirectoryInUse) else "transient" if isinstance(error, TransientError) else "definite"
         _report(options.ready_fd, {"error": error.message, "place": error.place, "hint": error.hint, "kind": kind})
@@ -49,6 +58,7 @@ def _read_arguments() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--user", default="default")
     parser.add_argument("--lock-wait", type=float, default=5.0)
+    parser.add_argument("--host-pipes", action="store_true")
     parser.add_argument("--lifeline-fd", type=int, default=-1)
     parser.add_argument("--ready-fd", type=int, default=-1)
     return parser.parse_args()

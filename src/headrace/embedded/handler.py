@@ -20,6 +20,7 @@ from headrace.embedded.access.credentials import Account
 from headrace.embedded.access.statement_guard import StatementGuard
 from headrace.embedded.compressed_blocks import FrameReader, FrameWriter
 from headrace.embedded.content_encoding import bounded, choose_coding, decode
+from headrace.embedded.database_statements import SHOW, DatabaseStatements, show_statement
 from headrace.embedded.engine.engine import Engine, Handle, OutputPipe, QueryStats
 from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, READONLY, REQUIRED_PASSWORD, SYNTAX_ERROR, QueryFailure, clickhouse_error
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind, leading_word, parse_insert, parse_statement
@@ -47,8 +48,9 @@ class EmbeddedHandler:
 
     liveness_paths = frozenset({"/ping", "/replicas_status"})
 
-    def __init__(self, engine: Engine, account: Account, origin_check: OriginCheck, scratch: Path) -> None:
+    def __init__(self, engine: Engine, account: Account, origin_check: OriginCheck, scratch: Path, databases: DatabaseStatements) -> None:
         self._engine = engine
+        self._databases = databases
         self._account = account
         self._origin_check = origin_check
         self._guard = StatementGuard(engine.names("table_functions"), engine.names("table_engines") + engine.names("database_engines"))
@@ -121,7 +123,14 @@ class EmbeddedHandler:
         with self._sessions.handle(options, statement.kind is StatementKind.SESSION) as handle:
             for table in tables:
                 table.create(handle, fields, self._guard)
-            self._execute(exchange, handle, statement, rows)
+            about = self._databases.find(statement, options.settings, options.parameters)
+            if about is None:
+                self._execute(exchange, handle, statement, rows)
+            elif about.verb == SHOW:
+                self._stream(exchange, handle, show_statement(about, statement))
+            else:
+                self._databases.run(about, readonly=handle.is_readonly())
+                exchange.response.send(200, self._headers(exchange, "", QueryStats()), b"")
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host")

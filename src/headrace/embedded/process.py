@@ -43,7 +43,7 @@ class EmbeddedServer:
     """A server on a directory: started here (`EmbeddedServer(path)`), or found running (`connect_or_start`).
 
     `password` is the server's password; if empty: HEADRACE_SERVE_PASSWORD, the stored password, or a random one, in this order. Once the
-    server runs, `user` and `password` are its credentials.
+    server runs, `user` and `password` are its credentials. `hosts_pipes`: as in `server.serve`.
     """
 
     _program: ClassVar = ("-m", "headrace.embedded")
@@ -59,6 +59,7 @@ class EmbeddedServer:
         password: str = "",
         lock_wait_seconds: float = 10.0,
         start_timeout_seconds: float = 60.0,
+        hosts_pipes: bool = False,
     ) -> None:
         self.path = path.resolve()
         self.host = host
@@ -68,14 +69,15 @@ class EmbeddedServer:
         self.owned = True
         self._lock_wait = lock_wait_seconds
         self._start_timeout = start_timeout_seconds
+        self._hosts_pipes = hosts_pipes
         self._child: subprocess.Popen[bytes] | None = None
         self._parent_pipe = -1
         self._log_start = 0
 
     @classmethod
-    def connect_or_start(cls, path: Path, *, wait_seconds: float = 30.0) -> EmbeddedServer:
+    def connect_or_start(cls, path: Path, *, wait_seconds: float = 30.0, hosts_pipes: bool = False) -> EmbeddedServer:
         """Return the directory's running server, or start one; it is ready. `stop` only stops a server that was started here."""
-        server = cls(path, lock_wait_seconds=1.0)
+        server = cls(path, lock_wait_seconds=1.0, hosts_pipes=hosts_pipes)
         deadline = time.monotonic() + wait_seconds
         while True:
             serving = read_serving_process(server.path)
@@ -182,6 +184,7 @@ class EmbeddedServer:
             str(self.port),
         ]
         command += ["--user", self.user, "--lock-wait", str(self._lock_wait), "--lifeline-fd", str(parent_pipe), "--ready-fd", str(ready)]
+        command += ["--host-pipes"] if self._hosts_pipes else []
         # The child must import this same package, however this process found it.
         found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
         environment = {**os.environ, "PYTHONPATH": found}

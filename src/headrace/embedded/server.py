@@ -20,10 +20,12 @@ from typing import Final
 from headrace.embedded.access.credentials import store_account
 from headrace.embedded.access.privileges import render_users
 from headrace.embedded.access.sandbox import confine
+from headrace.embedded.database_statements import DatabaseStatements
 from headrace.embedded.engine.directory_lock import DirectoryLock, in_use, make_directory, read_serving_process, restrict_permissions
 from headrace.embedded.engine.engine import Engine, wait_for_directory
 from headrace.embedded.engine.engine_config import render_config
 from headrace.embedded.handler import EmbeddedHandler
+from headrace.embedded.pipe_bridge import STOP_PIPES_S, PipeBridge
 from headrace.errors import DefiniteError
 from headrace.http.origin_check import OriginCheck
 from headrace.http.request import HeadLimits
@@ -33,7 +35,7 @@ from headrace.shortage import SERVER_FILES, check_file_limit
 log = logging.getLogger(__name__)
 
 _LIMITS: Final = HttpLimits(connections=512, reserved=32, idle_s=60, receive_s=30, io_s=300, grace_s=30, hurry_s=5, head=HeadLimits())
-STOP_S: Final = _LIMITS.grace_s + 2 * _LIMITS.hurry_s
+STOP_S: Final = STOP_PIPES_S + _LIMITS.grace_s + 2 * _LIMITS.hurry_s
 """The longest duration of a stop."""
 
 
@@ -46,10 +48,13 @@ def serve(
     on_ready: Callable[[int], None] | None = None,
     lock_wait_seconds: float = 5.0,
     allowed_hosts: Sequence[str] = (),
+    *,
+    hosts_pipes: bool = False,
 ) -> None:
     """Serve the directory until SIGTERM or SIGINT; `on_ready` gets the port once requests are served. Call it in the main thread.
 
-    Without a password, the server uses the stored one, or generates and stores a random one.
+    Without a password, the server uses the stored one, or generates and stores a random one. `hosts_pipes`: the pipes of databases that
+    were created by statement start and stop with the server.
     """
     # Other users must not read rows or password, whatever mode the engine requests.
     os.umask(0o077)
@@ -59,6 +64,8 @@ def serve(
     make_directory(root)
     with contextlib.ExitStack() as stack:
         stop = stack.enter_context(_stop_signals())
+        bridge = stack.enter_context(PipeBridge(root, hosts=hosts_pipes))
+        bridge.take_over()
         deadline = time.monotonic() + lock_wait_seconds
         lock = DirectoryLock(root, deadline)
         stack.callback(lock.release)
@@ -81,14 +88,17 @@ def serve(
         users.write_text(render_users())
         engine = Engine(root, config, users, scratch)
         stack.callback(engine.close)
-        handler = EmbeddedHandler(engine, account, OriginCheck(host, allowed_hosts), scratch)
+        databases = DatabaseStatements(engine, bridge)
+        handler = EmbeddedHandler(engine, account, OriginCheck(host, allowed_hosts), scratch, databases)
         stack.callback(handler.close)
         server = HttpServer(listener, handler, _LIMITS, engine.cancel)
         bound = int(listener.getsockname()[1])
         lock.publish(host, bound)
         if on_ready is not None:
             on_ready(bound)
-        server.run(stop)
+        bridge.resume()
+        with bridge.stopping_pipes(stop) as ended:
+            server.run(ended)
 
 
 @contextlib.contextmanager

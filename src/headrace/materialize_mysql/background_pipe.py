@@ -14,11 +14,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.materialize_mysql import keeper
 from headrace.pipes.state.pipe_state import StateDirectory
@@ -92,6 +94,20 @@ class BackgroundPipe:
                 env=environment,
             )
 
+    def restart(self, hidden: tuple[str, ...]) -> None:
+        """Start the keeper with the stored command, which this installation of Headrace runs."""
+        try:
+            plan = json.loads((self.directory / keeper.PLAN).read_text())
+        except FileNotFoundError as error:
+            raise DefiniteError(
+                "the pipe has no plan: its statement was interrupted",
+                place=str(self.directory),
+                hint="give CREATE DATABASE IF NOT EXISTS … with all arguments, or DROP DATABASE",
+            ) from error
+        plan["command"][: len(PYTHON)] = PYTHON
+        self._write_file(keeper.PLAN, json.dumps(plan))
+        self.start(hidden)
+
     def await_started(self, *, even_without_source: bool) -> None:
         """Wait until the pipe runs; raise its error if it fails. A transient failure counts too, unless the source may be away."""
         deadline = time.monotonic() + _BEGIN_S
@@ -109,6 +125,36 @@ class BackgroundPipe:
             if time.monotonic() > deadline:
                 raise TransientError("the pipe has not begun in time", place=str(self.directory), hint=f"see {self.log}")
             time.sleep(_POLL_S)
+
+    def request_stop(self) -> None:
+        """Send the keeper the signal to stop, and do not wait."""
+        pid = self._keeper_pid()
+        if pid is not None:
+            _send(pid, signal.SIGTERM)
+
+    def owns_server(self, root: Path) -> bool:
+        """Whether the pipe started the embedded server of a directory, which then ends with it."""
+        serving = read_serving_process(root)
+        return serving is not None and serving.pid > 0 and _parent_of(serving.pid) in self._replicating_pids()
+
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Suspend the keeper and the pipe. They are killed after the block, or continue if it fails."""
+        pids = [pid for pid in (self._keeper_pid(), *self._replicating_pids()) if pid]
+        for pid in pids:
+            _send(pid, signal.SIGSTOP)
+        try:
+            yield
+        except BaseException:
+            for pid in reversed(pids):
+                _send(pid, signal.SIGCONT)
+            raise
+        for pid in pids:
+            _send(pid, signal.SIGKILL)
+
+    def _replicating_pids(self) -> tuple[int, ...]:
+        pid = int(self.status.get("pid", 0))
+        return (pid,) if pid and self._keeper_pid() is not None else ()
 
     def stop(self) -> None:
         """Stop the keeper and the pipe, by force if needed, and wait until they have ended."""
@@ -165,6 +211,15 @@ class BackgroundPipe:
 def _failure(status: Mapping[str, Any]) -> HeadraceError:
     kind = TransientError if status["transient"] else DefiniteError
     return kind(status["failed"], place=status["place"], hint=status["hint"])
+
+
+def _parent_of(pid: int) -> int:
+    try:
+        content = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return -1
+    # The second field is the program's name, in parentheses, and may contain anything.
+    return int(content.rpartition(")")[2].split()[1])
 
 
 def _send(pid: int, number: int) -> None:

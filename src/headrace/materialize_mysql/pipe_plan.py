@@ -60,6 +60,10 @@ _UNSUPPORTED: Final = {
 }
 
 
+class SettingRejected(DefiniteError):
+    """A setting of the statement is unknown, or cannot have this value."""
+
+
 @dataclass(frozen=True, slots=True)
 class PipePlan:
     """How the pipe of a database is run."""
@@ -213,5 +217,5 @@ def _escaped(name: str) -> str:
     return glob.escape(name)
 
 
-def _refused(name: str, why: str, hint: str) -> DefiniteError:
-    return DefiniteError(f"the setting {name} {why}", place="SETTINGS", hint=hint)
+def _refused(name: str, why: str, hint: str) -> SettingRejected:
+    return SettingRejected(f"the setting {name} {why}", place="SETTINGS", hint=hint)

@@ -72,6 +72,16 @@ class DropMaterializedDatabase:
 
 
 @dataclass(frozen=True, slots=True)
+class DetachMaterializedDatabase:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttachMaterializedDatabase:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class ShowCreate:
     name: str
 
@@ -89,7 +99,15 @@ class OtherDatabaseStatement:
     name: str
 
 
-Statement: TypeAlias = CreateMaterializedDatabase | DropMaterializedDatabase | ShowCreate | ShowPipes | OtherDatabaseStatement
+Statement: TypeAlias = (
+    CreateMaterializedDatabase
+    | DropMaterializedDatabase
+    | DetachMaterializedDatabase
+    | AttachMaterializedDatabase
+    | ShowCreate
+    | ShowPipes
+    | OtherDatabaseStatement
+)
 
 
 def parse_statement(text: str) -> Statement | None:
@@ -108,12 +126,20 @@ def parse_statement(text: str) -> Statement | None:
         cursor.fail("CREATE DATABASE is expected", hint="drop the database first; nothing else makes one of this engine")
     if cursor.accept("DROP", "DATABASE"):
         if_exists = cursor.accept("IF", "EXISTS")
+        if cursor.accept("IF", "EMPTY"):
+            return OtherDatabaseStatement("DROP IF EMPTY", cursor.name("a database"))
         return DropMaterializedDatabase(cursor.name("a database"), if_exists)
+    if cursor.accept("DETACH", "DATABASE"):
+        cursor.accept("IF", "EXISTS")
+        return DetachMaterializedDatabase(cursor.name("a database"))
+    if cursor.accept("ATTACH", "DATABASE"):
+        cursor.accept("IF", "NOT", "EXISTS")
+        return AttachMaterializedDatabase(cursor.name("a database"))
     if cursor.accept("SHOW", "CREATE", "DATABASE"):
         return ShowCreate(cursor.name("a database"))
     if cursor.accept("SHOW", "PIPES"):
         return ShowPipes()
-    for verb in ("DETACH", "ATTACH", "RENAME", "ALTER"):
+    for verb in ("RENAME", "ALTER", "TRUNCATE"):
         if cursor.accept(verb, "DATABASE"):
             cursor.accept("IF", "EXISTS")
             return OtherDatabaseStatement(verb, cursor.name("a database"))

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from headrace.errors import DefiniteError
 from headrace.materialize_mysql.statement_parser import (
+    AttachMaterializedDatabase,
     CreateMaterializedDatabase,
+    DetachMaterializedDatabase,
     DropMaterializedDatabase,
     OtherDatabaseStatement,
     ShowCreate,
@@ -31,7 +32,11 @@ def run_statement(sink: str, query: str) -> QueryResult | None:
         case CreateMaterializedDatabase():
             return ["result"], [[databases.create(statement)]]
         case DropMaterializedDatabase():
-            return (["result"], [[f"{statement.name} is dropped, and its pipe is gone"]]) if databases.drop(statement) else None
+            return (["result"], [[f"{statement.name} is dropped, and its pipe is gone"]]) if databases.drop(statement.name) else None
+        case DetachMaterializedDatabase(name):
+            return (["result"], [[f"{name} is detached, and its pipe has stopped"]]) if databases.detach(name) else None
+        case AttachMaterializedDatabase(name):
+            return (["result"], [[f"{name} is attached, and its pipe is running"]]) if databases.attach(name) else None
         case ShowCreate(name):
             shown = databases.show(name)
             return None if shown is None else (["statement"], [[shown]])
@@ -39,9 +44,5 @@ def run_statement(sink: str, query: str) -> QueryResult | None:
             return ["pipe", "source", "status", "reason", "log"], databases.pipes()
         case OtherDatabaseStatement(verb, name):
             if databases.show(name) is not None:
-                raise DefiniteError(
-                    f"{verb} DATABASE would pull the database from under its pipe",
-                    place=f"database {name}",
-                    hint="DROP DATABASE ends the pipe too",
-                )
+                databases.reject(verb, name)
     return None

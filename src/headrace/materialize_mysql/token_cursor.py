@@ -11,6 +11,10 @@ from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize
 from headrace.errors import DefiniteError
 
 
+class StatementSyntaxError(DefiniteError):
+    """The statement cannot be parsed."""
+
+
 def read_tokens(text: str) -> list[Token[str]]:
     """Return the tokens of a statement, ending with END; raise `DefiniteError` for a quote or comment without an end."""
     tokens = list(tokenize(text))
@@ -20,11 +24,11 @@ def read_tokens(text: str) -> list[Token[str]]:
     return [*tokens, Token(TokenKind.END, "", len(text), len(text))]
 
 
-def syntax_error(text: str, offset: int, what: str, hint: str = "") -> DefiniteError:
+def syntax_error(text: str, offset: int, what: str, hint: str = "") -> StatementSyntaxError:
     """Return the error at an offset of a statement. It does not quote the text, which may contain a password."""
     line = text.count("\n", 0, offset) + 1
     column = offset - (text.rfind("\n", 0, offset) + 1) + 1
-    return DefiniteError(f"the statement cannot be read: {what}", place=f"line {line}, column {column}", hint=hint)
+    return StatementSyntaxError(f"the statement cannot be read: {what}", place=f"line {line}, column {column}", hint=hint)
 
 
 class StatementCursor:

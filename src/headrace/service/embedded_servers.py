@@ -32,7 +32,7 @@ class EmbeddedServers:
             dead = self._servers.pop(path, None)
             if dead is not None:
                 dead.stop()
-            self._servers[path] = EmbeddedServer.connect_or_start(path)
+            self._servers[path] = EmbeddedServer.connect_or_start(path, hosts_pipes=True)
 
     def is_down(self, sink: str) -> bool:
         """Return whether the sink's embedded server has exited."""

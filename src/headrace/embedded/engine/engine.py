@@ -145,6 +145,9 @@ class Handle:
         out, _ = self.execute(b"SELECT currentDatabase()", "TabSeparatedRaw")
         return out.decode().rstrip("\n")
 
+    def is_readonly(self) -> bool:
+        return self.execute(b"SELECT getSetting('readonly')", "TabSeparatedRaw")[0].strip() != b"0"
+
     def execute(self, sql: bytes, output_format: str = "TabSeparated") -> tuple[bytes, QueryStats]:
         """Run a statement with a small result."""
         try:

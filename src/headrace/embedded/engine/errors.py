@@ -100,6 +100,11 @@ def clickhouse_error(code: int, message: str) -> QueryFailure:
     return QueryFailure(code, f"Code: {code}. DB::Exception: {message}. ({_NAMES[code]})")
 
 
+def named_error(code: int, name: str, message: str) -> QueryFailure:
+    """Return an error of another process, in the engine's format."""
+    return QueryFailure(code, f"Code: {code}. DB::Exception: {message.rstrip('.')}. ({name})")
+
+
 def engine_failure(error: Exception) -> QueryFailure:
     """Return the error that the engine reported, without the wrappers in front of its text."""
     found = _ENGINE_MESSAGE.search(str(error))

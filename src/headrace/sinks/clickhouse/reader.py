@@ -11,7 +11,7 @@ the leading key columns before the first such column, and on CRC32 buckets of th
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -92,11 +92,11 @@ class ClickHouseReader:
         _, rows = self.query(f"SELECT count() FROM {current_rows_from(self._target_table(schema))}")
         return int(rows[0][0])
 
-    def query(self, sql: str) -> tuple[list[str], list[list[Any]]]:
+    def query(self, sql: str, extra_settings: Mapping[str, str] | None = None) -> tuple[list[str], list[list[Any]]]:
         """Return column names and rows of a query as JSON values (decimals, dates and times as text); empty for other statements."""
         connection = connect(self._target)
         with translate_errors(self._target, "running a query"):
-            settings = connection.supported(_JSON_SETTINGS)
+            settings = connection.supported({**_JSON_SETTINGS, **(extra_settings or {})})
             headers = {"X-ClickHouse-Format": "JSONCompactEachRowWithNames"}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings=headers)
             rows = json_rows(raw, _readable(raw))

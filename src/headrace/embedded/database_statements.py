@@ -1,0 +1,134 @@
+"""Statements about databases that are pipes (`CREATE DATABASE … ENGINE = MaterializeMySQL(…)`): found here, run by the bridge.
+
+A statement that creates such a database never reaches the engine, which could log its password. Other statements about databases are the
+engine's, unless `headrace.pipes` has the database. Statements about one database run one after another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize
+from headrace.embedded.engine.engine import Engine, quote_text
+from headrace.embedded.engine.errors import READONLY, QueryFailure, clickhouse_error
+from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind
+from headrace.embedded.pipe_bridge import PipeBridge
+
+OWN_STATEMENT: Final = "headrace: a statement of the pipe's owner"
+"""Value of the setting `log_comment` in statements that Headrace itself sends: the engine runs them."""
+CREATE, SHOW = "CREATE", "SHOW"
+_ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
+_MENTIONED: Final = re.compile(r"(?i)\bDATABASE\b.*\bENGINE\s*=?\s*[`\"]?MATERIALIZED?MYSQL\b", re.DOTALL)
+_VERBS: Final = ("DROP", "DETACH", "ATTACH", "RENAME", "ALTER", "TRUNCATE")
+_UNKNOWN: Final = (60, 81)
+"""Codes of an unknown table and an unknown database."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseStatement:
+    """A statement about a database that is a pipe, or is about to become one."""
+
+    verb: str
+    name: str
+    text: str
+    shown: str = ""
+    """The statement that created the database, without its password."""
+
+
+class DatabaseStatements:
+    """Finds and runs the statements of one server."""
+
+    def __init__(self, engine: Engine, bridge: PipeBridge) -> None:
+        self._engine = engine
+        self._bridge = bridge
+        self._locks: dict[str, threading.Lock] = {}
+        self._lock = threading.Lock()
+
+    def find(self, statement: ScannedStatement, settings: Mapping[str, str], parameters: Mapping[str, str]) -> DatabaseStatement | None:
+        """Return the statement if a pipe is concerned; None if it is the engine's."""
+        if settings.get("log_comment") == OWN_STATEMENT:
+            return None
+        found = parse_database_statement(statement.head.decode("utf-8", "surrogateescape"), parameters)
+        if found is None or found.verb == CREATE:
+            return found
+        shown = self._creating_statement(found.name)
+        return replace(found, shown=shown) if shown else None
+
+    def run(self, statement: DatabaseStatement, *, readonly: bool) -> None:
+        """Run a statement through the bridge; raise `QueryFailure` if it fails."""
+        if readonly:
+            raise clickhouse_error(READONLY, "Cannot execute query in readonly mode")
+        with self._exclusive(statement.name):
+            self._bridge.run({"run": "statement", "verb": statement.verb, "name": statement.name, "text": statement.text})
+
+    def _creating_statement(self, name: str) -> str:
+        sql = f"SELECT statement FROM headrace.pipes FINAL WHERE pipe = {quote_text(name)}"
+        with contextlib.closing(self._engine.connect()) as handle:
+            try:
+                return handle.execute(sql.encode("utf-8", "surrogateescape"), "TabSeparatedRaw")[0].decode().removesuffix("\n")
+            except QueryFailure as failure:
+                if failure.code in _UNKNOWN:
+                    return ""
+                raise
+
+    @contextlib.contextmanager
+    def _exclusive(self, name: str) -> Iterator[None]:
+        with self._lock:
+            lock = self._locks.setdefault(name, threading.Lock())
+        with lock:
+            yield
+
+
+def show_statement(statement: DatabaseStatement, scanned: ScannedStatement) -> ScannedStatement:
+    """Return SHOW CREATE DATABASE as a query of the engine, which formats the result."""
+    head = f"SELECT {quote_text(statement.shown)} AS statement"
+    return ScannedStatement(StatementKind.OUTPUT, head.encode(), scanned.tail, scanned.format)
+
+
+def parse_database_statement(text: str, parameters: Mapping[str, str]) -> DatabaseStatement | None:
+    """Return verb and database of a statement about a database; of CREATE, only with the engine of a pipe."""
+    tokens = list(tokenize(text))
+    words = [token.upper for token in tokens[:3]]
+    if words[:1] in (["CREATE"], ["ATTACH"], ["REPLACE"]) and _names_engine(text, tokens):
+        # The bridge parses the whole statement, and reports its errors.
+        return DatabaseStatement(CREATE, _name(tokens[2:], parameters), text)
+    if words == ["SHOW", "CREATE", "DATABASE"]:
+        return _named(SHOW, tokens[3:], text, parameters)
+    if words[:1] and words[0] in _VERBS and words[1:2] == ["DATABASE"]:
+        return _named(words[0], tokens[2:], text, parameters)
+    return None
+
+
+def _named(verb: str, rest: list[Token[str]], text: str, parameters: Mapping[str, str]) -> DatabaseStatement | None:
+    name = _name(rest, parameters)
+    if any(first.upper == "IF" and second.upper == "EMPTY" for first, second in pairwise(rest[:4])):
+        verb = f"{verb} IF EMPTY"
+    return DatabaseStatement(verb, name, text) if name else None
+
+
+def _names_engine(text: str, tokens: list[Token[str]]) -> bool:
+    if any(token.kind is TokenKind.BROKEN for token in tokens):
+        return _MENTIONED.search(text) is not None
+    for at, token in enumerate(tokens):
+        if token.upper == "ENGINE":
+            after = [one for one in tokens[at + 1 : at + 3] if one.value != "="]
+            if after and after[0].kind in (TokenKind.WORD, TokenKind.NAME) and content_of(after[0]).upper() in _ENGINES:
+                return True
+    return False
+
+
+def _name(rest: list[Token[str]], parameters: Mapping[str, str]) -> str:
+    """Return the name after `IF [NOT] EXISTS`; also one that is a query parameter. Empty if there is none."""
+    for condition in (["IF", "NOT", "EXISTS"], ["IF", "EXISTS"], ["IF", "EMPTY"]):
+        if [token.upper for token in rest[: len(condition)]] == condition:
+            rest = rest[len(condition) :]
+    if [token.value for token in rest[:1]] == ["{"] and len(rest) > 1:
+        return parameters.get(rest[1].value, "")
+    named = rest and rest[0].kind in (TokenKind.WORD, TokenKind.NAME)
+    return content_of(rest[0]) if named else ""

@@ -1,0 +1,133 @@
+"""Runs statements about databases that are pipes in another process, the bridge.
+
+The engine's process is confined: it starts no program and opens no TCP connection, and a pipe needs both. So the bridge is started before
+the process is confined (ClickHouse has such bridges for ODBC and for libraries). The bridge has no state: each request gets its own socket
+and its own process. It ends with the server, however the server ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from headrace.embedded.engine.errors import UNKNOWN_EXCEPTION, QueryFailure, clickhouse_error, named_error
+from headrace.http.server import StopEvent
+
+PIPES: Final = Path("headrace", "pipes")
+"""The pipes of databases, in a server's directory."""
+STOP_PIPES_S: Final = 20.0
+"""How long pipes may take to stop before their server does."""
+# By name: the package is above this one, and runs in its own process.
+_PROGRAM: Final = "headrace.materialize_mysql.bridge"
+_SECRETS: Final = ("HEADRACE_SERVE_PASSWORD", "HEADRACE_SOURCE_PASSWORD", "HEADRACE_SINK_PASSWORD")
+_PACKAGES: Final = Path(__file__).resolve().parents[2]
+_END_S: Final = 10.0
+
+
+class PipeBridge:
+    """The bridge process of a server. `hosts`: the pipes of the directory's databases start and stop with the server."""
+
+    def __init__(self, root: Path, *, hosts: bool) -> None:
+        self._root = root
+        self.hosts = hosts
+        found = os.pathsep.join(filter(None, [str(_PACKAGES), os.environ.get("PYTHONPATH", "")]))
+        # A client must not make the bridge send a password of this process to a host that the client chooses.
+        environment = {name: value for name, value in os.environ.items() if name not in _SECRETS} | {"PYTHONPATH": found}
+        self._control, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _PROGRAM, str(root), str(theirs.fileno()), *(["--hosts"] if hosts else [])],
+                stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                start_new_session=True,
+            )
+        self._sending = threading.Lock()
+
+    def run(self, request: dict[str, str], timeout_s: float | None = None) -> dict[str, Any]:
+        """Run a request and return the answer; raise `QueryFailure` if it fails."""
+        ours, theirs = socket.socketpair()
+        with ours:
+            with theirs, self._sending:
+                try:
+                    socket.send_fds(self._control, [b"r"], [theirs.fileno()])
+                except OSError as error:
+                    raise clickhouse_error(UNKNOWN_EXCEPTION, "The process that runs pipes has ended; restart the server") from error
+            ours.settimeout(timeout_s)
+            with ours.makefile("rwb") as stream:
+                stream.write(json.dumps(request).encode() + b"\n")
+                stream.flush()
+                line = stream.readline()
+        if not line:
+            raise clickhouse_error(UNKNOWN_EXCEPTION, "The statement's process has ended without an answer; the server's log shows why")
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise named_error(answer["code"], answer["name"], answer["error"])
+        return answer
+
+    def take_over(self) -> None:
+        """Stop a background pipe that serves the directory, so that this server can. It resumes as a client of this server."""
+        if self.hosts and self._has_pipes:
+            self.run({"run": "take over"})
+
+    def resume(self) -> None:
+        """Start the pipes of the directory's databases, in the background."""
+        if self.hosts and self._has_pipes:
+            threading.Thread(target=self._resume, name="resume", daemon=True).start()
+
+    @contextlib.contextmanager
+    def stopping_pipes(self, stop: StopEvent) -> Iterator[StopEvent]:
+        """Yield an event that is set after `stop` is set and the hosted pipes have stopped: they need the server for their last batch."""
+        if not self.hosts:
+            yield stop
+            return
+        ended = StopEvent()
+        thread = threading.Thread(target=self._stop_pipes, args=(stop, ended), name="stop-pipes", daemon=True)
+        thread.start()
+        try:
+            yield ended
+        finally:
+            stop.set()
+            thread.join()
+            ended.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._control.close()
+        try:
+            self._process.wait(_END_S + (STOP_PIPES_S if self.hosts else 0.0))
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    @property
+    def _has_pipes(self) -> bool:
+        return (self._root / PIPES).is_dir()
+
+    def _resume(self) -> None:
+        # The bridge prints why a pipe did not resume; the server must not end for it.
+        with contextlib.suppress(QueryFailure):
+            self.run({"run": "resume"})
+
+    def _stop_pipes(self, stop: StopEvent, ended: StopEvent) -> None:
+        select.select([stop.reader], [], [])
+        try:
+            if self._has_pipes:
+                self.run({"run": "stop"}, STOP_PIPES_S)
+        except (QueryFailure, OSError):
+            # The bridge stops them when the server has ended.
+            return
+        finally:
+            ended.set()

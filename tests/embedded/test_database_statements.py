@@ -1,0 +1,107 @@
+"""Which statements about databases the embedded server passes to the owner of pipes, and how it answers without one."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from headrace.embedded.database_statements import parse_database_statement
+from testkit.pipelines.httpclient import Client
+
+ENGINE = "MaterializeMySQL('127.0.0.1:1', 'd', 'u', 'secret')"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"CREATE DATABASE shop ENGINE = {ENGINE}", ("CREATE", "shop")),
+        (f"/* a */ create database if not exists `my shop` engine {ENGINE.replace('eM', 'edM')}", ("CREATE", "my shop")),
+        (f"CREATE DATABASE {{db:Identifier}} ENGINE = {ENGINE}", ("CREATE", "chosen")),
+        (f"CREATE TABLE t (a Int8) ENGINE = {ENGINE}", ("CREATE", "t")),
+        ("CREATE DATABASE shop ENGINE = MaterializeMySQL('h:1', 'd', 'u', 'secret", ("CREATE", "shop")),
+        (f"ATTACH DATABASE shop ENGINE = {ENGINE}", ("CREATE", "shop")),
+        ("CREATE DATABASE shop ENGINE = Atomic COMMENT 'ENGINE = MaterializeMySQL'", None),
+        ("CREATE TABLE t (materializemysql Int8) ENGINE = Memory", None),
+        ("CREATE DATABASE shop", None),
+        ("DROP DATABASE shop SYNC", ("DROP", "shop")),
+        ('drop database if exists "a"', ("DROP", "a")),
+        ("DROP DATABASE {db:Identifier}", ("DROP", "chosen")),
+        ("DROP DATABASE IF EXISTS IF EMPTY a", ("DROP IF EMPTY", "a")),
+        ("DROP TABLE shop.t", None),
+        ("DETACH DATABASE shop", ("DETACH", "shop")),
+        ("ATTACH DATABASE IF NOT EXISTS shop", ("ATTACH", "shop")),
+        ("RENAME DATABASE a TO b", ("RENAME", "a")),
+        ("ALTER DATABASE a MODIFY COMMENT 'x'", ("ALTER", "a")),
+        ("TRUNCATE DATABASE a", ("TRUNCATE", "a")),
+        ("SHOW CREATE DATABASE a", ("SHOW", "a")),
+        ("SHOW CREATE TABLE a", None),
+        ("SELECT 'DROP DATABASE a'", None),
+        ("", None),
+    ],
+)
+def test_statements_about_databases_are_found(text: str, expected: tuple[str, str] | None) -> None:
+    found = parse_database_statement(text, {"db": "chosen"})
+    assert (found and (found.verb, found.name)) == expected
+
+
+def test_other_databases_are_the_engine_s(client: Client) -> None:
+    client.run("CREATE DATABASE plain")
+    assert b"ENGINE = Atomic" in client.run("SHOW CREATE DATABASE plain")
+    client.run("DETACH DATABASE plain")
+    assert client.ask("SHOW CREATE DATABASE plain").code == 81
+    client.run("ATTACH DATABASE plain")
+    client.run("DROP DATABASE plain")
+    assert client.ask("DROP DATABASE plain").code == 81
+
+
+@pytest.mark.parametrize(
+    ("statement", "code", "status", "text"),
+    [
+        (f"CREATE DATABASE a ENGINE = {ENGINE} nonsense", 62, 400, "SETTINGS, TABLE OVERRIDE or the end is expected"),
+        ("CREATE DATABASE a ENGINE = MaterializeMySQL('h', 'd', 'u', 'secret", 62, 400, "has no end"),
+        ("CREATE DATABASE a ENGINE = MaterializeMySQL(collection)", 62, 400, "named collections are not supported"),
+        (f"CREATE TABLE a (b Int8) ENGINE = {ENGINE}", 62, 400, "CREATE DATABASE is expected"),
+        (f"CREATE DATABASE a ENGINE = {ENGINE} SETTINGS use_binlog_client = 1", 115, 404, "cannot be 1"),
+        (f"CREATE DATABASE a ENGINE = {ENGINE} SETTINGS key = '/etc/passwd'", 115, 404, "on that machine"),
+        (f"CREATE DATABASE a ENGINE = {ENGINE} SETTINGS master = 'spark://host:7077'", 115, 404, "a file or host of the server's machine"),
+        (f"CREATE DATABASE default ENGINE = {ENGINE}", 82, 500, "it is not a pipe"),
+        (f"CREATE DATABASE a ENGINE = {ENGINE}", 279, 500, "127.0.0.1:1"),
+    ],
+)
+def test_a_rejected_statement_has_clickhouse_s_error(client: Client, statement: str, code: int, status: int, text: str) -> None:
+    answer = client.ask(body=statement)
+    assert (answer.code, answer.status) == (code, status), answer.body
+    assert text in answer.body.decode()
+    assert b"secret" not in answer.body
+    assert answer.body.startswith(f"Code: {code}. DB::Exception: ".encode())
+    assert client.run("SELECT count() FROM system.databases WHERE name = 'a'") == b"0\n"
+
+
+def test_a_forged_entry_does_not_lead_out_of_the_directory(client: Client, tmp_path: Path) -> None:
+    """Clients can write to `headrace.pipes`; neither path nor settings of a pipe are taken from there."""
+    (tmp_path / "file").touch()
+    client.run("CREATE DATABASE IF NOT EXISTS headrace")
+    columns = "pipe String, source String, selection String, options String, state String, host String, statement String"
+    client.run(f"CREATE TABLE headrace.pipes ({columns}, created DateTime64(6, 'UTC')) ENGINE = ReplacingMergeTree ORDER BY pipe")
+    entry = {"pipe": "forged", "source": "mysql://u@h/d", "selection": "{}", "options": "{}", "state": str(tmp_path)}
+    entry |= {"host": socket.gethostname(), "statement": f"CREATE DATABASE forged ENGINE = {ENGINE}", "created": "2026-01-01 00:00:00"}
+    client.run("INSERT INTO headrace.pipes FORMAT JSONEachRow", json.dumps(entry))
+    attached = client.ask("ATTACH DATABASE forged")
+    assert (attached.status, list(tmp_path.iterdir())) == (500, [tmp_path / "file"]), attached.body
+    client.run("CREATE DATABASE forged")
+    attached = client.ask("ATTACH DATABASE forged")
+    assert (attached.code, b"the pipe has no plan" in attached.body) == (36, True), attached.body
+    client.run("DROP DATABASE forged")
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    assert client.run("SELECT count() FROM headrace.pipes") == b"0\n"
+    client.run("DROP DATABASE headrace")
+
+
+def test_reading_requests_create_nothing(client: Client) -> None:
+    statement = f"CREATE DATABASE a ENGINE = {ENGINE}"
+    assert client.ask(statement, method="GET").code == 164
+    assert client.ask(statement, readonly="1").code == 164
+    assert client.ask(statement, headers={"Authorization": "Basic Og=="}).code == 516
