@@ -50,7 +50,7 @@ def sql(arguments: argparse.Namespace) -> int:
     from rich.table import Column, Table
     from rich.text import Text
 
-    from headrace.materialize_mysql.statement_router import run_statement
+    from headrace.materialize_mysql.statement_router import read_settings, run_statement
     from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
     from headrace.sinks.clickhouse.reader import names_format
 
@@ -58,10 +58,11 @@ def sql(arguments: argparse.Namespace) -> int:
     answered = run_statement(arguments.sink, query)
     if answered is None:
         with open_clickhouse_sink(arguments.sink) as named:
+            settings = read_settings(named.sink, query)
             if names_format(query):
-                print(named.sink.reader().text(query), end="")
+                print(named.sink.reader().text(query, settings), end="")
                 return OK
-            answered = named.sink.reader().query(query)
+            answered = named.sink.reader().query(query, settings)
     names, rows = answered
     if not names:
         return OK

@@ -22,6 +22,8 @@ from headrace.embedded.pipe_bridge import PipeBridge
 
 OWN_STATEMENT: Final = "headrace: a statement of the pipe's owner"
 """Value of the setting `log_comment` in statements that Headrace itself sends: the engine runs them."""
+OWN_CLIENT: Final = "headrace"
+"""How the user agent of Headrace's own requests begins."""
 CREATE, SHOW = "CREATE", "SHOW"
 _ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
 _MENTIONED: Final = re.compile(r"(?i)\bDATABASE\b.*\bENGINE\s*=?\s*[`\"]?MATERIALIZED?MYSQL\b", re.DOTALL)
@@ -60,6 +62,11 @@ class DatabaseStatements:
         shown = self._creating_statement(found.name)
         return replace(found, shown=shown) if shown else None
 
+    def needs_final(self, statement: ScannedStatement, current: str) -> bool:
+        """Whether a statement reads a database of a pipe, by its name or as the current database: its rows are merged with FINAL."""
+        names = self._bridge.pipe_names()
+        return bool(names) and reads_databases(statement.head.decode("utf-8", "surrogateescape"), names, current)
+
     def run(self, statement: DatabaseStatement, *, readonly: bool) -> None:
         """Run a statement through the bridge; raise `QueryFailure` if it fails."""
         if readonly:
@@ -83,6 +90,19 @@ class DatabaseStatements:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:
             yield
+
+
+def reads_databases(text: str, names: frozenset[str], current: str) -> bool:
+    """Whether a statement has a SELECT, and one of the databases is current or qualifies a name in it."""
+    tokens = list(tokenize(text))
+    if not any(token.upper in ("SELECT", "FROM") for token in tokens):
+        return False
+    if current in names:
+        return True
+    return any(
+        second.value == "." and first.kind in (TokenKind.WORD, TokenKind.NAME) and content_of(first) in names
+        for first, second in pairwise(tokens)
+    )
 
 
 def show_statement(statement: DatabaseStatement, scanned: ScannedStatement) -> ScannedStatement:

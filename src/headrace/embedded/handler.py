@@ -13,6 +13,7 @@ import secrets
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -20,7 +21,7 @@ from headrace.embedded.access.credentials import Account
 from headrace.embedded.access.statement_guard import StatementGuard
 from headrace.embedded.compressed_blocks import FrameReader, FrameWriter
 from headrace.embedded.content_encoding import bounded, choose_coding, decode
-from headrace.embedded.database_statements import SHOW, DatabaseStatements, show_statement
+from headrace.embedded.database_statements import OWN_CLIENT, SHOW, DatabaseStatements, show_statement
 from headrace.embedded.engine.engine import Engine, Handle, OutputPipe, QueryStats
 from headrace.embedded.engine.errors import AUTHENTICATION_FAILED, READONLY, REQUIRED_PASSWORD, SYNTAX_ERROR, QueryFailure, clickhouse_error
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind, leading_word, parse_insert, parse_statement
@@ -120,6 +121,7 @@ class EmbeddedHandler:
                 "Cannot execute query in readonly mode. For queries over HTTP, method GET implies readonly. "
                 "You should use method POST for modifying queries",
             )
+        options = exchange.options = self._with_final(options, statement, request.headers)
         with self._sessions.handle(options, statement.kind is StatementKind.SESSION) as handle:
             for table in tables:
                 table.create(handle, fields, self._guard)
@@ -131,6 +133,14 @@ class EmbeddedHandler:
             else:
                 self._databases.run(about, readonly=handle.is_readonly())
                 exchange.response.send(200, self._headers(exchange, "", QueryStats()), b"")
+
+    def _with_final(self, options: RequestOptions, statement: ScannedStatement, headers: Mapping[str, str]) -> RequestOptions:
+        """Merge the rows of MaterializeMySQL databases in reads by users. Headrace's own statements write FINAL where they need it."""
+        if "final" in options.settings or headers.get("user-agent", "").startswith(OWN_CLIENT):
+            return options
+        if statement.kind is StatementKind.SESSION or not self._databases.needs_final(statement, self._sessions.current_database(options)):
+            return options
+        return replace(options, settings={"final": "1", **options.settings})
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host")

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
+from urllib.parse import unquote
 
 from headrace.embedded.engine.errors import UNKNOWN_EXCEPTION, QueryFailure, clickhouse_error, named_error
 from headrace.http.server import StopEvent
@@ -74,6 +75,13 @@ class PipeBridge:
         if "error" in answer:
             raise named_error(answer["code"], answer["name"], answer["error"])
         return answer
+
+    def pipe_names(self) -> frozenset[str]:
+        """Return the databases that are pipes, from the names of their directories."""
+        try:
+            return frozenset(unquote(directory.name) for directory in (self._root / PIPES).iterdir())
+        except FileNotFoundError:
+            return frozenset()
 
     def take_over(self) -> None:
         """Stop a background pipe that serves the directory, so that this server can. It resumes as a client of this server."""

@@ -54,6 +54,12 @@ class Sessions:
                 self._forget(options.session_id, session)
             session.lock.release()
 
+    def current_database(self, options: RequestOptions) -> str:
+        """Return the database of names without one, before the request's statement runs."""
+        with self._lock:
+            session = self._sessions.get(options.session_id)
+        return options.database or (session.database if session is not None and session.handle is not None else "default")
+
     def close(self) -> None:
         with self._lock:
             for session in self._sessions.values():

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from headrace.embedded.database_statements import reads_databases
 from headrace.materialize_mysql.statement_parser import (
     AttachMaterializedDatabase,
     CreateMaterializedDatabase,
@@ -15,8 +16,19 @@ from headrace.materialize_mysql.statement_parser import (
     parse_statement,
 )
 
+if TYPE_CHECKING:
+    from headrace.sinks.clickhouse.sink import ClickHouseSink
+
 QueryResult: TypeAlias = tuple[list[str], list[list[Any]]]
 """Column names and rows of a result."""
+
+
+def read_settings(sink: ClickHouseSink, query: str) -> dict[str, str]:
+    """Return the settings of a user's query: FINAL, if it reads a database that a statement created."""
+    from headrace.pipes.state.pipe_registry import all_pipes
+
+    names = frozenset(entry.name for entry in all_pipes(sink.own_tables()) if entry.statement)
+    return {"final": "1"} if names and reads_databases(query, names, sink.target.database or "default") else {}
 
 
 def run_statement(sink: str, query: str) -> QueryResult | None:

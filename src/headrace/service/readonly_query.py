@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 from headrace.errors import DefiniteError
+from headrace.materialize_mysql.statement_router import read_settings
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
 from headrace.sinks.clickhouse.connector import EMBEDDED_CLICKHOUSE
 from headrace.sinks.clickhouse.reader import names_format
@@ -50,7 +51,7 @@ def run_readonly_query(sink: str, sql: str) -> tuple[list[str], list[list[Any]]]
         connection = connect(target)
         with _explain_readonly_error(), translate_errors(target, "running a query"):
             # `readonly` is always sent: a server that does not know it must reject the query.
-            settings = {**connection.supported(_SETTINGS), **_READ_ONLY}
+            settings = {**connection.supported({**_SETTINGS, **read_settings(named.sink, sql)}), **_READ_ONLY}
             raw = connection.client.raw_query(sql, settings=settings, transport_settings={"X-ClickHouse-Format": _FORMAT})
             rows = json_rows(raw, raw.decode(errors="replace"))
     # The server stops after the block that exceeds the limit, and that block may be large.

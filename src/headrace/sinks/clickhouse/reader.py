@@ -102,11 +102,11 @@ class ClickHouseReader:
             rows = json_rows(raw, _readable(raw))
         return (rows[0], rows[1:]) if rows else ([], [])
 
-    def text(self, sql: str) -> str:
+    def text(self, sql: str, extra_settings: Mapping[str, str] | None = None) -> str:
         """Return the result of a query in the format that it names itself."""
         connection = connect(self._target)
         with translate_errors(self._target, "running a query"):
-            return _readable(connection.client.raw_query(sql))
+            return _readable(connection.client.raw_query(sql, settings=connection.supported(dict(extra_settings or {}))))
 
     def kept(self, schema: TableSchema, source: pa.Table) -> pa.Table:
         """Return source rows without what the table's types do not store (`ColumnCodec.loses`), to be compared with rows read here. They

@@ -139,6 +139,7 @@ def _open(target: ClickHouseTarget, host: ClickHouseTarget, answer_s: int = ANSW
             compress=False if target.is_loopback else "lz4",
             connect_timeout=CONNECT_TIMEOUT_S,
             send_receive_timeout=answer_s,
+            # An embedded server recognises it: it adds FINAL to reads by others only.
             client_name="headrace",
             autogenerate_session_id=False,
             query_retries=0,

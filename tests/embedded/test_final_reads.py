@@ -1,0 +1,81 @@
+"""Reads of MaterializeMySQL databases are merged as with FINAL, and reads of other databases are not."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+
+import pytest
+
+from headrace.embedded.database_statements import reads_databases
+from headrace.embedded.process import EmbeddedServer
+from testkit.pipelines.httpclient import Client
+
+
+@pytest.fixture
+def database(server: EmbeddedServer, client: Client) -> Iterator[str]:
+    """A database that has the directory of a pipe, with a table of one key in two parts."""
+    name = f"pipe {secrets.token_hex(4)}"
+    directory = server.path / "headrace" / "pipes" / name.replace(" ", "%20")
+    directory.mkdir(parents=True)
+    client.run(f"CREATE DATABASE `{name}`")
+    fill(client, f"`{name}`.t")
+    yield name
+    directory.rmdir()
+    directory.parent.rmdir()
+    client.run(f"DROP DATABASE `{name}`")
+
+
+def fill(client: Client, table: str) -> None:
+    client.run(f"CREATE TABLE {table} (a Int32, v UInt64) ENGINE = ReplacingMergeTree(v) ORDER BY a")
+    client.run(f"SYSTEM STOP MERGES {table}")
+    for version in (1, 2):
+        client.run(f"INSERT INTO {table} VALUES (1, {version})")
+
+
+def test_reads_are_merged(client: Client, database: str, table: str) -> None:
+    count = f"SELECT count() FROM `{database}`.t"
+    assert client.run(count) == b"1\n"
+    assert client.run(count, readonly="1") == b"1\n"
+    assert client.ask(count, method="GET").body == b"1\n"
+    assert client.run("SELECT count() FROM t", database=database) == b"1\n"
+    assert client.run(f"WITH x AS ({count}) SELECT * FROM x") == b"1\n"
+    assert client.run(f'FROM "{database}".t SELECT count()') == b"1\n"
+    client.run(f"INSERT INTO {table} (a) SELECT a FROM `{database}`.t")
+    assert client.run(f"SELECT count() FROM {table}") == b"1\n"
+    session = f"s{secrets.token_hex(4)}"
+    client.run(f"USE `{database}`", session_id=session)
+    assert client.run("SELECT count() FROM t", session_id=session) == b"1\n"
+    assert client.run("SELECT getSetting('final')", session_id=session, database="default") == b"false\n"
+
+
+def test_a_request_chooses_otherwise(client: Client, database: str) -> None:
+    count = f"SELECT count() FROM `{database}`.t"
+    assert client.run(f"{count} SETTINGS final = 0") == b"2\n"
+    assert client.run(count, final="0") == b"2\n"
+    # Headrace's own statements write FINAL where they need it.
+    assert client.ask(count, headers={"User-Agent": "headrace clickhouse-connect/1.0"}).body == b"2\n"
+
+
+def test_other_databases_are_read_as_they_are(client: Client, database: str) -> None:
+    other = f"other_{secrets.token_hex(4)}"
+    fill(client, f"default.{other}")
+    assert database
+    assert client.run(f"SELECT count() FROM {other}") == b"2\n"
+    assert client.run(f"SELECT count() FROM {other} FINAL") == b"1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "current", "expected"),
+    [
+        ("SELECT 1 FROM shop.t", "default", True),
+        ("SELECT 1 FROM `shop` . t", "default", True),
+        ("SELECT 1 FROM t", "shop", True),
+        ("SELECT 1 FROM t", "default", False),
+        ("SELECT 'shop.t' FROM t", "default", False),
+        ("SELECT 1 FROM workshop.t", "default", False),
+        ("OPTIMIZE TABLE shop.t", "default", False),
+    ],
+)
+def test_which_statements_read_a_database(text: str, current: str, expected: bool) -> None:
+    assert reads_databases(text, frozenset({"shop"}), current) is expected
