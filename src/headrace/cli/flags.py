@@ -47,7 +47,9 @@ def add_sink(command: argparse.ArgumentParser, *, kafka: bool = False, optional:
     if kafka:
         text += f", or kafka://user:password@host:port,host:port?PROPERTY=VALUE (password also from {KAFKA})"
         text += ", or (from scylla://) cql://user:password@host,host:port/keyspace"
-        text += ", stdout: to print changes (stdout:?format=json|text&colour=auto|always|never), or class:MODULE:CLASS, your own producer"
+        text += (
+            ", stdout: to print changes (stdout:?format=json|text|sql&colour=auto|always|never), or class:MODULE:CLASS, your own producer"
+        )
     _add_address(command, "sink", text, optional)
 
 

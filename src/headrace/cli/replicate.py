@@ -29,6 +29,7 @@ from headrace.errors import DefiniteError
 from headrace.settings.dataclass_fields import merge_fields, select_values
 from headrace.settings.pipe_keys import LOG_KEYS, ColumnKeys, TargetKeys, TopicKeys
 from headrace.shutdown import is_requested, stop_on_signal
+from headrace.sinks.stdout.options import LineFormat
 
 if TYPE_CHECKING:
     from headrace.pipes.lifecycle.keeper_link import KeeperLink
@@ -56,6 +57,8 @@ def add(subcommands: Subcommands) -> None:
     )
     command.add_argument("--name", default="", help="the pipe's name in the sink (the name of its state directory)")
     command.add_argument("--once", action="store_true", help="stop at the end that the log had at the start")
+    formats = [one.value for one in LineFormat]
+    command.add_argument("--format", default="", choices=formats, help="how stdout: prints changes (auto: text on a terminal, else json)")
     add_target_settings(command)
     add_setting_flags(command, *LOG_KEYS, TargetKeys)
     add_spark(command)
@@ -82,6 +85,7 @@ def replicate(arguments: argparse.Namespace) -> int:
     else:
         hint = "leave it out, or give kafka://host:port as the source"
         _refuse_flags(arguments, (TopicKeys,), "is about a source in Kafka", hint)
+    arguments.sink = _with_format(arguments.sink, arguments.format)
     chosen = chosen_for(Path(arguments.state), arguments.settings, settings_from_flags(arguments))
     selection = selected(arguments.source, arguments.tables, arguments.exclude)
     settings = replace(
@@ -98,6 +102,17 @@ def replicate(arguments: argparse.Namespace) -> int:
     with open_keeper_link(arguments.keeper_fd) as line:
         _run_pipe(spec, view, line)
     return OK
+
+
+def _with_format(sink: str, line_format: str) -> str:
+    """Return the sink's address with the format of its lines."""
+    from headrace.sinks.registry import prints_here
+
+    if not line_format:
+        return sink
+    if not prints_here(sink):
+        raise DefiniteError("--format is about the standard output", place=sink, hint="leave it out, or give stdout: as the sink")
+    return f"{sink}{'&' if '?' in sink else '?'}format={line_format}"
 
 
 def _run_pipe(spec: PipeSpec, view: ProgressView, line: KeeperLink) -> None:

@@ -28,6 +28,8 @@ class LineOptions:
     colour: bool = False
     big_as_text: bool = False
     """Whole numbers of 64 bits in quotes."""
+    sql: bool = False
+    """SQL statements."""
 
 
 @dataclass(frozen=True, slots=True)

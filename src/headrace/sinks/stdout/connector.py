@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from headrace.errors import DefiniteError
 from headrace.sinks.connector import NamedSink, OpenRequest, SinkConnector
 from headrace.sinks.stdout.options import StdoutOptions
 
@@ -19,10 +20,12 @@ STDOUT_ADDRESS: Final = "stdout:"
 
 @contextmanager
 def _open(request: OpenRequest) -> Iterator[NamedSink[Sink]]:
+    from headrace.sinks.stdout.framing import UNFRAMED
     from headrace.sinks.stdout.sink import StdoutSink, handover, parse_stdout
+    from headrace.sinks.stdout.sql_format import FRAMING
 
     options = parse_stdout(request.address, terminal=sys.stdout.isatty())
-    with handover(request.state, request.host) as lines:
+    with handover(request.state, request.host, FRAMING if options.sql else UNFRAMED) as lines:
         yield NamedSink(StdoutSink(lines, options), STDOUT_ADDRESS)
 
 
@@ -30,7 +33,9 @@ def _open(request: OpenRequest) -> Iterator[NamedSink[Sink]]:
 def _open_log(request: OpenRequest) -> Iterator[NamedSink[LogSink]]:
     from headrace.sinks.stdout.sink import StdoutLogSink, handover, parse_stdout
 
-    parse_stdout(request.address, terminal=False)
+    if parse_stdout(request.address, terminal=False).sql:
+        hint = "remove format=sql: the rows of ScyllaDB's log are printed as JSON"
+        raise DefiniteError("the changes of ScyllaDB cannot be printed as SQL", place=STDOUT_ADDRESS, hint=hint)
     with handover(request.state, request.host) as lines:
         yield NamedSink(StdoutLogSink(lines), STDOUT_ADDRESS)
 

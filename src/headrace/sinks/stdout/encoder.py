@@ -8,7 +8,7 @@ lines of several blocks are put in the order of the log. Whole columns only: no 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -21,6 +21,7 @@ from headrace.sinks.event_positions import event_places, file_name, file_numbers
 from headrace.sinks.schema_changes import LedgerEntry
 from headrace.sinks.stdout.batches import LineForm, LineOptions, Piece, committed, pieces
 from headrace.sinks.stdout.json_values import NULL, join, or_null, renderer
+from headrace.sinks.stdout.sql_format import SqlForm, print_statements, transaction_numbers
 from headrace.sinks.stdout.text_format import HumanForm, statement_line
 from headrace.terminal_text import escape_text
 
@@ -34,6 +35,8 @@ class Lines:
 
     text: Any
     version: Any
+    transaction: Any = None
+    """A number for the transaction of each line, if the output groups lines by transaction."""
 
 
 @dataclass(slots=True)
@@ -50,11 +53,17 @@ class LineEncoder:
         if not block.rows:
             return
         form, events, files = self._form(block.schema), event_places(block), file_numbers(block.version)
+        numbers_of = transaction_numbers(block) if self.choices.sql else None
         for piece in pieces(block):
             numbers, which = np.unique(files[piece.at], return_inverse=True)
             names = pa.array([escape_text(file_name(self.log, number)) for number in numbers.tolist()]).take(pa.array(which))
             position = join(names, ":", pa.array(events.pos[piece.at]).cast(pa.string()))
-            yield Lines(form.lines(piece, position), block.version.take(pa.array(piece.at)))
+            transaction = numbers_of[piece.at] if numbers_of is not None else None
+            yield Lines(form.lines(piece, position), block.version.take(pa.array(piece.at)), transaction)
+
+    def statements(self, entries: Iterable[LedgerEntry]) -> bytes:
+        """The lines of schema changes."""
+        return print_statements(entries) if self.choices.sql else b"".join(map(self.statement, entries))
 
     def statement(self, entry: LedgerEntry) -> bytes:
         """The line of a schema change."""
@@ -63,7 +72,9 @@ class LineEncoder:
     def _form(self, schema: TableSchema) -> LineForm:
         form = self._tables.get(schema)
         if form is None:
-            made: Callable[[TableSchema, LineOptions], LineForm] = HumanForm if self.choices.human else JsonForm
+            made: Callable[[TableSchema, LineOptions], LineForm] = (
+                SqlForm if self.choices.sql else HumanForm if self.choices.human else JsonForm
+            )
             form = self._tables[schema] = made(schema, self.choices)
         return form
 

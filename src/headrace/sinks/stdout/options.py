@@ -7,11 +7,12 @@ from enum import StrEnum
 
 
 class LineFormat(StrEnum):
-    """The format of a line: a `json` object, or `text` for people; `auto`: `text` on a terminal."""
+    """The format of a line: a `json` object, `text` for people, or a `sql` statement; `auto`: `text` on a terminal, else `json`."""
 
     AUTO = "auto"
     JSON = "json"
     TEXT = "text"
+    SQL = "sql"
 
 
 class Colour(StrEnum):

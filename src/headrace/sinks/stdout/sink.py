@@ -19,22 +19,24 @@ import pyarrow as pa
 from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
-from headrace.sinks.append_only import AppendOnlySink
+from headrace.sinks.append_only import AppendOnlySchemaApplier, AppendOnlySink
 from headrace.sinks.base import BatchCommit
 from headrace.sinks.cdc_log_sink import LogSink
-from headrace.sinks.schema_changes import LedgerEntry
+from headrace.sinks.schema_changes import LedgerEntry, SchemaApplier
 from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder, Lines
+from headrace.sinks.stdout.framing import UNFRAMED, Framing
 from headrace.sinks.stdout.options import BigNumbers, Colour, LineFormat
 from headrace.sinks.stdout.output import STDOUT, may_colour
 from headrace.sinks.stdout.spool import Receiver, Sender, print_batch, print_line
+from headrace.sinks.stdout.sql_format import SqlSchemaApplier
 
 _PLACE: Final = "stdout:"
 _KNOWN: Final[dict[str, type[StrEnum]]] = {"format": LineFormat, "colour": Colour, "color": Colour, "big": BigNumbers}
 
 
 def parse_stdout(address: str, *, terminal: bool) -> LineOptions:
-    """`stdout:?format=auto|json|text&colour=auto|always|never&big=number|text`; on a terminal, `auto` is text."""
+    """`stdout:?format=auto|json|text|sql&colour=auto|always|never&big=number|text`; on a terminal, `auto` is text."""
     chosen = {"format": "auto", "colour": "auto", "big": "number"}
     for name, value in parse_qsl(address.partition("?")[2], keep_blank_values=True):
         allowed = _KNOWN.get(name)
@@ -43,7 +45,7 @@ def parse_stdout(address: str, *, terminal: bool) -> LineOptions:
             raise DefiniteError(f"stdout: has no setting {name}={value}", place=_PLACE, hint=f"known: {known}")
         chosen["colour" if name == "color" else name] = value
     human = chosen["format"] == "text" or (chosen["format"] == "auto" and terminal)
-    return LineOptions(human, human and may_colour(chosen["colour"]), chosen["big"] == "text")
+    return LineOptions(human, human and may_colour(chosen["colour"]), chosen["big"] == "text", chosen["format"] == "sql")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,9 @@ class Handover:
 
 
 @contextmanager
-def handover(directory: Path, host: str) -> Iterator[Handover]:
+def handover(directory: Path, host: str, framing: Framing = UNFRAMED) -> Iterator[Handover]:
     """Run the driver's receiver of lines while a pipe runs."""
-    receiver = Receiver(STDOUT, directory, host)
+    receiver = Receiver(STDOUT, directory, host, framing)
     try:
         yield Handover(receiver.address, receiver.token)
     finally:
@@ -77,11 +79,14 @@ class StdoutSink(AppendOnlySink):
         del connector
         return replace(self, log=log)
 
+    def schema_applier(self) -> SchemaApplier:
+        return SqlSchemaApplier(self.record) if self.choices.sql else AppendOnlySchemaApplier(self.record)
+
     def record(self, entries: Iterable[LedgerEntry]) -> None:
         """Print a line for each schema change."""
-        encoder = LineEncoder(self.choices, self.log)
-        for entry in entries:
-            print_line(self.handover.token, encoder.statement(entry))
+        lines = LineEncoder(self.choices, self.log).statements(entries)
+        if lines:
+            print_line(self.handover.token, lines)
 
     def commit_batch(self, batch: BatchCommit) -> None:
         """Print the lines of the batch."""

@@ -29,13 +29,15 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.stdout.encoder import Lines
+from headrace.sinks.stdout.framing import UNFRAMED, Framing
 from headrace.sinks.stdout.output import Output, reader_left
 
 log = logging.getLogger("headrace")
 
 _TOKEN_BYTES: Final = 32
 _HEAD: Final = struct.Struct("<BIQ")
-"""Whether the lines wait for their batch, how many, and how many bytes."""
+"""Whether the lines wait for their batch and have transactions (`_WAITS`, `_GROUPED`), how many, and how many bytes."""
+_WAITS, _GROUPED = 1, 2
 _TAKEN, _LEFT, _FAILED = b"\x01", b"\x02", b"\x03"
 _MOST_BYTES: Final = 8 << 20
 """Handed over at once; a single line may be longer."""
@@ -50,13 +52,15 @@ _receivers: dict[str, Receiver] = {}
 class Receiver:
     """The driver's end."""
 
-    def __init__(self, output: Output, directory: Path, host: str = "127.0.0.1") -> None:
-        self._output, self._token = output, secrets.token_bytes(_TOKEN_BYTES)
+    def __init__(self, output: Output, directory: Path, host: str = "127.0.0.1", framing: Framing = UNFRAMED) -> None:
+        self._output, self._token, self._framing = output, secrets.token_bytes(_TOKEN_BYTES), framing
+        self._begun, self._beginning = not framing.preface, threading.Lock()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 (closed in `close`)
         self._turn = threading.Lock()
         self._versions: list[npt.NDArray[np.uint64]] = []
         self._ends: list[npt.NDArray[np.int64]] = []
+        self._transactions: list[npt.NDArray[np.uint64]] = []
         self._size = 0
         self._socket = socket.create_server((host, 0))
         self.address: tuple[str, int] = (host, self._socket.getsockname()[1])
@@ -89,15 +93,32 @@ class Receiver:
             order = np.argsort(versions, kind="stable")
             order = order[np.concatenate(([True], np.diff(versions[order]) != 0))]
             self._file.flush()
+            groups = np.concatenate(self._transactions)[order] if self._transactions else None
             with mmap.mmap(self._file.fileno(), self._size, access=mmap.ACCESS_READ) as content:
-                self._print(content, ends, order)
+                self._print(content, ends, order, groups)
             self._versions.clear()
             self._ends.clear()
+            self._transactions.clear()
             self._file.seek(0)
             self._file.truncate()
             self._size = 0
 
-    def _print(self, content: mmap.mmap, ends: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> None:
+    def write(self, lines: bytes | memoryview) -> None:
+        """Print lines, after the preface of the output."""
+        with self._beginning:
+            if not self._begun:
+                self._output.write(self._framing.preface)
+                self._begun = True
+        self._output.write(lines)
+
+    def _print(
+        self,
+        content: mmap.mmap,
+        ends: npt.NDArray[np.int64],
+        order: npt.NDArray[np.int64],
+        groups: npt.NDArray[np.uint64] | None,
+    ) -> None:
+        """Print lines in an order; `groups`: the transaction of each, in that order."""
         lines = pa.Array.from_buffers(pa.large_binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(content)])
         sizes = np.cumsum(np.diff(ends)[order])
         start = 0
@@ -105,11 +126,22 @@ class Receiver:
             done = int(sizes[start - 1]) if start else 0
             stop = max(int(np.searchsorted(sizes, done + _PRINTED, side="right")), start + 1)
             piece = lines.take(pa.array(order[start:stop]))
-            self._output.write(memoryview(piece.buffers()[2]))
+            if groups is not None:
+                piece = self._framed(piece, groups, start, stop)
+            offsets = np.frombuffer(piece.buffers()[1], dtype=np.int64, count=len(piece) + 1 + piece.offset)[piece.offset :]
+            self.write(memoryview(piece.buffers()[2])[offsets[0] : offsets[-1]])
             del piece
             start = stop
         # (The map cannot be closed while an array looks at it.)
         del lines
+
+    def _framed(self, piece: Any, groups: npt.NDArray[np.uint64], start: int, stop: int) -> Any:
+        """Put the beginning and the end of each transaction around its lines."""
+        changes = np.concatenate(([True], np.diff(groups) != 0, [True]))
+        nothing, kind = pa.scalar(b"", pa.large_binary()), pa.large_binary()
+        before = pc.if_else(pa.array(changes[start:stop]), pa.scalar(self._framing.before_transaction, kind), nothing)
+        after = pc.if_else(pa.array(changes[start + 1 : stop + 1]), pa.scalar(self._framing.after_transaction, kind), nothing)
+        return pc.binary_join_element_wise(before, piece, after, nothing)
 
     def _accept(self) -> None:
         while True:
@@ -136,15 +168,16 @@ class Receiver:
             with self._turn:
                 self._open.discard(connection)
 
-    def _take(self, stream: Any, waits: int, count: int, size: int) -> bytes:
+    def _take(self, stream: Any, flags: int, count: int, size: int) -> bytes:
         versions = np.frombuffer(_exactly(stream, count * 8), np.uint64)
         ends = np.frombuffer(_exactly(stream, count * 8), np.int64)
+        transactions = np.frombuffer(_exactly(stream, count * 8), np.uint64) if flags & _GROUPED else None
         text = _exactly(stream, size)
         if self._output.left:
             return _LEFT
-        if not waits:
+        if not flags & _WAITS:
             try:
-                self._output.write(text)
+                self.write(self._framing.before_snapshot + text + self._framing.after_snapshot)
             except DefiniteError as error:
                 if self._output.left:
                     return _LEFT
@@ -155,6 +188,8 @@ class Receiver:
             self._file.seek(self._size)
             self._file.write(text)
             self._versions.append(versions)
+            if transactions is not None:
+                self._transactions.append(transactions)
             self._ends.append(ends + self._size)
             self._size += size
         return _TAKEN
@@ -167,7 +202,7 @@ def print_batch(token: str) -> None:
 
 def print_line(token: str, line: bytes) -> None:
     """Print a line of the driver's own."""
-    _receivers[token]._output.write(line)
+    _receivers[token].write(line)
 
 
 class Sender:
@@ -179,11 +214,13 @@ class Sender:
 
     def send(self, lines: Lines, *, waits: bool) -> None:
         """Hand lines over; when it returns, the driver has them."""
-        for part, versions in _parts(lines):
+        for part, versions, transactions in _parts(lines):
             offsets = np.frombuffer(part.buffers()[1], dtype=np.int64, count=len(part) + 1 + part.offset)[part.offset :]
             text = memoryview(part.buffers()[2])[offsets[0] : offsets[-1]]
             ends = np.ascontiguousarray(offsets[1:] - offsets[0])
-            self._hand_over(_HEAD.pack(waits, len(part), len(text)), versions, ends, text)
+            flags = _WAITS * waits | _GROUPED * (transactions is not None)
+            grouped = () if transactions is None else (transactions,)
+            self._hand_over(_HEAD.pack(flags, len(part), len(text)), versions, ends, *grouped, text)
 
     def close(self) -> None:
         if self._socket is not None:
@@ -224,7 +261,8 @@ def _parts(lines: Lines) -> Any:
     while start < len(text):
         done = int(sizes[start - 1]) if start else 0
         stop = max(int(np.searchsorted(sizes, done + _MOST_BYTES, side="right")), start + 1)
-        yield text.slice(start, stop - start), versions[start:stop]
+        transactions = None if lines.transaction is None else np.ascontiguousarray(lines.transaction[start:stop])
+        yield text.slice(start, stop - start), versions[start:stop], transactions
         start = stop
 
 
