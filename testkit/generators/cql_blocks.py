@@ -13,6 +13,7 @@ from headrace.cql.blocks import LogBlock, RowBlock
 from headrace.cql.log import END, OPERATION, SEQUENCE, STREAM, TIME, TTL, log_table
 from headrace.cql.tables import CqlColumn, CqlTable
 from headrace.cql.types import CqlType
+from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
 from testkit.generators.cql_values import numbers_of, serialised
 
 
@@ -35,6 +36,16 @@ def log_block(table: CqlTable, entries: Iterable[Mapping[str, Any]], written: in
     ]
     batch = as_read(pa.record_batch(columns, names=[c.name for c in log.columns]))
     return LogBlock(table, batch, pa.array([written] * len(rows), pa.int64()))
+
+
+def all_write_times(table: CqlTable) -> WriteTimeColumns:
+    """All columns, as of a server that returns the write times of collections."""
+    return WriteTimeColumns(frozenset(column.name for column in table.cells))
+
+
+def atomic_write_times(table: CqlTable) -> WriteTimeColumns:
+    """The columns of a server that returns no write times of collections."""
+    return WriteTimeColumns(frozenset(column.name for column in table.cells if column.type.is_atomic))
 
 
 def as_read(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -17,7 +17,6 @@ from headrace.cql.schema_reader import (
     describe_types,
     list_keyspaces,
     list_tables,
-    logged_tables,
     read_extension,
     schema_version,
 )
@@ -62,7 +61,6 @@ def test_definitions_are_those_of_the_statements(cql: CqlSession, keyspace: str)
     assert [one.table for one in described.values()] == [known.tables[t], known.tables[plain]]
     assert describe_types(cql, keyspace)["Address"].fields == ("street", "zip", "tags")
     assert list_tables(cql, keyspace) == ["plain", "t", "t_scylla_cdc_log"]
-    assert logged_tables(cql, keyspace) == [t]
     assert describe_options(cql, t) is None
     assert keyspace in list_keyspaces(cql)
 

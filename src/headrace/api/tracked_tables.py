@@ -36,7 +36,6 @@ log = logging.getLogger("headrace")
 
 T = TypeVar("T")
 
-_MOST_LOOKS: Final = 10
 _OR_REPLACE: Final = re.compile(r"\bOR\s+REPLACE\b", re.IGNORECASE)
 
 

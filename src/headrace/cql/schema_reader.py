@@ -14,7 +14,6 @@ from uuid import UUID
 
 from cassandra import InvalidRequest
 
-from headrace.cql.log import SUFFIX
 from headrace.cql.options import CdcOptions
 from headrace.cql.session import CqlSession
 from headrace.cql.tables import ColumnRole, CqlColumn, CqlTable
@@ -53,14 +52,6 @@ def list_keyspaces(session: CqlSession) -> list[str]:
 def list_tables(session: CqlSession, keyspace: str) -> list[str]:
     """The tables of a keyspace, without materialized views."""
     return sorted(row.table_name for row in _of_keyspace(session, "table_name", "tables", keyspace))
-
-
-def logged_tables(session: CqlSession, keyspace: str) -> list[TableName]:
-    """The tables of a keyspace that have a log."""
-    names = set(list_tables(session, keyspace))
-    return sorted(
-        TableName(keyspace, name.removesuffix(SUFFIX)) for name in names if name.endswith(SUFFIX) and name.removesuffix(SUFFIX) in names
-    )
 
 
 def describe(session: CqlSession, name: TableName) -> CqlTable:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
@@ -129,11 +129,6 @@ def _folder_name(subject: str) -> str:
     """Return a subject as a folder name that cannot leave the directory."""
     found = quote(subject, safe=" $@+")
     return found.replace(".", "%2E", 1) if found.startswith(".") else found
-
-
-def subject_of(folder: str) -> str:
-    """The subject that a folder holds the schemas of."""
-    return unquote(folder)
 
 
 def _sync_directory(folder: Path) -> None:

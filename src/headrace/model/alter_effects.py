@@ -41,9 +41,6 @@ class UnknownValues:
     why: str
 
 
-Show: TypeAlias = Callable[[TableSchema], TableSchema]
-"""Maps a source table to the table that the sink sees."""
-
 Effect: TypeAlias = Unchanged | Truncated | BackfillValue | UnknownValues
 
 

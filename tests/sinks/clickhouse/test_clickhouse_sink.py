@@ -8,7 +8,6 @@ import os
 import secrets
 import signal
 import threading
-import zlib
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,6 @@ from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.retry import retrying
 from headrace.settings.settings_file import parse_set_flag
-from headrace.sinks.clickhouse.reader import orders_by_bytes
 from headrace.sinks.clickhouse.server.client import connect, disconnect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -227,26 +225,6 @@ def test_a_missing_table_is_definite_and_says_what_to_do(sink: ClickHouseSink) -
     assert "was the pipe run" in caught.value.hint
     with pytest.raises(DefiniteError, match="ClickHouse error 60"):
         sink.reader().count(schema_of())
-
-
-def test_buckets_of_a_text_key_are_those_of_mysql_s_crc32(sink: ClickHouseSink) -> None:
-    schema = schema_of()
-    ids = [f"kéy {i}" for i in range(50)]
-    sink.prepare([schema])
-    sink.writer().write(block_of(schema, *ids))
-    assert [orders_by_bytes(column) for column in schema.columns] == [True, False]
-    for bucket in range(3):
-        read = sink.reader().read_bucket(schema, "id", bucket, 3).column("id").to_pylist()
-        assert sorted(read) == sorted(i for i in ids if zlib.crc32(i.encode()) % 3 == bucket)
-
-
-def test_an_enum_key_has_buckets_too(sink: ClickHouseSink) -> None:
-    schema = TableSchema(TableName("shop", "t"), (Column("e", Kind.ENUM, nullable=False),), ("e",))
-    images = pa.record_batch([pa.array(["", "a", "漢"]).dictionary_encode()], schema=schema.arrow_schema)
-    sink.prepare([schema])
-    sink.writer().write(replace(block_of(schema_of(), "1", "2", "3"), schema=schema, images=images))
-    expected = [word for word in ("", "a", "漢") if zlib.crc32(word.encode()) % 2 == 0]
-    assert sorted(sink.reader().read_bucket(schema, "e", 0, 2).column("e").to_pylist()) == expected
 
 
 def test_merges_keep_deletions_for_what_comes_late(sink: ClickHouseSink) -> None:

@@ -26,11 +26,11 @@ from headrace.errors import DefiniteError
 from headrace.model.schema import TableName
 from headrace.sinks.cql import cassandra_lists, execution
 from headrace.sinks.cql.options import Dropped, Missing, ReplayOptions
-from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
+from headrace.sources.scylla.snapshot.base_rows import RowQuery
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.reader import TokenChunk, read_chunk
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE
-from testkit.generators.cql_blocks import log_block
+from testkit.generators.cql_blocks import all_write_times, log_block
 from testkit.generators.cql_histories import literal, random_history
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.pipelines.replaying import Replaying, shuffled
@@ -71,7 +71,7 @@ def test_rows_of_a_snapshot_and_the_log_meet(replaying: Replaying) -> None:
     for seed in (1, 2, 5, 14):
         history = random_history(seed, 30, keyspace=replaying.source)
         logged = replaying.run(history)
-        query = RowQuery(history.table, WriteTimeColumns.all_of(history.table))
+        query = RowQuery(history.table, all_write_times(history.table))
         copied = list(read_chunk(replaying.session, query, TokenChunk(history.table.name, WHOLE), ScyllaOptions(confidence=0)))
         replaying.replay(history.table, copied)
         replaying.compare(history.table, list_times=False)

@@ -10,9 +10,8 @@ from headrace.cql.language.ddl import CqlCatalog
 from headrace.cql.log import Operation
 from headrace.cql.tables import CqlTable
 from headrace.cql.timeuuid import make
-from headrace.sources.scylla.snapshot.base_rows import WriteTimeColumns
 from headrace.sources.scylla.snapshot.row_recheck import LogStartTimes, keys_to_reread, needs_reread
-from testkit.generators.cql_blocks import log_block
+from testkit.generators.cql_blocks import all_write_times, atomic_write_times, log_block
 
 S = 1_000_000
 NOW = 1_790_000_000 * S
@@ -71,14 +70,14 @@ def _key(micros: int) -> Any:
 )
 def test_a_log_row_is_in_doubt(row: dict[str, Any], needed: bool) -> None:
     block = log_block(TABLE, [{"op": UPDATE, "at": LATER, "p": 1, "c": 1, **row}])
-    assert needs_reread(block, BEGUN, WriteTimeColumns.all_of(TABLE)).tolist() == [needed]
+    assert needs_reread(block, BEGUN, all_write_times(TABLE)).tolist() == [needed]
 
 
 def test_every_changed_list_is_read_again_while_chunks_are_read_or_without_write_times() -> None:
     block = log_block(TABLE, [{"op": UPDATE, "at": LATER, "p": 1, "c": 1, "l": [(_key(LATER), 1)]}])
-    assert needs_reread(block, LogStartTimes(NOW), WriteTimeColumns.all_of(TABLE)).all()
-    assert needs_reread(block, BEGUN, WriteTimeColumns.atomic_of(TABLE)).all()
-    assert keys_to_reread(block, BEGUN, WriteTimeColumns.all_of(TABLE)) is None
+    assert needs_reread(block, LogStartTimes(NOW), all_write_times(TABLE)).all()
+    assert needs_reread(block, BEGUN, atomic_write_times(TABLE)).all()
+    assert keys_to_reread(block, BEGUN, all_write_times(TABLE)) is None
 
 
 def test_keys_come_once_and_static_columns_have_none_of_their_own() -> None:
@@ -92,7 +91,7 @@ def test_keys_come_once_and_static_columns_have_none_of_their_own() -> None:
         {"v": 3},
     ]
     block = log_block(TABLE, [{"op": UPDATE, "at": LATER + i, "p": 1, "c": 1, **row} for i, row in enumerate(rows)])
-    keys = keys_to_reread(block, BEGUN, WriteTimeColumns.all_of(TABLE))
+    keys = keys_to_reread(block, BEGUN, all_write_times(TABLE))
     assert keys is not None
     found = {tuple(None if raw is None else int.from_bytes(raw, "big") for raw in row.values()) for row in keys.to_pylist()}
     assert found == {(1, 1), (1, 2), (1, None), (2, 1)}

@@ -16,12 +16,13 @@ from headrace.cql.session import CqlSession
 from headrace.cql.tables import CqlTable
 from headrace.cql.types import quoted
 from headrace.model.schema import TableName
-from headrace.sources.scylla.snapshot.base_rows import RowQuery, WriteTimeColumns
+from headrace.sources.scylla.snapshot.base_rows import RowQuery
 from headrace.sources.scylla.snapshot.options import ScyllaOptions
 from headrace.sources.scylla.snapshot.reader import ChunkResult, TokenChunk, read_chunk, server_time
 from headrace.sources.scylla.snapshot.row_recheck import RowRechecker
 from headrace.sources.scylla.snapshot.table_probe import probe_write_times, read_ring
 from headrace.sources.scylla.snapshot.token_ranges import WHOLE, Ring, TokenRange, cut, left_over
+from testkit.generators.cql_blocks import all_write_times, atomic_write_times
 
 CHOICES = ScyllaOptions(confidence=0.0, page_rows=100)
 
@@ -95,7 +96,7 @@ def test_cells_have_the_times_and_expiries_that_the_server_tells(cql: CqlSession
     cql.execute(f"UPDATE {t} USING TIMESTAMP {base} SET s = 9, sl = [7, 8] WHERE p = 1")
     cql.execute(f"UPDATE {t} USING TIMESTAMP {base} SET s = 1 WHERE p = 2")
     telling = probe_write_times(cql, table)
-    assert telling == WriteTimeColumns.all_of(table)
+    assert telling == all_write_times(table)
     [block], _ = _read(cql, RowQuery(table, telling), TokenChunk(table.name, WHOLE))
     rows = {(row["p"], row["c"]): (place, row) for place, row in enumerate(_decoded(block))}
     assert set(rows) == {(1, 1), (1, 2), (1, None), (2, None)}
@@ -149,9 +150,9 @@ def test_lists_hold_what_was_written_up_to_the_moment_that_counts(cql: CqlSessio
     }
     # A server without write times of elements refuses the query.
     unknown = replace(table, columns=(*table.columns, replace(table.column("l"), name="other")))
-    assert probe_write_times(cql, unknown) == WriteTimeColumns.all_of(table)
+    assert probe_write_times(cql, unknown) == all_write_times(table)
     # The same from a server without write times of elements: all elements get the time of the read.
-    [block], _ = _read(cql, RowQuery(table, WriteTimeColumns.atomic_of(table)), TokenChunk(table.name, WHOLE))
+    [block], _ = _read(cql, RowQuery(table, atomic_write_times(table)), TokenChunk(table.name, WHOLE))
     rows = {row["p"]: (row["l"], _told(block.times, place)["l"]) for place, row in enumerate(_decoded(block))}
     assert rows[1] == (["first", "a", "bb", "", "last", "x"], None)
     assert rows[3] == (["later"], None)

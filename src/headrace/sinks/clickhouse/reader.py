@@ -4,8 +4,7 @@ Invariant: a table read here has exactly the types of `schema.arrow_schema`, so 
 reads see merged rows: one row per key, none where the last image is a deletion.
 
 Ranges follow ClickHouse's key order: numbers and times by value, strings, enums and sets by bytes. A source that sorts keys by a collation
-(or an enum by its members' index) has other ranges; `orders_by_bytes` tells for which columns this matters. Both sides agree on ranges of
-the leading key columns before the first such column, and on CRC32 buckets of that column (MySQL's CRC32 is the same).
+(or an enum by its members' index) has other ranges. Both sides agree on ranges of the leading key columns before the first such column.
 """
 
 from __future__ import annotations
@@ -17,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 
 from headrace.errors import DefiniteError
-from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, TableSchema
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
@@ -33,7 +31,6 @@ from headrace.sinks.clickhouse.types.literals import constant_sql, scalar_value
 
 _NOT_UTF8 = re.compile(r"[\udc80-\udcff]")  # a byte NN that is no UTF-8 becomes U+DCNN
 _OWN_FORMAT = re.compile(r"\bFORMAT\s+\w+(\s+SETTINGS\s.*)?\s*;?\s*$", re.IGNORECASE | re.DOTALL)
-_TEXT = (ValueForm.TEXT, ValueForm.JSON, ValueForm.MEMBERS)
 _ARROW_SETTINGS = {
     # Strings come as bytes and are checked for UTF-8 here; the server would label any bytes as text.
     "output_format_arrow_string_as_string": "0",
@@ -81,11 +78,6 @@ class ClickHouseReader:
             return f"{names[0]} IN ({', '.join(spelled[0])})"
         rows = ", ".join(f"({', '.join(row)})" for row in zip(*spelled, strict=True))
         return f"({', '.join(names)}) IN ({rows})"
-
-    def read_bucket(self, schema: TableSchema, column: str, bucket: int, buckets: int) -> pa.Table:
-        """Return the rows with CRC32(column) % buckets = bucket, a partition of text keys that does not depend on collations."""
-        target_table = self._target_table(schema)
-        return self._read(target_table, f"CRC32({self._comparable(target_table, column)}) % {buckets} = {bucket}")
 
     def count(self, schema: TableSchema) -> int:
         """Return the number of current rows."""
@@ -183,11 +175,6 @@ class ClickHouseReader:
         for place in range(len(metadata_columns)):
             read = read.append_column(f"mark {place}", table.column(len(chosen) + place))
         return read
-
-
-def orders_by_bytes(column: Column) -> bool:
-    """Whether ClickHouse orders the column by bytes while a source may order it by a collation."""
-    return column.form in _TEXT
 
 
 def _readable(raw: bytes) -> str:

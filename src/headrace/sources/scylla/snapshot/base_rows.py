@@ -37,14 +37,6 @@ class WriteTimeColumns:
 
     columns: frozenset[str]
 
-    @classmethod
-    def all_of(cls, table: CqlTable) -> WriteTimeColumns:
-        return cls(frozenset(column.name for column in table.cells))
-
-    @classmethod
-    def atomic_of(cls, table: CqlTable) -> WriteTimeColumns:
-        return cls(frozenset(column.name for column in table.cells if column.type.is_atomic))
-
     def silent(self, table: CqlTable) -> list[str]:
         """Return the columns of which only values are known."""
         return [column.name for column in table.cells if column.name not in self.columns]
