@@ -35,7 +35,7 @@ TaskFunction = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 """What the engine runs in a task: batches of encoded splits in, batches of reports out. Picklable."""
 Retry = Callable[[Callable[[], None]], None]
 """Runs a write again while the sink is away."""
-BlockShaper = Callable[[Any], Any]
+BlockTransform = Callable[[Any], Any]
 """Turns a block that was read into the block that is written, which may be empty. Picklable."""
 
 
@@ -62,7 +62,7 @@ class Task:
     reader: Reader[Any, Block, object]
     sink: AnyWriterFactory
     retry: Retry
-    shape: BlockShaper | None = None
+    transform: BlockTransform | None = None
     """Transforms blocks before they are written."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,8 +102,8 @@ class Task:
             except StopIteration as end:
                 return SplitDone(end.value, sum_writes(written))
             filtered = 0
-            if self.shape is not None:
-                changes, block = block.changes, self.shape(block)
+            if self.transform is not None:
+                changes, block = block.changes, self.transform(block)
                 filtered = changes - block.changes
                 if filtered == changes:
                     written.append(TableWrites(block.subject, 0, 0, 0, filtered))

@@ -61,7 +61,7 @@ class Endpoints:
     sink: ClickHouseSink
     zero_dates: ZeroDates = ZeroDates.HALT
     """How the pipe handles invalid dates."""
-    shaper: BlockTransformer | None = None
+    transformer: BlockTransformer | None = None
     """The pipe's transforms, if any."""
 
     @property
@@ -131,12 +131,12 @@ class RegionReader(AbstractContextManager["RegionReader"]):
 
     def count_source(self, plan: TransformPlan) -> tuple[int, int]:
         """Return how many rows of a transformed table pass its filter, and how many the filter excludes."""
-        sides, shaper = self._sides, self._sides.shaper
-        assert shaper is not None
+        sides, transformer = self._sides, self._sides.transformer
+        assert transformer is not None
 
         def scan(connection: Connection[Any]) -> tuple[int, int]:
             passing = excluded = 0
-            for part in transform_batches(connection, sides.address, plan.source, "", sides.dates_read, shaper):
+            for part in transform_batches(connection, sides.address, plan.source, "", sides.dates_read, transformer):
                 check_not_ending()
                 passing += part.rows.num_rows
                 excluded += part.excluded
@@ -147,7 +147,7 @@ class RegionReader(AbstractContextManager["RegionReader"]):
     def _source_rows(self, table: TableComparison, shown: TableSchema, where: str) -> SourceRows:
         def scan(connection: Connection[Any]) -> SourceRows:
             sides = self._sides
-            found = read_rows(connection, sides.address, table, shown, where, sides.dates_read, sides.shaper)
+            found = read_rows(connection, sides.address, table, shown, where, sides.dates_read, sides.transformer)
             return found._replace(rows=self._reader.kept(table.schema, found.rows))
 
         return self._ask(scan)

@@ -92,7 +92,7 @@ class Repairer:
             with closing(connect(address)) as connection:
                 position = note_position(connection, address, reached.epoch).with_version_after(reached)
                 where, sides = source_condition(self._table, keys), self._sides
-                rows = read_rows(connection, address, self._table, self._schema, where, sides.dates_read, sides.shaper).rows
+                rows = read_rows(connection, address, self._table, self._schema, where, sides.dates_read, sides.transformer).rows
                 query(connection, address, "COMMIT")
                 return rows, position
 

@@ -32,23 +32,28 @@ def read_rows(
     shown: TableSchema,
     where: str,
     zero_dates: ZeroDates,
-    shaper: BlockTransformer | None,
+    transformer: BlockTransformer | None,
 ) -> SourceRows:
     """Return the rows of an SQL condition, with the columns of `shown`."""
-    if table.source is None or shaper is None:
+    if table.source is None or transformer is None:
         batches = scan_table(connection, address, shown, where, zero_dates=zero_dates)
         return SourceRows(pa.Table.from_batches(batches, schema=shown.arrow_schema))
-    made = list(transform_batches(connection, address, table.source, where, zero_dates, shaper))
+    made = list(transform_batches(connection, address, table.source, where, zero_dates, transformer))
     rows = pa.concat_tables([table.schema.arrow_schema.empty_table(), *(one.rows for one in made)]).unify_dictionaries()
     return SourceRows(rows.select([column.name for column in shown.columns]), sum(one.excluded for one in made))
 
 
 def transform_batches(
-    connection: Connection[Any], address: MySQLAddress, source: TableSchema, where: str, zero_dates: ZeroDates, shaper: BlockTransformer
+    connection: Connection[Any],
+    address: MySQLAddress,
+    source: TableSchema,
+    where: str,
+    zero_dates: ZeroDates,
+    transformer: BlockTransformer,
 ) -> Iterator[SourceRows]:
     """Yield transformed rows batch by batch, so that excluded rows are not held in memory."""
     for batch in scan_table(connection, address, source, where, zero_dates=zero_dates):
-        rows = shaper.transform_rows(source, pa.Table.from_batches([batch], schema=source.arrow_schema))
+        rows = transformer.transform_rows(source, pa.Table.from_batches([batch], schema=source.arrow_schema))
         yield SourceRows(rows, batch.num_rows - rows.num_rows)
 
 

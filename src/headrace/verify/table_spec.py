@@ -87,15 +87,15 @@ class TableComparison:
 
 
 def describe(
-    schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT, shape: TransformPlan | None = None
+    schema: TableSchema, sink: ClickHouseSink, zero_dates: ZeroDates = ZeroDates.HALT, plan: TransformPlan | None = None
 ) -> TableComparison:
-    """Return how a table is compared, by the existing target. `shape`: its transform plan, if it is transformed."""
+    """Return how a table is compared, by the existing target. `plan`: its transform plan, if it is transformed."""
     layout, digests = sink.target_table(schema), sink.digests()
     losses, left_out = digests.losses(schema), digests.incomparable(schema)
     # The source's functions cannot compute a replaced date.
     dates = [column.name for column in schema.columns if column.form in DATE_FORMS] if zero_dates is ZeroDates.EPOCH else []
     read = tuple(name for name in dict.fromkeys((*digests.undigested(schema), *dates)) if name not in left_out)
     found = TableComparison(schema, read, left_out, tuple(losses.items()), layout.ignores_deletes)
-    if shape is None:
+    if plan is None:
         return found
-    return replace(found, source=shape.source, keeps_key=shape.keeps_key, has_filter=bool(shape.filter))
+    return replace(found, source=plan.source, keeps_key=plan.keeps_key, has_filter=bool(plan.filter))

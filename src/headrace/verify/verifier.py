@@ -81,7 +81,7 @@ class VerifyOptions:
     transforms: Transforms = field(default_factory=Transforms)
     """The pipe's transforms."""
 
-    def shape(self, schema: TableSchema) -> TransformPlan:
+    def transform_plan(self, schema: TableSchema) -> TransformPlan:
         """Return the sink's schema of a source table and its transform plan."""
         return plan_transform(self.transforms.of(schema.name), self.projection.project(schema.with_zero_dates(self.zero_dates)))
 
@@ -106,13 +106,13 @@ def verify_tables(
     """Compare the selected tables; yield each result as soon as it is certain."""
     chosen = options or VerifyOptions()
     with closing(connect(address)) as connection:
-        shapes = [chosen.shape(schema) for schema in capture_schemas(connection, address, selection)]
-    if not shapes:
+        transform_plans = [chosen.transform_plan(schema) for schema in capture_schemas(connection, address, selection)]
+    if not transform_plans:
         raise DefiniteError(f"no table matches {selection}", place=str(address), hint="check --tables and the user's rights")
-    transformed = any(not shape.is_plain for shape in shapes)
-    shaper = BlockTransformer(chosen.transforms, read_salts(chosen.transforms)) if transformed else None
-    sides = Endpoints(address, sink, chosen.zero_dates, shaper)
-    yield from _Verification(sides, chosen, watermark, view or LineView(), runtime).run(shapes)
+    transformed = any(not plan.is_plain for plan in transform_plans)
+    transformer = BlockTransformer(chosen.transforms, read_salts(chosen.transforms)) if transformed else None
+    sides = Endpoints(address, sink, chosen.zero_dates, transformer)
+    yield from _Verification(sides, chosen, watermark, view or LineView(), runtime).run(transform_plans)
 
 
 class _Verification:
@@ -131,16 +131,16 @@ class _Verification:
         self._source_end: BinlogPosition | None = None
         self._started = time.monotonic()
 
-    def run(self, shapes: Sequence[TransformPlan]) -> Iterator[TableResult]:
+    def run(self, transform_plans: Sequence[TransformPlan]) -> Iterator[TableResult]:
         self._await_pipe()
         present: list[TransformPlan] = []
-        for shape in shapes:
-            missing = self._unready(shape)
+        for plan in transform_plans:
+            missing = self._unready(plan)
             if missing is None:
-                present.append(shape)
+                present.append(plan)
             else:
                 yield missing
-        tables = [describe(shape.schema, self._sides.sink, self._sides.zero_dates, None if shape.is_plain else shape) for shape in present]
+        tables = [describe(plan.schema, self._sides.sink, self._sides.zero_dates, None if plan.is_plain else plan) for plan in present]
         with closing(connect(self._sides.address)) as connection:
             regions = [
                 plan_regions(connection, self._sides.address, self._sides.sink, table, self._options.chunk_rows, self._options.sample)
@@ -173,9 +173,9 @@ class _Verification:
         pipe_position = self._watermark.ask()
         return stands_at(pipe_position, str(pipe_position.position))
 
-    def _unready(self, shape: TransformPlan) -> TableResult | None:
+    def _unready(self, plan: TransformPlan) -> TableResult | None:
         """Return the result for a table that cannot be compared: it is not in the sink, or its snapshot is not complete."""
-        schema = shape.schema
+        schema = plan.schema
         behind = self._pipe_position is not None and not has_reached(self._pipe_position, self._source_end or self._pipe_position.position)
         if self._pipe_position is not None and str(schema.name) in self._pipe_position.incomplete:
             return TableResult(schema, Comparison(), is_behind=True, notes=(_STILL_READ,), pipe_position=self._stands())
@@ -191,10 +191,10 @@ class _Verification:
         if behind:
             return TableResult(schema, Comparison(), is_behind=True, notes=(note, self._lag()), pipe_position=self._stands())
         with RegionReader(self._sides) as rows_reader:
-            if shape.filter:
-                rows, excluded = rows_reader.count_source(shape)
+            if plan.filter:
+                rows, excluded = rows_reader.count_source(plan)
                 return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,), excluded=excluded)
-            rows = rows_reader.source_digest(TableComparison(shape.source), ("",)).rows
+            rows = rows_reader.source_digest(TableComparison(plan.source), ("",)).rows
         return TableResult(schema, Comparison(rows, max(rows, 1), ()), notes=(note,))
 
     def _task_runner(self, stack: ExitStack, tables: Sequence[TableComparison], rows: int) -> TaskRunner:

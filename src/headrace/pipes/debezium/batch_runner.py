@@ -37,7 +37,7 @@ from headrace.pipes.debezium.topic_backlog import TopicBacklog
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
-from headrace.pipes.lifecycle.sink_schema import shaper_for
+from headrace.pipes.lifecycle.sink_schema import transformer_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import retrying
@@ -117,11 +117,13 @@ class RecordBatchRunner:
 
     def shown(self) -> dict[TableName, TableSchema]:
         """Return the sink's schemas of the written tables."""
-        return {name: shape.schema for name, shape in self._shapes().items()}
+        return {name: plan.schema for name, plan in self._transform_plans().items()}
 
-    def _shapes(self) -> dict[TableName, TransformPlan]:
+    def _transform_plans(self) -> dict[TableName, TransformPlan]:
         resolver, tables = self.context.schemas, self.context.state.tables.items()
-        return {name: resolver.shape(table.schema, table.hidden) for name, table in tables if self.context.settings.selection(name)}
+        return {
+            name: resolver.transform_plan(table.schema, table.hidden) for name, table in tables if self.context.settings.selection(name)
+        }
 
     def run(self, run_ranges: RunRanges, ranges: Sequence[OffsetRange], number: int) -> None:
         """Write all of a batch to the sink."""
@@ -215,12 +217,12 @@ class RecordBatchRunner:
 
     def task(self, tails: Tails) -> RecordTask:
         """Return a task that reads the tables with their known schemas."""
-        shapes = self._shapes()
-        written = [shape.schema for shape in shapes.values()]
+        transform_plans = self._transform_plans()
+        written = [plan.schema for plan in transform_plans.values()]
         needs = retrying(lambda: self.context.targets.requirements(written))
         known = {
-            name: KnownTable(self.context.state.tables[name].schema, shape.inputs_of(needs[name].key_columns), self.notes.orders.get(name))
-            for name, shape in shapes.items()
+            name: KnownTable(self.context.state.tables[name].schema, plan.inputs_of(needs[name].key_columns), self.notes.orders.get(name))
+            for name, plan in transform_plans.items()
         }
         choices = self.topics.choices
         reader = DebeziumReader(
@@ -232,10 +234,12 @@ class RecordBatchRunner:
         left_out = functools.partial(_is_left_out, choices.topic_map, self.context.settings.selection, ignored)
         news = functools.partial(_is_taken, self.context.settings.selection, ignored)
         # Events do not always include the row before the change.
-        shaper = shaper_for(self.context.settings, shapes.values(), needs, whole=False)
-        carried = {name: shape.source for name, shape in shapes.items()}
+        transformer = transformer_for(self.context.settings, transform_plans.values(), needs, whole=False)
+        carried = {name: plan.source for name, plan in transform_plans.items()}
         fetched = functools.partial(read_offset_range, self.address)
-        return RecordTask(reader, self.context.targets.sink.with_tables(written), retry, carried, keeper, left_out, news, fetched, shaper)
+        return RecordTask(
+            reader, self.context.targets.sink.with_tables(written), retry, carried, keeper, left_out, news, fetched, transformer
+        )
 
 
 def check_truncations(

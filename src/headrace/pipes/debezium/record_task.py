@@ -55,7 +55,7 @@ class RecordTask:
     """Whether the driver adds a newly found table. The task ends then, because the batch is read again."""
     fetch: Callable[[OffsetRange], Iterator[Records]] | None = None
     """Reads the records of a range."""
-    shape: BlockTransformer | None = None
+    transformer: BlockTransformer | None = None
     """Transforms blocks before they are written; None: the pipe has no transforms."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -95,21 +95,21 @@ class RecordTask:
             carried_names = {column.name for column in schema.columns}
             missing = {name: mask for name, mask in kept.items() if name in carried_names}
             carried = project(block, schema)
-            shaped, kept = self._shaped(carried, missing, records)
-            written = self._filled(shaped, kept, records)
+            transformed, kept = self._transformed(carried, missing, records)
+            written = self._filled(transformed, kept, records)
             if written.rows:
                 self.retry(lambda written=written: writer.write(written))  # type: ignore[misc]
-            done.wrote(written, 0 if self.shape is None else carried.changes - shaped.changes)
+            done.wrote(written, 0 if self.transformer is None else carried.changes - transformed.changes)
 
-    def _shaped(
+    def _transformed(
         self, block: ChangeBlock, missing: Mapping[str, pa.BooleanArray], records: Records
     ) -> tuple[ChangeBlock, Mapping[str, pa.BooleanArray]]:
         """Return the transformed block, and which of its values did not change and are missing."""
-        if self.shape is None:
+        if self.transformer is None:
             return block, missing
-        shape = self.shape.plan(block.schema)
-        passing = {output.source: output.column.name for output in shape.outputs if output.is_plain}
-        needed = {*shape.filter_inputs, *(name for output in shape.outputs if not output.is_plain for name in output.inputs)}
+        plan = self.transformer.plan(block.schema)
+        passing = {output.source: output.column.name for output in plan.outputs if output.is_plain}
+        needed = {*plan.filter_inputs, *(name for output in plan.outputs if not output.is_plain for name in output.inputs)}
         for name in sorted(needed & missing.keys()):
             if pc.any(missing[name]).as_py():
                 raise DefiniteError(
@@ -118,11 +118,11 @@ class RecordTask:
                     hint="have the source log whole rows (PostgreSQL: ALTER TABLE … REPLICA IDENTITY FULL)",
                 )
         try:
-            shaped, rows = self.shape.transform(block)
+            transformed, rows = self.transformer.transform(block)
         except DefiniteError as error:
             place = f"{records.topic}[{records.partition}], {error.place}"
             raise DefiniteError(error.message, place=place, hint=error.hint) from error
-        return shaped, kept_masks(missing, passing, rows)
+        return transformed, kept_masks(missing, passing, rows)
 
     def _filled(self, block: ChangeBlock, kept: Mapping[str, pa.BooleanArray], records: Records) -> ChangeBlock:
         missing = next((name for name, mask in kept.items() if pc.any(mask).as_py()), None)

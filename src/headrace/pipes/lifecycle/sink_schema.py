@@ -30,9 +30,9 @@ class SinkSchemaResolver:
 
     def __call__(self, schema: TableSchema, hidden: tuple[str, ...]) -> TableSchema:
         """Return the sink's schema of a source table."""
-        return self.shape(schema, hidden).schema
+        return self.transform_plan(schema, hidden).schema
 
-    def shape(self, schema: TableSchema, hidden: tuple[str, ...]) -> TransformPlan:
+    def transform_plan(self, schema: TableSchema, hidden: tuple[str, ...]) -> TransformPlan:
         """Return the transform plan of a source table."""
         return plan_transform(self.settings.transforms.of(schema.name), self.read(schema, hidden))
 
@@ -46,17 +46,17 @@ class SinkSchemaResolver:
         read = told.shown(lambda one: self.read(one, hidden), lambda one: self.read(one, hidden_after))
         if self.settings.transforms.of(told.before.name).is_empty:
             return read
-        return transform_alteration(read, *self._shapes(told, hidden, hidden_after))
+        return transform_alteration(read, *self._transform_plans(told, hidden, hidden_after))
 
     def reread_reason(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> str:
         """Return why an alteration changes which rows belong in the sink; empty if it does not."""
         if not self.settings.transforms.of(told.before.name).filter:
             return ""
-        return reread_reason(told, *self._shapes(told, hidden, hidden_after))
+        return reread_reason(told, *self._transform_plans(told, hidden, hidden_after))
 
     def named(self, names: Iterable[str], schema: TableSchema, hidden: tuple[str, ...]) -> frozenset[str]:
         """Return the sink's names of source columns that it has."""
-        called = {output.source: output.column.name for output in self.shape(schema, hidden).outputs if output.source}
+        called = {output.source: output.column.name for output in self.transform_plan(schema, hidden).outputs if output.source}
         return frozenset(called[name] for name in names if name in called)
 
     def check_new(self, schema: TableSchema) -> None:
@@ -71,10 +71,12 @@ class SinkSchemaResolver:
         """Whether both names have the same transforms."""
         return self.settings.transforms.of(old) == self.settings.transforms.of(new)
 
-    def _shapes(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> tuple[TransformPlan, TransformPlan]:
-        before = self.shape(told.before, hidden)
+    def _transform_plans(
+        self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]
+    ) -> tuple[TransformPlan, TransformPlan]:
+        before = self.transform_plan(told.before, hidden)
         try:
-            return before, self.shape(told.after, hidden_after)
+            return before, self.transform_plan(told.after, hidden_after)
         except DefiniteError as error:
             raise DefiniteError(
                 f"table {told.before.name} was altered, and its transforms no longer fit it: {error.message}",
@@ -83,11 +85,11 @@ class SinkSchemaResolver:
             ) from error
 
 
-def shaper_for(
-    settings: PipeSettings, shapes: Iterable[TransformPlan], needs: Mapping[TableName, TableRequirements], *, whole: bool = True
+def transformer_for(
+    settings: PipeSettings, transform_plans: Iterable[TransformPlan], needs: Mapping[TableName, TableRequirements], *, whole: bool = True
 ) -> BlockTransformer | None:
     """Return the transform that tasks apply to blocks of these tables, or None. `whole`: see `BlockTransformer`."""
-    transformed = [shape.schema.name for shape in shapes if not shape.is_plain]
+    transformed = [plan.schema.name for plan in transform_plans if not plan.is_plain]
     if not transformed:
         return None
     moving = {name: needs[name].key_columns for name in transformed}

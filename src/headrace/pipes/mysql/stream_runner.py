@@ -15,7 +15,7 @@ from headrace.model.schema_change import SchemaCatalog
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.lag import Pending
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
-from headrace.pipes.lifecycle.sink_schema import hidden_in, read_as, shaper_for
+from headrace.pipes.lifecycle.sink_schema import hidden_in, read_as, transformer_for
 from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
 from headrace.pipes.mysql.failover import committed_position, written_position
 from headrace.pipes.mysql.schema_follower import SchemaChangeFollower
@@ -136,12 +136,12 @@ class StreamRunner:
         # Names that were dropped in a former server's log are skipped entirely: the statement comes again in this log.
         lost = {name for name, place in state.dropped_tables.items() if BinlogPosition.from_json(place).epoch != state.epoch}
         resolver = self.context.schemas
-        shapes = {name: resolver.shape(schema, hidden_in(state, name)) for name, schema in schemas.items()}
-        written = [shape.schema for shape in shapes.values()]
+        transform_plans = {name: resolver.transform_plan(schema, hidden_in(state, name)) for name, schema in schemas.items()}
+        written = [plan.schema for plan in transform_plans.values()]
         needs = self.context.targets.requirements(written)
         plans = {name: TableReadPlan(None, skip_before=start) for name, start in starts.items()}
         for name, need in needs.items():
-            schema, key = read_as(schemas[name], self.context.settings), shapes[name].moving(need.key_columns)
+            schema, key = read_as(schemas[name], self.context.settings), transform_plans[name].moving(need.key_columns)
             plans[name] = TableReadPlan(schema, key, starts.get(name), ordered=need.ordered, exact=need.exact)
         reader = MySQLReader(
             self.address,
@@ -158,7 +158,9 @@ class StreamRunner:
         )
         retry = functools.partial(retrying, deadline_s=self.context.settings.retry_timeout_s)
         sink = self.context.targets.sink.with_tables(written)
-        return Task(reader, sink.for_replay() if repeats else sink, retry, shaper_for(self.context.settings, shapes.values(), needs))
+        return Task(
+            reader, sink.for_replay() if repeats else sink, retry, transformer_for(self.context.settings, transform_plans.values(), needs)
+        )
 
     def _on_batch(self, reports: list[Report]) -> None:
         ends: list[BinlogPosition] = []

@@ -240,4 +240,4 @@ class MySQLReader:
 
     def _wants(self, name: TableName) -> bool:
         plan = self.tables.get(name)
-        return self.selection(name) and (plan is None or not plan.skipped)
+        return self.selection(name) and (plan is None or not plan.is_skipped)

@@ -34,7 +34,7 @@ from headrace.runtime.reports import REPORT_SCHEMA, Report, decode_reports
 from headrace.runtime.tasks import TASK_ATTEMPT, SplitGroup, Task, TaskFunction
 from headrace.shortage import shortage_in
 from headrace.shutdown import finishing, is_requested
-from headrace.sources.base import Source, Split
+from headrace.sources.base import Source
 from headrace.sources.splits import encode_split
 from headrace.spark.runtime.java_process import GONE_ERRORS, lost_process_error
 from headrace.spark.runtime.remote_tasks import wrap_for_executors
@@ -200,18 +200,6 @@ class ChangeStream(SplitStream):
         self, session: SparkSession, source: Source, checkpoint: Path, task: Callable[[], Task], on_batch: Callable[[list[Report]], None]
     ) -> None:
         super().__init__(session, source, checkpoint, lambda over, _: on_batch(over(task())))
-
-
-def run_splits(
-    session: SparkSession,
-    task: TaskFunction,
-    splits: Sequence[Split],
-    parallelism: int,
-    on_done: OnSplitDone,
-    on_idle: Callable[[], None] = lambda: None,
-) -> None:
-    """Run each split as a Spark job of its own; see `run_groups`."""
-    run_groups(session, [SplitGroup(task, (split,)) for split in splits], parallelism, on_done, on_idle)
 
 
 def run_groups(

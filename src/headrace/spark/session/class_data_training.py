@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from headrace.model.change_block import ChangeBlock
-from headrace.runtime.tasks import Task
+from headrace.runtime.tasks import SplitGroup, Task
 from headrace.sinks.base import Writer
 from headrace.sources.base import Json, Offset, Split
-from headrace.spark.runtime.micro_batch import ChangeStream, run_splits
+from headrace.spark.runtime.micro_batch import ChangeStream, run_groups
 from headrace.spark.session.class_data_archive import DUMP_TIMEOUT_S
 from headrace.spark.session.session import java_pid, start_session
 
@@ -79,7 +79,7 @@ def _train(home: Path) -> None:
     (home / "java.pid").write_text(str(java_pid(session)))
     part = _TrainingPipe()
     task = Task(part, part, _call)
-    run_splits(session, task, [_EmptySplit()], 1, lambda *_: None)
+    run_groups(session, [SplitGroup(task, (_EmptySplit(),))], 1, lambda *_: None)
     batches: list[int] = []
     stream = ChangeStream(session, part, home / "checkpoint", lambda: task, lambda reports: batches.append(len(reports)))
     deadline = time.monotonic() + DUMP_TIMEOUT_S

@@ -21,7 +21,7 @@ class TableReadPlan:
     """The columns that make up the row's key in the sink."""
     skip_before: BinlogPosition | None = None
     """Events before this position are skipped: the snapshot contains them, or the table was dropped at this position."""
-    skipped: bool = False
+    is_skipped: bool = False
     """Whether all events of the table are skipped, for example because it waits for a new snapshot."""
     ordered: bool = False
     """Whether blocks must come in log order, with the same bounds each time they are read."""
@@ -48,4 +48,4 @@ def plan_tables(schemas: Mapping[TableName, TableSchema], keys: Mapping[TableNam
 
 def skip_tables(plans: Mapping[TableName, TableReadPlan], names: Iterable[TableName]) -> dict[TableName, TableReadPlan]:
     """Return the plans with all events of `names` skipped."""
-    return {**plans, **{name: replace(plans.get(name, TableReadPlan(None)), skipped=True) for name in names}}
+    return {**plans, **{name: replace(plans.get(name, TableReadPlan(None)), is_skipped=True) for name in names}}
