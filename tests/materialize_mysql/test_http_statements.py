@@ -19,6 +19,7 @@ import pytest
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.engine.directory_lock import read_serving_process
 from headrace.materialize_mysql.background_pipe import BackgroundPipe
+from headrace.service.embedded_servers import EmbeddedServers
 from testkit.pipelines.httpclient import Answer, Client
 from testkit.pipelines.pipeline import Run, command_lines, marked_processes, run_command
 from testkit.servers.accounts import Account
@@ -160,6 +161,33 @@ def test_databases_stop_and_resume_with_the_server_that_hosts_them(
 
 @pytest.mark.slow(because="test_a_client_creates_detaches_attaches_and_drops_a_database runs the same statements and processes")
 @pytest.mark.timeout(1800)
+def test_databases_stop_and_resume_with_a_service(
+    mysql_server: PrivateServer,
+    account: Account,
+    execute: Callable[[str], None],
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The embedded servers of `headrace run` host databases, too."""
+    token, sink = f"service-{served.path.parent.name}", f"chdb:{served.path}"
+    monkeypatch.setenv("HEADRACE_TEST_RUN", token)
+    execute("CREATE TABLE mirrored.orders (id INT PRIMARY KEY, total INT)")
+    execute("INSERT INTO mirrored.orders VALUES (1, 10)")
+    with EmbeddedServers() as servers:
+        servers.ensure(sink)
+        assert served.ask(create_statement(mysql_server, account)).status == 200
+        served.until("1/10")
+    served.until_ended(token)
+    execute("INSERT INTO mirrored.orders VALUES (2, 20)")
+    with EmbeddedServers() as servers:
+        servers.ensure(sink)
+        served.until("1/10 2/20")
+        assert served.ask("DROP DATABASE shop").status == 200
+    served.until_ended(token)
+
+
+@pytest.mark.slow(because="test_a_client_creates_detaches_attaches_and_drops_a_database runs the same statements and processes")
+@pytest.mark.timeout(1800)
 def test_a_pipe_that_owns_its_server_is_dropped_over_http(
     mysql_server: PrivateServer, account: Account, execute: Callable[[str], None], served: Served, tmp_path: Path
 ) -> None:
@@ -182,6 +210,13 @@ def test_a_pipe_that_owns_its_server_is_dropped_over_http(
     again = create.replace("DATABASE", "DATABASE IF NOT EXISTS")
     assert run_command("sql", f"chdb:{served.path}", again, environment=mark, timeout_s=PATIENCE_S).code == 0
     served.until("1/10 2/20")
+    # DETACH ends the pipe with its server, after the answer.
+    assert served.ask("DETACH DATABASE shop").status == 200
+    served.until_ended(token)
+    execute("INSERT INTO mirrored.orders VALUES (3, 30)")
+    attached = run_command("sql", f"chdb:{served.path}", "ATTACH DATABASE shop", environment=mark, timeout_s=PATIENCE_S)
+    assert attached.code == 0, attached.output
+    served.until("1/10 2/20 3/30")
     assert served.ask("DROP DATABASE shop").status == 200
     served.until_ended(token)
     assert not (served.path / "headrace").exists()
