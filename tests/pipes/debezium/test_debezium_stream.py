@@ -12,12 +12,15 @@ from typing import Any
 import pytest
 
 from headrace.embedded.process import EmbeddedServer
+from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
 from headrace.model.table_selection import Selection
 from headrace.pipes.debezium.pipe import DebeziumPipe
 from headrace.pipes.debezium.topic_settings import TopicSettings
+from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.progress_view import LogView
 from headrace.settings.pipe_settings import PipeSettings
+from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from testkit.pipelines.embedded_access import target_of
 from testkit.pipelines.local_runtime import LocalRuntime
@@ -62,7 +65,10 @@ class Story:
     def counted(self, table: str) -> int:
         """Count the rows of a table; 0 if it does not exist."""
         there = self.query(f"SELECT count() FROM system.tables WHERE database = '{self.database}' AND name = '{table}'")
-        return int(self.query(f"SELECT count() FROM $.{table} FINAL")[0][0]) if there[0][0] else 0
+        if not there[0][0]:
+            return 0
+        (engine,) = self.query(f"SELECT engine FROM system.tables WHERE database = '{self.database}' AND name = '{table}'")[0]
+        return int(self.query(f"SELECT count() FROM $.{table}{'' if engine == 'MergeTree' else ' FINAL'}")[0][0])
 
     def shown(self, table: str) -> list[tuple[str | None, ...]]:
         """A table's rows as text, in the columns of the recording."""
@@ -125,3 +131,51 @@ def test_topics_are_read_on_any_runtime(broker: PrivateBroker, clickhouse: Embed
     for _ in range(2):
         DebeziumPipe(address, topics, story.sink, story.url, settings, LogView(), LocalRuntime()).run()
         assert story.shown("sbtest1") == sorted(load_truth("mysql")["sbtest1"].rows, key=repr)
+
+
+def test_a_batch_of_a_history_that_is_read_again_is_stored_once(
+    broker: PrivateBroker, clickhouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ends between the write and the commit of each of two batches."""
+    story = Story(broker, clickhouse, tmp_path)
+    records = [
+        replace(one, topic=f"{story.database}.shop.sbtest1") for one in load_records("mysql-schema") if one.topic.endswith(".sbtest1")
+    ]
+    events = sum(one.value is not None for one in records)
+    sink = replace(story.sink, options=ClickHouseOptions((("engine", "history"),)))
+    settings = PipeSettings(Selection(("*.*",)), tmp_path / "state", once=True, name=story.pipe)
+    topics, address = TopicSettings(f"{story.database}\\..*"), parse_kafka_url(broker.url())
+
+    def crash(*_: Any) -> None:
+        raise DefiniteError("crashed before the commit")
+
+    stored: list[int] = []
+    for part in (records[: len(records) // 2], records[len(records) // 2 :]):
+        story.send(part)
+        crashing = DebeziumPipe(address, topics, sink, story.url, settings, LogView(), LocalRuntime())
+        with monkeypatch.context() as patch:
+            patch.setattr(ProgressReporter, "batch_written", crash)
+            with pytest.raises(DefiniteError, match="crashed before the commit"):
+                crashing.run()
+        stored.append(story.counted("sbtest1"))
+        DebeziumPipe(address, topics, sink, story.url, settings, LogView(), LocalRuntime()).run()
+        assert story.counted("sbtest1") == stored[-1] > 0
+    assert stored[-1] == events
+    assert story.query("SELECT count() FROM (SELECT DISTINCT id, _version, _operation FROM $.sbtest1)") == [[events]]
+
+
+@pytest.mark.slow(because="test_a_batch_of_a_history_that_is_read_again_is_stored_once, without Spark")
+def test_a_killed_pipe_to_a_history(fresh_broker: Callable[..., PrivateBroker], clickhouse: EmbeddedServer, tmp_path: Path) -> None:
+    story = Story(fresh_broker(), clickhouse, tmp_path)
+    records = [one for one in load_records("mysql-schema") if one.topic.endswith(".sbtest1")]
+    events = sum(one.value is not None for one in records)
+    story.send(records)
+    run = story.start("--engine", "history", "--max-offsets", "3")
+    try:
+        run.until(lambda: story.counted("sbtest1") > 0)
+    finally:
+        run.kill()
+    ended = story.start("--engine", "history", "--max-offsets", "3", "--once").wait()
+    assert ended.code == 0, ended.output
+    assert story.counted("sbtest1") == events
+    assert story.query("SELECT count() FROM (SELECT DISTINCT id, _version, _operation FROM $.sbtest1)") == [[events]]

@@ -1,7 +1,7 @@
 """Runs the batches of a pipe from Debezium's topics on the driver.
 
 Invariant: a batch counts when its rows, its new tables and columns and its bad records are stored. Row versions come from the events, so a
-batch may be written any number of times, in any order.
+batch may be written any number of times, in any order; a history gets the images that it lacks (`sinks.clickhouse.write.dedup_check`).
 """
 
 from __future__ import annotations
@@ -32,20 +32,19 @@ from headrace.pipes.debezium.record_reports import (
     read_truncations,
 )
 from headrace.pipes.debezium.record_task import RecordTask, select_ranges
-from headrace.pipes.debezium.schema_evolution import SchemaEvolution
+from headrace.pipes.debezium.schema_evolution import ClickHouseTables, SchemaEvolution
 from headrace.pipes.debezium.topic_backlog import TopicBacklog
 from headrace.pipes.debezium.topic_settings import TopicSettings
 from headrace.pipes.lifecycle.context import PipeContext
 from headrace.pipes.lifecycle.progress_reporter import ProgressReporter
 from headrace.pipes.lifecycle.sink_schema import transformer_for
-from headrace.pipes.lifecycle.sink_tables import SinkTables, targets_of
+from headrace.pipes.lifecycle.sink_tables import targets_of
 from headrace.pipes.state.event_skips import EventSkips
 from headrace.retry import retrying
 from headrace.runtime.checkpoint import committed_offset, initial_offset, offset_of
 from headrace.runtime.interface import RunRanges
 from headrace.runtime.reports import Report, SplitDone, finished_splits
 from headrace.settings.schema_policy import ChangeKind, Policy
-from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.clickhouse.unchanged_values import UnchangedValueFiller
 from headrace.sources.debezium.events.event_versions import VersionRule
 from headrace.sources.debezium.events.keyless_snapshots import KeylessSnapshot
@@ -63,13 +62,6 @@ _MAX_ROUNDS: Final = 100
 """How often one batch may bring new tables or columns."""
 _IDENTIFY_S: Final = 10.0
 """How often batches compare the ids of their topics."""
-
-
-@dataclass(slots=True)
-class ClickHouseTables(SinkTables):
-    """The targets of a pipe whose sink is ClickHouse."""
-
-    sink: ClickHouseSink
 
 
 @dataclass(slots=True)
@@ -92,6 +84,8 @@ class RecordBatchRunner:
     backlog: TopicBacklog = field(init=False)
     """The records that are not read yet."""
     _skips: EventSkips = field(init=False)
+    _may_be_written: bool = True
+    """Whether the sink may have some of the next records: of the first batch of a run, and of a batch that failed or is read again."""
 
     def __post_init__(self) -> None:
         directory = self.context.directory
@@ -152,6 +146,7 @@ class RecordBatchRunner:
             log.info("records without a change of a row: %s", why)
             self._left_out.add(why)
         self.done += 1
+        self._may_be_written = False
 
     def _check_topics(self) -> None:
         """Raise if a topic that is read was deleted and created again: its offsets mean other records now."""
@@ -185,6 +180,7 @@ class RecordBatchRunner:
         """Read the batch, again while it brings new tables or columns."""
         for _ in range(_MAX_ROUNDS):
             task = self.task(tails)
+            self._may_be_written = True
             wanted, passed = select_ranges(ranges, task.reads)
             reports: list[Report] = [SplitDone(passed)]
             try:
@@ -237,9 +233,9 @@ class RecordBatchRunner:
         transformer = transformer_for(self.context.settings, transform_plans.values(), needs, whole=False)
         carried = {name: plan.source for name, plan in transform_plans.items()}
         fetched = functools.partial(read_offset_range, self.address)
-        return RecordTask(
-            reader, self.context.targets.sink.with_tables(written), retry, carried, keeper, left_out, news, fetched, transformer
-        )
+        sink = self.context.targets.sink.with_tables(written).for_records()
+        sink = sink.for_replay() if self._may_be_written else sink
+        return RecordTask(reader, sink, retry, carried, keeper, left_out, news, fetched, transformer)
 
 
 def check_truncations(

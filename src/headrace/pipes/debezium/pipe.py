@@ -16,11 +16,11 @@ from headrace.errors import DefiniteError
 from headrace.kafka.address import KafkaAddress
 from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.debezium.bad_records import check_choice, is_record
-from headrace.pipes.debezium.batch_runner import ClickHouseTables, RecordBatchRunner
+from headrace.pipes.debezium.batch_runner import RecordBatchRunner
 from headrace.pipes.debezium.kafka_cluster import ClusterTopics, check_offsets, query_topics, topic_ids
 from headrace.pipes.debezium.pipe_notes import DebeziumPipeNotes
 from headrace.pipes.debezium.position import KafkaPosition
-from headrace.pipes.debezium.schema_evolution import SchemaEvolution, check_policy
+from headrace.pipes.debezium.schema_evolution import ClickHouseTables, SchemaEvolution, check_policy
 from headrace.pipes.debezium.topic_settings import TopicSettings, check_chosen, is_named
 from headrace.pipes.debezium.type_lookup import TypeLookup, read_topic
 from headrace.pipes.lifecycle.base import ChangeBlockPipe

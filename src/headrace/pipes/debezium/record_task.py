@@ -19,7 +19,7 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.pipes.debezium.record_reports import RecordsRead, RecordTaskReport
 from headrace.runtime.error_transport import serialize_errors
 from headrace.runtime.reports import SplitDone, encode_reports
-from headrace.runtime.tasks import Retry
+from headrace.runtime.tasks import TASK_ATTEMPT, Retry
 from headrace.sinks.base import Writer, WriterFactory
 from headrace.sources.debezium.events.records import DecodedRecords, Records
 from headrace.sources.debezium.offset_range_reader import OffsetRange
@@ -72,7 +72,8 @@ class RecordTask:
     def run(self, pieces: Iterable[Records]) -> SplitDone:
         """Read and write records."""
         done = RecordTaskReport()
-        writer = self.sink.writer()
+        # An earlier attempt of this task may have written blocks.
+        writer = (self.sink.for_replay() if TASK_ATTEMPT.get() else self.sink).writer()
         try:
             for records in pieces:
                 self._copy(records, writer, done)

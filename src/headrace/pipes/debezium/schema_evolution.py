@@ -24,6 +24,8 @@ from headrace.pipes.lifecycle.sink_tables import SinkTables
 from headrace.pipes.state.pipe_state import TableState
 from headrace.retry import retrying
 from headrace.settings.schema_policy import ChangeKind, Policy, SchemaPolicy
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
 from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
 from headrace.sources.debezium.events.records import DetectedSchema, Truncation
 from headrace.sources.debezium.types.schema_widening import WidenedSchema, widen_schema
@@ -43,11 +45,18 @@ def check_policy(policy: SchemaPolicy) -> None:
             )
 
 
+@dataclass(slots=True)
+class ClickHouseTables(SinkTables):
+    """The targets of a pipe whose sink is ClickHouse."""
+
+    sink: ClickHouseSink
+
+
 @dataclass(frozen=True, slots=True)
 class SchemaEvolution:
     """Evolves the targets of one pipe."""
 
-    context: PipeContext[SinkTables]
+    context: PipeContext[ClickHouseTables]
     descriptions: TypeLookup
 
     @property
@@ -212,15 +221,42 @@ class SchemaEvolution:
         return DefiniteError(f"table {name} {what}, and {kind} is set to halt", place=place, hint=hint)
 
 
-def check_engine(targets: SinkTables, shown: TableSchema) -> None:
-    """Refuse targets in which a row that is written twice counts twice."""
-    needs = retrying(lambda: targets.requirements([shown]))[shown.name]
-    if needs.ordered:
+def check_engine(targets: ClickHouseTables, shown: TableSchema) -> None:
+    """Refuse targets in which a row that is written twice counts twice, except histories, whose rows show what they hold."""
+    # First the engine: the remedies for missing columns would not make such a table fit.
+    existing = retrying(lambda: targets.sink.existing_family(shown.name))
+    if existing in (None, EngineFamily.REPLACING, EngineFamily.HISTORY):
+        if existing is not None:
+            # Add the columns that the table lacks, where the user chose that.
+            retrying(lambda: targets.prepare([shown]))
+        table = retrying(lambda: targets.sink.target_table(shown))
+        if not table.needs_ordered_writes:
+            return
+        if table.family is EngineFamily.HISTORY:
+            _check_history(table)
+            return
+    raise DefiniteError(
+        f"the target of {shown.name} counts rows, or keeps them in the order of writing: a batch that is read again, after a crash or "
+        "because of a new table in it, would count twice",
+        place=f"table {shown.name}",
+        hint="use an engine that keeps the newest version of each row (--engine replacing), or every change (--engine history)"
+        if existing is None
+        else "rename the existing table, or give the copy another name (target of the table): Headrace then creates one that fits",
+    )
+
+
+def _check_history(table: TargetTable) -> None:
+    """Refuse histories of which a replay cannot tell which changes they hold."""
+    why = ""
+    if not table.has_key:
+        why = "without a key, equal changes cannot be distinguished"
+    elif table.local_table is not None or table.storage.replication:
+        why = "a replica may not have the rows yet that another one stored"
+    if why:
         raise DefiniteError(
-            f"the target of {shown.name} counts rows, or keeps them in the order of writing: a batch that is read again, after a crash or "
-            "because of a new table in it, would count twice",
-            place=f"table {shown.name}",
-            hint="use an engine that keeps the newest version of each row: --engine replacing",
+            f"the target of {table.source} keeps every change, and after a crash Headrace could not tell which ones it has: {why}",
+            place=f"table {table.source}",
+            hint="use an engine that keeps the newest version of each row: --engine replacing, or another target",
         )
 
 

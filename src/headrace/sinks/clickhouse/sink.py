@@ -26,9 +26,13 @@ from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.row_digests import ClickHouseDigests
 from headrace.sinks.clickhouse.schema_changes.applier import ClickHouseSchemaApplier
 from headrace.sinks.clickhouse.schema_inference import infer_schemas
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget, parse_target
 from headrace.sinks.clickhouse.tables.create_table import plan_tables
+from headrace.sinks.clickhouse.tables.system_tables import find_with_local_tables
+from headrace.sinks.clickhouse.tables.table_inspection import engine_family
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope, read_target_tables, resolve_tables
 from headrace.sinks.clickhouse.tables.target_names import target_name
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, TargetTable
@@ -89,6 +93,8 @@ class ClickHouseSink(Sink):
     """Whether an earlier run may have stored blocks of this batch."""
     expected: tuple[TableSchema, ...] = ()
     """The tables that tasks write."""
+    by_images: bool = False
+    """Whether blocks have no stable bounds (see `write.dedup_check`)."""
 
     @classmethod
     def from_url(cls, url: str) -> ClickHouseSink:
@@ -116,6 +122,14 @@ class ClickHouseSink(Sink):
         """Return the target tables of schemas, in one query."""
         return resolve_tables(self._scope, schemas)
 
+    def existing_family(self, name: TableName) -> EngineFamily | None:
+        """Return the engine family of an existing target, whatever its columns; None if there is no target, or its engine is unfit."""
+        place = target_name(name, self.target, self.options)
+        with translate_errors(self.target, "looking at tables"):
+            tables, local_tables = find_with_local_tables(connect(self.target), [place])
+        table = local_tables.get(place) or tables.get(place)
+        return None if table is None else engine_family(table)
+
     def infer_schemas(self, names: Iterable[TableName]) -> Mapping[TableName, TableSchema]:
         """Return the schemas of those tables whose targets exist, inferred from the targets."""
         return infer_schemas(self._scope, names)
@@ -128,6 +142,10 @@ class ClickHouseSink(Sink):
 
     def for_replay(self) -> Self:
         return replace(self, repeats=True)
+
+    def for_records(self) -> Self:
+        """Return the sink for blocks of Kafka records, which have no stable bounds."""
+        return replace(self, by_images=True)
 
     def schema_applier(self) -> ClickHouseSchemaApplier:
         return ClickHouseSchemaApplier(self._scope)
@@ -158,7 +176,15 @@ class ClickHouseSink(Sink):
 
     def writer(self, on_rejected: OnRejected | None = None) -> ClickHouseWriter:
         """`on_rejected` handles rejected rows instead of the tables' options."""
-        return ClickHouseWriter(self._scope, self.pipe, again=self.repeats, tables=self.expected, label=self.label, on_rejected=on_rejected)
+        return ClickHouseWriter(
+            self._scope,
+            self.pipe,
+            again=self.repeats,
+            tables=self.expected,
+            label=self.label,
+            on_rejected=on_rejected,
+            by_images=self.by_images,
+        )
 
     def reader(self) -> ClickHouseReader:
         return ClickHouseReader(self._scope)

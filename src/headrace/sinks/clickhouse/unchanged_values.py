@@ -8,7 +8,7 @@ error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.sinks.clickhouse.dead_letters.rejected_rows import key_text
+from headrace.sinks.clickhouse.key_codes import Indices, encode_keys
 from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 
-Indices = npt.NDArray[np.int64]
 _MOST_KEYS: Final = 2000
 """Per query."""
 
@@ -46,7 +46,7 @@ class UnchangedValueFiller:
         masks = {name: np.asarray(pc.fill_null(mask, fill_value=False)) for name, mask in kept.items()}
         masks = {name: mask for name, mask in masks.items() if mask.any()}
         keys = [block.images.column(name) for name in schema.row_key]
-        (codes,) = _codes([keys])
+        (codes,) = encode_keys([keys])
         origins = {name: _origin_in_block(codes, mask, np.asarray(block.op)) for name, mask in masks.items()}
         wanted = np.flatnonzero(np.logical_or.reduce([origin < 0 for origin in origins.values()]))
         stored = self._read_stored(block, wanted, tuple(masks)) if len(wanted) else None
@@ -66,7 +66,7 @@ class UnchangedValueFiller:
         images = pa.concat_tables([one[0] for one in found])
         versions = np.concatenate([np.asarray(one[1]) for one in found])
         live = np.concatenate([one[2].to_numpy(zero_copy_only=False) for one in found])
-        asked, there = _codes([[keys.column(name) for name in schema.row_key], [images.column(name) for name in schema.row_key]])
+        asked, there = encode_keys([[keys.column(name) for name in schema.row_key], [images.column(name) for name in schema.row_key]])
         return _Stored(images, _newest_before(asked, np.asarray(block.version)[wanted], there, versions, live))
 
     def _fill_column(self, block: ChangeBlock, name: str, origin: Indices, wanted: Indices, stored: _Stored | None, place: str) -> Any:
@@ -97,24 +97,6 @@ class _Stored:
     images: pa.Table
     places: Indices
     """For each wanted row: the index of the image that has its values; -1 if none has."""
-
-
-def _codes(sides: Iterable[list[Any]]) -> list[Indices]:
-    """Return numbers that are equal where keys are equal, comparable across all sides. A key is a list of columns."""
-    parts = [[_plain(column) for column in side] for side in sides]
-    lengths = [len(side[0]) for side in parts]
-    codes = np.zeros(sum(lengths), dtype=np.int64)
-    for columns in zip(*parts, strict=True):
-        whole = pa.chunked_array([chunk for column in columns for chunk in column.chunks], columns[0].type)
-        encoded = whole.combine_chunks().dictionary_encode()
-        _, codes = np.unique(codes * max(len(encoded.dictionary), 1) + np.asarray(encoded.indices), return_inverse=True)
-    return np.split(codes.astype(np.int64), np.cumsum(lengths)[:-1])
-
-
-def _plain(column: Any) -> Any:
-    """Return the column in chunks, without dictionary encoding."""
-    chunked = column if isinstance(column, pa.ChunkedArray) else pa.chunked_array([column])
-    return chunked.cast(chunked.type.value_type) if pa.types.is_dictionary(chunked.type) else chunked
 
 
 def _origin_in_block(codes: Indices, mask: npt.NDArray[np.bool_], op: npt.NDArray[np.uint8]) -> Indices:

@@ -63,6 +63,14 @@ _MAKE_SUMS: Final = (
 _HINTS: Final = {"SummingMergeTree": _MAKE_SUMS, "AggregatingMergeTree": _MAKE_SUMS}
 
 
+def engine_family(table: ExistingTable) -> EngineFamily | None:
+    """Return the family of an existing table's engine; None if it cannot be a target."""
+    try:
+        return _FAMILIES.get(parse_engine(table.engine).name) if table.engine else None
+    except EngineParseError:
+        return None
+
+
 class InspectedTable:
     """An existing table, inspected for one source table."""
 

@@ -13,6 +13,10 @@ A history table shows exactly which images it has. There the rows decide for all
 once no earlier INSERT is running. Where images cancel each other, one stored image proves that the whole block is stored, if the table has
 no partitions. In all other cases the token decides: no version column, partitions, a block whose images all cancelled, a snapshot, whose
 rows share one version.
+
+Blocks of Kafka records have no stable bounds: a batch that brings a new column is read again, and brokers return records in other pieces.
+For them (`by_images`) no token repeats. The images that a history stores decide: version, key, and whether it is a deletion identify a
+change.
 """
 
 from __future__ import annotations
@@ -20,11 +24,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock, Op
+from headrace.sinks.clickhouse.key_codes import Indices, encode_keys
+from headrace.sinks.clickhouse.reader import ClickHouseReader
 from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import quote_name, quote_text
@@ -33,6 +41,7 @@ from headrace.sinks.clickhouse.tables.target_cache import TargetScope
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataRole, TargetTable
 
 _RUNNING_INSERT = "SELECT 1 FROM system.processes WHERE query_kind = 'Insert' AND query LIKE {like}"
+_DELETIONS = pa.array([Op.DELETE, Op.BEFORE], pa.uint8())
 _BYTES = {"output_format_arrow_string_as_string": "0"}
 
 
@@ -48,15 +57,19 @@ class UnsentPart:
 class DedupChecker:
     """Checks the blocks of one table in one task."""
 
-    def __init__(self, scope: TargetScope, target_table: TargetTable, *, again: bool) -> None:
-        """`again`: whether an earlier run may have stored blocks of this batch."""
-        self._scope, self._target_table, self._again = scope, target_table, again
+    def __init__(self, scope: TargetScope, target_table: TargetTable, *, again: bool, by_images: bool = False) -> None:
+        """`again`: whether an earlier run may have stored blocks of this batch. `by_images`: blocks have no stable bounds."""
+        self._scope, self._target_table, self._again, self._by_images = scope, target_table, again, by_images
         self._version = target_table.metadata_column(MetadataRole.VERSION)
         self._highest: int | None = None
         self._sent: tuple[int, int] | None = None
 
     def unsent_part(self, block: ChangeBlock) -> UnsentPart:
         """Return the rows of the block that must be sent; usually all of them."""
+        if self._by_images:
+            span = int(pc.min(block.version).as_py()), int(pc.max(block.version).as_py())
+            doubtful, self._sent = self._again or self._sent == span, span
+            return self._missing_images(block, span) if doubtful else UnsentPart(block, certain=True)
         if self._version is None or block.op[0].as_py() == Op.SNAPSHOT:
             return UnsentPart(block)
         span = first_version(block), last_version(block)
@@ -87,6 +100,15 @@ class DedupChecker:
         check_no_running_insert(self._scope, self._target_table)
         found = self._column(f"SELECT toUInt64({self._name}) FROM {self._target_table.qualified} WHERE {self._within(span)}")
         return UnsentPart(_filtered(block, pc.invert(pc.is_in(block.version, value_set=found.cast(pa.uint64())))), certain=True)
+
+    def _missing_images(self, block: ChangeBlock, span: tuple[int, int]) -> UnsentPart:
+        check_no_running_insert(self._scope, self._target_table)
+        names = block.schema.row_key
+        stored, versions, live = ClickHouseReader(self._scope).read_images(block.schema, self._within(span), names)
+        asked, there = encode_keys([[side.column(name) for name in names] for side in (block.images, stored)])
+        lives = pc.invert(pc.is_in(block.op, value_set=_DELETIONS))
+        known = _identities(there, versions, live)
+        return UnsentPart(_filtered(block, pa.array(~np.isin(_identities(asked, block.version, lives), known))), certain=True)
 
     def _has_any(self, span: tuple[int, int]) -> bool:
         return len(self._column(f"SELECT 1 FROM {self._target_table.qualified} WHERE {self._within(span)} LIMIT 1")) > 0
@@ -142,6 +164,12 @@ def check_no_running_insert(scope: TargetScope, target_table: TargetTable) -> No
         found = connect(scope.target).client.query(inserting).result_rows
     if found:
         raise TransientError("an earlier INSERT of the same rows is still under way", place=f"table {target_table.full_name}")
+
+
+def _identities(keys: Indices, versions: pa.Array, live: pa.Array) -> npt.NDArray[np.void]:
+    """Return what identifies each image: key, version, and whether it is a deletion."""
+    parts = [keys, np.asarray(versions), live.to_numpy(zero_copy_only=False)]
+    return np.rec.fromarrays(parts, dtype=[("key", np.int64), ("version", np.uint64), ("live", np.bool_)])
 
 
 def _filtered(block: ChangeBlock, keep: pa.Array) -> ChangeBlock:

@@ -87,9 +87,12 @@ class ClickHouseWriter:
         tables: tuple[TableSchema, ...] = (),
         label: str = "",
         on_rejected: OnRejected | None = None,
+        by_images: bool = False,
     ) -> None:
         """`pipe` is part of the deduplication tokens, `label` is its display name. `again`: an earlier run may have stored blocks of
-        this batch. `tables`: tables to resolve in one query. `on_rejected` handles rejected rows instead of the tables' options."""
+        this batch. `tables`: tables to resolve in one query. `on_rejected` handles rejected rows instead of the tables' options.
+        `by_images`: blocks have no stable bounds, so the stored images of a history decide what is missing."""
+        self._by_images = by_images
         self._scope, self._target, self._pipe, self._again, self._label = scope, scope.target, pipe, again, label
         self._tables, self._on_rejected = tables, on_rejected
         self._attempt = secrets.token_hex(8)
@@ -241,7 +244,8 @@ class ClickHouseWriter:
             settings = connection.supported(CONVERSION_SETTINGS) if encoder.converts else {}
             if target_table.needs_ordered_writes and schema not in self._named:
                 self._named[schema] = _Dedup(
-                    DedupWindow(self._scope, target_table, connection), DedupChecker(self._scope, target_table, again=self._again)
+                    DedupWindow(self._scope, target_table, connection),
+                    DedupChecker(self._scope, target_table, again=self._again, by_images=self._by_images),
                 )
             # Deduplication state survives a change of hosts.
             route = self._routes[schema] = _Route(
