@@ -146,6 +146,9 @@ def test_databases_stop_and_resume_with_the_server_that_hosts_them(
     with serving(served, tmp_path / "first.log") as run:
         assert served.ask(create_statement(mysql_server, account)).status == 200
         served.until("1/10")
+        # A second server does not get the directory, and does not touch the pipes of the first.
+        second = run_command("serve", str(served.path), "--port", "0", timeout_s=PATIENCE_S)
+        assert (second.code, "is already served" in second.output, served.pipe.is_running) == (2, True, True), second.output
         run.terminate()
         served.until_ended(run.token)
     execute("INSERT INTO mirrored.orders VALUES (2, 20)")

@@ -30,6 +30,7 @@ STOP_PIPES_S: Final = 20.0
 """How long pipes may take to stop before their server does."""
 # By name: the package is above this one, and runs in its own process.
 _PROGRAM: Final = "headrace.materialize_mysql.bridge"
+_HOSTING: Final = b"h"
 _SECRETS: Final = ("HEADRACE_SERVE_PASSWORD", "HEADRACE_SOURCE_PASSWORD", "HEADRACE_SINK_PASSWORD")
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 10.0
@@ -47,7 +48,7 @@ class PipeBridge:
         self._control, theirs = socket.socketpair()
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-m", _PROGRAM, str(root), str(theirs.fileno()), *(["--hosts"] if hosts else [])],
+                [sys.executable, "-P", "-m", _PROGRAM, str(root), str(theirs.fileno())],
                 stdin=subprocess.DEVNULL,
                 pass_fds=(theirs.fileno(),),
                 env=environment,
@@ -89,8 +90,13 @@ class PipeBridge:
             self.run({"run": "take over"})
 
     def resume(self) -> None:
-        """Start the pipes of the directory's databases, in the background."""
-        if self.hosts and self._has_pipes:
+        """Start the pipes of the directory's databases, in the background. From now on, the bridge stops them when the server ends."""
+        if not self.hosts:
+            return
+        # Statements report a bridge that has ended; queries do not need it.
+        with self._sending, contextlib.suppress(OSError):
+            self._control.sendall(_HOSTING)
+        if self._has_pipes:
             threading.Thread(target=self._resume, name="resume", daemon=True).start()
 
     @contextlib.contextmanager

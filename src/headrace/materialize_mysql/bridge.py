@@ -1,21 +1,23 @@
-"""`python -m headrace.materialize_mysql.bridge DIR FD [--hosts]`: runs requests of the embedded server of a directory.
+"""`python -m headrace.materialize_mysql.bridge DIR FD`: runs requests of the embedded server of a directory.
 
 The server starts it before it confines itself. Each request comes as a socket over the control socket FD, and gets a process
 (`bridged_request`), which reads the request from that socket and writes the answer to it. When the control socket closes, the server has
-ended: the bridge ends the running requests and, if it hosts the pipes, stops them. It imports the standard library only, because every
-embedded server has one.
+ended: the bridge ends the running requests. If the server has reported that it hosts the pipes of the directory, the bridge stops them; a
+server that did not get the directory has not. It imports the standard library only, because every embedded server has one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import socket
 import subprocess
 import sys
+from pathlib import Path
 from typing import Final
 
+HOSTING: Final = b"h"
+"""The message of a server that hosts the pipes and serves the directory; every other message brings a request."""
 REQUEST: Final = "headrace.materialize_mysql.bridged_request"
 _END_S: Final = 5.0
 
@@ -26,6 +28,7 @@ class Bridge:
     def __init__(self, directory: str) -> None:
         self._directory = directory
         self._running: list[subprocess.Popen[bytes]] = []
+        self._hosts = False
 
     def serve(self, control: socket.socket) -> None:
         """Run requests until the server closes its end."""
@@ -36,6 +39,7 @@ class Bridge:
                 return
             if not received:
                 return
+            self._hosts = self._hosts or received == HOSTING
             self._running = [process for process in self._running if process.poll() is None]
             for descriptor in descriptors:
                 with socket.socket(fileno=descriptor) as request:
@@ -45,8 +49,8 @@ class Bridge:
         # -P: a module in the working directory must not shadow one of Headrace's.
         return subprocess.Popen([sys.executable, "-P", "-m", REQUEST, self._directory, *arguments], stdin=stdin, stdout=stdout)
 
-    def end_requests(self) -> None:
-        """End the requests of a server that has ended. Each can be repeated."""
+    def end(self) -> None:
+        """End the requests of a server that has ended, and stop the pipes that it hosted. Each request can be repeated."""
         for process in self._running:
             process.terminate()
         for process in self._running:
@@ -55,19 +59,17 @@ class Bridge:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+        if self._hosts and Path(self._directory, "headrace", "pipes").is_dir():
+            self.start("--stop").wait()
 
 
 def main() -> int:
-    # The server's group gets Ctrl-C; the bridge ends with the server.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     directory, fd = sys.argv[1], int(sys.argv[2])
     os.set_inheritable(fd, False)
     bridge = Bridge(directory)
     with contextlib.closing(socket.socket(fileno=fd)) as control:
         bridge.serve(control)
-    bridge.end_requests()
-    if "--hosts" in sys.argv and os.path.isdir(os.path.join(directory, "headrace", "pipes")):  # noqa: PTH112, PTH118
-        bridge.start("--stop").wait()
+    bridge.end()
     return 0
 
 
