@@ -72,6 +72,9 @@ def header_fields(*, with_txid: bool = True) -> list[dict[str, Any]]:
     return [*fields, {"name": "txid", "type": ["null", GUID], "default": None}] if with_txid else fields
 
 
+HEADER_FIELDS: Final = frozenset(field["name"] for field in header_fields())
+
+
 def generic_schema(mutation: Mutation, *, old_shape: bool = False) -> dict[str, Any]:
     """Return the schema of a generic mutation; `old_shape`: without transactions and bytes."""
     prefixes = ("old_", "new_") if mutation is Mutation.UPDATE else ("",)

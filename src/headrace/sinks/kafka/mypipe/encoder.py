@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from headrace.kafka.avro.encoder import Encoder as AvroEncoder
 from headrace.kafka.avro.encoder import Source
-from headrace.kafka.avro.schema import parse_schema
+from headrace.kafka.avro.schema import AvroSchema
 from headrace.kafka.mypipe.wire_format import Mutation, head
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import TableSchema
@@ -30,12 +30,15 @@ class MypipeLayout(Protocol):
 
     def schema_id(self, mutation: Mutation) -> int: ...
 
-    def avro_schema(self, mutation: Mutation) -> str: ...
+    def avro_schema(self, mutation: Mutation) -> AvroSchema: ...
+
+    def table_id(self, mutation: Mutation, number: int) -> pa.Scalar | None:
+        """Return the table's number as the schema has it; None if it has no such field."""
 
     def columns(self, images: pa.RecordBatch) -> list[pa.Array]:
         """Convert the table's columns for writing."""
 
-    def fields(self, columns: list[pa.Array], prefix: str) -> Map[str, Source]:
+    def fields(self, mutation: Mutation, columns: list[pa.Array], prefix: str) -> Map[str, Source]:
         """Return the fields of a row; `prefix` distinguishes before and after image of an update."""
 
     def headers(self, images: pa.RecordBatch, mutations: Mutations) -> tuple[Extra, ...]:
@@ -81,12 +84,8 @@ class _MypipeTableEncoder:
     def __init__(self, choices: KafkaOptions, schema: TableSchema, form: MypipeLayout) -> None:
         self._choices, self._form = choices, form
         self._topic = choices.topic_of(schema.name)
-        self._constants = {
-            "database": pa.scalar(schema.name.database),
-            "table": pa.scalar(schema.name.table),
-            "tableId": pa.scalar(table_id(schema)),
-        }
-        schemas = {mutation: parse_schema(form.avro_schema(mutation)) for mutation in Mutation}
+        schemas = {mutation: form.avro_schema(mutation) for mutation in Mutation}
+        self._constants = {mutation: _constants(form, mutation, schema) for mutation in Mutation}
         self._encoders = {mutation: AvroEncoder(schema) for mutation, schema in schemas.items()}
         self._has_txid = {mutation: schema.root.field("txid") is not None for mutation, schema in schemas.items()}
         self._heads = {mutation: head(mutation, form.schema_id(mutation)) for mutation in Mutation}
@@ -96,14 +95,14 @@ class _MypipeTableEncoder:
         columns, guids = self._form.columns(block.images), guids_of(block)
 
         def bodies(mutation: Mutation, now: Places, before: Places | None) -> pa.BinaryArray:
-            fields: dict[str, Any] = {**self._constants}
+            fields: dict[str, Any] = {**self._constants[mutation]}
             if self._has_txid[mutation]:
                 fields["txid"] = _taken([guids], now)[0]
             if before is None:
-                fields.update(self._form.fields(_taken(columns, now), ""))
+                fields.update(self._form.fields(mutation, _taken(columns, now), ""))
             else:
-                fields.update(self._form.fields(_taken(columns, before), "old_"))
-                fields.update(self._form.fields(_taken(columns, now), "new_"))
+                fields.update(self._form.fields(mutation, _taken(columns, before), "old_"))
+                fields.update(self._form.fields(mutation, _taken(columns, now), "new_"))
             return self._encoders[mutation].encode(fields, rows=len(now), prefix=self._heads[mutation])
 
         value = mutations.bodies(bodies)
@@ -124,6 +123,17 @@ class _MypipeTableEncoder:
             row=_rows(block, at),
             commit_us=commit_us,
         )
+
+
+def _constants(form: MypipeLayout, mutation: Mutation, schema: TableSchema) -> dict[str, pa.Scalar]:
+    """Return the fields that are the same in all messages of a table."""
+    found = {
+        "database": pa.scalar(schema.name.database),
+        "table": pa.scalar(schema.name.table),
+        "tableId": form.table_id(mutation, table_id(schema)),
+    }
+    root = form.avro_schema(mutation).root
+    return {name: value for name, value in found.items() if value is not None and root.field(name) is not None}
 
 
 def _rows(block: ChangeBlock, at: Places) -> pa.UInt64Array | None:

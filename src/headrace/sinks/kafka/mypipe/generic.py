@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from headrace.kafka.avro.encoder import MapColumns, Source
+from headrace.kafka.avro.schema import AvroSchema, parse_schema
 from headrace.kafka.mypipe.table_schemas import columns_schema
 from headrace.kafka.mypipe.values import ValueMapping, map_of, to_map
 from headrace.kafka.mypipe.wire_format import (
@@ -47,14 +48,19 @@ class GenericForm:
     def schema_id(self, mutation: Mutation) -> int:
         return self.ids[mutation]
 
-    def avro_schema(self, mutation: Mutation) -> str:
-        return _schema(mutation, self.mapping)
+    def avro_schema(self, mutation: Mutation) -> AvroSchema:
+        return parse_schema(_schema(mutation, self.mapping))
+
+    def table_id(self, mutation: Mutation, number: int) -> pa.Scalar:
+        del mutation
+        return pa.scalar(number)
 
     def columns(self, images: pa.RecordBatch) -> list[pa.Array]:
         pairs = zip(self.schema.columns, images.columns, strict=True)
         return [to_map(column, array, map_of(column, self.mapping)) for column, array in pairs]
 
-    def fields(self, columns: list[pa.Array], prefix: str) -> Map[str, Source]:
+    def fields(self, mutation: Mutation, columns: list[pa.Array], prefix: str) -> Map[str, Source]:
+        del mutation
         entries: dict[str, dict[str, pa.Array]] = {name: {} for name in MAPS if self.mapping.has_bytes_map or name != "bytes"}
         for column, array in zip(self.schema.columns, columns, strict=True):
             entries[map_of(column, self.mapping)][column.name] = array

@@ -16,7 +16,7 @@ from headrace.kafka.avro.schema import parse_schema
 from headrace.kafka.mypipe.wire_format import generic_repository
 from headrace.kafka.registry import MEMORY, open_repository
 from headrace.kafka.registry_files import DirectoryRepository
-from headrace.kafka.schema_repository import Compatibility, SchemaRepository, incompatible_schema_error
+from headrace.kafka.schema_repository import Compatibility, RegisteredSchema, SchemaRepository, incompatible_schema_error
 from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, MutationSchemas
 
 _SHARED = "choose kafka.registry: a folder, or the http address of a registry"
@@ -32,6 +32,7 @@ class SchemaBook:
     checks: bool = True
     """Whether a schema that is not compatible with the previous one is rejected."""
     _known: dict[tuple[str, str], int] = field(default_factory=dict)
+    _newest: dict[tuple[str, str], RegisteredSchema | None] = field(default_factory=dict)
 
     def register(self, subject: str, text: str) -> int:
         """Return the schema's id; register the schema if needed."""
@@ -39,6 +40,12 @@ class SchemaBook:
         if known is None:
             known = self._known[subject, text] = self.repository.register(subject, parse_schema(text))
         return known
+
+    def newest(self, subject: str, text: str) -> RegisteredSchema | None:
+        """Return the subject's newest schema when this process first wrote a schema text; so a block is always encoded alike."""
+        if (subject, text) not in self._newest:
+            self._newest[subject, text] = self.repository.latest(subject)
+        return self._newest[subject, text]
 
     def check(self, subject: str, text: str) -> None:
         """Raise `DefiniteError` if readers of the subject's messages could not read old ones by this schema."""
