@@ -8,6 +8,7 @@ from __future__ import annotations
 import http.client
 import json
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -201,6 +202,15 @@ def test_a_pipe_that_owns_its_server_is_dropped_over_http(
     assert run_command("sql", f"chdb:{served.path}", create, environment=mark, timeout_s=PATIENCE_S).code == 0
     served.until("1/10")
     assert served.pipe.owns_server(served.path)
+
+    # A `headrace serve` that cannot start leaves the pipe running.
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        failed = run_command("serve", str(served.path), "--port", str(taken.getsockname()[1]), environment=mark, timeout_s=PATIENCE_S)
+    assert (failed.code, "cannot listen" in failed.output) == (2, True), failed.output
+    execute("INSERT INTO mirrored.orders VALUES (0, 0)")
+    served.until("0/0 1/10")
+    execute("DELETE FROM mirrored.orders WHERE id = 0")
+    served.until("1/10")
 
     # `headrace serve` takes the directory over, and continues the pipe.
     with serving(served, tmp_path / "serve.log") as run:

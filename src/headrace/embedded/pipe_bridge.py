@@ -55,6 +55,7 @@ class PipeBridge:
                 start_new_session=True,
             )
         self._sending = threading.Lock()
+        self._must_resume = False
 
     def run(self, request: dict[str, str], timeout_s: float | None = None) -> dict[str, Any]:
         """Run a request and return the answer; raise `QueryFailure` if it fails."""
@@ -85,14 +86,18 @@ class PipeBridge:
             return frozenset()
 
     def take_over(self) -> None:
-        """Stop a background pipe that serves the directory, so that this server can. It resumes as a client of this server."""
+        """Stop the background pipes if one of them serves the directory, so that this server can.
+
+        They resume as clients of this server, or on their own if it cannot start.
+        """
         if self.hosts and self._has_pipes:
-            self.run({"run": "take over"})
+            self._must_resume = self.run({"run": "take over"})["stopped"]
 
     def resume(self) -> None:
         """Start the pipes of the directory's databases, in the background. From now on, the bridge stops them when the server ends."""
         if not self.hosts:
             return
+        self._must_resume = False
         # Statements report a bridge that has ended; queries do not need it.
         with self._sending, contextlib.suppress(OSError):
             self._control.sendall(_HOSTING)
@@ -119,6 +124,8 @@ class PipeBridge:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._must_resume:
+            self._resume()
         self._control.close()
         try:
             self._process.wait(_END_S + (STOP_PIPES_S if self.hosts else 0.0))

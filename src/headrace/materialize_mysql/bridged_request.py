@@ -40,7 +40,7 @@ def run_request(directory: Path, request: dict[str, str]) -> dict[str, Any]:
             case "stop":
                 databases.stop()
             case "take over":
-                databases.release_directory()
+                return {"stopped": databases.release_directory()}
     except HeadraceError as error:
         return _describe(error, request)
     return {}

@@ -135,10 +135,12 @@ class Databases:
         for pipe in pipes:
             pipe.stop()
 
-    def release_directory(self) -> None:
-        """Stop the background pipes if one of them serves the directory of an embedded sink."""
-        if any(pipe.owns_server(self._root) for pipe in self._background_pipes()):
+    def release_directory(self) -> bool:
+        """Stop the background pipes if one of them serves the directory of an embedded sink; return whether one does."""
+        serves = any(pipe.owns_server(self._root) for pipe in self._background_pipes())
+        if serves:
             self.stop()
+        return serves
 
     def reject(self, verb: str, name: str) -> NoReturn:
         """Raise for a statement that would take a database away from its pipe."""
