@@ -150,15 +150,15 @@ def run(command: Callable[[], int]) -> int:
 
 def end_descendants(grace_s: float = _END_S, is_hurried: Callable[[], bool] = lambda: False) -> None:
     """End all descendants of this process: SIGTERM, then SIGKILL after `grace_s` or as soon as `is_hurried`."""
-    asked: set[int] = set()
+    signalled: set[int] = set()
     sessions: set[int] = set()
     begun = time.monotonic()
     killing = grace_s <= 0
     while left := _descendants(sessions):
         killing = killing or time.monotonic() - begun > grace_s or is_hurried()
         for pid in left:
-            if killing or pid not in asked:
-                asked.add(pid)
+            if killing or pid not in signalled:
+                signalled.add(pid)
                 with suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, signal.SIGKILL if killing else signal.SIGTERM)
         if time.monotonic() - begun > grace_s + _GONE_S:

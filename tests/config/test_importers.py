@@ -347,7 +347,7 @@ def test_debezium_to_topics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (('snapshot.mode: "initial"', 'snapshot.mode: "always"'), ["line 17", "'always'", "initial"]),
         (("mysql.MySqlConnector", "oracle.OracleConnector"), ["OracleConnector is read by Debezium only", "line 19"]),
         (('"(?i)(ANALYZE PARTITION).*"', '"DROP TABLE.*"'), ["ignore.ddl.regex", "by kind: schema_changes"]),
-        (("sbtest,shop ", "(?!x)shop "), ["cannot be said as globs", "line 10"]),
+        (("sbtest,shop ", "(?!x)shop "), ["cannot be written as globs", "line 10"]),
         (
             ('auto.create.tables: "true"', 'auto.create.tables.replicated: "true"'),
             ["replicated cannot be 'true'", "cluster"],

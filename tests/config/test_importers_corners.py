@@ -69,7 +69,7 @@ def test_keys_that_were_not_reached_are_not_called_unknown() -> None:
     text = SERVER + "table.include.list=shop.t[0-9]\ncolumn.exclude.list=shop.users.x\nsnapshot.mod=initial\n"
     with pytest.raises(DefiniteError) as error:
         translate_connector(text, "file.properties").text()
-    assert "cannot be said as globs" in str(error.value)
+    assert "cannot be written as globs" in str(error.value)
     assert "snapshot.mod is not known" in str(error.value)
     assert "column.exclude.list" not in str(error.value)
 

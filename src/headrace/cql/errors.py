@@ -89,12 +89,12 @@ def translate_error(error: BaseException, address: CqlAddress, about: str = "") 
 
 def _no_host_error(error: NoHostAvailable, address: CqlAddress, place: str) -> HeadraceError:
     """Return the error when no host can be used, with the most specific host's reason."""
-    told = list(error.errors.values()) if isinstance(error.errors, dict) else []
-    ours = [translate_error(one, address) for one in told]
+    host_errors = list(error.errors.values()) if isinstance(error.errors, dict) else []
+    ours = [translate_error(one, address) for one in host_errors]
     definite = next((one for one in ours if isinstance(one, DefiniteError)), None)
     if definite is not None:
         return definite
-    why = "; ".join(dict.fromkeys(_error_text(one) for one in told)) or _error_text(error)
+    why = "; ".join(dict.fromkeys(_error_text(one) for one in host_errors)) or _error_text(error)
     message = f"no host of the cluster can be reached: {why}"
     return TransientError(message, place=place, hint=f"check that it runs and can be reached{_possible_tls_mismatch(address)}")
 

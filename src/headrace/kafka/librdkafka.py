@@ -145,10 +145,10 @@ class BatchConsumer:
         if handle is None:
             raise KafkaException(KafkaError(self._called["last_error"]()))
         self._topics[topic] = handle
-        told = _P()
+        answer = _P()
         # An error here occurs again when messages are awaited, and is reported then.
-        if self._called["metadata"](self._client, 0, handle, ctypes.byref(told), _ASKING_MS) == _OK:
-            self._called["metadata_destroy"](told)
+        if self._called["metadata"](self._client, 0, handle, ctypes.byref(answer), _ASKING_MS) == _OK:
+            self._called["metadata_destroy"](answer)
 
     @contextmanager
     def taken(self, most: int, timeout_s: float) -> Iterator[Numbers]:

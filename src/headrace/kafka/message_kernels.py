@@ -88,7 +88,7 @@ def _name_size(name: Pointer) -> int:
 def measure(messages: Numbers, count: int, end: int, functions: Numbers, totals: Numbers) -> None:
     """Measure the room that `gather` needs for the records with an offset before `end`; add to `totals`, which starts as zeros."""
     answer = stack_slots(4)
-    told = address_of(answer)
+    answer_at = address_of(answer)
     for i in range(count):
         address = messages[i]
         message = pointer_at(address)
@@ -102,10 +102,10 @@ def measure(messages: Numbers, count: int, end: int, functions: Numbers, totals:
         totals[ROWS] += 1
         totals[VALUE_BYTES] += _field(message, SIZE)
         totals[KEY_BYTES] += _field(message, KEY_SIZE)
-        if _low(call(functions[MESSAGE_HEADERS], address, told, 0, 0, 0)) != 0:
+        if _low(call(functions[MESSAGE_HEADERS], address, answer_at, 0, 0, 0)) != 0:
             continue
         at = 0
-        while _low(call(functions[HEADER_AT], answer[0], at, told + 8, told + 16, told + 24)) == 0:
+        while _low(call(functions[HEADER_AT], answer[0], at, answer_at + 8, answer_at + 16, answer_at + 24)) == 0:
             text = pointer_at(answer[1])
             if not _is_context(text):
                 totals[HEADERS] += 1
@@ -174,7 +174,7 @@ def gather_headers(
     """Copy the headers that `measure` counted, of each record those up to its end in `list_ends`."""
     names, values = pointer_to(name_data), pointer_to(value_data)
     answer = stack_slots(4)
-    told = address_of(answer)
+    answer_at = address_of(answer)
     row, header, name_to, value_to = 0, 0, 0, 0
     list_ends[0], name_ends[0], value_ends[0] = 0, 0, 0
     for i in range(count):
@@ -182,9 +182,9 @@ def gather_headers(
         message = pointer_at(address)
         if load_int32(message, ERROR) != 0 or _field(message, OFFSET) >= end:
             continue
-        if _low(call(functions[MESSAGE_HEADERS], address, told, 0, 0, 0)) == 0:
+        if _low(call(functions[MESSAGE_HEADERS], address, answer_at, 0, 0, 0)) == 0:
             at = 0
-            while _low(call(functions[HEADER_AT], answer[0], at, told + 8, told + 16, told + 24)) == 0:
+            while _low(call(functions[HEADER_AT], answer[0], at, answer_at + 8, answer_at + 16, answer_at + 24)) == 0:
                 at += 1
                 text = pointer_at(answer[1])
                 if _is_context(text):

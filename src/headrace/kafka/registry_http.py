@@ -189,10 +189,10 @@ class HttpRepository:
         return found
 
     def _failure(self, error: SchemaRegistryError, what: str) -> Exception:
-        status, said = error.http_status_code, str(error.error_message or "").strip()[:_MAX_ERROR_CHARACTERS]
+        status, reason = error.http_status_code, str(error.error_message or "").strip()[:_MAX_ERROR_CHARACTERS]
         place = f"{what} in {self._shown}"
         if status in _TRANSIENT:
-            return TransientError(f"the schema registry cannot answer now: {said} (HTTP {status})", place=place)
+            return TransientError(f"the schema registry cannot answer now: {reason} (HTTP {status})", place=place)
         if status in (401, 403):
             return DefiniteError(
                 f"the schema registry denies access (HTTP {status})",
@@ -200,7 +200,7 @@ class HttpRepository:
                 hint=f"give user and password in its address, or the password in {PASSWORD_VARIABLE}",
             )
         hint = "register the schema, or give the registry that the messages were written with" if status == _NOT_FOUND else ""
-        return _RegistryError(said or f"HTTP {status}", status, place=place, hint=hint)
+        return _RegistryError(reason or f"HTTP {status}", status, place=place, hint=hint)
 
 
 class _ResponseLimits:

@@ -61,7 +61,7 @@ class ProducerClass:
             hint = "install the package, or start headrace in the folder where the module is (on a cluster it must be on every machine)"
             raise DefiniteError(f"the module {self.module!r} cannot be imported: {error}", place=str(self), hint=hint) from error
         except Exception as error:
-            raise DefiniteError(f"the module {self.module!r} fails when it is imported: {_said(error)}", place=str(self)) from error
+            raise DefiniteError(f"the module {self.module!r} fails when it is imported: {_error_text(error)}", place=str(self)) from error
         for part in self.name.split("."):
             found = getattr(found, part, None)
         if found is None:
@@ -222,7 +222,7 @@ def _own_failures(producer: ProducerClass, what: str, *schemas: TableSchema, at:
         raise
     except Exception as error:
         hint = "this is an error in the producer; what it raises as headrace.errors.TransientError is tried again"
-        raise DefiniteError(f"{producer} {what}: {_said(error)}", place=f"{place}, {_line_of(error)}", hint=hint) from error
+        raise DefiniteError(f"{producer} {what}: {_error_text(error)}", place=f"{place}, {_line_of(error)}", hint=hint) from error
 
 
 def _line_of(error: Exception) -> str:
@@ -231,5 +231,5 @@ def _line_of(error: Exception) -> str:
     return f"{Path(last.filename).name} line {last.lineno}"
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

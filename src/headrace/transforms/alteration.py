@@ -20,36 +20,36 @@ from headrace.transforms.transform_plan import OutputColumn, TransformPlan, erro
 _CONSTANT: Final = frozenset({MaskKind.EMPTY, MaskKind.TEXT})
 
 
-def transform_alteration(told: Alteration, before: TransformPlan, after: TransformPlan) -> Alteration:
+def transform_alteration(alteration: Alteration, before: TransformPlan, after: TransformPlan) -> Alteration:
     """Return the alteration of the sink's table."""
-    altered_columns = {altered_column.column.name: altered_column for altered_column in told.altered_columns}
-    _check_renamed(told, before, after)
-    made = tuple(_altered_column(told, altered_columns, output, before) for output in after.outputs)
-    return replace(told, before=before.schema, after=after.schema, altered_columns=made)
+    altered_columns = {altered_column.column.name: altered_column for altered_column in alteration.altered_columns}
+    _check_renamed(alteration, before, after)
+    made = tuple(_altered_column(alteration, altered_columns, output, before) for output in after.outputs)
+    return replace(alteration, before=before.schema, after=after.schema, altered_columns=made)
 
 
-def reread_reason(told: Alteration, before: TransformPlan, after: TransformPlan) -> str:
+def reread_reason(alteration: Alteration, before: TransformPlan, after: TransformPlan) -> str:
     """Return why other rows may pass the filter than before; empty if the same rows pass."""
-    altered_columns = {altered_column.column.name: altered_column for altered_column in told.altered_columns}
+    altered_columns = {altered_column.column.name: altered_column for altered_column in alteration.altered_columns}
     for name in after.filter_inputs:
-        if not _is_unchanged(told, altered_columns[name], name):
+        if not _is_unchanged(alteration, altered_columns[name], name):
             return f"column {name}, which decides what passes the filter, was altered"
     return "" if before.filter == after.filter else "another filter holds for it"
 
 
-def _check_renamed(told: Alteration, before: TransformPlan, after: TransformPlan) -> None:
+def _check_renamed(alteration: Alteration, before: TransformPlan, after: TransformPlan) -> None:
     """Raise unless a renamed column is treated as before."""
     was, now = _by_source(before), _by_source(after)
     carried_before, carried = ({column.name for column in plan.source.columns} for plan in (before, after))
-    for altered_column in told.altered_columns:
+    for altered_column in alteration.altered_columns:
         name, origin = altered_column.column.name, altered_column.origin
         if origin is None or origin == name or origin not in carried_before or name not in carried:
             continue
         one, other = was.get(origin), now.get(name)
         if (one.how if one is not None else None) != (other.how if other is not None else None):
             raise DefiniteError(
-                f"column {origin} of {told.before.name} is called {name} now, and the transforms treat the two names differently",
-                place=error_location(told.before.name, f"column {name}"),
+                f"column {origin} of {alteration.before.name} is called {name} now, and the transforms treat the two names differently",
+                place=error_location(alteration.before.name, f"column {name}"),
                 hint=f"name {name} in the transforms as {origin} was",
             )
 
@@ -59,10 +59,10 @@ def _by_source(plan: TransformPlan) -> dict[str, OutputColumn]:
 
 
 def _altered_column(
-    told: Alteration, altered_columns: dict[str, AlteredColumn], output: OutputColumn, before: TransformPlan
+    alteration: Alteration, altered_columns: dict[str, AlteredColumn], output: OutputColumn, before: TransformPlan
 ) -> AlteredColumn:
     if output.expression:
-        return _altered_computed_column(told, altered_columns, output, before)
+        return _altered_computed_column(alteration, altered_columns, output, before)
     altered_column = altered_columns[output.source]
     if altered_column.origin is None:
         return AlteredColumn(
@@ -71,17 +71,17 @@ def _altered_column(
     was = _by_source(before).get(altered_column.origin)
     if was is None:
         return AlteredColumn(output.column, None, UnknownValues("its values were not carried before"))
-    effect = altered_column.effect if output.is_plain else _masked_effect(told, altered_column, output)
+    effect = altered_column.effect if output.is_plain else _masked_effect(alteration, altered_column, output)
     return AlteredColumn(output.column, was.column.name, effect)
 
 
 def _altered_computed_column(
-    told: Alteration, altered_columns: dict[str, AlteredColumn], output: OutputColumn, before: TransformPlan
+    alteration: Alteration, altered_columns: dict[str, AlteredColumn], output: OutputColumn, before: TransformPlan
 ) -> AlteredColumn:
     was = next((one for one in before.outputs if one.column.name == output.column.name), None)
     if was is None:
         return AlteredColumn(output.column, None, UnknownValues("it was not computed before"))
-    steady = all(_is_unchanged(told, altered_columns[name], name) for name in output.inputs)
+    steady = all(_is_unchanged(alteration, altered_columns[name], name) for name in output.inputs)
     same = was.how == output.how and _stored_type(was.column) == _stored_type(output.column)
     return AlteredColumn(
         output.column, was.column.name, Unchanged() if steady and same else UnknownValues("it is computed from columns that were altered")
@@ -95,25 +95,25 @@ def _masked_fill_value(output: OutputColumn, effect: Effect) -> Effect:
     return BackfillValue(None) if filled_with_null or hidden else UnknownValues("it is masked or hashed, and new")
 
 
-def _masked_effect(told: Alteration, altered_column: AlteredColumn, output: OutputColumn) -> Effect:
+def _masked_effect(alteration: Alteration, altered_column: AlteredColumn, output: OutputColumn) -> Effect:
     assert altered_column.origin is not None
     mask = output.masking if isinstance(output.masking, Mask) else None
     if mask is not None and mask.kind is MaskKind.NULL:
         return Unchanged()
     same_nulls = isinstance(altered_column.effect, Unchanged)
     if same_nulls and (
-        (mask is not None and mask.kind in _CONSTANT) or _is_alike(told.before.column(altered_column.origin), altered_column.column)
+        (mask is not None and mask.kind in _CONSTANT) or _is_alike(alteration.before.column(altered_column.origin), altered_column.column)
     ):
         return Unchanged()
     return UnknownValues("it is masked or hashed, and its values were altered")
 
 
-def _is_unchanged(told: Alteration, altered_column: AlteredColumn, name: str) -> bool:
+def _is_unchanged(alteration: Alteration, altered_column: AlteredColumn, name: str) -> bool:
     """Return whether a column and its values are unchanged for every expression over it."""
     return (
         altered_column.origin == name
         and isinstance(altered_column.effect, Unchanged)
-        and _is_alike(told.before.column(name), altered_column.column)
+        and _is_alike(alteration.before.column(name), altered_column.column)
     )
 
 

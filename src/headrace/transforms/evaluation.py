@@ -101,8 +101,8 @@ class PlanEvaluator:
     def _first_failing_row(self, texts: Sequence[str], columns: pa.Table, block: ChangeBlock, names: Sequence[str]) -> DefiniteError:
         """Return the error of the first row at which an expression fails, found by bisection."""
         for text, name in zip(texts, names, strict=True):
-            said = "" if name.startswith("hash.") else _failure(text, columns)
-            if not said:
+            reason = "" if name.startswith("hash.") else _failure(text, columns)
+            if not reason:
                 continue
             start, count = 0, columns.num_rows
             while count > 1:
@@ -111,18 +111,18 @@ class PlanEvaluator:
                     count = half
                 else:
                     start, count = start + half, count - half
-            said = _failure(text, columns.slice(start, count)) or said
+            reason = _failure(text, columns.slice(start, count)) or reason
             output = next((one for one in self.plan.outputs if f"computed.{one.column.name}" == name), None)
-            return self._failed(block, output, start, said, text if output is not None else self.plan.filter)
+            return self._failed(block, output, start, reason, text if output is not None else self.plan.filter)
         return DefiniteError("the transforms fail", place=error_location(self.plan.source.name, ", ".join(names)), hint="please report it")
 
-    def _failed(self, block: ChangeBlock, output: OutputColumn | None, row: int, said: str, text: str) -> DefiniteError:
+    def _failed(self, block: ChangeBlock, output: OutputColumn | None, row: int, reason: str, text: str) -> DefiniteError:
         name, plan = ("filter" if output is None else f"computed.{output.column.name}"), self.plan
         inputs = plan.filter_inputs if output is None else output.inputs
         shown = {one.source for one in plan.outputs if one.is_plain}
         if not shown.issuperset(inputs):
             # DuckDB quotes values, which must stay hidden.
-            said = "it fails at a value that is not shown here"
+            reason = "it fails at a value that is not shown here"
         version = int(block.version[row].as_py())
         _, file, offset = unpack_version(version)
         where = f"log file {file}, offset {offset}"
@@ -132,7 +132,7 @@ class PlanEvaluator:
         )
         # All rows of a snapshot have the same position.
         event = "" if block.op[row].as_py() == Op.SNAPSHOT else row_place(version)
-        return DefiniteError(f"{text or (output.expression if output else '')}: {said}", place=place, hint=_TRY, event=event)
+        return DefiniteError(f"{text or (output.expression if output else '')}: {reason}", place=place, hint=_TRY, event=event)
 
 
 def _failure(text: str, columns: pa.Table) -> str:

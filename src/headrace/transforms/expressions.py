@@ -70,8 +70,10 @@ def _tree(text: str) -> Node:
     except ValueError as error:
         raise DefiniteError(f"{text!r} is no SQL expression: {error}") from error
     if read["error"]:
-        said = str(read["error_message"])
-        raise DefiniteError(f"{text!r} is no SQL expression: {said}", hint="write it as after SELECT, without FROM; texts in single quotes")
+        reason = str(read["error_message"])
+        raise DefiniteError(
+            f"{text!r} is no SQL expression: {reason}", hint="write it as after SELECT, without FROM; texts in single quotes"
+        )
     if len(read["statements"]) != 1:
         raise DefiniteError(f"{text!r} is more than one expression", hint="write one expression, without semicolons")
     node = read["statements"][0]["node"]

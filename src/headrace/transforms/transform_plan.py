@@ -209,8 +209,8 @@ class _PlanBuilder:
         try:
             return duckdb_engine.types_of(texts, pa.schema(fields or [NO_COLUMN]))
         except duckdb_engine.EvaluationError as error:
-            said = f"{' and '.join(texts)}: {error}"
-            raise self._error(field, said, "correct the expression; types are set by CAST(x AS type)") from error
+            reason = f"{' and '.join(texts)}: {error}"
+            raise self._error(field, reason, "correct the expression; types are set by CAST(x AS type)") from error
 
     def _sink_schema(self, outputs: Sequence[OutputColumn]) -> TableSchema:
         """Return the sink's table, with the keys whose columns still keep values distinct."""

@@ -38,7 +38,7 @@ def refusal(table: TableComparison, sides: Endpoints, watermark: Watermark[Binlo
     if watermark is None:
         return "no pipe from the source's own log is known, whose versions they would get; name it with --state or --pipe"
     if not layout.has_key:
-        return f"its rows have no key to be told apart by; headrace resync {name} reads the table again"
+        return f"its rows have no key that distinguishes them; headrace resync {name} reads the table again"
     if not table.keyed:
         return f"its key is hashed, and no hash tells the source's row; headrace resync {name} reads the table again"
     if layout.family is not EngineFamily.REPLACING:

@@ -102,19 +102,19 @@ def watch(
     own: OwnTables, source: str, pipe: str, known: KnownPipe, wait_s: float, pipe_position: Callable[[Progress], PipePosition[P]]
 ) -> Watermark[P] | None:
     """Return the watched pipe for any kind of source position."""
-    told = _pipes(own)
-    if pipe and pipe not in told:
-        known_ones = ", ".join(sorted(told)) or "none"
+    pipes = _pipes(own)
+    if pipe and pipe not in pipes:
+        known_ones = ", ".join(sorted(pipes)) or "none"
         raise DefiniteError(f"the sink knows no pipe {pipe!r}", place="headrace.positions", hint=f"pipes that it knows: {known_ones}")
     likely = known.name or (known.directory.path.name if known.directory is not None else "")
-    if not pipe and likely in told:
+    if not pipe and likely in pipes:
         pipe = likely
     if not pipe:
-        same = [name for name, other in told.items() if _server(other) == _server(source)]
+        same = [name for name, other in pipes.items() if _server(other) == _server(source)]
         if len(same) != 1:
             return None
         [pipe] = same
-    if DEBEZIUM.is_address(told[pipe]):
+    if DEBEZIUM.is_address(pipes[pipe]):
         # Its position consists of topic offsets, which do not relate to the source's log.
         return None
 

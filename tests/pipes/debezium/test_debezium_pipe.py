@@ -90,7 +90,7 @@ def test_positions(tmp_path: Path) -> None:
         (5, 0, 9, "a", ""),
         (5, 6, 9, "a", "from 5 to 6 were removed before they were read"),
         (5, 0, 4, "a", "ends at 4"),
-        (5, 0, 9, "b", "deleted and made anew"),
+        (5, 0, 9, "b", "deleted and recreated"),
     ],
 )
 def test_records_that_are_gone(reached: int, low: int, high: int, known: str, said: str) -> None:

@@ -133,7 +133,7 @@ def test_a_topic_that_is_created_again_while_the_pipe_runs_halts_it(open_pipe: O
     pipe = open_pipe()
     pipe.run(records[:3])
     pipe.batches.identify = lambda names: dict.fromkeys(names, "created again")
-    with pytest.raises(DefiniteError, match="was deleted and made anew"):
+    with pytest.raises(DefiniteError, match="was deleted and recreated"):
         pipe.run(records[3:])
     pipe.batches.identify = lambda names: dict.fromkeys(names, "made here")
     pipe.run(records[3:])

@@ -351,7 +351,7 @@ def test_transforms_of_events(open_pipe: Open, monkeypatch: pytest.MonkeyPatch) 
         open_pipe(settings=other)._pipe._checked(
             again.batches.context.state, ClusterTopics("cluster", KafkaPosition(), KafkaPosition(), ())
         )
-    assert "begin anew" in caught.value.hint
+    assert "start over" in caught.value.hint
 
 
 def test_an_expression_that_fails_at_an_event_names_its_topic(open_pipe: Open) -> None:

@@ -327,7 +327,7 @@ def test_what_halts_a_pipe_that_has_begun(source: Source) -> None:
     for table in ("remade", "remade_scylla_cdc_log"):
         source.session.execute(f"DROP TABLE {ks}.{table}")
     source.create("remade", "k int PRIMARY KEY, v text")
-    with pytest.raises(DefiniteError, match=f"the table {ks}.remade was dropped and made anew"):
+    with pytest.raises(DefiniteError, match=f"the table {ks}.remade was dropped and recreated"):
         source.run()
     source.exclude = (*source.exclude, "remade")
     source.captured("kept").execute(f"INSERT INTO {ks}.kept (k, v) VALUES (2, 'y')")

@@ -25,7 +25,7 @@ _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 _COMMAND = re.compile(r"headrace ([a-z]+)\b")
 _STATEMENT = re.compile(r"\b(SET GLOBAL|GRANT|ALTER TABLE|TRUNCATE|DROP DATABASE|CREATE DATABASE|XA \w+|REVOKE)\b")
 _STATE = re.compile(
-    r"start over|begin anew|(?:new|another) (?:--)?state|remove the state directory|start again|drop or rename|drop the tables"
+    r"start over|start over|(?:new|another) (?:--)?state|remove the state directory|start again|drop or rename|drop the tables"
 )
 FOREIGN: Final = {"--verify-binlog-checksum", "--force-reinstall"}
 """Flags of other programs."""
@@ -94,7 +94,6 @@ ACTIONS: Final = {
     # States and targets.
     "another --state": _REMEDIES + "test_a_new_state_with_empty_targets",
     "another state": _REMEDIES + "test_a_new_state_with_empty_targets",
-    "begin anew": _REMEDIES + "test_a_setting_that_needs_another_table",
     "drop or rename": _REMEDIES + "test_a_place_that_is_taken",
     "drop the tables": _REMEDIES + "test_a_setting_that_needs_another_table",
     "new --state": _REMEDIES + "test_a_new_state_with_empty_targets",

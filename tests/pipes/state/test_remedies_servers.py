@@ -147,7 +147,7 @@ def test_a_setting_that_needs_another_table(runs: Runs) -> None:
     runs.run()
     other = {"sink": {"engine": "versioned"}}
     error = runs.halt("would need another table", settings=other)
-    assert "give it as it was, or begin anew: drop the tables in ClickHouse and use a new --state" in error.hint
+    assert "give it as it was, or start over: drop the tables in ClickHouse and use a new --state" in error.hint
     runs.run()
     runs.in_sink("DROP TABLE DB.t", "DROP TABLE DB.u")
     runs.state = runs.state.with_name("other")

@@ -47,7 +47,7 @@ def list_of_globs(text: str, key: str, place: str) -> list[str]:
             found += globs_of(expression)
         except ValueError:
             raise DefiniteError(
-                f"{expression!r} in {key} cannot be said as globs", place=place, hint="name the tables, with .* for any text"
+                f"{expression!r} in {key} cannot be written as globs", place=place, hint="name the tables, with .* for any text"
             ) from None
     return list(dict.fromkeys(found))
 

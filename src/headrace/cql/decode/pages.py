@@ -116,29 +116,29 @@ class _PageReader:
                 running += 1
             if not running:
                 return
-            asked, page = self._next()
-            after = asked.paging_state
+            pending, page = self._next()
+            after = pending.paging_state
             if after is None:
                 running -= 1
             else:
-                self._send(_PendingRequest(asked.number, asked.query, asked.parameters, after))
-            yield ResultPage(asked.number, page, last=after is None)
+                self._send(_PendingRequest(pending.number, pending.query, pending.parameters, after))
+            yield ResultPage(pending.number, page, last=after is None)
 
     def _next(self) -> tuple[_PendingRequest, RawPage]:
-        asked, answer = self._take()
+        pending, answer = self._take()
         if isinstance(answer, BaseException):
-            error = self._translated(answer, asked)
+            error = self._translated(answer, pending)
             if not isinstance(error, TransientError):
                 raise error from answer
-            answer = retrying(lambda: self._retry(asked), deadline_s=self._patience_s)
-        return asked, answer.page
+            answer = retrying(lambda: self._retry(pending), deadline_s=self._patience_s)
+        return pending, answer.page
 
-    def _retry(self, asked: _PendingRequest) -> WholeResult:
+    def _retry(self, pending: _PendingRequest) -> WholeResult:
         """Repeat a request that was not answered, and wait for it."""
-        with server_errors(self._session.address, asked.query):
-            future = self._start(asked)
+        with server_errors(self._session.address, pending.query):
+            future = self._start(pending)
             answer: WholeResult = future.result().one()
-        asked.note(future)
+        pending.note(future)
         return answer
 
     def _take(self) -> tuple[_PendingRequest, WholeResult | BaseException]:
@@ -147,28 +147,28 @@ class _PageReader:
         except queue.Empty:
             raise TransientError(f"the driver has not answered for {self._wait_s:.0f} s", place=str(self._session.address)) from None
 
-    def _send(self, asked: _PendingRequest) -> None:
+    def _send(self, pending: _PendingRequest) -> None:
         try:
-            future = self._start(asked)
+            future = self._start(pending)
         except HeadraceError as error:
-            self._answers.put((asked, error))
+            self._answers.put((pending, error))
             return
 
         def answered(found: WholeResult) -> None:
-            asked.note(future)
-            self._answers.put((asked, found))
+            pending.note(future)
+            self._answers.put((pending, found))
 
-        future.add_callbacks(answered, lambda error: self._answers.put((asked, error)))
+        future.add_callbacks(answered, lambda error: self._answers.put((pending, error)))
 
-    def _start(self, asked: _PendingRequest) -> Any:
-        statement = _bound(self._session.prepare(asked.query), asked.parameters)
+    def _start(self, pending: _PendingRequest) -> Any:
+        statement = _bound(self._session.prepare(pending.query), pending.parameters)
         statement.fetch_size, statement.is_idempotent = self._fetch_size, True
-        return self._session.driver.execute_async(statement, execution_profile=RAW, paging_state=asked.paging_state)
+        return self._session.driver.execute_async(statement, execution_profile=RAW, paging_state=pending.paging_state)
 
-    def _translated(self, error: BaseException, asked: _PendingRequest) -> HeadraceError:
+    def _translated(self, error: BaseException, pending: _PendingRequest) -> HeadraceError:
         if not isinstance(error, (HeadraceError, *DRIVER_ERRORS)):
             raise error
-        return translate_error(error, self._session.address, asked.query)
+        return translate_error(error, self._session.address, pending.query)
 
 
 def _bound(prepared: PreparedStatement, parameters: Sequence[Any]) -> BoundStatement:

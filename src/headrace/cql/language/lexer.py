@@ -92,16 +92,16 @@ def tokens(text: str) -> list[CqlToken]:
 
 def _token(match: re.Match[str]) -> CqlToken:
     group = match.lastgroup or ""
-    said = match[group]
+    token_text = match[group]
     if group == "name":
-        kind, said = CqlTokenKind.NAME, said.lower()
+        kind, token_text = CqlTokenKind.NAME, token_text.lower()
     elif group == "quoted":
-        kind, said = CqlTokenKind.QUOTED, said.replace('""', '"')
+        kind, token_text = CqlTokenKind.QUOTED, token_text.replace('""', '"')
     elif group == "string":
-        kind, said = CqlTokenKind.STRING, said.replace("''", "'")
+        kind, token_text = CqlTokenKind.STRING, token_text.replace("''", "'")
     else:
         kind = _PLAIN[group]
-    return CqlToken(kind, said, match.start(), match.end())
+    return CqlToken(kind, token_text, match.start(), match.end())
 
 
 def _unreadable(text: str, at: int) -> DefiniteError:

@@ -52,7 +52,7 @@ export function setVar(node, name, value) {
   if (node.style.getPropertyValue(name) !== value) node.style.setProperty(name, value);
 }
 
-/** A list that follows items by their keys: nodes are made, updated, moved and removed, but never made anew. */
+/** A list that follows items by their keys: nodes are made, updated, moved and removed, but never recreated. */
 export class Keyed {
   constructor(parent, create, update) {
     Object.assign(this, { parent, create, update, nodes: new Map() });

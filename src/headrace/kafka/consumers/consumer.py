@@ -68,7 +68,7 @@ class ConsumerSettings:
             topics = [name for name in address.topic.split(",") if name]
         else:
             if not self.servers:
-                raise DefiniteError("it is not said where the topic is", hint='give servers="host:9092", or kafka://host:9092/topic')
+                raise DefiniteError("the address of the topic is missing", hint='give servers="host:9092", or kafka://host:9092/topic')
             address = parse_kafka_url(self.servers if self.servers.startswith(SCHEME) else f"{SCHEME}{self.servers}")
             topics = [self.topic] if isinstance(self.topic, str) else list(self.topic)
         if not topics:
@@ -124,7 +124,7 @@ class ChangeConsumer:
     def _changes(self, batch: MessageBatch) -> list[RowChange]:
         found: dict[int, RowChange] = {}
         mypipe, others = _by_format(batch)
-        events = [(row, told) for row in others if (told := self._event(batch, row)) is not None]
+        events = [(row, row_event) for row in others if (row_event := self._event(batch, row)) is not None]
         for read in self._read(batch, mypipe):
             name = read.block.schema.name
             for at, image in iterate_row_images(read):

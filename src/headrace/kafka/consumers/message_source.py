@@ -206,13 +206,13 @@ class TopicConsumer:
         """Return the topics' partitions; raise for a missing topic, unless it is a pattern."""
         found: list[tuple[str, int]] = []
         for topic in self._topics:
-            told = self._metadata("" if topic.startswith("^") else topic)
+            described = self._metadata("" if topic.startswith("^") else topic)
             if not topic.startswith("^"):
-                problem = told[topic].error
+                problem = described[topic].error
                 if problem is not None:
                     raise self._failure(problem, f"asking for the topic {topic}")
-            names = [topic] if topic in told else sorted(name for name in told if re.match(topic, name))
-            found += [(name, partition) for name in names for partition in sorted(told[name].partitions)]
+            names = [topic] if topic in described else sorted(name for name in described if re.match(topic, name))
+            found += [(name, partition) for name in names for partition in sorted(described[name].partitions)]
         return found
 
     def _metadata(self, topic: str) -> dict[str, Any]:
@@ -294,9 +294,9 @@ def _written(marks: Marks) -> str:
 def _read(text: str | None) -> Marks:
     """Decode marks; metadata of other programs is ignored."""
     try:
-        told = json.loads(text or "null")
+        described = json.loads(text or "null")
     except ValueError:
         return {}
-    if not isinstance(told, dict) or told.get("headrace") != _MARKS_FORM:
+    if not isinstance(described, dict) or described.get("headrace") != _MARKS_FORM:
         return {}
-    return {str(table): (int(position), int(committed)) for table, (position, committed) in told["marks"].items()}
+    return {str(table): (int(position), int(committed)) for table, (position, committed) in described["marks"].items()}

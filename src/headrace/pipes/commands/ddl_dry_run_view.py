@@ -48,68 +48,70 @@ class DryRunArguments:
     """Whether only the chosen policy is shown."""
 
 
-def dry_run(asked: DryRunArguments) -> Iterator[str]:
+def dry_run(arguments: DryRunArguments) -> Iterator[str]:
     """Return the lines to print."""
     with ExitStack() as open_things:
-        catalog, dialect, database, state = _tables(asked)
+        catalog, dialect, database, state = _tables(arguments)
         if state is not None and is_topics(state.sink):
             raise DefiniteError(
                 "the pipe's sink is Kafka, which has no tables to alter",
-                place=asked.state,
+                place=arguments.state,
                 hint="see docs/kafka.md for what becomes of each kind of statement",
             )
-        chosen = asked.chosen.over(settings_in(state, asked.state)) if state is not None else asked.chosen
+        chosen = arguments.chosen.over(settings_in(state, arguments.state)) if state is not None else arguments.chosen
         sink = ClickHouseSink(parse_target(_NOWHERE), chosen.sink)
-        if asked.sink:
-            sink = open_things.enter_context(open_clickhouse_sink(asked.sink, choices=chosen.sink)).sink
+        if arguments.sink:
+            sink = open_things.enter_context(open_clickhouse_sink(arguments.sink, choices=chosen.sink)).sink
         selection = Selection.from_json(state.selection) if state is not None else _EVERYTHING
         columns = state.options["columns"] if state is not None else {"include": (), "exclude": ()}
         projection = Projection(tuple(columns["include"]), tuple(columns["exclude"]))
-        settings = PipeSettings(selection, Path(asked.state or "."), projection, schema_changes=chosen.schema_changes, choices=chosen.plain)
+        settings = PipeSettings(
+            selection, Path(arguments.state or "."), projection, schema_changes=chosen.schema_changes, choices=chosen.plain
+        )
         hidden = {name: table.hidden for name, table in state.tables.items()} if state is not None else None
-        rehearsal = DdlDryRun(catalog, dialect, settings, sink, bool(asked.sink), hidden)
-        query = strict_query(asked.statement, database)
-        if asked.only or chosen.schema_changes.chosen:
-            yield from _told(rehearsal.dry_run(query, chosen.schema_changes))
+        rehearsal = DdlDryRun(catalog, dialect, settings, sink, bool(arguments.sink), hidden)
+        query = strict_query(arguments.statement, database)
+        if arguments.only or chosen.schema_changes.chosen:
+            yield from _describe(rehearsal.dry_run(query, chosen.schema_changes))
             return
         results = dict(rehearsal.choices(query))
         default = results[Policy.APPLY]
         if isinstance(default, DefiniteError):
             raise default
-        yield from _told(default)
+        yield from _describe(default)
         yield from _others(results)
 
 
-def _tables(asked: DryRunArguments) -> tuple[SchemaCatalog, Dialect, str, PipeState | None]:
+def _tables(arguments: DryRunArguments) -> tuple[SchemaCatalog, Dialect, str, PipeState | None]:
     """Return the tables before the statement, the server's dialect, the default database, and the pipe's state if there is one."""
-    given = [bool(asked.source), bool(asked.schema), bool(asked.state)]
+    given = [bool(arguments.source), bool(arguments.schema), bool(arguments.state)]
     if sum(given) != 1:
         raise DefiniteError(
             "a statement means nothing without the tables it is about",
             place="headrace ddl",
             hint="give one of --source mysql://…, --schema 'CREATE TABLE …' (or a file) and --state DIR",
         )
-    dialect = Dialect.of(asked.server)
-    if asked.source:
-        address = parse_mysql_url(asked.source)
+    dialect = Dialect.of(arguments.server)
+    if arguments.source:
+        address = parse_mysql_url(arguments.source)
         with closing(connect(address)) as connection:
             wanted = Selection((f"{address.database}.*",)) if address.database else _EVERYTHING
             catalog, _ = capture_catalog(connection, address, wanted, epoch=0)
-            return catalog, read_dialect(connection, address), asked.database or address.database, None
-    if asked.schema:
-        database = asked.database or "db"
-        statements = [statement for text in asked.schema for statement in read_statements(text)]
+            return catalog, read_dialect(connection, address), arguments.database or address.database, None
+    if arguments.schema:
+        database = arguments.database or "db"
+        statements = [statement for text in arguments.schema for statement in read_statements(text)]
         return describe(statements, database, dialect), dialect, database, None
-    directory = StateDirectory(Path(asked.state), make=False)
+    directory = StateDirectory(Path(arguments.state), make=False)
     state = directory.load()
     if state is None:
-        raise DefiniteError("there is no pipe here", place=asked.state, hint="give the --state of a pipe that was started before")
+        raise DefiniteError("there is no pipe here", place=arguments.state, hint="give the --state of a pipe that was started before")
     tables = {name: table.schema for name, table in state.tables.items()}
     databases = {name.database for name in tables}
-    return SchemaCatalog(tables), dialect, asked.database or (databases.pop() if len(databases) == 1 else ""), state
+    return SchemaCatalog(tables), dialect, arguments.database or (databases.pop() if len(databases) == 1 else ""), state
 
 
-def _told(found: Iterable[DryRunResult]) -> Iterator[str]:
+def _describe(found: Iterable[DryRunResult]) -> Iterator[str]:
     nothing = True
     for one in found:
         nothing = False
@@ -130,4 +132,4 @@ def _others(results: Mapping[Policy, tuple[DryRunResult, ...] | DefiniteError]) 
             yield f"{policy}: refused: {result.message}"
         else:
             yield f"{policy}:"
-            yield from (f"  {line}" for line in _told(result))
+            yield from (f"  {line}" for line in _describe(result))

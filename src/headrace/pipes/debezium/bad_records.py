@@ -62,12 +62,12 @@ def handle_bad_records(
 
     Return how many records were sent to the dead-letter topic. Those in `headrace.errors` can be counted there.
     """
-    asked = [one for one in found if skips is not None and place_of(one) in skips.pending]
-    refused = [one for one in found if one not in asked]
-    if skips is not None and asked:
-        for some in _pieces(asked, address):
+    requested = [one for one in found if skips is not None and place_of(one) in skips.pending]
+    refused = [one for one in found if one not in requested]
+    if skips is not None and requested:
+        for some in _pieces(requested, address):
             retrying(functools.partial(_post, some, own, pipe, SKIPPED))
-        skips.record_skipped({"place": place_of(one), "table": one.topic, "content": one.reason} for one in asked)
+        skips.record_skipped({"place": place_of(one), "table": one.topic, "content": one.reason} for one in requested)
     if not refused:
         return 0
     if choices.on_malformed is MalformedPolicy.HALT:
@@ -207,5 +207,5 @@ def _unsent(error: Exception, topic: str, address: KafkaAddress) -> HeadraceErro
 
 
 def _reasons(one: RejectedRecord, pipe: str) -> list[tuple[str, str]]:
-    said = {"reason": one.reason, "topic": one.topic, "partition": str(one.partition), "offset": str(one.offset), "pipe": pipe}
-    return [(HEADERS + name, text) for name, text in said.items()]
+    described = {"reason": one.reason, "topic": one.topic, "partition": str(one.partition), "offset": str(one.offset), "pipe": pipe}
+    return [(HEADERS + name, text) for name, text in described.items()]

@@ -171,9 +171,9 @@ class RecordBatchRunner:
             by_source = order is not None and order.rule is not VersionRule.OFFSET
             return by_source and len(topics_of(name, self.topics.choices.topic_map, reached, self.notes.filled)) < 2
 
-        counting, anew = newest_snapshots(self.notes.snapshots, seen, self.topics.choices.second_snapshot, replaceable)
-        self.notes.note_emptied(anew)
-        self.evolution.start_over(anew)
+        counting, restarted = newest_snapshots(self.notes.snapshots, seen, self.topics.choices.second_snapshot, replaceable)
+        self.notes.note_emptied(restarted)
+        self.evolution.start_over(restarted)
         self.notes.note_snapshots(counting)
 
     def _read(self, run_ranges: RunRanges, ranges: Sequence[OffsetRange], tails: Tails) -> tuple[list[Report], list[RecordsRead]]:

@@ -120,20 +120,20 @@ def check_offsets(reached: KafkaPosition, now: ClusterTopics, known_ids: dict[st
             if offset < low:
                 raise _gone(f"records of {topic}[{partition}] from {offset} to {low} were removed before they were read", address)
             if offset > high:
-                raise _gone(f"{topic}[{partition}] ends at {high}, and was read up to {offset}: it was made anew", address)
+                raise _gone(f"{topic}[{partition}] ends at {high}, and was read up to {offset}: it was recreated", address)
 
 
 def check_ids(known: Mapping[str, str], now: Mapping[str, str], address: KafkaAddress) -> None:
     """Raise `DefiniteError` if a topic was deleted and created again since it was read."""
     for topic, identity in known.items():
         if now.get(topic, identity) != identity:
-            raise _gone(f"the topic {topic} was deleted and made anew", address)
+            raise _gone(f"the topic {topic} was deleted and recreated", address)
 
 
 def _gone(message: str, address: KafkaAddress) -> DefiniteError:
     return DefiniteError(
         message,
         place=str(address),
-        hint="have Debezium take a new snapshot (an incremental one, say) and begin anew with another --state; lengthen the topic's "
+        hint="have Debezium take a new snapshot (an incremental one, say) and start over with another --state; lengthen the topic's "
         "retention.ms if records are removed too soon",
     )

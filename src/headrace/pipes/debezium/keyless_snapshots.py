@@ -24,7 +24,7 @@ def newest_snapshots(
 
     `replaceable`: whether versions tell which rows of a table are older than a snapshot.
     """
-    counts, anew = dict(known), list[Truncation]()
+    counts, restarted = dict(known), list[Truncation]()
     for one in sorted(seen, key=lambda one: (one.table, one.topic, one.version, one.place)):
         former = counts.get((one.table, one.topic))
         if former is None:
@@ -38,5 +38,5 @@ def newest_snapshots(
             if chosen is SecondSnapshot.HALT or not replaceable(one.table) or one.version <= former.version:
                 raise second_snapshot(former, one, replaceable=replaceable(one.table))
             counts[one.table, one.topic] = one
-            anew.append(Truncation(one.table, one.version))
-    return counts, anew
+            restarted.append(Truncation(one.table, one.version))
+    return counts, restarted

@@ -92,7 +92,7 @@ class SchemaEvolution:
             table = self.context.state.tables.get(one.table)
             if table is not None:
                 self._delete_stale(table, one)
-                self._record(one, f"{one.table} begins anew with a second snapshot", _APPLIED)
+                self._record(one, f"{one.table} starts over with a second snapshot", _APPLIED)
 
     def _delete_stale(self, table: TableState, one: Truncation) -> None:
         schema = self.context.schemas(table.schema, table.hidden)
@@ -136,25 +136,25 @@ class SchemaEvolution:
         text = f"new table: {columns}; key {', '.join(schema.primary_key) or 'none'}"
         self._execute(TableState(schema, _place(found)), plan, found, [ChangeKind.CREATE_TABLE], text, _APPLIED)
 
-    def _alter(self, known: TableState, growth: WidenedSchema, told: Alteration, found: DetectedSchema) -> None:
+    def _alter(self, known: TableState, growth: WidenedSchema, alteration: Alteration, found: DetectedSchema) -> None:
         text = "; ".join([*(_change_text(change) for change in growth.changes), *growth.notes])
         kinds = _kinds_of(growth)
         policies = {kind: self._allowed(kind, found, f"has changed ({text})") for kind in kinds}
         hidden = known.hidden
         if policies.get(ChangeKind.ADD_COLUMN) is Policy.IGNORE:
-            hidden += tuple(altered_column.column.name for altered_column in told.altered_columns if altered_column.origin is None)
+            hidden += tuple(altered_column.column.name for altered_column in alteration.altered_columns if altered_column.origin is None)
         left: frozenset[str] = frozenset()
         if policies.get(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
             modified = (change.column.name for change in growth.changes if isinstance(change, ModifyColumn))
             left = self.context.schemas.named(modified, known.schema, known.hidden)
-        seen = replace(self.context.schemas.alteration(told, known.hidden, hidden), left=left)
+        seen = replace(self.context.schemas.alteration(alteration, known.hidden, hidden), left=left)
         plan = retrying(lambda: self.context.targets.sink.schema_applier().plan_alteration(seen, 0))
-        reread = plan.reread or self.context.schemas.reread_reason(told, known.hidden, hidden)
+        reread = plan.reread or self.context.schemas.reread_reason(alteration, known.hidden, hidden)
         if reread:
             raise DefiniteError(
                 f"the copy of table {found.schema.name} cannot follow its change ({text}): {reread}",
                 place=_text(found),
-                hint="alter the copy by hand, or drop it and begin anew with another --state and a new snapshot of Debezium's",
+                hint="alter the copy by hand, or drop it and start over with another --state and a new snapshot of Debezium's",
             )
         outcome = _IGNORED if set(policies.values()) == {Policy.IGNORE} else _APPLIED
         table = replace(known, schema=growth.schema, hidden=hidden, captured_at=_place(found))

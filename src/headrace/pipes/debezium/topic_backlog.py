@@ -114,10 +114,10 @@ def _offset(reached: KafkaPosition, partition: Partition) -> int:
 
 def _ends(admin: AdminClient, partitions: Iterable[TopicPartition]) -> dict[Partition, int]:
     latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-    asked = dict.fromkeys(partitions, latest)
-    if not asked:
+    specs = dict.fromkeys(partitions, latest)
+    if not specs:
         return {}
-    answers = admin.list_offsets(asked, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
+    answers = admin.list_offsets(specs, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=_TIMEOUT_S)
     return {(partition.topic, partition.partition): answer.result().offset for partition, answer in answers.items()}
 
 

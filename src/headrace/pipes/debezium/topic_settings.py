@@ -50,7 +50,7 @@ def check_chosen(pattern: str, topics: Iterable[str]) -> None:
             raise DefiniteError(
                 f"the topic {topic} was read so far, and is not among those that are chosen now",
                 place="--topics, --topic-pattern",
-                hint="choose it too, and leave its table out with --exclude if it is not wanted any more; or begin anew with another "
+                hint="choose it too, and leave its table out with --exclude if it is not wanted any more; or start over with another "
                 "--state",
             )
 

@@ -56,8 +56,8 @@ class TypeLookup:
     def check_known(self, tables: Iterable[TableSchema]) -> None:
         """Warn of columns of earlier tables that may be unsigned."""
         doubtful = [schema for schema in tables if any(map(may_be_unsigned, schema.columns))]
-        told = self._of_topic() if doubtful else {}
-        signed = {(name, column.name) for name, schema in told.items() for column in schema.columns if column.kind is Kind.INT64}
+        topic_schemas = self._of_topic() if doubtful else {}
+        signed = {(name, column.name) for name, schema in topic_schemas.items() for column in schema.columns if column.kind is Kind.INT64}
         self.warn_of_signs(
             replace(schema, columns=tuple(column for column in schema.columns if (schema.name, column.name) not in signed))
             for schema in doubtful
@@ -105,24 +105,24 @@ class TypeLookup:
             return None
 
     def _refine(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> DetectedSchema:
-        told = found.schema
-        if not any(map(is_guessed, told.columns)):
+        sent = found.schema
+        if not any(map(is_guessed, sent.columns)):
             return found
         known = self._known(found, tables)
         if known is None:
-            if self.in_topic is None and told.name not in self._warned:
-                self._warned.add(told.name)
+            if self.in_topic is None and sent.name not in self._warned:
+                self._warned.add(sent.name)
                 log.warning(
                     "events of %s carry no schema, and there is neither a target table nor debezium.schema_topic to tell their types: "
                     "they are taken as their JSON values look",
-                    told.name,
+                    sent.name,
                 )
             return found
         described = {column.name: column for column in known.columns}
-        columns = (described.get(column.name, column) if is_guessed(column) else column for column in told.columns)
-        keyed = frozenset(told.primary_key)
+        columns = (described.get(column.name, column) if is_guessed(column) else column for column in sent.columns)
+        keyed = frozenset(sent.primary_key)
         whole = tuple(replace(column, nullable=False) if column.name in keyed else column for column in columns)
-        return replace(found, schema=replace(told, columns=whole))
+        return replace(found, schema=replace(sent, columns=whole))
 
     def _known(self, found: DetectedSchema, tables: Callable[[], Mapping[TableName, TableSchema]]) -> TableSchema | None:
         name = found.schema.name

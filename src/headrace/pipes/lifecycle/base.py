@@ -115,8 +115,8 @@ class Pipe(ABC):
     ) -> SinkRecord:
         """Return the sink's record of the state. Raise if the sink is older than the state, unless all tables are read again."""
         requests = list(pending_requests(directory))
-        asked = [Selection(request.tables) for request in requests]
-        is_all = any(request.new_log for request in requests) or all(any(one(name) for one in asked) for name in tables)
+        requested = [Selection(request.tables) for request in requests]
+        is_all = any(request.new_log for request in requests) or all(any(one(name) for one in requested) for name in tables)
         if can_resync and requests and is_all:
             return SinkRecord()
         committed = committed_offset(directory.checkpoint)
@@ -146,8 +146,10 @@ class Pipe(ABC):
         """Start a session of the runtime that ends with the block; its workers import `modules`, and `more` are settings of the engine."""
         preload = (*modules, type(self._worker_sink).__module__)
         settings = self._settings
-        asked = {**settings.spark, **(more or {})}
-        starting = self._runtime.session(settings.master, directory.path, spark_log=settings.spark_log, preload=preload, more=asked)
+        spark_settings = {**settings.spark, **(more or {})}
+        starting = self._runtime.session(
+            settings.master, directory.path, spark_log=settings.spark_log, preload=preload, more=spark_settings
+        )
         try:
             with starting as session:
                 try:
@@ -199,8 +201,10 @@ class SchemaFollowingPipe(ChangeBlockPipe):
             retrying(lambda: self._targets.claim(chosen))
         record = self._read_sink_record(directory, BinlogPosition.from_json, tables, can_resync=self._reads_tables)
         if state is not None and state.intent is not None and is_same_sink(state.sink, self._sink_name):
-            asked = [Selection(request.tables) for request in pending_requests(directory)]
-            resume(self._executor(self._context(directory, state), SnapshotLog(directory)), lambda name: any(one(name) for one in asked))
+            requested = [Selection(request.tables) for request in pending_requests(directory)]
+            resume(
+                self._executor(self._context(directory, state), SnapshotLog(directory)), lambda name: any(one(name) for one in requested)
+            )
         return record
 
     @abstractmethod

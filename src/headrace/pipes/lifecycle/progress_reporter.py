@@ -146,7 +146,7 @@ class ProgressReporter:
                 self._write(replace(self._stored, seen_us=_now_us()))
             except TransientError as error:
                 # A missing heartbeat is the signal; the writer that waits for the sink reports the error.
-                log.debug("the sink was not told that the pipe runs: %s", error.message)
+                log.debug("the sink did not record that the pipe runs: %s", error.message)
 
     def _store(self, position: SourcePosition, rows: int, newest_us: int, *, counted: int) -> None:
         with self._lock:
@@ -181,11 +181,11 @@ class ProgressReporter:
             )
 
 
-def _advance(told: Progress, position: SourcePosition) -> Progress:
+def _advance(reported: Progress, position: SourcePosition) -> Progress:
     """Return the progress at a position. A later stored position stays: it is ahead of the checkpoint, and true."""
-    if position.version < told.version:
-        return told
-    return replace(told, position=str(position), gtid=position.gtid, version=position.version)
+    if position.version < reported.version:
+        return reported
+    return replace(reported, position=str(position), gtid=position.gtid, version=position.version)
 
 
 def _now_us() -> int:

@@ -143,7 +143,7 @@ class TerminalView(ProgressView):
         self._tasks: dict[str, TaskID] = {}
         self._line: Live | None = None
         self._rate = Rate()
-        self._said, self._waiting_for, self._waited = "", "", False
+        self._summary, self._waiting_for, self._waited = "", "", False
         self._lag_s: float | None = None
         self._position, self._shown_at = "", -math.inf
 
@@ -198,15 +198,15 @@ class TerminalView(ProgressView):
     def _refresh(self) -> None:
         if self._bars is not None:
             return
-        self._said = f"{self._rate.total:,} changes · {self._rate.now():,.0f}/s · {lag_text(self._lag_s)} · {self._position}"
-        self._show(self._said + self._waiting_for)
+        self._summary = f"{self._rate.total:,} changes · {self._rate.now():,.0f}/s · {lag_text(self._lag_s)} · {self._position}"
+        self._show(self._summary + self._waiting_for)
 
     def waiting(self, wait: tuple[str, float] | None) -> None:
         if self._bars is not None or (wait is None and not self._waited):
             return
         self._waited = wait is not None
-        self._waiting_for = "" if wait is None else f"{' · ' if self._said else ''}waiting for {wait[1]:.0f} s: {wait[0]}"
-        self._show(self._said + self._waiting_for)
+        self._waiting_for = "" if wait is None else f"{' · ' if self._summary else ''}waiting for {wait[1]:.0f} s: {wait[0]}"
+        self._show(self._summary + self._waiting_for)
 
     def _show(self, line: str) -> None:
         if self._line is None:

@@ -41,18 +41,18 @@ class SinkSchemaResolver:
         projection = replace(self.settings.projection, hidden=frozenset((schema.name, column) for column in hidden))
         return projection.project(read_as(schema, self.settings))
 
-    def alteration(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> Alteration:
+    def alteration(self, source_alteration: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> Alteration:
         """Return the alteration of the sink's schema."""
-        read = told.shown(lambda one: self.read(one, hidden), lambda one: self.read(one, hidden_after))
-        if self.settings.transforms.of(told.before.name).is_empty:
+        read = source_alteration.shown(lambda one: self.read(one, hidden), lambda one: self.read(one, hidden_after))
+        if self.settings.transforms.of(source_alteration.before.name).is_empty:
             return read
-        return transform_alteration(read, *self._transform_plans(told, hidden, hidden_after))
+        return transform_alteration(read, *self._transform_plans(source_alteration, hidden, hidden_after))
 
-    def reread_reason(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> str:
+    def reread_reason(self, source_alteration: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> str:
         """Return why an alteration changes which rows belong in the sink; empty if it does not."""
-        if not self.settings.transforms.of(told.before.name).filter:
+        if not self.settings.transforms.of(source_alteration.before.name).filter:
             return ""
-        return reread_reason(told, *self._transform_plans(told, hidden, hidden_after))
+        return reread_reason(source_alteration, *self._transform_plans(source_alteration, hidden, hidden_after))
 
     def named(self, names: Iterable[str], schema: TableSchema, hidden: tuple[str, ...]) -> frozenset[str]:
         """Return the sink's names of source columns that it has."""
@@ -72,14 +72,14 @@ class SinkSchemaResolver:
         return self.settings.transforms.of(old) == self.settings.transforms.of(new)
 
     def _transform_plans(
-        self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]
+        self, source_alteration: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]
     ) -> tuple[TransformPlan, TransformPlan]:
-        before = self.transform_plan(told.before, hidden)
+        before = self.transform_plan(source_alteration.before, hidden)
         try:
-            return before, self.transform_plan(told.after, hidden_after)
+            return before, self.transform_plan(source_alteration.after, hidden_after)
         except DefiniteError as error:
             raise DefiniteError(
-                f"table {told.before.name} was altered, and its transforms no longer fit it: {error.message}",
+                f"table {source_alteration.before.name} was altered, and its transforms no longer fit it: {error.message}",
                 place=error.place,
                 hint=error.hint,
             ) from error

@@ -47,13 +47,13 @@ class AlterPlanner:
             return
         changes = [change for change in self.plan.outcome.changes if isinstance(change, _ALTERATIONS) and name in tables_of(change)]
         session = self.plan.outcome.query.session
-        told = alteration(table.schema, replace(schema, name=name), changes, lambda change: effect_of(change, session))
-        hidden = self._hidden(table, told)
+        source_alteration = alteration(table.schema, replace(schema, name=name), changes, lambda change: effect_of(change, session))
+        hidden = self._hidden(table, source_alteration)
         schemas = self.plan.executor.context.schemas
-        left = schemas.named(self._left(told), table.schema, table.hidden)
-        seen = replace(self._shown(told, table.hidden, hidden), left=left)
-        fresh = {altered_column.column.name for altered_column in told.altered_columns if altered_column.origin is None}
-        kinds = _kinds_of(self._shown(told, table.hidden, tuple(set(hidden) - fresh)))
+        left = schemas.named(self._left(source_alteration), table.schema, table.hidden)
+        seen = replace(self._shown(source_alteration, table.hidden, hidden), left=left)
+        fresh = {altered_column.column.name for altered_column in source_alteration.altered_columns if altered_column.origin is None}
+        kinds = _kinds_of(self._shown(source_alteration, table.hidden, tuple(set(hidden) - fresh)))
         altered = self.plan.advance(table, schema=schema, hidden=hidden)
         self.plan.altered[name] = altered
         if final == name:
@@ -69,7 +69,7 @@ class AlterPlanner:
         found = self.plan.plan_in_sink(lambda sink: sink.plan_alteration(_without_left(seen), self.plan.version))
         if Policy.RESYNC in policies:
             found = replace(found, reread=found.reread or "it was chosen to read it again")
-        found = replace(found, reread=found.reread or schemas.reread_reason(told, table.hidden, hidden))
+        found = replace(found, reread=found.reread or schemas.reread_reason(source_alteration, table.hidden, hidden))
         if found.prepared and final == name:
             self.plan.intent.prepared.add(name)
         if not kinds and not found.steps and not found.reread:
@@ -81,29 +81,29 @@ class AlterPlanner:
             outcome = IGNORED if policies == {Policy.IGNORE} else APPLIED
             self.plan.record(name, kinds, found, outcome, f"ignored: {', '.join(sorted(left))}" if left and outcome is APPLIED else "")
 
-    def _shown(self, told: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> Alteration:
+    def _shown(self, source_alteration: Alteration, hidden: tuple[str, ...], hidden_after: tuple[str, ...]) -> Alteration:
         """Return the alteration of the sink's schema; raise if the transforms no longer fit the table."""
-        with self.plan.hint_resync(told.before.name):
-            return self.plan.executor.context.schemas.alteration(told, hidden, hidden_after)
+        with self.plan.hint_resync(source_alteration.before.name):
+            return self.plan.executor.context.schemas.alteration(source_alteration, hidden, hidden_after)
 
-    def _hidden(self, table: TableState, told: Alteration) -> tuple[str, ...]:
+    def _hidden(self, table: TableState, source_alteration: Alteration) -> tuple[str, ...]:
         """Return the columns that are not replicated after the statement."""
         ignores = self.plan.policy.of(ChangeKind.ADD_COLUMN) is Policy.IGNORE
         return tuple(
             altered_column.column.name
-            for altered_column in told.altered_columns
+            for altered_column in source_alteration.altered_columns
             if (ignores if altered_column.origin is None else altered_column.origin in table.hidden)
         )
 
-    def _left(self, told: Alteration) -> frozenset[str]:
+    def _left(self, source_alteration: Alteration) -> frozenset[str]:
         """Return the columns that stay unchanged in the target by policy."""
-        dropped = told.dropped if self.plan.policy.of(ChangeKind.DROP_COLUMN) is Policy.IGNORE else ()
+        dropped = source_alteration.dropped if self.plan.policy.of(ChangeKind.DROP_COLUMN) is Policy.IGNORE else ()
         modified: Iterable[str] = ()
         if self.plan.policy.of(ChangeKind.MODIFY_COLUMN) is Policy.IGNORE:
             modified = (
                 altered_column.origin
-                for altered_column in told.altered_columns
-                if altered_column.origin is not None and _is_modified(told.before, altered_column)
+                for altered_column in source_alteration.altered_columns
+                if altered_column.origin is not None and _is_modified(source_alteration.before, altered_column)
             )
         return frozenset((*dropped, *modified))
 

@@ -96,29 +96,29 @@ class ResyncRunner:
     def _plan_request(self, request: ResyncRequest, pause: Pause) -> None:
         """Save which tables are read again, and plan their snapshots."""
         address, context, state = self.snapshots.address, self.context, self.context.state
-        asked = Selection(request.tables)
+        requested = Selection(request.tables)
         # The stream is paused, so that the position lies behind everything that it has written.
         with closing(retrying(lambda: connect(address))) as connection, pause():
-            found, position = retrying(lambda: capture_tables(connection, address, asked, state.epoch))
-            if not request.new_log and self._is_early(asked, found, position):
+            found, position = retrying(lambda: capture_tables(connection, address, requested, state.epoch))
+            if not request.new_log and self._is_early(requested, found, position):
                 if not self._not_before:
-                    context.view.note(f"{asked} is read again when the stream has come to where its definition changed")
+                    context.view.note(f"{requested} is read again when the stream has come to where its definition changed")
                 self._not_before = time.monotonic() + _LOOK_AGAIN_S
                 return
             if found:
                 check_tables(connection, address, [schema.name for schema in found])
-            self._save_tables(asked, found, position.with_version_after(self.stream.written))
+            self._save_tables(requested, found, position.with_version_after(self.stream.written))
             self.snapshots.plan(connection)
         self._not_before = 0.0
         request.forget()
 
-    def _is_early(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> bool:
+    def _is_early(self, requested: Selection, found: list[TableSchema], position: BinlogPosition) -> bool:
         """Whether the stream must first reach the position where the schemas changed: append-only sinks receive every change.
 
         A table that no longer exists may have been renamed; its rows are then read under the new name.
         """
         there = {schema.name: schema for schema in found}
-        known = {name: self._alongside_state(name) for name in {*self.context.state.tables, *there} if asked(name)}
+        known = {name: self._alongside_state(name) for name in {*self.context.state.tables, *there} if requested(name)}
         changed = any(table is not None and table.schema != there.get(name) for name, table in known.items())
         return changed and self.stream.written < position
 
@@ -127,15 +127,15 @@ class ResyncRunner:
         state = self.context.state
         return state.tables.get(name) if self.context.targets.append_only and name not in state.awaiting_resync else None
 
-    def _save_tables(self, asked: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
+    def _save_tables(self, requested: Selection, found: list[TableSchema], position: BinlogPosition) -> None:
         context, state = self.context, self.context.state
         selection = context.selection
         for name in [
-            name for name in {*state.tables, *state.awaiting_resync} if asked(name) and name not in {schema.name for schema in found}
+            name for name in {*state.tables, *state.awaiting_resync} if requested(name) and name not in {schema.name for schema in found}
         ]:
             self._remove_table(name, position)
         # A glob matches selected tables only; a table that is not selected must be named exactly.
-        meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, asked)]
+        meant = [schema for schema in found if selection(schema.name) or _is_named(schema.name, requested)]
         resolver = context.schemas
         for schema in meant:
             known = state.tables.get(schema.name)
@@ -144,7 +144,7 @@ class ResyncRunner:
         for schema in meant:
             self._restart_table(schema, position, chosen=selection(schema.name))
         if not meant:
-            log.warning("nothing to read again: the source has no such table %s", asked)
+            log.warning("nothing to read again: the source has no such table %s", requested)
         context.directory.save(state)
         self.stream.follower.history.learn(meant, position)
 
@@ -188,5 +188,5 @@ class ResyncRunner:
             self.context.view.note(f"the target of {shown.name} stays as it was: {error.message}")
 
 
-def _is_named(name: TableName, asked: Selection) -> bool:
-    return str(name) in asked.include or glob.escape(str(name)) in asked.include
+def _is_named(name: TableName, requested: Selection) -> bool:
+    return str(name) in requested.include or glob.escape(str(name)) in requested.include

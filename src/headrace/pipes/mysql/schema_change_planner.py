@@ -70,13 +70,13 @@ class SchemaChangePlanner:
             self.plan.intent.stale_tables.append(schema)
             self.plan.intent.tables[name] = self.plan.advance(table, rows_from=table.rows_from)
             # Append-only sinks record the truncation for their consumers.
-            told = (
+            emptying = (
                 self.plan.plan_in_sink(lambda sink: sink.plan_emptying(schema, self.plan.version))
                 if self.plan.executor.context.targets.append_only
                 else DdlPlan()
             )
-            self.plan.intent.steps += told.steps
-            self.plan.record(name, [kind], told, APPLIED, "its rows were taken away by version, for it is being read")
+            self.plan.intent.steps += emptying.steps
+            self.plan.record(name, [kind], emptying, APPLIED, "its rows were taken away by version, for it is being read")
         else:
             keeps = policy is Policy.KEEP
             if keeps:
@@ -149,7 +149,7 @@ class SchemaChangePlanner:
             return
         if not self.plan.is_loaded(name):
             # Chunks of an earlier table of this name may still be pending; they would read this table with the old schema.
-            self.plan.resync(name, "it was made anew while it was being read")
+            self.plan.resync(name, "it was recreated while it was being read")
             return
         with self.plan.hint_resync(name):
             self.plan.executor.context.schemas.check_new(schema)

@@ -77,8 +77,8 @@ class SchemaChangeFollower:
         intent = SchemaChangePlanner(plan).plan_intent()
         self.executor.execute(intent)
         for entry in intent.entries:
-            told = f"{entry.outcome}: {entry.detail}" if entry.detail else entry.outcome
-            self.executor.context.view.schema_change(entry.source_table, shortened(entry.statement), told)
+            result = f"{entry.outcome}: {entry.detail}" if entry.detail else entry.outcome
+            self.executor.context.view.schema_change(entry.source_table, shortened(entry.statement), result)
         for note in plan.notes:
             self.executor.context.view.note(f"{note}: {shortened(query.statement)}")
 

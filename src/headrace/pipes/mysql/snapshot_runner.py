@@ -155,7 +155,7 @@ class SnapshotRunner:
             and retrying(functools.partial(self.context.targets.holds_rows, schema))
         ):
             raise DefiniteError(
-                f"the target of {schema.name} holds rows already, and its engine adds rows up: they would be counted beside the source's",
+                f"the target of {schema.name} holds rows already, and its engine adds rows up: they would be counted with the source's",
                 place=f"table {schema.name}",
                 hint="TRUNCATE the target table, choose another, or start without a snapshot (--snapshot none) if the rows belong there",
             )
@@ -389,12 +389,12 @@ class SnapshotRunner:
 
         Jobs may take long without waiting themselves: a pipe whose server is unavailable may hold the Spark slots.
         """
-        asked: list[float] = []
+        stop_polls: list[float] = []
 
         def stop_if_waiting() -> None:
             if self.context.is_stopping():
-                asked.append(time.monotonic())
-                if current_wait().current() is not None or asked[-1] - asked[0] > STOP_TIMEOUT_S:
+                stop_polls.append(time.monotonic())
+                if current_wait().current() is not None or stop_polls[-1] - stop_polls[0] > STOP_TIMEOUT_S:
                     raise SnapshotInterrupted
 
         return stop_if_waiting
@@ -406,8 +406,8 @@ class SnapshotRunner:
         once = any(map(self._is_exact, pending))
         splits = [ConsistentSplit(rendezvous, reader, tuple(pending[reader::readers]), once) for reader in range(readers)]
         tables = sorted({chunk.name for chunk in pending})
-        with self._exclusive_consistent_snapshot(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as beside:
-            taken = beside.submit(bind_context(self._take_consistent_snapshot), rendezvous, tables)
+        with self._exclusive_consistent_snapshot(), ThreadPoolExecutor(max_workers=1, thread_name_prefix="headrace-moment") as pool:
+            taken = pool.submit(bind_context(self._take_consistent_snapshot), rendezvous, tables)
             groups = [SplitGroup(self.task(set(tables)), [split]) for split in splits]
             session.run_groups(groups, readers, on_done, self._stopper())
             moment = taken.result()

@@ -182,10 +182,10 @@ class PipeStartup:
             )
         # Hosts of the cluster may have changed.
         state.sink = self.sink_name
-        asked = [Selection(request.tables) for request in pending_requests(self.directory)]
+        requested = [Selection(request.tables) for request in pending_requests(self.directory)]
 
         def read_again(name: TableName) -> bool:
-            return any(one(name) for one in asked)
+            return any(one(name) for one in requested)
 
         store_settings(state, self.settings.choices, place, read_again)
         store_column_settings(self.targets, state, self.settings, read_again)

@@ -37,8 +37,8 @@ class TableSnapshots:
     def _requested(self) -> set[str]:
         """Tables with a resync request that has not started."""
         globs = [table for request in pending_requests(self.context.directory) for table in request.tables]
-        asked, named = Selection(tuple(globs)), {table for table in globs if not glob.has_magic(table)}
-        return named | {str(name) for name in list(self.context.state.tables) if globs and asked(name)}
+        requested, named = Selection(tuple(globs)), {table for table in globs if not glob.has_magic(table)}
+        return named | {str(name) for name in list(self.context.state.tables) if globs and requested(name)}
 
     def current(self) -> list[tuple[TableName, TableSnapshot]]:
         """The current snapshots of replicated tables."""

@@ -47,8 +47,8 @@ class LateRowWatch:
         for name, note in self.notes.tables.items():
             if not note.start.ttl and self.choices.again and self.choices.look_back:
                 log.warning(
-                    "the log of %s has no TTL, so late rows cannot be told from others: rows that arrive later than scylla.confidence "
-                    "(%g s) are not seen; give it one: ALTER TABLE %s WITH cdc = {'enabled': true, 'ttl': 259200}",
+                    "the log of %s has no TTL, so late rows cannot be distinguished from others: rows that arrive later than "
+                    "scylla.confidence (%g s) are not seen; give it one: ALTER TABLE %s WITH cdc = {'enabled': true, 'ttl': 259200}",
                     name,
                     self.choices.confidence,
                     name,

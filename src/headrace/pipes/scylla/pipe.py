@@ -106,17 +106,17 @@ class ScyllaPipe(Pipe):
         self._begin(directory, state, f"replicating {len(batches.notes.tables)} tables from {self._address}")
         directory.clear_scratch()
         # `--once` ends when everything written before this time is in the sink.
-        asked = {name: catalog.now() for name in batches.notes.tables} if self._settings.once else {}
-        if asked:
+        ends = {name: catalog.now() for name in batches.notes.tables} if self._settings.once else {}
+        if ends:
             self._view.note(
-                f"reading the log up to {moment(next(iter(asked.values())))}, which takes {self._choices.confidence:g} s of waiting"
+                f"reading the log up to {moment(next(iter(ends.values())))}, which takes {self._choices.confidence:g} s of waiting"
             )
 
         def ended() -> bool:
-            done = self._settings.once and batches.reached.covers(asked) and batches.snapshots.is_complete and batches.resyncs.is_idle
+            done = self._settings.once and batches.reached.covers(ends) and batches.snapshots.is_complete and batches.resyncs.is_idle
             return self._stop.is_set() or done
 
-        if self._settings.once and not asked:
+        if self._settings.once and not ends:
             self._view.note("nothing to read: no chosen table exists yet")
             return
         with self._session(directory, _PRELOAD) as spark:

@@ -45,8 +45,8 @@ class ScyllaResyncRunner:
                 self._take(request)
 
     def _take(self, request: ResyncRequest) -> None:
-        asked = Selection(request.tables)
-        found = [name for name in self.notes.tables if asked(name)]
+        requested = Selection(request.tables)
+        found = [name for name in self.notes.tables if requested(name)]
         for name in found:
             table = self.notes.tables[name].table
             self.late.renew(name)
@@ -58,5 +58,5 @@ class ScyllaResyncRunner:
             else:
                 self.context.view.note(f"{name} is copied again; rows that are gone at the source stay")
         if not found:
-            self.context.view.note(f"nothing to copy again: the pipe has no table {asked}")
+            self.context.view.note(f"nothing to copy again: the pipe has no table {requested}")
         request.forget()

@@ -62,7 +62,7 @@ class ScyllaSchemaFollower:
             found = now[name]
             if found.id != note.id:
                 raise DefiniteError(
-                    f"the table {name} was dropped and made anew",
+                    f"the table {name} was dropped and recreated",
                     place=f"table {name}",
                     hint="what is in the sink is of the former table: start over with a new --state and empty targets, or --exclude it",
                 )

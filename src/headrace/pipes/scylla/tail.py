@@ -82,14 +82,14 @@ class Tail:
         beginning = StartPosition(catalog, self.choices, OLDEST if self.oldest or self.once else NOW)
         found = retrying(lambda: check_tables_readable(session, logs, self.choices), deadline_s=_PATIENCE_S)
         starts = {name: beginning.of(one) for name, one in found.items()}
-        asked = {name: catalog.now() for name in logs}
+        ends = {name: catalog.now() for name in logs}
         read_times = {name: ReadTimeRecord() for name in logs}
         with temporary_directory("headrace-tail-") as scratch:
             planner = WindowPlanner(
                 catalog, starts, self.choices, 1, Path(scratch) / "pace.json", wait=lambda seconds: _wait(stop, seconds)
             )
             reached = planner.initial()
-            while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(asked)):
+            while not stop.is_set() and not (self.once and LogPosition.from_json(reached).covers(ends)):
                 end = planner.plan(reached)
                 before, after = LogPosition.from_json(reached), LogPosition.from_json(end)
                 self._record_reads(logs, read_times, starts, before, after, catalog.now())
@@ -168,25 +168,27 @@ class Tail:
 
 def text_line(document: bytes) -> str:
     """Format a document as a line."""
-    said: dict[str, Any] = orjson.loads(document)
-    parts = [moment(said["timestamp"]), said["table"], said["operation"].upper().replace("_", " "), _json(said["key"])]
+    change: dict[str, Any] = orjson.loads(document)
+    parts = [moment(change["timestamp"]), change["table"], change["operation"].upper().replace("_", " "), _json(change["key"])]
     parts += [
-        f"{side}{' ' if said[side]['inclusive'] else ' but not '}{_json(said[side]['bound'])}" for side in ("from", "to") if side in said
+        f"{side}{' ' if change[side]['inclusive'] else ' but not '}{_json(change[side]['bound'])}"
+        for side in ("from", "to")
+        if side in change
     ]
-    if "set" in said:
-        parts.append(f"set {_json(said['set'])}")
-    if "deleted" in said:
-        parts.append(f"deleted {', '.join(said['deleted'])}")
-    for column, done in said.get("elements", {}).items():
+    if "set" in change:
+        parts.append(f"set {_json(change['set'])}")
+    if "deleted" in change:
+        parts.append(f"deleted {', '.join(change['deleted'])}")
+    for column, done in change.get("elements", {}).items():
         words = [
             *(["cleared"] if "cleared" in done else []),
             *(f"{word} {_json(done[word])}" for word in ("added", "removed") if word in done),
         ]
         parts.append(f"{column}: {', '.join(words)}")
-    if "row" in said:
-        parts.append(_json(said["row"]))
-    if "ttl" in said:
-        parts.append(f"ttl {said['ttl']}")
+    if "row" in change:
+        parts.append(_json(change["row"]))
+    if "ttl" in change:
+        parts.append(f"ttl {change['ttl']}")
     return " ".join(parts)
 
 

@@ -39,8 +39,8 @@ def note_halt(directory: Path, error: HeadraceError | None) -> None:
     if error is None or not error.event:
         (directory / HALTED).unlink(missing_ok=True)
         return
-    said = {"event": error.event, "message": error.message, "place": error.place, "at": time.time()}
-    replace_json(directory / HALTED, stamped(said, "", 1, 1)[0])
+    record = {"event": error.event, "message": error.message, "place": error.place, "at": time.time()}
+    replace_json(directory / HALTED, stamped(record, "", 1, 1)[0])
 
 
 def halted_at(directory: Path) -> dict[str, Any] | None:
@@ -93,26 +93,26 @@ class EventSkips:
     def __init__(self, directory: Path, post: Callable[[Found], None] = lambda _: None) -> None:
         """`post` stores a skipped event in the sink, if the sink records them."""
         self._directory, self._post = directory, post
-        self._asked: dict[str, str] = {}
+        self._requested: dict[str, str] = {}
         self._done: set[str] = set()
         state = StateDirectory(directory, make=False).load()
         for line in _lines(directory, state.id if state is not None else None):
             if line["what"] == ASKED:
-                self._asked[line["place"]] = line["error"]
+                self._requested[line["place"]] = line["error"]
                 self._done.discard(line["place"])
             elif line["what"] == SKIPPED:
                 self._done.add(line["place"])
             else:
-                self._asked.pop(line["place"], None)
+                self._requested.pop(line["place"], None)
 
     @property
     def pending(self) -> frozenset[str]:
         """Positions to skip."""
-        return frozenset(self._asked)
+        return frozenset(self._requested)
 
     def why(self, place: str) -> str:
         """The error that led to the request."""
-        return self._asked.get(place, "")
+        return self._requested.get(place, "")
 
     def record_skipped(self, found: Iterable[Found]) -> None:
         """Record skipped events before their batch counts. A repetition after a crash records them once."""
@@ -126,12 +126,12 @@ class EventSkips:
 
     def drop_passed(self, is_passed: Callable[[str], bool]) -> None:
         """Drop positions that a committed batch has passed; log those at which no event was found."""
-        for place in [place for place in self._asked if is_passed(place)]:
+        for place in [place for place in self._requested if is_passed(place)]:
             met = place in self._done
             _append(self._directory, {"place": place, "what": PASSED if met else NOT_MET})
             if not met:
                 log.warning("nothing was skipped at %s: there is no such event of a table that is replicated", place)
-            del self._asked[place]
+            del self._requested[place]
 
 
 @dataclass(frozen=True, slots=True)

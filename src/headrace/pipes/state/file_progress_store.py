@@ -39,12 +39,12 @@ class FileProgressStore:
             raw, stamp = unstamped(read_json(path))
             if stamp is None and "state" in raw:
                 raise ValueError("it has no checksum")
-            told = Progress(**{**raw, "incomplete": tuple(raw["incomplete"])})
+            stored = Progress(**{**raw, "incomplete": tuple(raw["incomplete"])})
         except (DefiniteError, *MISSHAPEN) as error:
             why = error.message if isinstance(error, DefiniteError) else repr(error)
             hint = "remove the file: it is written again, and counts rows from 0"
             raise DefiniteError(f"the file that tells how far the pipe is cannot be read: {why}", place=str(path), hint=hint) from error
-        return told if told.pipe == pipe else None
+        return stored if stored.pipe == pipe else None
 
     def tell(self, progress: Progress) -> None:
         if self.directory is not None:

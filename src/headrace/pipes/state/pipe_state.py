@@ -316,7 +316,7 @@ class StateDirectory:
         """Check the files by the seal. A missing seal is written again: each file also has its own checksum."""
         is_plain = stamp is None
         if seal is None and not is_plain:
-            log.warning("%s has no seal.json: whether a file is an old copy cannot be told this time", self.path)
+            log.warning("%s has no seal.json: whether a file is an old copy is not known this time", self.path)
         seal = seal or StateSeal(self.path, state.id)
         if seal.state != state.id:
             raise DefiniteError("pipe.json and seal.json belong to different states", place=str(self.path), hint=START_OVER)

@@ -91,7 +91,7 @@ def _check_transforms(state: PipeState, after: Transforms, place: str, read_agai
             f"the rows of {first} in the sink were made with {refused[first]} than are chosen now",
             place=f"{place}, transforms of {', '.join(map(str, sorted(refused)))}",
             hint=f"give them as they were, or have the tables read again by the new ones: {resync_command(refused, place)}, then "
-            "start again (a source in Kafka: begin anew with another --state)",
+            "start again (a source in Kafka: start over with another --state)",
         )
     if salts or known:
         state.options[SALTS] = salts
@@ -110,7 +110,7 @@ def _check_messages(state: PipeState, chosen: UserSettings, place: str) -> None:
                 raise DefiniteError(
                     f"the pipe began with {one.name} = {json.dumps(was)}, and {json.dumps(wanted)} would make other {connector.content}",
                     place=f"{place}, {connector.section}.{one.name}",
-                    hint=f"give it as it was, or begin anew: {connector.new_target} and a new --state",
+                    hint=f"give it as it was, or start over: {connector.new_target} and a new --state",
                 )
 
 
@@ -125,5 +125,5 @@ def _refused(name: str, was: Any, wanted: Any, what: str, place: str) -> Definit
     return DefiniteError(
         f"{what} begun with {name} = {json.dumps(was)}; {name} = {json.dumps(wanted)} would need another table",
         place=f"{place}, {name}",
-        hint="give it as it was, or begin anew: drop the tables in ClickHouse and use a new --state",
+        hint="give it as it was, or start over: drop the tables in ClickHouse and use a new --state",
     )

@@ -82,7 +82,7 @@ def _column(table: TableName, found: ExistingColumn, name: str) -> Column:
     made = _kind(name, stored.plain)
     if made is None:
         raise DefiniteError(
-            f"column {found.name} of the target of {table} is {found.type}: what its values are in the source cannot be told from that",
+            f"column {found.name} of the target of {table} is {found.type}: this does not show what its values are in the source",
             place=f"table {table}, column {name}",
             hint="let events carry their schemas, or name the connector's topic of schema changes (schema_topic)",
         )

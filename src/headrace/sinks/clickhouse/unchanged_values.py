@@ -66,8 +66,8 @@ class UnchangedValueFiller:
         images = pa.concat_tables([one[0] for one in found])
         versions = np.concatenate([np.asarray(one[1]) for one in found])
         live = np.concatenate([one[2].to_numpy(zero_copy_only=False) for one in found])
-        asked, there = encode_keys([[keys.column(name) for name in schema.row_key], [images.column(name) for name in schema.row_key]])
-        return _Stored(images, _newest_before(asked, np.asarray(block.version)[wanted], there, versions, live))
+        requested, there = encode_keys([[keys.column(name) for name in schema.row_key], [images.column(name) for name in schema.row_key]])
+        return _Stored(images, _newest_before(requested, np.asarray(block.version)[wanted], there, versions, live))
 
     def _fill_column(self, block: ChangeBlock, name: str, origin: Indices, wanted: Indices, stored: _Stored | None, place: str) -> Any:
         """Return the column's values, each from the block or from the table."""
@@ -116,12 +116,12 @@ def _origin_in_block(codes: Indices, mask: npt.NDArray[np.bool_], op: npt.NDArra
 
 
 def _newest_before(
-    asked: Indices, versions: npt.NDArray[np.uint64], there: Indices, stored: npt.NDArray[np.uint64], live: npt.NDArray[np.bool_]
+    requested: Indices, versions: npt.NDArray[np.uint64], there: Indices, stored: npt.NDArray[np.uint64], live: npt.NDArray[np.bool_]
 ) -> Indices:
     """For each wanted row, return the stored image that has its value (see the module's invariant); -1 if there is none."""
     count = len(there)
-    codes, both = np.concatenate([there, asked]), np.concatenate([stored, versions])
-    is_asked = np.concatenate([np.zeros(count, dtype=np.int8), np.ones(len(asked), dtype=np.int8)])
+    codes, both = np.concatenate([there, requested]), np.concatenate([stored, versions])
+    is_asked = np.concatenate([np.zeros(count, dtype=np.int8), np.ones(len(requested), dtype=np.int8)])
     order = np.lexsort((is_asked, both, codes))
     images, groups = np.where(is_asked[order] == 0, order, -1), codes[order]
     rows = np.arange(len(order))

@@ -74,7 +74,7 @@ def check(session: CqlSession, table: CqlTable) -> None:
                 ) from error
 
 
-def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: CqlTable, beside: CqlTable) -> None:
+def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: CqlTable, maps: CqlTable) -> None:
     """Update the lists of rows to match their maps."""
     for role, scope in ((ColumnRole.REGULAR, Scope.row(table)), (ColumnRole.STATIC, Scope.partition(table))):
         columns = scope.lists
@@ -83,25 +83,25 @@ def follow(session: CqlSession, rows: LogRows, listed: Sequence[int], table: Cql
             continue
         keys = [rows.raw(name) for name in scope.keys]
         places = {tuple(key[row] for key in keys): row for row in chosen}
-        follow_keys(session, places, scope, replace(scope, table=table_name(beside.name)), rows.place)
+        follow_keys(session, places, scope, replace(scope, table=table_name(maps.name)), rows.place)
 
 
-def follow_keys(session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, beside: Scope, place: Place) -> None:
+def follow_keys(session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, maps: Scope, place: Place) -> None:
     """The same, given the rows' keys (and which row of a block each is).
 
     The rows are read again afterwards: a snapshot task and a log task may change the same row at once, and would add an element twice.
     """
     for _ in range(_LOOKS):
-        keys = _follow_once(session, keys, scope, beside, place)
+        keys = _follow_once(session, keys, scope, maps, place)
         if not keys:
             return
 
 
 def _follow_once(
-    session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, beside: Scope, place: Place
+    session: CqlSession, keys: dict[tuple[bytes, ...], int], scope: Scope, maps: Scope, place: Place
 ) -> dict[tuple[bytes, ...], int]:
     """Apply the missing changes; return the changed rows."""
-    wanted = ask(session, [Write(_select(beside, scope.lists), key, row) for key, row in keys.items()], place)
+    wanted = ask(session, [Write(_select(maps, scope.lists), key, row) for key, row in keys.items()], place)
     there = ask(session, [Write(_select(scope, scope.lists), key, row) for key, row in keys.items()], place)
     batches = []
     for (key, row), map_row, list_row in zip(keys.items(), wanted, there, strict=True):

@@ -95,8 +95,8 @@ class LogRows:
 
     def flag(self, name: str) -> Mask:
         """Return the rows in which a boolean column is true."""
-        told = to_arrow(CqlType("boolean"), self.block.rows.column(name), name)
-        return np.asarray(told.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+        flags = to_arrow(CqlType("boolean"), self.block.rows.column(name), name)
+        return np.asarray(flags.fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
 
     def present(self, name: str) -> Mask:
         return np.asarray(self.block.rows.column(name).is_valid().to_numpy(zero_copy_only=False), np.bool_)
@@ -313,7 +313,7 @@ def _ranges(rows: LogRows, target: CqlTable, scope: Scope) -> Iterator[Write]:
     if len(starts) != len(ends) or (starts + 1 != ends).any():
         paired = set((starts + 1).tolist()) & set(ends.tolist())
         alone = next(row for row in (*starts.tolist(), *ends.tolist()) if not {row, row + 1} & paired)
-        raise rows.error(alone, "a deleted range has one end only", "its other end is not beside it in the log; report this")
+        raise rows.error(alone, "a deleted range has one end only", "its other end is not next to it in the log; report this")
     partition = [_present_key(rows, name, np.isin(np.arange(rows.count), starts)) for name in scope.keys]
     clustering = [rows.raw(column.name) for column in target.clustering]
     times = rows.raw(TIME)

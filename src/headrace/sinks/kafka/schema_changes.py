@@ -71,5 +71,5 @@ class KafkaSchemaApplier(SchemaApplier):
     def run_step(self, step: Step) -> None:
         if self.tell_emptied is None or not all(statement.startswith('{"emptied"') for statement in step.statements):
             raise DefiniteError("Kafka has no tables to alter", place=str(step.statements), hint="use the state directory of this sink")
-        for told in map(json.loads, step.statements):
-            self.tell_emptied(TableSchema.from_json(told["emptied"]), told["version"])
+        for entry in map(json.loads, step.statements):
+            self.tell_emptied(TableSchema.from_json(entry["emptied"]), entry["version"])

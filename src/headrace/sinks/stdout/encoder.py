@@ -138,7 +138,7 @@ def _json(text: str) -> str:
 
 def _json_statement(entry: LedgerEntry) -> str:
     database, _, table = entry.source_table.partition(".")
-    said = {
+    document = {
         "op": "schema",
         "database": database,
         "table": table,
@@ -148,4 +148,4 @@ def _json_statement(entry: LedgerEntry) -> str:
         "position": entry.position,
         "version": entry.version,
     }
-    return escape_text(json.dumps(said, ensure_ascii=False, separators=(",", ":"))) + "\n"
+    return escape_text(json.dumps(document, ensure_ascii=False, separators=(",", ":"))) + "\n"

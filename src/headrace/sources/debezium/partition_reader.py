@@ -94,15 +94,15 @@ class PartitionReader:
         records = self._records
         live = np.flatnonzero(records.value.is_valid().to_numpy(zero_copy_only=False))
         gone = np.flatnonzero(records.value.is_null().to_numpy(zero_copy_only=False))
-        told: list[tuple[TableName, Events, EventParser]] = []
+        decoded_events: list[tuple[TableName, Events, EventParser]] = []
         for table, rows, parser in self._sorted(live):
             keys = self._keys_of(table)
             parsed = parser.parse(records, rows, keys)
             self._collect(parsed)
             gone = np.concatenate([gone, np.array(parsed.tombstones, dtype=np.int64)])
-            told += [(name, events, parser) for name, events in self._named(table, parsed.events)]
-        told += self._tombstones(np.sort(gone), told)
-        tail = self._decode_events(told)
+            decoded_events += [(name, events, parser) for name, events in self._named(table, parsed.events)]
+        decoded_events += self._tombstones(np.sort(gone), decoded_events)
+        tail = self._decode_events(decoded_events)
         return self._decoded(tail)
 
     # -- which records belong to which table
@@ -218,13 +218,15 @@ class PartitionReader:
 
     # -- tombstones
 
-    def _tombstones(self, gone: Rows, told: Sequence[tuple[TableName, Events, EventParser]]) -> list[tuple[TableName, Events, EventParser]]:
+    def _tombstones(
+        self, gone: Rows, decoded_events: Sequence[tuple[TableName, Events, EventParser]]
+    ) -> list[tuple[TableName, Events, EventParser]]:
         """Return the tombstones that are deletes of their own; all others repeat a delete event."""
         if not len(gone):
             return []
         table = self._table
         known = self._known(table)
-        parser = next((parser for _, _, parser in told), None)
+        parser = next((parser for _, _, parser in decoded_events), None)
         if known is not None and known.order is not None:
             deletes = known.order.tombstones
         elif parser is not None:
@@ -248,9 +250,9 @@ class PartitionReader:
 
     # -- events to images
 
-    def _decode_events(self, told: Sequence[tuple[TableName, Events, EventParser]]) -> LogTail | None:
+    def _decode_events(self, decoded_events: Sequence[tuple[TableName, Events, EventParser]]) -> LogTail | None:
         ready = []
-        for table, events, parser in told:
+        for table, events, parser in decoded_events:
             known = self._known(table)
             if known is not None and known.order is None:
                 known = replace(known, order=self._order(table, events, parser))
@@ -308,14 +310,14 @@ class PartitionReader:
                 hint="give the table a primary key, or configure one in the connector (message.key.columns)",
             )
 
-    def _epochs(self, told: Sequence[tuple[TableVersioning, Events]]) -> tuple[npt.NDArray[np.uint64], LogTail | None]:
+    def _epochs(self, decoded_events: Sequence[tuple[TableVersioning, Events]]) -> tuple[npt.NDArray[np.uint64], LogTail | None]:
         """Return the epoch of each record. All events of a partition count, in order: they come from one log."""
         records = self._records
         epochs = np.full(records.rows, self._options.epoch, dtype=np.uint64)
         before = self._reader.tail_before(records)
         tail = None
-        for rule in dict.fromkeys(order.rule for order, _ in told):
-            mine = [events for order, events in told if order.rule is rule]
+        for rule in dict.fromkeys(order.rule for order, _ in decoded_events):
+            mine = [events for order, events in decoded_events if order.rule is rule]
             rows = np.concatenate([events.record for events in mine])
             source = pa.Table.from_batches([events.source for events in mine], schema=SOURCE)
             ops = np.concatenate([events.op for events in mine])
@@ -347,11 +349,11 @@ class PartitionReader:
         if not len(changes):
             return
         row = int(events.record[changes[0]])
-        told = self._table_schema(table, known, events.fields)
+        schema = self._table_schema(table, known, events.fields)
         stamp = events.source["ts_us"][int(changes[0])].as_py() or self._records.timestamp[row].as_py() or 0
         place, source = (self._records.topic, self._records.partition, self._records.offset[row].as_py()), events.source
-        found = DetectedSchema(told, *place, stamp, sends_zero_dates(source), may_be_unsigned(source))
-        self._found.setdefault(told, found)
+        found = DetectedSchema(schema, *place, stamp, sends_zero_dates(source), may_be_unsigned(source))
+        self._found.setdefault(schema, found)
 
     def _build_images(
         self, known: KnownTable, order: TableVersioning, events: Events, epochs: npt.NDArray[np.uint64], parser: EventParser

@@ -106,13 +106,13 @@ def _columns(
     image: pa.RecordBatch, events: Events, schema: TableSchema, options: DebeziumOptions, deleted: Mask
 ) -> tuple[list[pa.Array], dict[str, Mask], dict[int, str]]:
     """Return a table's columns, masks of unchanged values that are missing, and the unreadable rows with reasons."""
-    told = {field.name: field for field in events.fields.row}
+    fields = {field.name: field for field in events.fields.row}
     rows = image.num_rows
     columns: list[pa.Array] = []
     kept: dict[str, Mask] = {}
     wrong: dict[int, str] = {}
     for column in schema.columns:
-        field = told.get(column.name)
+        field = fields.get(column.name)
         if field is None:
             columns.append(absent(column, rows, zeroes=sends_zero_dates(events.source)))
             continue

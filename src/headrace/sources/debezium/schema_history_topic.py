@@ -60,21 +60,21 @@ class TableDefinition:
 def read_record(value: bytes) -> tuple[TableDefinition, ...]:
     """Return the tables that one record of the topic describes, with or without Connect's schema around it."""
     try:
-        told = orjson.loads(value)
+        message = orjson.loads(value)
     except orjson.JSONDecodeError as error:
         raise DefiniteError(f"a record of the topic of schema changes is not JSON: {error}", hint=_HINT) from error
-    if isinstance(told, dict) and set(told) == {"schema", "payload"}:
-        told = told["payload"]
-    return read_change(told)
+    if isinstance(message, dict) and set(message) == {"schema", "payload"}:
+        message = message["payload"]
+    return read_change(message)
 
 
-def read_change(told: Any) -> tuple[TableDefinition, ...]:
+def read_change(message: Any) -> tuple[TableDefinition, ...]:
     """Return the tables that one parsed record describes."""
-    changes = told.get("tableChanges") if isinstance(told, dict) else None
+    changes = message.get("tableChanges") if isinstance(message, dict) else None
     if not isinstance(changes, list):
         raise DefiniteError("a record of the topic of schema changes describes no tables", hint=_HINT)
-    connector = str((told.get("source") or {}).get("connector", ""))
-    return tuple(_definition(change, connector, str(told.get("ddl") or "")) for change in changes)
+    connector = str((message.get("source") or {}).get("connector", ""))
+    return tuple(_definition(change, connector, str(message.get("ddl") or "")) for change in changes)
 
 
 def apply_definitions(definitions: Iterable[TableDefinition], tables: Mapping[TableName, TableSchema]) -> dict[TableName, TableSchema]:
@@ -123,31 +123,31 @@ def _table_name(text: str) -> TableName:
 
 def _schema(name: TableName, table: Mapping[str, Any], dialect: Dialect) -> TableSchema:
     charset = str(table.get("defaultCharsetName") or "utf8mb4")
-    told = list(table["columns"])
-    if all(column.get("position") for column in told):
-        told.sort(key=lambda column: int(column["position"]))
+    listed = list(table["columns"])
+    if all(column.get("position") for column in listed):
+        listed.sort(key=lambda column: int(column["position"]))
     key = tuple(str(part) for part in table.get("primaryKeyColumnNames") or ())
-    columns = [_column(name, column, Setting(dialect, charset)) for column in told]
+    columns = [_column(name, column, Setting(dialect, charset)) for column in listed]
     required = [replace(column, nullable=False) if column.name in key else column for column in columns]
     return TableSchema(name, tuple(required), key, charset=charset, comment=str(table.get("comment") or ""))
 
 
-def _column(table: TableName, told: Mapping[str, Any], setting: Setting) -> Column:
-    name, auto = str(told["name"]), bool(told.get("autoIncremented"))
+def _column(table: TableName, described: Mapping[str, Any], setting: Setting) -> Column:
+    name, auto = str(described["name"]), bool(described.get("autoIncremented"))
     text = ColumnText(
         name,
-        _type(table, name, told, setting.dialect),
-        nullable=bool(told.get("optional", True)),
-        charset=str(told.get("charsetName") or ""),
+        _type(table, name, described, setting.dialect),
+        nullable=bool(described.get("optional", True)),
+        charset=str(described.get("charsetName") or ""),
         auto_increment=auto,
         # Auto-increment columns are also called generated.
-        generated="stored" if told.get("generated") and not auto else "",
-        comment=str(told.get("comment") or ""),
+        generated="stored" if described.get("generated") and not auto else "",
+        comment=str(described.get("comment") or ""),
     )
     plain = define_column(text, setting)
     if text.auto_increment and text.nullable:
         plain = replace(plain, nullable=False)
-    default = told.get("defaultValueExpression")
+    default = described.get("defaultValueExpression")
     return plain if default is None else define_column(replace(text, default=_default(plain, str(default))), setting)
 
 
@@ -166,9 +166,9 @@ def _default(column: Column, text: str) -> DefaultText:
     return DefaultText(text, DefaultForm.STRING)
 
 
-def _type(table: TableName, name: str, told: Mapping[str, Any], dialect: Dialect) -> TypeText:
-    word = str(told.get("typeExpression") or told["typeName"])
-    spelled = _spelled(word, told)
+def _type(table: TableName, name: str, described: Mapping[str, Any], dialect: Dialect) -> TypeText:
+    word = str(described.get("typeExpression") or described["typeName"])
+    spelled = _spelled(word, described)
     try:
         cursor = DdlCursor(spelled, table.database, dialect, 0)
         found = parse_type(cursor)
@@ -181,11 +181,11 @@ def _type(table: TableName, name: str, told: Mapping[str, Any], dialect: Dialect
     return found
 
 
-def _spelled(word: str, told: Mapping[str, Any]) -> str:
+def _spelled(word: str, described: Mapping[str, Any]) -> str:
     """Return the type with its length or members, as in a statement."""
     if word.upper() in _NAMED:
-        return f"{word}({','.join(_quoted(str(member)) for member in told.get('enumValues') or ())})"
-    length, scale = told.get("length"), told.get("scale")
+        return f"{word}({','.join(_quoted(str(member)) for member in described.get('enumValues') or ())})"
+    length, scale = described.get("length"), described.get("scale")
     if length is None or "(" in word:
         return word
     inside = f"({length},{scale})" if scale is not None else f"({length})"

@@ -71,8 +71,8 @@ class _PreflightChecks:
         for host in self.session.driver.cluster.metadata.all_hosts():
             if host.is_up:
                 with server_errors(self.session.address, "SELECT now() FROM system.local"):
-                    said = self.session.driver.execute("SELECT now() FROM system.local", host=host).one()
-                ahead[str(host.address)] = (micros(said[0]) - self.now_us()) / 1e6
+                    now = self.session.driver.execute("SELECT now() FROM system.local", host=host).one()
+                ahead[str(host.address)] = (micros(now[0]) - self.now_us()) / 1e6
         spread, limit = max(ahead.values()) - min(ahead.values()), self.options.confidence
         shown = ", ".join(f"{host} {seconds:+.1f} s" for host, seconds in sorted(ahead.items()))
         if spread > limit / 2:

@@ -48,8 +48,8 @@ class BatchSkipper:
     def without(self, rows: pa.RecordBatch, table: TableName) -> pa.RecordBatch:
         """Return log rows without the skipped ones."""
         for place in self._by_table.get(str(table), ()):
-            asked = pc.and_(pc.equal(rows.column(STREAM), place.stream), pc.equal(rows.column(TIME), place.time))
-            met = np.asarray(pc.fill_null(asked, False).to_numpy(zero_copy_only=False))
+            requested = pc.and_(pc.equal(rows.column(STREAM), place.stream), pc.equal(rows.column(TIME), place.time))
+            met = np.asarray(pc.fill_null(requested, False).to_numpy(zero_copy_only=False))
             if met.any():
                 self._found.setdefault(place, []).extend(_row(row) for row in rows.filter(pa.array(met)).to_pylist())
                 rows = rows.filter(pa.array(~met))

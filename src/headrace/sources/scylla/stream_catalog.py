@@ -41,18 +41,18 @@ class ServerCatalog:
     _known: dict[TableName | None, tuple[float, list[int]]] = field(default_factory=dict)
     """Generations and when they were queried; None: the cluster's."""
     _streams: dict[tuple[TableName | None, int], Groups] = field(default_factory=dict)
-    _asked: float = float("-inf")
+    _queried_at: float = float("-inf")
     _ahead: int = 0
     """By how many microseconds the server's clock is ahead of `clock`."""
     _with_tablets: bool | None = None
 
     def now(self) -> int:
-        if self.clock() - self._asked > _CLOCK_S:
-            [(said,)] = self._query("SELECT now() FROM system.local")
-            assert isinstance(said, UUID)
+        if self.clock() - self._queried_at > _CLOCK_S:
+            [(now_id,)] = self._query("SELECT now() FROM system.local")
+            assert isinstance(now_id, UUID)
             # Take the time after the answer, so that the server's clock is not ahead of it.
-            self._asked = self.clock()
-            self._ahead = micros(said) - int(self._asked * 1e6)
+            self._queried_at = self.clock()
+            self._ahead = micros(now_id) - int(self._queried_at * 1e6)
         return int(self.clock() * 1e6) + self._ahead
 
     def has_tablets(self, table: TableName) -> bool:
@@ -92,8 +92,8 @@ class ServerCatalog:
 
     def _kept(self, key: TableName | None, ask: Callable[[], list[int]]) -> list[int]:
         """Return a cached answer while it is fresh enough (`StreamCatalog.generations`)."""
-        asked, found = self._known.get(key, (float("-inf"), []))
-        if self.clock() - asked >= min(self.options.confidence / 2, _LONGEST_S):
+        queried_at, found = self._known.get(key, (float("-inf"), []))
+        if self.clock() - queried_at >= min(self.options.confidence / 2, _LONGEST_S):
             begun = self.clock()
             found = ask()
             self._known[key] = (begun, found)
@@ -105,8 +105,8 @@ class ServerCatalog:
         return sorted(row[0] for row in rows or ())
 
     def _tablet_generations(self, table: TableName) -> list[int]:
-        asked = f"SELECT toUnixTimestamp(timestamp) FROM {quoted(self.options.tablets)}.cdc_timestamps"
-        rows = self._query_if_exists(f"{asked} WHERE keyspace_name = %s AND table_name = %s", (table.database, table.table))
+        select = f"SELECT toUnixTimestamp(timestamp) FROM {quoted(self.options.tablets)}.cdc_timestamps"
+        rows = self._query_if_exists(f"{select} WHERE keyspace_name = %s AND table_name = %s", (table.database, table.table))
         if self._with_tablets is None:
             self._with_tablets = rows is not None
         return sorted(row[0] for row in rows or ())

@@ -115,12 +115,12 @@ class LogReader:
         skipping = BatchSkipper(self.skips)
         for keyspace, table, *numbers, read_number in split.windows:
             name, window = TableName(keyspace, table), Window(*numbers)
-            asked = shares(catalog.streams(name, window.generation), split.share, split.of, self.options.streams_per_query)
+            groups = shares(catalog.streams(name, window.generation), split.share, split.of, self.options.streams_per_query)
             reading = WindowReader(session, self.logs[name], window, self.options, catalog, skipping, read_number)
             if read_number == AUDIT:
-                late[name] = reading.audit(asked)
+                late[name] = reading.audit(groups)
             else:
-                for block in reading.late_blocks(asked) if read_number else reading.blocks(asked):
+                for block in reading.late_blocks(groups) if read_number else reading.blocks(groups):
                     yield block
                     if name in self.begun:
                         yield from RowRechecker(session, self.options).after(block, self.begun[name])
@@ -157,13 +157,13 @@ class WindowReader:
     def _read_times(self) -> ReadTimes:
         return self.log.read_times or ReadTimes(read_ages(self.options, self.log.ttl))
 
-    def late_blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
+    def late_blocks(self, groups: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
         """Yield the rows that the previous read cannot have seen, as far as is known.
 
         A query of few columns finds the streams with such rows; usually there are none.
         """
         late: set[bytes] = set()
-        for rows in self._times(asked):
+        for rows in self._times(groups):
             written = self._written(rows)
             self._note(rows, written)
             late.update(rows.column(STREAM).filter(pa.array(self._is_late(rows, written))).to_pylist())
@@ -176,10 +176,10 @@ class WindowReader:
                 chosen = pa.array(found)
                 yield LogBlock(block.table, block.rows.filter(chosen), block.written.filter(chosen))
 
-    def _times(self, asked: Iterable[Sequence[bytes]]) -> Iterator[pa.RecordBatch]:
+    def _times(self, groups: Iterable[Sequence[bytes]]) -> Iterator[pa.RecordBatch]:
         """Read only the positions and the remaining TTLs of the rows of these streams."""
         first, last = greatest(self.window.after), greatest(self.window.until)
-        requests = [(times_query(self.log.table), (list(streams), first, last)) for streams in asked]
+        requests = [(times_query(self.log.table), (list(streams), first, last)) for streams in groups]
         for rows in read_many(self.session, requests, concurrency=self.options.concurrency, fetch_size=self.options.page_rows):
             self.seen += rows.num_rows
             yield rows
@@ -193,11 +193,11 @@ class WindowReader:
         """Remember rows that the next read would take for late rows."""
         self.borderline |= self._read_times.borderline(self.read_number, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
 
-    def audit(self, asked: Iterable[Sequence[bytes]]) -> LateRows:
+    def audit(self, groups: Iterable[Sequence[bytes]]) -> LateRows:
         """Count and locate the rows that arrived after the last read of their times."""
         places: dict[str, tuple[int, int]] = {}
         more = 0
-        for rows in self._times(asked):
+        for rows in self._times(groups):
             written = self._written(rows)
             where = np.flatnonzero(
                 self._read_times.unseen(self._read_times.last, rows, bulk_micros(fixed_bytes(rows.column(TIME), 16)), written)
@@ -213,10 +213,10 @@ class WindowReader:
                     more += 1
         return LateRows(places, more)
 
-    def blocks(self, asked: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
+    def blocks(self, groups: Iterable[Sequence[bytes]]) -> Iterator[LogBlock]:
         """Yield the rows of these streams, one query per list."""
         first, last = greatest(self.window.after), greatest(self.window.until)
-        requests = [self._request(streams, first, last) for streams in asked]
+        requests = [self._request(streams, first, last) for streams in groups]
         gathering = BlockBuffer(BLOCK_ROWS, BLOCK_BYTES)
         for rows in self._whole(requests):
             for one in gathering.add(rows):

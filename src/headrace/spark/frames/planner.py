@@ -104,7 +104,7 @@ class TablePlanner:
             raise DefiniteError(
                 f"rows of {self._request.table} came or went without changes in the log: {start['lost']}",
                 place=place,
-                hint="read the table anew and start a new query with a new checkpoint",
+                hint="read the table again and start a new query with a new checkpoint",
             )
         self._request.check_frame(self._rules.shown(schema), self._frame, place)
         return schema

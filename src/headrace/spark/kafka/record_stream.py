@@ -76,7 +76,7 @@ def _check_going_on(before: Offset, now: Offset) -> None:
                     f"{topic}[{partition}] was read up to {start}, and {'is there no more' if end is None else f'ends at {end}'}: "
                     "records that were not read yet are gone from Kafka",
                     place=f"{topic}[{partition}]",
-                    hint="the topic was deleted, or made anew: have Debezium take a new snapshot, and begin anew with another --state",
+                    hint="the topic was deleted, or recreated: have Debezium take a new snapshot, and start over with another --state",
                 )
 
 
@@ -124,8 +124,8 @@ def translate_kafka_error(text: str, address: KafkaAddress) -> HeadraceError | N
         return DefiniteError(
             f"records that were not read yet are gone from Kafka: {_without_secrets(line, address)}",
             place=str(address),
-            hint="the topic was made anew, or keeps records for too short a time (retention.ms): have Debezium take a new snapshot, and "
-            "begin anew with another --state",
+            hint="the topic was recreated, or keeps records for too short a time (retention.ms): have Debezium take a new snapshot, and "
+            "start over with another --state",
         )
     if any(word in text for word in _DENIED):
         return DefiniteError(

@@ -94,12 +94,12 @@ def effective_master(master: str, given: Mapping[str, str]) -> str:
     return given.get("spark.master", master) if master == _DEFAULT_MASTER else master
 
 
-def driver_host(master: str, asked: Mapping[str, str]) -> str:
+def driver_host(master: str, requested: Mapping[str, str]) -> str:
     """Return the address at which tasks reach the driver."""
-    chosen = {**submitted_settings(), **asked}
-    told = effective_master(master, chosen)
-    found = "127.0.0.1" if is_local(told) else cluster_settings(told, chosen).get("spark.driver.host", "")
-    return found or _own_address(told)
+    chosen = {**submitted_settings(), **requested}
+    master_url = effective_master(master, chosen)
+    found = "127.0.0.1" if is_local(master_url) else cluster_settings(master_url, chosen).get("spark.driver.host", "")
+    return found or _own_address(master_url)
 
 
 def java_bind_address(master: str) -> str:
@@ -173,16 +173,16 @@ def _host_of(master: str) -> tuple[str, int]:
 
 def choose_executor_python(master: str, given: Mapping[str, str], scratch: Path) -> str:
     """What executors start as Python. The source's own process is started by it too, here: so it must be found on this machine as well."""
-    asked = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
-    if "/" not in asked:
-        _link_own_python(asked, scratch)
-    elif not os.access(asked, os.X_OK):
+    python = given.get("spark.pyspark.python") or os.environ.get("PYSPARK_PYTHON") or sys.executable
+    if "/" not in python:
+        _link_own_python(python, scratch)
+    elif not os.access(python, os.X_OK):
         raise DefiniteError(
-            f"the executors' Python {asked} is not on this machine, where a part of the work is done with it too",
+            f"the executors' Python {python} is not on this machine, where a part of the work is done with it too",
             place=master,
             hint=f"give a bare name, such as python{sys.version_info[0]}.{sys.version_info[1]}, that each machine finds in its PATH",
         )
-    return asked
+    return python
 
 
 def _link_own_python(name: str, scratch: Path) -> None:

@@ -77,7 +77,7 @@ def count_task_slots(session: SparkSession) -> int:
 
 def await_executors(session: SparkSession, within_s: float) -> int:
     """Wait until a cluster has started executors and no more are starting; return their number."""
-    begun = told = time.monotonic()
+    begun = logged_at = time.monotonic()
     since, count = begun, 0
     while not current_wait().ending:
         now, found = time.monotonic(), _count(session)
@@ -91,8 +91,8 @@ def await_executors(session: SparkSession, within_s: float) -> int:
                 place=str(session.sparkContext.master),
                 hint="see the master's page: are workers alive, are cores and memory free (spark.cores.max, spark.executor.memory)?",
             )
-        if not count and now - told > _TELL_EVERY_S:
-            told = now
+        if not count and now - logged_at > _TELL_EVERY_S:
+            logged_at = now
             reason = "the Spark master has given us no executor yet"
             current_wait().note(reason)
             log.warning("%s%s (%.0f s so far)", WAITING, reason, now - begun)
@@ -120,18 +120,18 @@ def watch_executors(session: SparkSession, within_s: float) -> None:
 
 
 def _watch(session: SparkSession, within_s: float) -> None:
-    since = told = time.monotonic()
+    since = logged_at = time.monotonic()
     while not is_stopped(session):
         now = time.monotonic()
         try:
             if _count(session):
-                since = told = now
+                since = logged_at = now
             elif now - since > within_s:
                 log.warning("the cluster has left us without executors for %.0f s: the session ends", now - since)
                 session.stop()
                 return
-            elif now - told > _TELL_EVERY_S:
-                told = now
+            elif now - logged_at > _TELL_EVERY_S:
+                logged_at = now
                 log.warning("%sthe cluster has left us no executor (%.0f s so far)", WAITING, now - since)
         except (Py4JError, OSError):
             # The Java process has exited.

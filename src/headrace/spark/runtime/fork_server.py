@@ -27,7 +27,7 @@ from headrace.spark.runtime.worker_daemon import prefer_installed_spark, preload
 
 RUNNER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
 FOLDER: Final = "forks"
-_REQUESTS: Final = "asked"
+_REQUESTS: Final = "requests"
 _QUIET: Final = {"OPENBLAS_NUM_THREADS": "1", "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 """Keeps libraries from starting threads when they are imported: a process with threads must not fork."""
 
@@ -103,19 +103,19 @@ def serve(folder: Path, modules: str) -> None:
     # The shells wait for the forks.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     # Open both ends, so that the pipe never reaches its end.
-    asked = os.open(folder / _REQUESTS, os.O_RDWR | os.O_CLOEXEC)
+    requests = os.open(folder / _REQUESTS, os.O_RDWR | os.O_CLOEXEC)
     preload(modules)
-    said = b""
+    received = b""
     while True:
-        ready = select.select([asked, 0], [], [])[0]
+        ready = select.select([requests, 0], [], [])[0]
         if 0 in ready and not os.read(0, 1):
             return
-        if asked in ready:
-            said += os.read(asked, 4096)
-            *whole, said = said.split(b"\n")
+        if requests in ready:
+            received += os.read(requests, 4096)
+            *whole, received = received.split(b"\n")
             for number in whole:
                 if os.fork() == 0:
-                    os.close(asked)
+                    os.close(requests)
                     _replace_shell(folder, int(number))
 
 

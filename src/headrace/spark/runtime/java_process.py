@@ -107,25 +107,25 @@ def describe_start_error(error: Exception) -> str:
         return ""
 
 
-def explain_start_failure(reason: str, said: Sequence[str], packages: str) -> HeadraceError:
+def explain_start_failure(reason: str, java_output: Sequence[str], packages: str) -> HeadraceError:
     """Return the error of a failed start; `reason`: the text of its exception, `said`: Java's output, `packages`: Maven packages."""
-    text = "\n".join(said)
+    text = "\n".join(java_output)
     short = shortage_in(f"{text}\n{reason}", "the start of Spark's Java process")
     if short is not None:
         return short
-    shown = " / ".join(line.strip() for line in [line for line in said if not line.startswith("\tat ")][-_SHOWN_LINES:])
-    told = f" Java says: {shown}" if shown else ""
+    shown = " / ".join(line.strip() for line in [line for line in java_output if not line.startswith("\tat ")][-_SHOWN_LINES:])
+    detail = f" Java says: {shown}" if shown else ""
     if not _java().exists():
         return DefiniteError(f"Spark cannot start: there is no Java ({_java()})", place="the start of Spark's Java process", hint=_INSTALL)
     if any(words in text for words in _OLD):
-        return DefiniteError(f"Spark cannot start: Java is too old, or no Java 17.{told}", place=str(_java()), hint=_INSTALL)
+        return DefiniteError(f"Spark cannot start: Java is too old, or no Java 17.{detail}", place=str(_java()), hint=_INSTALL)
     how = describe_exit()
     if not reason or how.startswith("ended by"):
         return lost_process_error("Spark's Java process ended while it started")
     hint = "correct what Java names; --spark-log shows all that it says"
     if packages:
         hint = f"see with --spark-log why {packages} cannot be had; or give a folder of jars: --kafka-jars DIR"
-    return DefiniteError(f"Spark cannot start: {reason[:_SHOWN]}{f' ({how})' if how else ''}{told}", hint=hint)
+    return DefiniteError(f"Spark cannot start: {reason[:_SHOWN]}{f' ({how})' if how else ''}{detail}", hint=hint)
 
 
 def reset_gateway() -> None:

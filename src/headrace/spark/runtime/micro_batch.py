@@ -310,9 +310,9 @@ def translate_spark_error(error: Exception) -> HeadraceError:
     whole = f"{text}\n{getattr(error, '_stackTrace', '')}"
     if carried is None and (short := shortage_in(whole)) is not None:
         return short
-    said = next((line.strip() for line in whole.splitlines() if any(words in line for words in _LOST_PROCESS_MESSAGES)), "")
-    if carried is None and said:
-        return lost_process_error(f"a process of Spark's that worked for the pipe has ended ({said[-_SAID:]})")
+    lost = next((line.strip() for line in whole.splitlines() if any(words in line for words in _LOST_PROCESS_MESSAGES)), "")
+    if carried is None and lost:
+        return lost_process_error(f"a process of Spark's that worked for the pipe has ended ({lost[-_SAID:]})")
     # The Java stack trace does not help the user. Spark's log has it.
     shown = "\n".join(line for line in text.splitlines() if not line.startswith("\tat "))[:_MOST_SAID]
     return carried or DefiniteError(f"Spark failed: {shown}", hint="run again with --spark-log to see what Spark says; please report it")

@@ -64,10 +64,10 @@ def wrap_for_executors(session: SparkSession, job: TaskFunction) -> TaskFunction
     """Return the task as the session's executors must run it."""
     if is_local_session(session):
         return job
-    told = session.sparkContext.getConf()
-    bound = str(told.get("spark.driver.bindAddress", "127.0.0.1"))
+    conf = session.sparkContext.getConf()
+    bound = str(conf.get("spark.driver.bindAddress", "127.0.0.1"))
     # The bind address may mean nothing to other machines (0.0.0.0).
-    return RemoteTask(job, _listening(bound, str(told.get("spark.driver.host", bound))))
+    return RemoteTask(job, _listening(bound, str(conf.get("spark.driver.host", bound))))
 
 
 class _Sender(logging.Handler):

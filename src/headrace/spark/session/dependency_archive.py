@@ -121,16 +121,16 @@ def _required_distributions(name: str, extras: frozenset[str] = frozenset(), see
     for requirement in importlib.metadata.distribution(name).requires or ():
         wanted, only_for = _REQUIREMENT.match(requirement), _EXTRA.search(requirement)
         assert wanted is not None, requirement
-        other, asked = re.sub(r"[-_.]+", "-", wanted[1]).lower(), frozenset((wanted[2] or "").replace(" ", "").split(",")) - {""}
-        if other in _NOT_FOR_TASKS or (only_for and only_for[1] not in extras) or (other in found and asked <= found[other]):
+        other, wanted_extras = re.sub(r"[-_.]+", "-", wanted[1]).lower(), frozenset((wanted[2] or "").replace(" ", "").split(",")) - {""}
+        if other in _NOT_FOR_TASKS or (only_for and only_for[1] not in extras) or (other in found and wanted_extras <= found[other]):
             continue
         try:
             importlib.metadata.distribution(other)
         except importlib.metadata.PackageNotFoundError:
             # Required on other systems only.
             continue
-        found[other] = found.get(other, frozenset()) | asked
-        _required_distributions(other, asked, found)
+        found[other] = found.get(other, frozenset()) | wanted_extras
+        _required_distributions(other, wanted_extras, found)
     return set(found)
 
 

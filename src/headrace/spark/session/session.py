@@ -81,16 +81,16 @@ def start_session(
     scratch.mkdir(parents=True, exist_ok=True)
     log4j = scratch / "log4j2.properties"
     log4j.write_text(_LOG4J.format(level="warn" if spark_log else "off"))
-    asked = {**submitted_settings(), **(more or {})}
-    own = HeadraceSparkSettings.parse(asked)
-    chosen = effective_master(master, asked)
-    settings = {**_configuration(scratch, log4j, memory), **_build_settings(chosen, scratch, own, preload, asked)}
+    requested = {**submitted_settings(), **(more or {})}
+    own = HeadraceSparkSettings.parse(requested)
+    chosen = effective_master(master, requested)
+    settings = {**_configuration(scratch, log4j, memory), **_build_settings(chosen, scratch, own, preload, requested)}
     is_new, runs_already = SparkContext._active_spark_context is None, SparkContext._gateway is not None
     logging.getLogger("py4j").setLevel(logging.CRITICAL)
     session = _start_with_retries(chosen, settings, spark_log=spark_log)
     session.sparkContext.setLogLevel("WARN" if spark_log else "OFF")
-    if runs_already and "spark.jars" in asked:
-        _add_jars(session, asked["spark.jars"].split(","))
+    if runs_already and "spark.jars" in requested:
+        _add_jars(session, requested["spark.jars"].split(","))
     if is_new and not is_local(chosen):
         _await_usable_executors(session, own)
     return session
@@ -110,8 +110,8 @@ def _start_with_retries(master: str, settings: Mapping[str, str], *, spark_log: 
             reason = java_process.describe_start_error(error)
             if not runs_already:
                 java_process.reset_gateway()
-            said = () if runs_already else ear.last_lines()
-            failure = java_process.explain_start_failure(reason, said, settings.get("spark.jars.packages", ""))
+            output = () if runs_already else ear.last_lines()
+            failure = java_process.explain_start_failure(reason, output, settings.get("spark.jars.packages", ""))
             if not isinstance(failure, SparkLost) or runs_already or attempt == _STARTS or current_wait().ending:
                 raise failure from error
             log.warning("%s; starting it again", failure.message)
@@ -134,7 +134,7 @@ def _await_start(starting: Future[SparkSession]) -> SparkSession:
 
 
 def _build_settings(
-    master: str, scratch: Path, own: HeadraceSparkSettings, preload: Sequence[str], asked: Mapping[str, str]
+    master: str, scratch: Path, own: HeadraceSparkSettings, preload: Sequence[str], requested: Mapping[str, str]
 ) -> dict[str, str]:
     """Set the environment of this process; return the settings that depend on where tasks run. The user's settings take precedence."""
     workers = {PRELOAD_VARIABLE: ",".join([*_WORKER_MODULES, *preload]) if preload else "", **_FORKABLE}
@@ -144,10 +144,10 @@ def _build_settings(
     if is_local(master):
         os.environ["SPARK_LOCAL_IP"] = os.environ.get("SPARK_LOCAL_IP", "127.0.0.1")
         os.environ["PYSPARK_PYTHON"] = _python(scratch)
-        return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch), **asked}
+        return {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1", "spark.local.dir": str(scratch), **requested}
     # Executors may have another Python. It also starts the source's process here, which needs the packages of this process.
     _prepend_path(*(path for path in sys.path if Path(path).name in ("site-packages", "dist-packages")))
-    os.environ["PYSPARK_PYTHON"] = choose_executor_python(master, asked, scratch)
+    os.environ["PYSPARK_PYTHON"] = choose_executor_python(master, requested, scratch)
     if "SPARK_LOCAL_IP" not in os.environ and (address := java_bind_address(master)):
         os.environ["SPARK_LOCAL_IP"] = address
     # For this machine only: executors have their own directories.
@@ -155,8 +155,8 @@ def _build_settings(
     shipment = build_archives(own.ship, scratch / "shipped")
     sent = {**workers, SPARK_VARIABLE: pyspark.__version__, "PYTHONPATH": shipment.python_path}
     found = {f"spark.executorEnv.{name}": value for name, value in sent.items() if value}
-    archives = ",".join(filter(None, [*shipment.archives, asked.get("spark.archives", "")]))
-    return {**cluster_settings(master, asked), **found, **asked, **({"spark.archives": archives} if archives else {})}
+    archives = ",".join(filter(None, [*shipment.archives, requested.get("spark.archives", "")]))
+    return {**cluster_settings(master, requested), **found, **requested, **({"spark.archives": archives} if archives else {})}
 
 
 def _prepend_path(*folders: str) -> None:

@@ -81,9 +81,9 @@ def verify_logged(
     names = select_tables(session, selection).logged
     if not names:
         raise DefiniteError(f"no table with a CDC log matches {selection}", place=str(session.address), hint="check --tables")
-    told = view or LineView()
+    progress_view = view or LineView()
     for name in names:
-        yield _TableVerification(session, sink, describe(session, name), watermark, told, bucket_rows, repair).run()
+        yield _TableVerification(session, sink, describe(session, name), watermark, progress_view, bucket_rows, repair).run()
 
 
 def canonical_schema(table: CqlTable) -> TableSchema:
@@ -130,8 +130,8 @@ class LoggedRows:
     def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
         """Return the rows with these keys; without clustering columns, those of a partition that has only static values."""
         found = [table.shown.arrow_schema.empty_table()]
-        asked = self.raw_keys(keys)
-        rows, alone = [raw for raw in asked if None not in raw], [raw for raw in asked if None in raw]
+        raw_rows = self.raw_keys(keys)
+        rows, alone = [raw for raw in raw_rows if None not in raw], [raw for raw in raw_rows if None in raw]
         pages = read_pages(self.session, [(self._query.by_key, RawValues(raw)) for raw in rows])
         found += [self._canonical(as_batch([page.rows])) for page in pages if page.rows.count]
         width = len(self.table.partition_key)

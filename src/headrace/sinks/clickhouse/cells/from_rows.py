@@ -155,15 +155,15 @@ def _cell_times(bounds: Numbers, times: Array, expiries: Array, as_of: int, cell
 
 def _flat(lists: Array, counts: Numbers, default: int, cell_column: CellColumn) -> Numbers:
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy().astype(np.int64)
-    told = (lengths >= 0) & (counts > 0)
-    if (lengths[told] != counts[told]).any():
+    known = (lengths >= 0) & (counts > 0)
+    if (lengths[known] != counts[known]).any():
         raise DefiniteError(
             f"column {cell_column.column.name} has not as many write times as cells",
             place=f"column {cell_column.column.name}",
             hint="this is a defect of the source; please report it",
         )
     made = np.full(int(counts.sum()), default, np.int64)
-    made[np.repeat(told, counts)] = pc.fill_null(lists.filter(pa.array(told)).flatten(), default).to_numpy()
+    made[np.repeat(known, counts)] = pc.fill_null(lists.filter(pa.array(known)).flatten(), default).to_numpy()
     return made
 
 

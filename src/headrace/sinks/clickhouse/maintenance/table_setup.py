@@ -218,7 +218,7 @@ def delete_stale_rows(scope: TargetScope, target_table: TargetTable, before: int
         if target_table.ignores_deletes:
             return
         raise DefiniteError(
-            f"nothing in table {target_table.full_name} says how old a row is, so those that the source has no more cannot be told",
+            f"nothing in table {target_table.full_name} says how old a row is, so rows that the source no longer has cannot be found",
             place=f"table {target_table.source}",
             hint="add a column _version UInt64 to it (or name one by version_column), TRUNCATE it, and read it again with headrace resync",
         )

@@ -81,14 +81,14 @@ def _known(connection: Connection, table: CqlTable, database: str, name: str) ->
     rows = connection.client.query(query).result_rows
     if not rows:
         return None
-    head, _, told = str(rows[0][0]).partition(": ")
+    head, _, definition = str(rows[0][0]).partition(": ")
     if head != _OURS + str(table.name):
         raise DefiniteError(
             f"there is a table {database}.{name} that was not made for images of {table.name}",
             place=f"table {table.name}",
             hint="drop or rename it, or choose another database",
         )
-    return CqlTable.from_json(json.loads(told))
+    return CqlTable.from_json(json.loads(definition))
 
 
 def _statements(table: CqlTable, before: CqlTable | None, database: str, target: str) -> Iterator[str]:

@@ -83,7 +83,7 @@ def _with_unknown_conversions(alteration: Alteration, altered: AlteredTable) -> 
     stored = {column.source.name: column for column in altered.target_table.columns}
     plan_before = {column.source.name: column.type for column in altered.plan_before.columns}
 
-    def told(altered_column: AlteredColumn) -> AlteredColumn:
+    def with_effect(altered_column: AlteredColumn) -> AlteredColumn:
         there = stored.get(altered_column.origin or "")
         if there is None or isinstance(altered_column.effect, UnknownValues):
             return altered_column
@@ -93,7 +93,7 @@ def _with_unknown_conversions(alteration: Alteration, altered: AlteredTable) -> 
             return altered_column
         return replace(altered_column, effect=UnknownValues("ClickHouse would not convert it as Headrace stores it"))
 
-    return replace(alteration, altered_columns=tuple(map(told, alteration.altered_columns)))
+    return replace(alteration, altered_columns=tuple(map(with_effect, alteration.altered_columns)))
 
 
 def has_view(target_table: TargetTable, options: TableOptions) -> bool:
@@ -215,7 +215,7 @@ class _InPlace:
                 before = wanted.name
 
     def _add(self, altered_column: AlteredColumn, wanted: StoredColumn, before: str | None) -> None:
-        clause, told = self._default(altered_column, wanted)
+        clause, is_exact = self._default(altered_column, wanted)
         there = self._find(wanted.name)
         if there is not None and not self.altered.target_table.created_by_headrace:
             # The table's owner added the column in advance. It is used as it is, and read again unless it has the same default.
@@ -224,7 +224,7 @@ class _InPlace:
             return
         if there is not None:
             self._drop(wanted.name)
-        if not told:
+        if not is_exact:
             self.reread_reasons.append(self._why(altered_column))
         self._insert(wanted, clause, before)
 
@@ -250,7 +250,7 @@ class _InPlace:
         why = (
             altered_column.effect.why
             if isinstance(altered_column.effect, UnknownValues)
-            else "its default cannot be said in the target's type"
+            else "its default cannot be expressed in the target's type"
         )
         return f"column {altered_column.column.name}: {why}"
 
@@ -281,7 +281,7 @@ class _InPlace:
         before = self.columns[at - 1].name if at else None
         row = self._find(ROW)
         if row is not None and row.default_kind == "MATERIALIZED":
-            self.obstacle = "its rows are told apart by a hash over the column"
+            self.obstacle = "its rows are distinguished by a hash over the column"
             return
         self._drop(wanted.name)
         self._insert(wanted, "", before)
@@ -294,7 +294,7 @@ class _InPlace:
         if self._is_fixed(there.name):
             return
         if self._find(ROW) is not None:
-            self.obstacle = "its rows are told apart by a hash over the column"
+            self.obstacle = "its rows are distinguished by a hash over the column"
             return
         name = quote_name(there.name)
         command = f"UPDATE {name} = {shortened(name, cut)} WHERE {name} != {shortened(name, cut)}"
@@ -413,7 +413,7 @@ def _plan_rebuild(alteration: Alteration, altered: AlteredTable, attempt: _InPla
         reread_reasons.append("its table cannot be rebuilt where it is")
     values = [_value(alteration, altered_column, altered) for altered_column in alteration.altered_columns]
     if None in values:
-        reread_reasons.append("a default cannot be said in the target's type")
+        reread_reasons.append("a default cannot be expressed in the target's type")
     if reread_reasons:
         return DdlPlan((), "; ".join(dict.fromkeys(reread_reasons)))
     rebuilt = replace(wanted, table=REBUILT.format(wanted.table))

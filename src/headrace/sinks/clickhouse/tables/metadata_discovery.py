@@ -104,8 +104,8 @@ def _sign_behind(inspected: InspectedTable, column: ExistingColumn) -> str:
     if column.default_kind != "MATERIALIZED":
         return ""
     words = [token for token in parse_tokens(column.default_expression) if token.value not in ("(", ")")]
-    said = "".join(token.value for token in words[1:])
-    if words and is_name(words[0]) and said in ("=-1", "<0"):
+    comparison = "".join(token.value for token in words[1:])
+    if words and is_name(words[0]) and comparison in ("=-1", "<0"):
         return content_of(words[0])
     raise inspected.mismatch(
         f"its column {column.name} is {column.default_expression}, not {quote_name(inspected.options.sign_column)} = -1", START_OVER

@@ -130,13 +130,13 @@ class Delivery:
 
     def _check(self) -> None:
         self._check_messages()
-        if self._refusals.said is not None:
-            raise self._give_up(self._refusals.said, "", None)
+        if self._refusals.repeated_error is not None:
+            raise self._give_up(self._refusals.repeated_error, "", None)
 
     def _give_up(self, error: KafkaError, topic: str, key: Any) -> Exception:
         # A broker's own error explains more than a timeout of a message.
-        said = self._refusals.said
-        cause = said if said is not None and error.code() == KafkaError._MSG_TIMED_OUT else error
+        repeated_error = self._refusals.repeated_error
+        cause = repeated_error if repeated_error is not None and error.code() == KafkaError._MSG_TIMED_OUT else error
         self.give_up()
         return failure(cause, "sending to Kafka", _place(topic, key))
 

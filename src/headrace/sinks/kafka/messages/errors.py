@@ -68,6 +68,6 @@ class Refusals:
         self._last, self._count = None, 0
 
     @property
-    def said(self) -> KafkaError | None:
+    def repeated_error(self) -> KafkaError | None:
         """Return an error that came more than once."""
         return self._last if self._count > 1 else None

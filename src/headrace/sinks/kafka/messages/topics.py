@@ -88,8 +88,8 @@ def _existing(admin: AdminClient, refusals: Refusals, address: KafkaAddress) -> 
             return set(admin.list_topics(timeout=_TRY_S).topics)
         except KafkaException as error:
             admin.poll(0)
-            if refusals.said is not None or time.monotonic() > deadline:
-                raise failure(refusals.said or error, "asking for the topics", str(address)) from error
+            if refusals.repeated_error is not None or time.monotonic() > deadline:
+                raise failure(refusals.repeated_error or error, "asking for the topics", str(address)) from error
 
 
 def _new_topic(name: str, choices: KafkaOptions) -> NewTopic:

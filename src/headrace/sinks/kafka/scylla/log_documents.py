@@ -229,8 +229,8 @@ def row_documents(block: RowBlock) -> Documents:
     members = _read_members(table, "read", block.as_of, count)
     members["key"] = _object([column.name for column in (*table.partition_key, *table.clustering)], texts, count)
     members["row"] = _object(names, texts, count)
-    for member, told in (("written", block.times), ("expires", block.expiries)):
-        found = {column.name: _told(column, told.column(column.name), arrays[column.name]) for column in table.cells}
+    for member, cell_times in (("written", block.times), ("expires", block.expiries)):
+        found = {column.name: _cell_times(column, cell_times.column(column.name), arrays[column.name]) for column in table.cells}
         members[member] = _if_any(list(found.values()), _object(names, found, count))
     key = _object([column.name for column in table.partition_key], texts, count)
     read = Documents(key, object_of(tuple(members), tuple(members.values()), count), None, np.full(count, block.as_of, np.int64))
@@ -260,15 +260,15 @@ def _read_members(table: CqlTable, operation: str, as_of: int, count: int) -> di
     }
 
 
-def _told(column: CqlColumn, told: Any, values: Any) -> Texts:
+def _cell_times(column: CqlColumn, cell_times: Any, values: Any) -> Texts:
     """Return the write times or expiries of a column's cells: a number, or one per element; NULL if unknown."""
-    numbers = told.values.cast(pa.string())
-    lists = pc.binary_join(pa.ListArray.from_arrays(told.offsets, or_null(numbers)), ",")
+    numbers = cell_times.values.cast(pa.string())
+    lists = pc.binary_join(pa.ListArray.from_arrays(cell_times.offsets, or_null(numbers)), ",")
     if column.type.is_atomic:
-        return only_where(pc.and_(told.is_valid(), pc.and_(values.is_valid(), pc.not_equal(lists, "null"))), lists)
-    some = pc.greater(pc.list_value_length(told), 0)
+        return only_where(pc.and_(cell_times.is_valid(), pc.and_(values.is_valid(), pc.not_equal(lists, "null"))), lists)
+    some = pc.greater(pc.list_value_length(cell_times), 0)
     known = pc.match_substring_regex(lists, "[0-9]")
-    return only_where(pc.and_(pc.and_(told.is_valid(), some), known), joined("[", lists, "]"))
+    return only_where(pc.and_(pc.and_(cell_times.is_valid(), some), known), joined("[", lists, "]"))
 
 
 def _ends_of_ranges(block: LogBlock, operations: NDArray[np.int8]) -> NDArray[np.int64]:

@@ -277,14 +277,14 @@ def _decimal(field: ConnectField) -> Column:
 
 def _by_source(field: ConnectField, column: Column) -> Column:
     """Refine the column by the source type that the connector passes, where that is more precise."""
-    told = source_type(field)
-    word, unsigned = source_word(field), "unsigned" in told
+    declared = source_type(field)
+    word, unsigned = source_word(field), "unsigned" in declared
     if word in _INTEGERS and column.kind in (Kind.INT8, Kind.INT16, Kind.INT32, Kind.INT64, Kind.DECIMAL, Kind.STRING, Kind.FLOAT64):
         if field.type == "boolean":
             return column
         return replace(column, kind=_INTEGERS[word][unsigned], precision=0, scale=0)
     if word in _DECIMALS and column.kind in (Kind.DECIMAL, Kind.STRING, Kind.FLOAT64):
-        found = re.search(r"\((\d+),(\d+)\)", told)
+        found = re.search(r"\((\d+),(\d+)\)", declared)
         digits = (int(found[1]), int(found[2])) if found else (0, 0)
         if 1 <= digits[0] <= MOST_DIGITS and digits[1] <= digits[0]:
             return replace(column, kind=Kind.DECIMAL, precision=digits[0], scale=digits[1])

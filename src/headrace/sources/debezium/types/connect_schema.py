@@ -195,14 +195,14 @@ def row_fields(value: ConnectField, key: ConnectField | None, leave_out: frozens
     else:
         row = tuple(part for part in value.fields if part.name not in leave_out)
     names = {part.name for part in row}
-    told = () if key is None else key_names(key)
-    strange = next((name for name in told if name not in names), None)
+    key_fields = () if key is None else key_names(key)
+    strange = next((name for name in key_fields if name not in names), None)
     if strange is not None:
         raise DefiniteError(
             f"the key of a record has a field {strange!r} that its row has not",
             hint="let the key be made of the row's own fields (message.key.columns; key.enforce.uniqueness=false of a router)",
         )
-    return RowFields(row, told)
+    return RowFields(row, key_fields)
 
 
 def _with_escapes(field: ConnectField) -> ConnectField:

@@ -47,26 +47,26 @@ class WidenedSchema:
     """Log messages: what events do not say, and what is done instead."""
 
 
-def can_hold(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> bool:
+def can_hold(known: TableSchema, sent: TableSchema, *, zeroes: bool = False) -> bool:
     """Whether the known table can hold rows of events with this description."""
     try:
-        return widen_schema(known, told, zeroes=zeroes).alteration is None
+        return widen_schema(known, sent, zeroes=zeroes).alteration is None
     except DefiniteError:
         return False
 
 
-def widen_schema(known: TableSchema, told: TableSchema, *, zeroes: bool = False) -> WidenedSchema:
+def widen_schema(known: TableSchema, sent: TableSchema, *, zeroes: bool = False) -> WidenedSchema:
     """What the table must become for events that describe it so; a definite error where that would alter values or keys.
 
     `zeroes`: whether the source is one that puts zero values into a required column that is added without a default (`puts_zeroes`).
     """
-    _check_key(known, told)
+    _check_key(known, sent)
     changes: list[TableChange] = []
     notes: list[str] = []
     effects: dict[str, Effect] = {}
     there = {column.name: column for column in known.columns}
     before = FIRST
-    for column in told.columns:
+    for column in sent.columns:
         old = there.get(column.name)
         if old is None:
             added, effects[column.name] = _added(column, notes, zeroes)
@@ -76,7 +76,7 @@ def widen_schema(known: TableSchema, told: TableSchema, *, zeroes: bool = False)
             if grown != old:
                 changes.append(ModifyColumn(known.name, old, grown))
         before = column.name
-    names = {column.name for column in told.columns}
+    names = {column.name for column in sent.columns}
     changes += [change for column in known.columns if column.name not in names for change in _missing(known, column, notes, zeroes)]
     schema = known
     for change in changes:
@@ -111,13 +111,13 @@ def absent(column: Column, rows: int, *, zeroes: bool = False) -> pa.Array[pa.Sc
     return made.dictionary_encode() if pa.types.is_dictionary(column.arrow_type) else made
 
 
-def _check_key(known: TableSchema, told: TableSchema) -> None:
-    if set(known.row_key) == set(told.primary_key):
+def _check_key(known: TableSchema, sent: TableSchema) -> None:
+    if set(known.row_key) == set(sent.primary_key):
         return
     raise DefiniteError(
-        f"the key of {known.name} was ({_listed(known.row_key)}), that of its events is now ({_listed(told.primary_key)})",
+        f"the key of {known.name} was ({_listed(known.row_key)}), that of its events is now ({_listed(sent.primary_key)})",
         place=str(known.name),
-        hint="rows that are there are told apart by the old key: replicate the topic into a new table, or restore the key"
+        hint="existing rows are distinguished by the old key: replicate the topic into a new table, or restore the key"
         " (primary key of the source, message.key.columns of the connector)",
     )
 

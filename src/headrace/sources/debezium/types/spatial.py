@@ -32,9 +32,9 @@ def geometries(array: Array) -> ParsedColumn:
     shapes = shapes.cast(pa.binary())
     if "x" in parts and shapes.null_count > int(gone.sum()):
         shapes = pc.coalesce(shapes, _points(parts["x"], parts["y"]))
-    told = parts["srid"].cast(pa.int32()) if "srid" in parts else pa.nulls(len(array), pa.int32())
+    sent = parts["srid"].cast(pa.int32()) if "srid" in parts else pa.nulls(len(array), pa.int32())
     shapes, inside = _without_reference(shapes)
-    references = pc.fill_null(pc.coalesce(told, inside), 0)
+    references = pc.fill_null(pc.coalesce(sent, inside), 0)
     heads = pa.Array.from_buffers(pa.binary(4), len(array), [None, pa.py_buffer(references.to_numpy().astype("<i4"))]).cast(pa.binary())
     whole = pc.binary_join_element_wise(heads, shapes, pa.scalar(b"", pa.binary()))
     if gone.any():

@@ -132,8 +132,8 @@ def _define_type(name: str, text: TypeText, charset: str, setting: Setting) -> C
         members = text.members if charset == "binary" else tuple(member.rstrip(" ") for member in text.members)
         spelled = f"{word}({','.join(_quoted(member) for member in members)})"
         # Names without a character set: MySQL reports none, MariaDB reports binary.
-        told = "" if charset == "binary" and not setting.dialect.mariadb else charset
-        return Column(name, kind, members=members, source_type=spelled, charset=told)
+        column_charset = "" if charset == "binary" and not setting.dialect.mariadb else charset
+        return Column(name, kind, members=members, source_type=spelled, charset=column_charset)
     if word == "json" and setting.dialect.mariadb:
         return Column(name, Kind.STRING, source_type="longtext", charset="utf8mb4")
     if word in GEOMETRIES:

@@ -225,18 +225,18 @@ def _spread(fields: dict[int, bytes], default: int, each: int, chosen: list[bool
     """Return the collations of the chosen columns, listed one by one or as a default with exceptions."""
     count = sum(chosen)
     if each in fields:
-        told = list(_numbers(fields[each]))
+        listed = list(_numbers(fields[each]))
     elif default in fields:
         usual, *rest = _numbers(fields[default])
         exceptions = dict(zip(rest[::2], rest[1::2], strict=True))
         if any(place >= count for place in exceptions):
             return None
-        told = [exceptions.get(place, usual) for place in range(count)]
+        listed = [exceptions.get(place, usual) for place in range(count)]
     else:
-        told = []
-    if len(told) != count:
+        listed = []
+    if len(listed) != count:
         return None
-    numbers = iter(told)
+    numbers = iter(listed)
     return [next(numbers) if one else 0 for one in chosen]
 
 

@@ -134,66 +134,66 @@ def charset_of(collation: str) -> str:
     return collation.split("_", 1)[0]
 
 
-def _column(table: TableName, told: _Described, mariadb: bool) -> Column:
-    kind = _kind(table, told)
+def _column(table: TableName, described: _Described, mariadb: bool) -> Column:
+    kind = _kind(table, described)
     form = COLUMN_TYPES[kind].form
-    extra = told.extra.upper()
+    extra = described.extra.upper()
     return Column(
-        told.name,
+        described.name,
         kind,
-        told.is_nullable == "YES",
-        precision=_precision(form, told),
-        scale=int(told.scale or 0) if form is ValueForm.DECIMAL else 0,
-        members=parse_members(told.column_type) if form is ValueForm.MEMBERS else (),
-        source_type=told.column_type,
-        charset=(told.charset or "") if form in (ValueForm.TEXT, ValueForm.MEMBERS) else "",
+        described.is_nullable == "YES",
+        precision=_precision(form, described),
+        scale=int(described.scale or 0) if form is ValueForm.DECIMAL else 0,
+        members=parse_members(described.column_type) if form is ValueForm.MEMBERS else (),
+        source_type=described.column_type,
+        charset=(described.charset or "") if form in (ValueForm.TEXT, ValueForm.MEMBERS) else "",
         generated="virtual" if "VIRTUAL GENERATED" in extra else "stored" if "STORED GENERATED" in extra else "",
         # INVISIBLE stands alone or after a comma or a space, and in no other word.
         invisible="INVISIBLE" in extra,
         auto_increment="AUTO_INCREMENT" in extra,
-        default=_default(told, mariadb),
-        comment=told.comment,
+        default=_default(described, mariadb),
+        comment=described.comment,
     )
 
 
-def _kind(table: TableName, told: _Described) -> Kind:
-    kind = find_kind(told.data_type.lower(), unsigned="unsigned" in told.column_type.lower())
+def _kind(table: TableName, described: _Described) -> Kind:
+    kind = find_kind(described.data_type.lower(), unsigned="unsigned" in described.column_type.lower())
     if kind is None:
-        raise _refused(table, told.name, told.column_type, "leave the table out with --exclude")
+        raise _refused(table, described.name, described.column_type, "leave the table out with --exclude")
     return kind
 
 
-def _precision(form: ValueForm, told: _Described) -> int:
+def _precision(form: ValueForm, described: _Described) -> int:
     if form is ValueForm.DECIMAL:
-        return int(told.precision or 0)
+        return int(described.precision or 0)
     if form is ValueForm.BITS:
-        return int(told.precision or 1)
-    return int(told.digits or 0) if form in FRACTIONAL_FORMS else 0
+        return int(described.precision or 1)
+    return int(described.digits or 0) if form in FRACTIONAL_FORMS else 0
 
 
-def _default(told: _Described, mariadb: bool) -> str | None:
+def _default(described: _Described, mariadb: bool) -> str | None:
     """Return the default in the form that both families share; see the rules above."""
-    text = told.default
-    if text is None or "VIRTUAL GENERATED" in told.extra or "STORED GENERATED" in told.extra:
+    text = described.default
+    if text is None or "VIRTUAL GENERATED" in described.extra or "STORED GENERATED" in described.extra:
         return None
     now = _NOW.fullmatch(text)
-    if now and (mariadb or "DEFAULT_GENERATED" in told.extra or told.data_type.lower() in _WITH_CLOCK):
+    if now and (mariadb or "DEFAULT_GENERATED" in described.extra or described.data_type.lower() in _WITH_CLOCK):
         return f"(current_timestamp({now.group(1) or ''}))"
     if not mariadb:
-        return f"({text})" if "DEFAULT_GENERATED" in told.extra else text
+        return f"({text})" if "DEFAULT_GENERATED" in described.extra else text
     if text == "NULL":
         return None
     if _MEMBER.fullmatch(text):
         literal = _unescape(text[1:-1])
-        kind = find_kind(told.data_type.lower())
-        return _hex_literal(told, literal) if kind is not None and COLUMN_TYPES[kind].form is ValueForm.BYTES else literal
+        kind = find_kind(described.data_type.lower())
+        return _hex_literal(described, literal) if kind is not None and COLUMN_TYPES[kind].form is ValueForm.BYTES else literal
     return text if _NUMBER.fullmatch(text) else f"({text})"
 
 
-def _hex_literal(told: _Described, text: str) -> str:
+def _hex_literal(described: _Described, text: str) -> str:
     raw = text.encode()
     # MySQL prints a BINARY's default without the zero bytes that pad it.
-    return "0x" + (raw.rstrip(b"\0") if told.data_type.lower() == "binary" else raw).hex().upper()
+    return "0x" + (raw.rstrip(b"\0") if described.data_type.lower() == "binary" else raw).hex().upper()
 
 
 def parse_members(column_type: str) -> tuple[str, ...]:

@@ -106,8 +106,8 @@ class _SegmentPass:
         self._events = np.empty((_WINDOW_EVENTS, scan.INDEX_COLUMNS), dtype=np.int64)
         open_transaction = segment.open_transaction or OpenTransaction(segment.start + segment.shift, f"{segment.file}:{segment.start}", 0)
         transactions, queries = catalog.options.transactions, catalog.options.queries
-        asked = transactions or queries
-        self._labels = TransactionLabels(segment.file, open_transaction, transactions=transactions, queries=queries) if asked else None
+        requested = transactions or queries
+        self._labels = TransactionLabels(segment.file, open_transaction, transactions=transactions, queries=queries) if requested else None
 
     def blocks(self, piece: EventBuffer) -> Iterator[ChangeBlock]:
         self._piece = piece

@@ -96,9 +96,9 @@ class SkippedEvents:
         gone[:-1] |= gone[1:] & (ops[:-1] == Op.BEFORE)
         gone[1:] |= gone[:-1] & (ops[:-1] == Op.BEFORE)
         for row in np.flatnonzero(gone).tolist():
-            place, said = row_place(int(versions[row])), json.dumps(block.images.slice(row, 1).to_pylist()[0], default=str)
+            place, row_json = row_place(int(versions[row])), json.dumps(block.images.slice(row, 1).to_pylist()[0], default=str)
             if int(versions[row]) in self._rows:
-                self.found[place] = {"table": str(block.schema.name), "content": said[:MOST_BYTES], "bytes": str(len(said))}
+                self.found[place] = {"table": str(block.schema.name), "content": row_json[:MOST_BYTES], "bytes": str(len(row_json))}
         return block.taken(~gone)
 
     def to_report(self) -> list[dict[str, str]]:

@@ -73,7 +73,7 @@ class CapturedSession:
         self._clock = clock
         self._told_by = generations if isinstance(generations, str) else ""
         self._generations = generations if isinstance(generations, Generations) else Generations(())
-        self._asked = -_GENERATIONS_US
+        self._queried_at = -_GENERATIONS_US
         self._lock = threading.Lock()
         self._capture = Capture(
             tables, clock, options, generations=self._generations, keyspace=session.address.keyspace, knowing=self._load_state
@@ -118,9 +118,9 @@ class CapturedSession:
 
     def _current(self) -> Generations:
         """Return the generations, refreshed if they are old."""
-        if self._told_by and self._clock() - self._asked >= _GENERATIONS_US:
+        if self._told_by and self._clock() - self._queried_at >= _GENERATIONS_US:
             self._generations = read_generations(self.session, self._told_by)
-            self._asked = self._clock()
+            self._queried_at = self._clock()
         return self._generations
 
     # --- writing

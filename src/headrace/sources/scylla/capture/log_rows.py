@@ -120,11 +120,11 @@ def _split_row(clustering: Key, row: StoredRow, at: Callable[[int], _Batch]) -> 
             at(timestamp).updates.append(_Upsert(clustering, ttl, part))
             continue
         # An INSERT cannot add elements to a collection without clearing it: those are an update of their own.
-        beside = {name: one for name, one in part.collections.items() if one.tombstone == NEVER}
+        unreplaced = {name: one for name, one in part.collections.items() if one.tombstone == NEVER}
         cleared = {name: one for name, one in part.collections.items() if one.tombstone != NEVER}
         at(timestamp).inserts.append(_Upsert(clustering, ttl, _DeltaCells(part.cells, cleared), is_insert=True))
-        if beside:
-            at(timestamp).updates.append(_Upsert(clustering, ttl, _DeltaCells({}, beside)))
+        if unreplaced:
+            at(timestamp).updates.append(_Upsert(clustering, ttl, _DeltaCells({}, unreplaced)))
 
 
 def _parts(row: StoredRow) -> dict[tuple[int, int], _DeltaCells]:

@@ -113,10 +113,10 @@ class PartitionStateLoader:
         if clustering is None and not cells:
             return found
         keys = [*table.partition_key, *(table.clustering if clustering is not None else ())]
-        told = [f"{function}({quoted(column.name)})" for column in cells for function in ("WRITETIME", "TTL")]
+        metadata = [f"{function}({quoted(column.name)})" for column in cells for function in ("WRITETIME", "TTL")]
         names = [quoted(column.name) for column in (table.partition_key[0], *cells)]
         where = " AND ".join(f"{quoted(column.name)} = ?" for column in keys)
-        query = f"SELECT {', '.join(names + told)} FROM {table_name(table.name)} WHERE {where} LIMIT 1"
+        query = f"SELECT {', '.join(names + metadata)} FROM {table_name(table.name)} WHERE {where} LIMIT 1"
         for batch in read_rows(self._session, query, RawValues((*key, *(clustering or ())))):
             for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
                 _store_row(cells, found.static if clustering is None else found.row(clustering), row[1:], now)
@@ -150,11 +150,11 @@ def _store_row(columns: Sequence[CqlColumn], held: StoredRow, row: Sequence[byte
             _store_column(held, column, value, (times or b"", ttls or b""), now)
 
 
-def _store_column(held: StoredRow, column: CqlColumn, value: bytes, told: tuple[bytes, bytes], now: int) -> None:
+def _store_column(held: StoredRow, column: CqlColumn, value: bytes, metadata: tuple[bytes, bytes], now: int) -> None:
     if column.type.is_atomic:
-        held.put(column.name, _cell(value, told[0], told[1], now))
+        held.put(column.name, _cell(value, metadata[0], metadata[1], now))
         return
-    times, ttls = elements(told[0]), elements(told[1])
+    times, ttls = elements(metadata[0]), elements(metadata[1])
     collection = held.collection(column.name)
     for i, (key, part) in enumerate(_elements(column, value)):
         if part is not None:

@@ -60,7 +60,7 @@ class RowQuery:
         return self.table.static if self.statics else self.table.cells
 
     @property
-    def told(self) -> tuple[CqlColumn, ...]:
+    def timed(self) -> tuple[CqlColumn, ...]:
         return tuple(column for column in self.cells if column.name in self.telling.columns)
 
     @property
@@ -70,7 +70,7 @@ class RowQuery:
 
     @property
     def _lists(self) -> list[CqlColumn]:
-        return [column for column in self.told if column.type.name == "list" and not column.type.is_atomic]
+        return [column for column in self.timed if column.type.name == "list" and not column.type.is_atomic]
 
     @property
     def token(self) -> str:
@@ -80,7 +80,7 @@ class RowQuery:
     def text(self) -> str:
         """SELECT … FROM …, without conditions."""
         names = [quoted(column.name) for column in (*self.keys, *self.cells)]
-        times = [f"{what}({quoted(column.name)})" for column in self.told for what in ("WRITETIME", "TTL")]
+        times = [f"{what}({quoted(column.name)})" for column in self.timed for what in ("WRITETIME", "TTL")]
         name = self.table.name
         return f"SELECT {', '.join([*names, *times, self.token, 'toTimestamp(now())'])} FROM {quoted(name.database)}.{quoted(name.table)}"
 
@@ -109,7 +109,7 @@ class RowQuery:
 
     @property
     def _width(self) -> int:
-        return len(self.keys) + len(self.cells) + 2 * len(self.told) + 2
+        return len(self.keys) + len(self.cells) + 2 * len(self.timed) + 2
 
     def block(self, pages: Iterable[pa.RecordBatch], as_of: int, *, again: bool = False) -> RowBlock:
         """Convert pages of the result to rows and their times."""
@@ -118,7 +118,7 @@ class RowQuery:
         now_s = np.asarray(to_arrow(_TIMESTAMP, page.column(page.num_columns - 1)).cast(pa.int64()).fill_null(0).to_numpy()) // 1000
         values = {column.name: page.column(place) for place, column in enumerate((*self.keys, *self.cells))}
         times, expiries = {}, {}
-        for number, column in enumerate(self.told):
+        for number, column in enumerate(self.timed):
             written, left = page.column(width + 2 * number), page.column(width + 2 * number + 1)
             times[column.name] = _lists(column, written, _BIGINT)
             expiries[column.name] = _expiries(_lists(column, left, _INT), now_s)

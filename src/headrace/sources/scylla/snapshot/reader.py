@@ -124,5 +124,5 @@ def _without_last(query: RowQuery, page: pa.RecordBatch) -> tuple[pa.RecordBatch
 
 def server_time(session: CqlSession) -> int:
     """Return a server's time in microseconds since 1970; retry while servers are unreachable."""
-    [(said,)] = retrying(lambda: session.execute("SELECT now() FROM system.local"))
-    return micros(said)
+    [(now,)] = retrying(lambda: session.execute("SELECT now() FROM system.local"))
+    return micros(now)

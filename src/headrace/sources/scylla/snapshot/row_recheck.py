@@ -152,9 +152,9 @@ class RowRechecker:
         if table.clustering:
             alone = np.logical_and.reduce([~_exists(keys.column(column.name)) for column in table.clustering])
         for statics in (False, True):
-            asked = keys.filter(pa.array(alone if statics else ~alone))
-            for start in range(0, asked.num_rows, _KEYS_AT_ONCE):
-                yield self._read(RowQuery(table, telling, statics), asked.slice(start, _KEYS_AT_ONCE))
+            requested = keys.filter(pa.array(alone if statics else ~alone))
+            for start in range(0, requested.num_rows, _KEYS_AT_ONCE):
+                yield self._read(RowQuery(table, telling, statics), requested.slice(start, _KEYS_AT_ONCE))
 
     def _read(self, query: RowQuery, keys: pa.RecordBatch) -> RowBlock:
         as_of = server_time(self.session) - self.options.confidence_us
