@@ -74,7 +74,7 @@ soak-suites: setup ## Damaged input and crashes, at length and with other seeds 
 	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "soak or scaled" $(ARGS)
 
 .PHONY: record
-record: setup ## Write what is recorded in tests/golden anew: logs of both servers, Debezium's records (testkit/recordings/scenarios.py, debezium_cases.py)
+record: setup ## Record tests/golden again: logs of both servers, Debezium's records (testkit/recordings/scenarios.py, debezium_cases.py)
 	@$(BIN)/python -m testkit.servers.mysql_fetch
 	HEADRACE_WRITE_FIXTURES=1 $(BIN)/python -m pytest -q tests/sources/mysql/rows/test_decode_fixtures.py
 	@scripts/install-system-packages $(PYTHON) record
@@ -90,7 +90,7 @@ lint: setup ## Check style, types, import rules and known flaws of dependencies
 	@$(BIN)/python scripts/audit_dependencies.py
 
 .PHONY: bench
-bench: setup ## Measure the reference workload beside its peers
+bench: setup ## Measure the reference workload and its peers
 	@$(BIN)/python -m testkit.servers.mysql_fetch
 	@$(BIN)/python -m testkit.servers.maven_fetch
 	PYTHONPATH=. $(BIN)/python -m bench $(ARGS)
