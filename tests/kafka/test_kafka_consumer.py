@@ -330,7 +330,7 @@ def test_debeziums_events_come_to_the_same_callbacks(broker: PrivateBroker) -> N
 def test_a_missing_topic_and_a_missing_cluster_are_errors(broker: PrivateBroker) -> None:
     with pytest.raises(DefiniteError, match="no_such_topic"):
         headrace.kafka.consume("no_such_topic", servers=broker.servers, group="g")
-    with pytest.raises(DefiniteError, match="not said where"):
+    with pytest.raises(DefiniteError, match="address of the topic is missing"):
         headrace.kafka.consume("topic")
 
 
