@@ -126,7 +126,7 @@ def _copy(server: PrivateServer, scratch: Path) -> None:
     """As a snapshot copies. (ClickHouse's own mysql() reads floats through text, and not all of them come back to the bit.)"""
     address = _address(server.port)
     schema = _schema(address)
-    with open_clickhouse_sink(f"chdb:{scratch / SINK_DIRECTORY}") as named, closing(connect(address)) as connection:
+    with open_clickhouse_sink(f"chdb:{scratch / SINK_DIRECTORY}", creates=True) as named, closing(connect(address)) as connection:
         named.sink.prepare([schema])
         writer = named.sink.writer()
         for batch in scan_table(connection, address, schema):

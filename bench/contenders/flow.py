@@ -25,7 +25,11 @@ class Flow(ProgressView):
 
     def window(self) -> Window:
         if self._window is None:
-            raise DefiniteError(f"Headrace wrote {self._total} changes of {self._expected} and ended", place=str(Path.cwd()))
+            raise DefiniteError(
+                f"Headrace wrote {self._total} changes of {self._expected} in too few batches to measure a rate, and ended",
+                place=str(Path.cwd()),
+                hint="choose more changes with --changes",
+            )
         return self._window
 
     def note(self, message: str) -> None: ...

@@ -49,7 +49,7 @@ class HeadraceFromTopics:
         flow = Stream(target.changes)
         topics = TopicSettings(topic_pattern([f"{PREFIX}.{target.database}.*"], "", ""), max_offsets=BATCH_RECORDS)
         settings = PipeSettings(Selection((f"{target.database}.*",)), Path.cwd() / "state", once=True)
-        with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}") as named:
+        with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}", creates=True) as named:
             named.sink.prepare(capture_tables(target))
             DebeziumPipe(KafkaAddress(os.environ[SERVERS_VARIABLE]), topics, named.sink, named.name, settings, flow).run()
         return flow.window()

@@ -82,7 +82,7 @@ def address_of(target: Target) -> MySQLAddress:
 
 
 def run_pipe(target: Target, settings: PipeSettings, flow: Flow) -> None:
-    with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}") as named:
+    with open_clickhouse_sink(f"chdb:{SINK_DIRECTORY}", creates=True) as named:
         MySQLPipe(address_of(target), named.sink, named.name, settings, flow).run()
 
 

@@ -1,0 +1,24 @@
+"""`python -m bench` runs, on few rows. Rates are not asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.slow(because="test_decode_fixtures decodes, and test_replicate_once copies, what the benchmark measures")
+def test_a_decoder_and_a_pipe_are_measured(tmp_path: Path) -> None:
+    output = tmp_path / "figures.json"
+    command = [sys.executable, "-m", "bench", "--changes", "2000", "--output", str(output)]
+    ended = subprocess.run(
+        [*command, "--only", "headrace-decode", "headrace-snapshot"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    figures = json.loads(output.read_text())
+    assert {"headrace-decode", "headrace-snapshot"} <= figures["reference"].keys()
