@@ -28,6 +28,7 @@ CREATE, SHOW = "CREATE", "SHOW"
 _ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
 _MENTIONED: Final = re.compile(r"(?i)\bDATABASE\b.*\bENGINE\s*=?\s*[`\"]?MATERIALIZED?MYSQL\b", re.DOTALL)
 _VERBS: Final = ("DROP", "DETACH", "ATTACH", "RENAME", "ALTER", "TRUNCATE")
+_FIRST_WORDS: Final = (*_VERBS, "CREATE", "REPLACE", "SHOW")
 _UNKNOWN: Final = (60, 81)
 """Codes of an unknown table and an unknown database."""
 
@@ -113,6 +114,9 @@ def show_statement(statement: DatabaseStatement, scanned: ScannedStatement) -> S
 
 def parse_database_statement(text: str, parameters: Mapping[str, str]) -> DatabaseStatement | None:
     """Return verb and database of a statement about a database; of CREATE, only with the engine of a pipe."""
+    if next((token.upper for token in tokenize(text)), "") not in _FIRST_WORDS:
+        # Most statements are long queries or inserts.
+        return None
     tokens = list(tokenize(text))
     words = [token.upper for token in tokens[:3]]
     if words[:1] in (["CREATE"], ["ATTACH"], ["REPLACE"]) and _names_engine(text, tokens):
