@@ -24,9 +24,9 @@ from headrace.sinks.kafka.messages.options import Cleanup, KafkaOptions, Message
 from headrace.sinks.kafka.messages.topics import ensure_topics
 from headrace.sinks.kafka.messages.writer import KafkaWriter
 from headrace.sinks.kafka.mypipe.encoder import MypipeEncoder, MypipeLayouts, check_ids
-from headrace.sinks.kafka.mypipe.generic import GenericForms
+from headrace.sinks.kafka.mypipe.generic import GenericTableEncodings
 from headrace.sinks.kafka.mypipe.schema_registration import open_book
-from headrace.sinks.kafka.mypipe.specific import SpecificForms
+from headrace.sinks.kafka.mypipe.specific import SpecificTableEncodings
 from headrace.sinks.kafka.schema_changes import KafkaSchemaApplier
 from headrace.sinks.kafka.target_claims import KafkaClaims
 
@@ -128,7 +128,7 @@ class KafkaSink(AppendOnlySink):
         )
         match self.choices.format:
             case MessageFormat.GENERIC:
-                return GenericForms(open_book(self.choices, must_be_shared=False), mapping)
+                return GenericTableEncodings(open_book(self.choices, must_be_shared=False), mapping)
             case MessageFormat.SPECIFIC:
-                return SpecificForms(open_book(self.choices, must_be_shared=True), mapping)
+                return SpecificTableEncodings(open_book(self.choices, must_be_shared=True), mapping)
         return None

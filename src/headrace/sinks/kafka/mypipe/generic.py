@@ -28,7 +28,7 @@ from headrace.kafka.mypipe.wire_format import (
 from headrace.model.schema import TableSchema
 from headrace.sinks.kafka.mypipe.mutations import Mutations
 from headrace.sinks.kafka.mypipe.null_headers import Extra, null_headers
-from headrace.sinks.kafka.mypipe.schema_registration import SchemaBook
+from headrace.sinks.kafka.mypipe.schema_registration import SchemaRegistration
 
 
 def _schema(mutation: Mutation, mapping: ValueMapping) -> str:
@@ -36,7 +36,7 @@ def _schema(mutation: Mutation, mapping: ValueMapping) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class GenericForm:
+class GenericTableEncoding:
     """One table's rows in maps."""
 
     schema: TableSchema
@@ -71,25 +71,25 @@ class GenericForm:
 
 
 @dataclass(frozen=True, slots=True)
-class GenericForms:
+class GenericTableEncodings:
     """The layouts of all tables."""
 
-    book: SchemaBook
+    schemas: SchemaRegistration
     mapping: ValueMapping
 
-    def of(self, schema: TableSchema) -> GenericForm:
-        ids = {mutation: self.book.register(generic_subject(mutation), _schema(mutation, self.mapping)) for mutation in Mutation}
-        return GenericForm(schema, self.mapping, ids, self._always(schema))
+    def of(self, schema: TableSchema) -> GenericTableEncoding:
+        ids = {mutation: self.schemas.register(generic_subject(mutation), _schema(mutation, self.mapping)) for mutation in Mutation}
+        return GenericTableEncoding(schema, self.mapping, ids, self._always(schema))
 
     def check(self, schema: TableSchema) -> None:
         """Check that the repository has the generic schemas, which are the same for all tables."""
         del schema
         for mutation in Mutation:
-            self.book.check(generic_subject(mutation), _schema(mutation, self.mapping))
+            self.schemas.check(generic_subject(mutation), _schema(mutation, self.mapping))
 
     def _always(self, schema: TableSchema) -> Extra:
-        if not self.book.is_shared:
+        if not self.schemas.is_shared:
             # Other processes cannot look up the columns.
             return ()
-        number = self.book.register(columns_subject(schema.name), schema_text(columns_schema(schema)))
+        number = self.schemas.register(columns_subject(schema.name), schema_text(columns_schema(schema)))
         return ((COLUMNS_HEADER, id_bytes(number)),)

@@ -23,7 +23,7 @@ _SHARED = "choose kafka.registry: a folder, or the http address of a registry"
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaBook:
+class SchemaRegistration:
     """Registers schemas for encoders."""
 
     repository: SchemaRepository
@@ -54,7 +54,7 @@ class SchemaBook:
             raise incompatible_schema_error(subject, found)
 
 
-def open_book(choices: KafkaOptions, *, must_be_shared: bool) -> SchemaBook:
+def open_book(choices: KafkaOptions, *, must_be_shared: bool) -> SchemaRegistration:
     """Return the configured repository; one per process."""
     if choices.registry == MEMORY and must_be_shared:
         raise DefiniteError("specific messages need a schema repository that their readers share", hint=_SHARED)
@@ -64,11 +64,11 @@ def open_book(choices: KafkaOptions, *, must_be_shared: bool) -> SchemaBook:
 
 
 @functools.cache
-def _book(address: str, checks: bool, older: bool, process: int) -> SchemaBook:
+def _book(address: str, checks: bool, older: bool, process: int) -> SchemaRegistration:
     # A forked process must not share its parent's connections.
     del process
     if address == MEMORY:
-        return SchemaBook(generic_repository(old_shape=older), is_shared=False)
+        return SchemaRegistration(generic_repository(old_shape=older), is_shared=False)
     if not checks and "://" not in address:
-        return SchemaBook(DirectoryRepository(Path(address), Compatibility.NONE), is_shared=True, checks=False)
-    return SchemaBook(open_repository(address), is_shared=True, checks=checks)
+        return SchemaRegistration(DirectoryRepository(Path(address), Compatibility.NONE), is_shared=True, checks=False)
+    return SchemaRegistration(open_repository(address), is_shared=True, checks=checks)

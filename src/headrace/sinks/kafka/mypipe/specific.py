@@ -21,11 +21,11 @@ from headrace.model.schema import TableSchema
 from headrace.sinks.kafka.mypipe.existing_records import ExistingRecord, is_headrace_schema, match_record
 from headrace.sinks.kafka.mypipe.mutations import Mutations
 from headrace.sinks.kafka.mypipe.null_headers import Extra
-from headrace.sinks.kafka.mypipe.schema_registration import SchemaBook
+from headrace.sinks.kafka.mypipe.schema_registration import SchemaRegistration
 
 
 @dataclass(frozen=True, slots=True)
-class SpecificForm:
+class SpecificTableEncoding:
     """One table's rows in fields."""
 
     schema: TableSchema
@@ -64,35 +64,35 @@ class SpecificForm:
 
 
 @dataclass(frozen=True, slots=True)
-class SpecificForms:
+class SpecificTableEncodings:
     """The layouts of all tables."""
 
-    book: SchemaBook
+    schemas: SchemaRegistration
     mapping: ValueMapping
 
-    def of(self, schema: TableSchema) -> SpecificForm:
+    def of(self, schema: TableSchema) -> SpecificTableEncoding:
         existing = self._existing(schema)
         ids = {
-            mutation: self.book.register(
+            mutation: self.schemas.register(
                 specific_subject(schema.name, mutation), schema_text(specific_schema(schema, mutation, self.mapping))
             )
             for mutation in Mutation
             if mutation not in existing
         }
-        return SpecificForm(schema, self.mapping, field_names(schema.columns), ids, existing)
+        return SpecificTableEncoding(schema, self.mapping, field_names(schema.columns), ids, existing)
 
     def check(self, schema: TableSchema) -> None:
         existing = self._existing(schema)
         for mutation in Mutation:
             if mutation not in existing:
-                self.book.check(specific_subject(schema.name, mutation), schema_text(specific_schema(schema, mutation, self.mapping)))
+                self.schemas.check(specific_subject(schema.name, mutation), schema_text(specific_schema(schema, mutation, self.mapping)))
 
     def _existing(self, schema: TableSchema) -> dict[Mutation, ExistingRecord]:
         """Match the table with schemas that others have registered; raise `DefiniteError` if one cannot take its values."""
         found = {}
         for mutation in Mutation:
             own = schema_text(specific_schema(schema, mutation, self.mapping))
-            newest = self.book.newest(specific_subject(schema.name, mutation), own)
+            newest = self.schemas.newest(specific_subject(schema.name, mutation), own)
             if newest is not None and not is_headrace_schema(newest):
                 found[mutation] = match_record(newest, schema, mutation, self.mapping)
         return found
