@@ -178,10 +178,12 @@ def test_transactions_statements_and_keys(twins: Twins, capfd: pytest.CaptureFix
     out = twins.replicate(capfd)
     twins.compare()
     lines = out.splitlines()
-    assert lines[:3] == [
+    assert lines[:5] == [
+        "ROLLBACK;",
         "SET NAMES utf8mb4;",
         "SET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO';",
         "SET SESSION time_zone = '+00:00';",
+        "SET SESSION foreign_key_checks = 0;",
     ]
     first = lines[lines.index("BEGIN;") : lines.index("COMMIT;") + 1]
     words = [line.split(f" `{twins.database}`")[0] for line in first]
@@ -189,6 +191,43 @@ def test_transactions_statements_and_keys(twins: Twins, capfd: pytest.CaptureFix
     assert lines.count("BEGIN;") == lines.count("COMMIT;")
     assert "twice" not in out
     assert out.count("RENAME TABLE words TO terms, twin TO words;") == 1
+
+
+def test_alterations_that_other_sinks_need_not_follow(twins: Twins, capfd: pytest.CaptureFixture[str]) -> None:
+    """A longer text, another character set or a dropped unique index changes nothing in ClickHouse, and everything in the same server."""
+    twins.create(
+        "CREATE TABLE texts (id INT PRIMARY KEY, v VARCHAR(5), w VARCHAR(9) CHARACTER SET latin1, x TINYTEXT, y VARBINARY(3), u INT, "
+        "UNIQUE by_u (u))",
+    )
+    twins.run("INSERT INTO texts (id) VALUES (0)")
+    twins.replicate(capfd)
+    twins.run(
+        "ALTER TABLE texts MODIFY v VARCHAR(50)",
+        "ALTER TABLE texts MODIFY w VARCHAR(9) CHARACTER SET utf8mb4, MODIFY x LONGTEXT",
+        "ALTER TABLE texts MODIFY y VARBINARY(30)",
+        "ALTER TABLE texts ALTER COLUMN u SET DEFAULT 4",
+        "DROP INDEX by_u ON texts",
+        "INSERT INTO texts VALUES (1, REPEAT('v', 50), '日本', REPEAT('x', 300), REPEAT('y', 30), 1), (2, '', '', '', '', 1)",
+        "INSERT INTO texts (id) VALUES (3)",
+    )
+    twins.replicate(capfd)
+    twins.compare()
+
+
+def test_sessions_without_checks_and_tables_from_queries(twins: Twins, capfd: pytest.CaptureFixture[str]) -> None:
+    twins.create(*OTHERS)
+    twins.run("INSERT INTO parents (id, n) VALUES (5, 50)")
+    twins.replicate(capfd)
+    twins.run(
+        "SET foreign_key_checks = 0",
+        "INSERT INTO children VALUES (1, 1)",
+        "INSERT INTO parents (id, n) VALUES (1, 10), (2, 20)",
+        "SET foreign_key_checks = 1",
+        "CREATE TABLE copied (PRIMARY KEY (id)) AS SELECT id, n FROM parents",
+        "INSERT INTO copied VALUES (3, 30)",
+    )
+    assert "START TRANSACTION" not in twins.replicate(capfd)
+    twins.compare()
 
 
 def _block(columns: list[Column], rows: list[list[Any]], ops: list[Op], key: tuple[str, ...] = (), name: str = "orders") -> ChangeBlock:

@@ -8,6 +8,7 @@ key has all its columns in the condition, compared exactly, with LIMIT 1. Whole 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
@@ -19,6 +20,7 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.kafka.mypipe.values import vector_bytes
+from headrace.model.alter_effects import Alteration
 from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.column_types import ValueForm
 from headrace.model.schema import Column, TableSchema
@@ -33,16 +35,20 @@ from headrace.terminal_text import CONTROL_RANGES, FORMAT_RANGES, escape_text
 
 _Render = Callable[[Any], Any]
 FRAMING: Final = Framing(
-    preface=b"SET NAMES utf8mb4;\nSET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO';\nSET SESSION time_zone = '+00:00';\n",
+    # ROLLBACK: an earlier run may have ended inside a transaction. Foreign keys: a snapshot prints a child possibly before its parent, and
+    # the source's session may have had its checks off.
+    preface=b"ROLLBACK;\nSET NAMES utf8mb4;\nSET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO';\nSET SESSION time_zone = '+00:00';\n"
+    b"SET SESSION foreign_key_checks = 0;\n",
     before_transaction=b"BEGIN;\n",
     after_transaction=b"COMMIT;\n",
-    # A snapshot prints a table's rows possibly before those that they refer to.
-    before_snapshot=b"SET SESSION foreign_key_checks = 0;\nBEGIN;\n",
-    after_snapshot=b"COMMIT;\nSET SESSION foreign_key_checks = 1;\n",
+    before_snapshot=b"BEGIN;\n",
+    after_snapshot=b"COMMIT;\n",
 )
 _ODD: Final = r"[\\" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in (*CONTROL_RANGES, *FORMAT_RANGES)) + "]"
 _NOT_DONE: Final = ("ignored", "kept")
 _COMMENTS: Final = ("--", "#", "/*")
+_ATOMIC: Final = re.compile(r"\s+START\s+TRANSACTION\s*$", re.IGNORECASE)
+"""The end of a CREATE TABLE as MySQL logs CREATE TABLE … SELECT: the rows follow in the same transaction."""
 
 
 class SqlForm:
@@ -94,7 +100,13 @@ class SqlForm:
 
 @dataclass(frozen=True, slots=True)
 class SqlSchemaApplier(AppendOnlySchemaApplier):
-    """Applies DROP and TRUNCATE: the reader of the output executes them. `record` prints the original statements."""
+    """Applies ALTER, DROP and TRUNCATE: the reader of the output executes them. `record` prints the original statements."""
+
+    def plan_alteration(self, alteration: Alteration, version: int) -> DdlPlan:
+        """Every alteration has a step, so that it is recorded: also a longer VARCHAR, which changes nothing in other sinks."""
+        del version
+        name = alteration.before.name
+        return DdlPlan((Step((f"ALTER TABLE {_identifier(name.database)}.{_identifier(name.table)}",)),), prepared=True)
 
     def plan_removal(self, schema: TableSchema) -> DdlPlan:
         return DdlPlan((Step((f"DROP TABLE {_identifier(schema.name.database)}.{_identifier(schema.name.table)}",)),))
@@ -122,7 +134,7 @@ def print_statements(entries: Iterable[LedgerEntry]) -> bytes:
     made: dict[tuple[int, str], str] = {}
     for entry in entries:
         table = entry.detail.removeprefix("from ") if entry.detail.startswith("from ") else entry.source_table
-        text = entry.statement.rstrip().rstrip(";").rstrip()
+        text = _ATOMIC.sub("", entry.statement.rstrip().rstrip(";").rstrip())
         if entry.outcome in _NOT_DONE:
             made.setdefault((entry.version, entry.statement), f"-- {entry.outcome}: {' '.join(escape_text(text).split())}\n")
             continue
