@@ -17,6 +17,7 @@ from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.factory import open_pipe
 from headrace.pipes.lifecycle.progress_view import LogView
+from headrace.settings.settings_file import UserSettings
 from testkit.oracles.both_ends import log_end, sink_client, source_rows
 from testkit.pipelines.local_pipeline import without_spark
 from testkit.servers.servers import execute_in
@@ -141,6 +142,68 @@ def test_files_of_three_tools_run(
     assert [tuple(row) for row in shown] == sorted(source_rows(server, database, "old_orders"))
     tables = client.query(f"SELECT name FROM system.tables WHERE database = '{database}'").result_rows
     assert [tuple(row) for row in tables] == [("east_old_orders",)]
+
+
+def test_a_state_that_began_without_delete_type_continues_with_the_unchanged_file(
+    server: PrivateServer, database: str, warehouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_spark(monkeypatch)
+    execute_in(
+        server,
+        database,
+        "CREATE TABLE orders (id INT PRIMARY KEY, note VARCHAR(20))",
+        "CREATE TABLE loose (id INT, note VARCHAR(20))",
+        "INSERT INTO orders VALUES (1, 'one'), (2, 'two')",
+        "INSERT INTO loose VALUES (1, 'one'), (2, 'two')",
+    )
+    words = {"port": server.port, "user": server.user, "password": server.password, "database": database, "sink": warehouse.port}
+    file = tmp_path / "config.yml"
+    file.write_text(CONNECTOR.format(**words).replace("is_deleted", "sign"))
+    [spec] = load(file).pipes[0].specs
+    assert spec.chosen.plain["sink"]["delete_type"] == "int8"
+    before = {"sink": {key: value for key, value in spec.chosen.plain["sink"].items() if key != "delete_type"}}
+    settings = replace(spec.settings, choices={**spec.chosen.plain, **before}, once=True)
+    with open_pipe(replace(spec, chosen=UserSettings({**spec.chosen.plain, **before}), settings=settings), LogView()) as ready:
+        ready.pipe.run()
+
+    execute_in(
+        server,
+        database,
+        "DELETE FROM orders WHERE id = 1",
+        "DELETE FROM loose WHERE id = 1",
+        # The key's type changes, so the table is rebuilt.
+        "ALTER TABLE orders MODIFY id BIGINT",
+        # The view is created again.
+        "ALTER TABLE loose ADD COLUMN n INT",
+        "INSERT INTO orders VALUES (3, 'three')",
+        "INSERT INTO loose VALUES (3, 'three', 3)",
+        "DELETE FROM orders WHERE id = 2",
+        "DELETE FROM loose WHERE id = 2",
+        "CREATE TABLE later (id INT PRIMARY KEY)",
+    )
+    run(file)
+    run(file)
+    client = sink_client(warehouse.url)
+    target = f"`to_{database}`"
+    assert client.query(f"SELECT id, note FROM {target}.orders FINAL").result_rows == [(3, "three")]
+    assert client.query(f"SELECT id, note, n FROM {target}.loose_current").result_rows == [(3, "three", 3)]
+    kinds = f"SELECT table, type FROM system.columns WHERE database = 'to_{database}' AND name = 'sign' AND NOT endsWith(table, '_current')"
+    assert sorted(client.query(kinds).result_rows) == [("later", "UInt8"), ("loose", "UInt8"), ("orders", "UInt8")]
+
+
+def test_a_new_state_stores_delete_type_and_continues_with_it(
+    server: PrivateServer, database: str, warehouse: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_spark(monkeypatch)
+    execute_in(server, database, "CREATE TABLE orders (id INT PRIMARY KEY)", "INSERT INTO orders VALUES (1), (2)")
+    words = {"port": server.port, "user": server.user, "password": server.password, "database": database, "sink": warehouse.port}
+    file = tmp_path / "config.yml"
+    file.write_text(CONNECTOR.format(**words).replace("is_deleted", "sign"))
+    run(file)
+    execute_in(server, database, "DELETE FROM orders WHERE id = 1")
+    run(file)
+    shown = sink_client(warehouse.url).query(f"SELECT id, sign, toTypeName(sign) FROM `to_{database}`.orders FINAL").result_rows
+    assert shown == [(2, 1, "Int8")]
 
 
 def _end(server: PrivateServer) -> tuple[str, int]:

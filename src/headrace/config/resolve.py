@@ -33,6 +33,7 @@ from headrace.errors import DefiniteError
 from headrace.pipes.factory import check_sections, selected
 from headrace.pipes.source_registry import source_connector
 from headrace.pipes.spec import PipeSpec
+from headrace.pipes.state.stored_settings import stored_settings
 from headrace.settings.dataclass_fields import closest_match, select_values
 from headrace.settings.pipe_keys import TopicKeys
 from headrace.settings.pipe_settings import PipeSettings
@@ -113,13 +114,14 @@ class _PipeResolver:
         )
         include, exclude = pipe.values["include"] or values["tables"], (*values["exclude"], *pipe.values["exclude"])
         try:
-            chosen = apply_prefix(chosen, self._prefix(pipe, sink), source.name, sink.url)
+            state = self._state_directory(pipe, source, several)
+            chosen = apply_prefix(self._without_new_keys(chosen, sink, state), self._prefix(pipe, sink), source.name, sink.url)
             settings = replace(
                 PipeSettings.from_values(
                     {**values, **pipe.values},
                     chosen,
                     selection=selected(source.url, include, exclude),
-                    state=self._state_directory(pipe, source, several),
+                    state=state,
                 ),
                 name=name,
                 master=self._process.master,
@@ -136,6 +138,15 @@ class _PipeResolver:
                 error.message, place=f"{where}: {error.place}" if error.place else where, hint=rephrase_for_file(error.hint)
             ) from error
         return spec
+
+    def _without_new_keys(self, chosen: UserSettings, sink: SinkSection, state: Path) -> UserSettings:
+        """Leave out keys of a translated file with which the state did not begin: its tables exist without them."""
+        new = {path[-1] for path in self._document.new_pipes_only if path[:-1] == (SINKS, sink.name)}
+        if not new or not (state / "pipe.json").exists():
+            return chosen
+        left_out = new - stored_settings(state).plain.get(sink.section, {}).keys()
+        kept = {key: value for key, value in chosen.plain.get(sink.section, {}).items() if key not in left_out}
+        return UserSettings({**chosen.plain, sink.section: kept})
 
     def _prefix(self, pipe: PipeSection, sink: SinkSection) -> str:
         """Return the prefix of target names, with `{source}` not yet replaced."""

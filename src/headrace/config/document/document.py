@@ -38,6 +38,8 @@ class Document:
     """Returns where a key stands, for messages."""
     references: References | None = None
     """Expands `${…}`; None if the file format has no references."""
+    new_pipes_only: frozenset[Keys] = frozenset()
+    """Keys of sinks that a pipe does not get if its state began without them."""
 
     def resolve(self, path: Keys, raw: Any) -> Any:
         """Expand the references in a value."""

@@ -232,6 +232,7 @@ class _Connector:
             if column.value.endswith("sign"):
                 # Queries of a sign compare it with -1.
                 self._to.set((*here, "delete_type"), "int8", column.line)
+                self._to.new_pipes_only.add((*here, "delete_type"))
         if self._flag("ignore_delete", "ignore.delete"):
             self._to.set((*here, "deletes"), "ignore")
         self._decimals(here)

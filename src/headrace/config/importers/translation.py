@@ -34,6 +34,8 @@ class Translation:
     """Keys whose values are passwords, with the variables that replace them in a converted file."""
     unneeded: list[str] = field(default_factory=list)
     """Keys that Headrace does not need, each with the reason."""
+    new_pipes_only: set[Keys] = field(default_factory=set)
+    """Keys that an earlier release did not write: a pipe that began without them continues without them."""
     problems: Problems = field(default_factory=Problems)
 
     def set(self, path: Keys, value: Any, line: int = 0) -> None:
@@ -70,7 +72,8 @@ class Translation:
     def document(self, directory: Path, environment: Mapping[str, str] | None = None) -> Document:
         """Return the document to load; raise the collected errors."""
         self.problems.raise_any(self.file)
-        return Document(self.file, directory, self.written.content, self._place, References(directory, environment))
+        references = References(directory, environment)
+        return Document(self.file, directory, self.written.content, self._place, references, frozenset(self.new_pipes_only))
 
     def text(self) -> str:
         """Return the converted file with comments; raise the collected errors."""
