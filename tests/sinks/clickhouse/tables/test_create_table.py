@@ -103,6 +103,19 @@ def test_engines_by_choice() -> None:
     )
 
 
+@pytest.mark.parametrize("chosen", [{"delete_column": "_deleted", "delete_type": "int8"}, {"sign_column": "_deleted"}])
+def test_columns_of_headrace_with_one_name_are_refused(chosen: dict[str, str]) -> None:
+    with pytest.raises(DefiniteError, match="would both have the name _deleted") as caught:
+        create_sql(planned(**chosen))
+    assert caught.value.place == "table d.t, column _deleted"
+    assert 'tombstone_column = "_hidden"' in caught.value.hint
+    sql = create_sql(planned(**chosen, tombstone_column="_hidden"))
+    assert "`_deleted` Int8, " in sql
+    assert "`_hidden` UInt8 MATERIALIZED `_deleted` = -1) ENGINE = ReplacingMergeTree(`_version`, `_hidden`)" in sql
+    # A UInt8 needs no computed column.
+    assert create_sql(planned(delete_column="_deleted")).count("`_deleted` ") == 1
+
+
 def test_columns_by_choice() -> None:
     sql = create_sql(planned(rename=(("word", "w"),), codecs=(("w*", "ZSTD(3)"), ("id", "Delta, LZ4")), low_cardinality=("word",)))
     assert "`id` Int32 CODEC(Delta, LZ4), " in sql

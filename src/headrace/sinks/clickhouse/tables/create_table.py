@@ -297,6 +297,7 @@ def create_statements(target_table: TargetTable) -> tuple[str, ...]:
 def create_sql(target_table: TargetTable) -> str:
     """Return CREATE TABLE IF NOT EXISTS for the table that stores the rows."""
     storage = target_table.storage
+    _check_own_names(target_table)
     held = target_table.qualified if target_table.local_table is None else ".".join(map(quote_name, target_table.local_table))
     cluster = f" ON CLUSTER {quote_name(storage.cluster)}" if storage.cluster else ""
     defined = [define_column(column) for column in target_table.columns]
@@ -313,6 +314,18 @@ def create_sql(target_table: TargetTable) -> str:
     if target_table.schema.comment:
         clauses.append(f"COMMENT {quote_text(target_table.schema.comment)}")
     return f"CREATE TABLE IF NOT EXISTS {held}{cluster} ({', '.join(defined)}) {' '.join(clauses)}"
+
+
+def _check_own_names(target_table: TargetTable) -> None:
+    """Raise if two columns of Headrace have one name. An existing table may have only one of them, so plans are not checked."""
+    own = [*(mark.name for mark in target_table.metadata_columns), *(one.name for one in target_table.storage.computed)]
+    twice = next((name for name in own if own.count(name) > 1), None)
+    if twice is not None:
+        raise DefiniteError(
+            f"two columns that Headrace adds to the table would both have the name {twice}",
+            place=f"table {target_table.source}, column {twice}",
+            hint='choose another name for one of them, such as tombstone_column = "_hidden" next to delete_column or sign_column',
+        )
 
 
 def define_column(column: StoredColumn) -> str:
