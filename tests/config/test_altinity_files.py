@@ -251,6 +251,30 @@ def test_yaml_texts_on_several_lines() -> None:
     assert 'target = "goods"' in text
 
 
+# The values are PyYAML's, without final line breaks.
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ('k:\n  "text"\n', "text"),
+        ("k:\n  'it''s' # c\n", "it's"),
+        ('k: # c\n\n  # d\n  "a\n  b"\n', "a b"),
+        ("k:\n  |-\n  a\n  b\n", "a\nb"),
+        ("k:\n  >-\n    a\n    b\n", "a b"),
+        ("k:\n  |2-\n    a\n", "  a"),
+        ('k:\n  a\n  "b"\n', 'a "b"'),
+        ('k: "a\\ \n  b"\n', "a  b"),
+        ('k: "a\\  \n\n  b"\n', "a \nb"),
+        ('k: "a\\\t\n  b"\n', "a\t b"),
+        ('k: "a\\\\ \n  b"\n', "a\\ b"),
+    ],
+)
+def test_yaml_texts_below_their_keys_and_escaped_blanks(text: str, value: str) -> None:
+    assert [(one.key, one.value, one.line) for one in read_entries(f"{text}next: x\n", "config.yml")] == [
+        ("k", value, 1),
+        ("next", "x", text.count("\n") + 1),
+    ]
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -261,6 +285,13 @@ def test_yaml_texts_on_several_lines() -> None:
         ("a:\n  b: c\n", ["a is no plain text", "line 1"]),
         ("a:\n- b\n", ["a is no plain text", "line 1"]),
         ('a: "b\nc: d\n', ["never closed", "line 1"]),
+        ('a:\n  "b" c\n', ["c follows the closing", "line 2"]),
+        ("a:\n  |x\n  b\n", ["|x begins no block", "line 2"]),
+        ("a:\n  |\n    b\n   c\n", ["indented less than the block", "line 4"]),
+        ("a:\n  [b]\n", ["a is no plain text", "line 1"]),
+        ("a:\n  &b c\n", ["a is no plain text", "line 1"]),
+        ("a: b\n'': c\n", ["the key is empty", "line 2", "write KEY: VALUE"]),
+        ('"": c\n', ["the key is empty", "line 1"]),
     ],
 )
 def test_yaml_that_is_no_text_is_refused(text: str, words: list[str]) -> None:

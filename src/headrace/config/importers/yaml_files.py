@@ -65,18 +65,25 @@ class _Reader:
             if found is None:
                 raise self._error("the line is not KEY: VALUE", self._next + 1, "write all keys at the left edge, each with a text")
             self._next += 1
-            key = (found[1] or found[2] or found[3]).strip()
+            key = (found[1] or found[2] or found[3] or "").strip()
+            if not key:
+                raise self._error("the key is empty", self._next, "write KEY: VALUE")
             yield from self._value(prefix + key, line[found.end() :], indent)
 
     def _value(self, key: str, rest: str, indent: int) -> Iterator[YamlText]:
         first = self._next
+        plain = _without_comment(rest)
+        if not plain and self._starts_below(indent):
+            # A quoted or block text may begin on a line below its key.
+            self._next = self._content_at()
+            rest = self._lines[self._next].lstrip(" ")
+            self._next += 1
         if rest[:1] in ('"', "'"):
-            yield YamlText(key, self._quoted(rest, first), first)
+            yield YamlText(key, self._quoted(rest, self._next), first)
             return
         if rest[:1] in ("|", ">"):
-            yield YamlText(key, self._block(rest, indent, first), first)
+            yield YamlText(key, self._block(rest, indent, self._next), first)
             return
-        plain = _without_comment(rest)
         following = "" if plain else self._peek() or ""
         depth = _indent_of(following)
         has_children = depth > indent and _KEY.match(following, depth) is not None
@@ -84,9 +91,16 @@ class _Reader:
             yield from self.mapping(depth, f"{key}.")
             return
         is_list = depth >= indent and following.lstrip().startswith("- ")
-        if plain[:1] in ("[", "{", "&", "*", "!") or has_children or is_list:
+        start = plain or (following.lstrip() if depth > indent else "")
+        if start[:1] in ("[", "{", "&", "*", "!") or has_children or is_list:
             raise self._error(f"{key} is no plain text", first, 'write KEY: "TEXT"')
         yield YamlText(key, self._plain(plain, rest, indent), first)
+
+    def _starts_below(self, indent: int) -> bool:
+        """Whether the next line with content starts a quoted or block text, not a key."""
+        following = self._peek() or ""
+        depth = _indent_of(following)
+        return depth > indent and following[depth] in "\"'|>" and _KEY.match(following, depth) is None
 
     def _plain(self, plain: str, rest: str, indent: int) -> str:
         """Return a plain text with its continuation lines, which are indented more than the key."""
@@ -119,6 +133,8 @@ class _Reader:
         if quote == "'":
             return _folded(_trimmed(inside)).replace("''", "'")
         inside = re.sub(r"(?<!\\)((?:\\\\)*)\\\n[ \t]*", r"\1", inside)
+        # An escaped blank before a line break is part of the text, unlike other blanks there.
+        inside = re.sub(r"(?<!\\)((?:\\\\)*)\\([ \t])(?=[ \t]*\n)", _escape_blank, inside)
         return _ESCAPE.sub(_unescaped, _folded(_trimmed(inside)))
 
     def _block(self, rest: str, indent: int, first: int) -> str:
@@ -211,6 +227,10 @@ def _folded_block(lines: list[str]) -> str:
         text += line
         written = line or written
     return text
+
+
+def _escape_blank(found: re.Match[str]) -> str:
+    return f"{found[1]}\\x{ord(found[2]):02x}"
 
 
 def _unescaped(found: re.Match[str]) -> str:
