@@ -97,7 +97,7 @@ def test_only_changeable_options_may_change_at_a_restart(seen: dict[str, str]) -
 
 
 def test_no_other_package_imports_a_sink_to_know_its_kind() -> None:
-    """`stdout` and `cql` are named outside of their folders only by the registry, and where their output format is used elsewhere."""
+    """`stdout` and `cql` are named outside of their folders only by the registry, by `--format`, and where lines are printed for people."""
     source = Path(__file__).parents[2] / "src" / "headrace"
     users = {
         str(path.relative_to(source))
@@ -105,4 +105,4 @@ def test_no_other_package_imports_a_sink_to_know_its_kind() -> None:
         for path in source.rglob("*.py")
         if f"headrace.sinks.{name}" in path.read_text() and source / "sinks" / name not in path.parents
     }
-    assert users == {"sinks/registry.py", "cli/tail.py", "cli/signals.py", "pipes/commands/mysql_tail.py"}
+    assert users == {"sinks/registry.py", "cli/replicate.py", "cli/tail.py", "cli/signals.py", "pipes/commands/mysql_tail.py"}
