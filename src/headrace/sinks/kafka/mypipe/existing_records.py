@@ -23,7 +23,7 @@ from headrace.kafka.mypipe.values import ValueMapping, avro_type, decimal_bytes,
 from headrace.kafka.mypipe.wire_format import HEADER_FIELDS, Mutation
 from headrace.kafka.schema_repository import RegisteredSchema
 from headrace.model.column_types import ValueForm
-from headrace.model.schema import Column, Kind, TableSchema
+from headrace.model.schema import Column, TableSchema
 
 log = logging.getLogger("headrace")
 
@@ -39,8 +39,8 @@ _ARROW: Final = {
 }
 _SIDES: Final = {Mutation.INSERT: ("",), Mutation.UPDATE: ("old_", "new_"), Mutation.DELETE: ("",)}
 _INT_BITS: Final = 31
-_WHOLE: Final = Column("", Kind.DECIMAL, precision=20)
-"""Every integer as a decimal."""
+_INTEGER_DIGITS: Final = 20
+"""Every integer fits a decimal of so many digits."""
 
 
 def is_headrace_schema(found: RegisteredSchema) -> bool:
@@ -140,11 +140,13 @@ def _fits(column: Column, wanted: AvroType, mapping: ValueMapping) -> bool:
     """Return whether a field of a type (not null) can hold the column's values; single values may still be out of its range."""
     match column.form:
         case ValueForm.INTEGER | ValueForm.YEAR:
-            return (wanted.kind in _NUMBERS and not wanted.logical) or (wanted.logical == "decimal" and _decimal_fits(_WHOLE, wanted))
+            return (wanted.kind in _NUMBERS and not wanted.logical) or (
+                wanted.logical == "decimal" and _decimal_fits(_INTEGER_DIGITS, 0, wanted)
+            )
         case ValueForm.FLOAT:
             return wanted.kind is AvroKind.DOUBLE or (wanted.kind is AvroKind.FLOAT and column.type.bits == 32)
         case ValueForm.DECIMAL:
-            return wanted.kind is AvroKind.STRING or (wanted.logical == "decimal" and _decimal_fits(column, wanted))
+            return wanted.kind is AvroKind.STRING or (wanted.logical == "decimal" and _decimal_fits(column.precision, column.scale, wanted))
         case ValueForm.DATE | ValueForm.TIMESTAMP:
             own = avro_type(column, mapping)
             logical = own["logicalType"] if isinstance(own, dict) else ""
@@ -161,9 +163,9 @@ def _fits(column: Column, wanted: AvroType, mapping: ValueMapping) -> bool:
             assert_never(unknown)
 
 
-def _decimal_fits(column: Column, wanted: AvroType) -> bool:
-    precision, scale = wanted.properties.get("precision", 0), wanted.properties.get("scale", 0)
-    return wanted.kind is AvroKind.BYTES and scale == column.scale and precision >= column.precision
+def _decimal_fits(precision: int, scale: int, wanted: AvroType) -> bool:
+    exact = wanted.properties.get("scale", 0) == scale and wanted.properties.get("precision", 0) >= precision
+    return wanted.kind is AvroKind.BYTES and bool(exact)
 
 
 def _converted(found: _FieldOfColumn, array: pa.Array, mapping: ValueMapping, place: str) -> pa.Array:
@@ -171,7 +173,7 @@ def _converted(found: _FieldOfColumn, array: pa.Array, mapping: ValueMapping, pl
     try:
         match column.form:
             case ValueForm.INTEGER | ValueForm.YEAR if wanted.kind is AvroKind.BYTES:
-                return decimal_bytes(array.cast(_WHOLE.arrow_type))
+                return decimal_bytes(array.cast(pa.decimal128(_INTEGER_DIGITS)))
             case ValueForm.INTEGER | ValueForm.YEAR:
                 return _exact_numbers(array, _ARROW[wanted.kind])
             case ValueForm.FLOAT:
