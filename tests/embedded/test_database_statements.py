@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 
 from headrace.embedded.database_statements import parse_database_statement
+from headrace.embedded.process import EmbeddedServer
+from headrace.materialize_mysql import keeper
+from headrace.materialize_mysql.background_pipe import PYTHON, BackgroundPipe
+from headrace.sources.mysql.server.connection import PASSWORD_VARIABLE as SOURCE_PASSWORD
 from testkit.pipelines.httpclient import Client
 
 ENGINE = "MaterializeMySQL('127.0.0.1:1', 'd', 'u', 'secret')"
@@ -98,6 +102,26 @@ def test_a_forged_entry_does_not_lead_out_of_the_directory(client: Client, tmp_p
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
     assert client.run("SELECT count() FROM headrace.pipes") == b"0\n"
     client.run("DROP DATABASE headrace")
+
+
+def test_a_stored_password_goes_to_its_own_server_only(server: EmbeddedServer, client: Client) -> None:
+    """A client can remove a pipe's row from `headrace.pipes`, and then create the database with another source."""
+    pipe = BackgroundPipe(server.path / "headrace" / "pipes" / "bank")
+    pipe.write((*PYTHON, "headrace", "replicate", "mysql://u@127.0.0.1:1/d", f"chdb:{server.path}"), {}, {SOURCE_PASSWORD: "hunter2"}, 0)
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            other.settimeout(0)
+            for source, user in ((f"127.0.0.1:{other.getsockname()[1]}", "u"), ("localhost:1", "u"), ("127.0.0.1:1", "root")):
+                refused = client.ask(body=f"CREATE DATABASE bank ENGINE = MaterializeMySQL('{source}', 'd', '{user}', '[HIDDEN]')")
+                assert (refused.code, b"belongs to another host, port or user" in refused.body) == (501, True), refused.body
+            with pytest.raises(BlockingIOError):
+                other.accept()
+        own = client.ask(body="CREATE DATABASE bank ENGINE = MaterializeMySQL('127.0.0.1:1', 'd', 'u', '[HIDDEN]')")
+        assert (own.code, b"127.0.0.1:1" in own.body) == (279, True), own.body
+        (pipe.directory / keeper.PLAN).unlink()
+        assert client.ask(body="CREATE DATABASE bank ENGINE = MaterializeMySQL('127.0.0.1:1', 'd', 'u', '[HIDDEN]')").code == 501
+    finally:
+        pipe.remove()
 
 
 def test_reading_requests_create_nothing(client: Client) -> None:

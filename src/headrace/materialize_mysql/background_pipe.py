@@ -30,6 +30,8 @@ from headrace.settings.toml_writer import to_toml
 SETTINGS: Final = "settings.toml"
 # -P: a module in the working directory must not shadow one of Headrace's.
 PYTHON: Final = (sys.executable, "-P", "-m")
+REPLICATE: Final = "replicate"
+"""The command that a pipe runs; the source's address follows it."""
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 _BEGIN_S: Final = 180.0
 _KEEPER_S: Final = 30.0
@@ -66,6 +68,12 @@ class BackgroundPipe:
         """Return the passwords that the pipe was started with."""
         file = self.directory / keeper.SECRET
         return dict(json.loads(file.read_text())) if file.exists() else {}
+
+    def source(self) -> str:
+        """Return the source's address that the stored passwords belong to; empty if the pipe has no plan."""
+        file = self.directory / keeper.PLAN
+        command: list[str] = json.loads(file.read_text())["command"] if file.exists() else []
+        return command[command.index(REPLICATE) + 1] if REPLICATE in command else ""
 
     def write(self, command: Sequence[str], settings: PlainSettings, secrets: Mapping[str, str], retry_ms: int) -> None:
         """Store what the pipe runs with: the command (without state and settings), and the secret environment variables."""

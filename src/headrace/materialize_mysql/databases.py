@@ -21,7 +21,7 @@ from headrace.embedded.database_statements import OWN_STATEMENT
 from headrace.embedded.pipe_bridge import PIPES
 from headrace.errors import DefiniteError, HeadraceError
 from headrace.materialize_mysql import keeper
-from headrace.materialize_mysql.background_pipe import PYTHON, BackgroundPipe
+from headrace.materialize_mysql.background_pipe import PYTHON, REPLICATE, BackgroundPipe
 from headrace.materialize_mysql.pipe_plan import PipePlan, plan_pipe
 from headrace.materialize_mysql.statement_parser import HIDDEN, CreateMaterializedDatabase, parse_statement
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink
@@ -218,7 +218,7 @@ class Databases:
         return BackgroundPipe(self._directory(entry.name) if self.served else Path(entry.state))
 
     def _start(self, plan: PipePlan, pipe: BackgroundPipe, secrets: Mapping[str, str]) -> None:
-        command = (*PYTHON, "headrace", "replicate", plan.source, self._address, *plan.arguments)
+        command = (*PYTHON, "headrace", REPLICATE, plan.source, self._address, *plan.arguments)
         pipe.write(command, plan.settings, secrets, plan.retry_ms)
         pipe.start(_HIDDEN_VARIABLES)
 
@@ -226,10 +226,11 @@ class Databases:
         return [BackgroundPipe(found) for found in sorted((self._root / PIPES).glob("*")) if found.is_dir()]
 
     def _secrets(self, statement: CreateMaterializedDatabase, pipe: BackgroundPipe) -> dict[str, str]:
-        known = pipe.secrets()
         password = statement.password
         if password == HIDDEN:
-            found = os.environ.get(SOURCE_PASSWORD, known.get(SOURCE_PASSWORD))
+            found = os.environ.get(SOURCE_PASSWORD)
+            if found is None:
+                found = _stored_password(statement, pipe)
             if found is None:
                 hint = f"write it in the statement, or put it into {SOURCE_PASSWORD}"
                 raise DefiniteError("the password is hidden", place=f"database {statement.name}", hint=hint)
@@ -301,6 +302,22 @@ def _status(entry: PipeEntry) -> tuple[str, str, str]:
     # The keeper's status is valid only while it runs, unless it failed.
     alive = pipe.is_running or state == keeper.FAILED
     return state if alive else keeper.STOPPED, reason if alive else "", str(pipe.log)
+
+
+def _stored_password(statement: CreateMaterializedDatabase, pipe: BackgroundPipe) -> str | None:
+    """Return the password that the pipe was started with. Another host must not get it, whatever `headrace.pipes` contains."""
+    found = pipe.secrets().get(SOURCE_PASSWORD)
+    if found is None:
+        return None
+    source = pipe.source()
+    known = parse_mysql_url(source) if source else None
+    if known is None or (known.host, known.port, known.user) != (statement.host.lower(), statement.port, statement.user):
+        raise DefiniteError(
+            "the stored password belongs to another host, port or user",
+            place=f"database {statement.name}",
+            hint="write the password in the statement",
+        )
+    return found
 
 
 def _without_secret(statement: object) -> object:
