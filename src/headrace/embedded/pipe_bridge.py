@@ -30,7 +30,9 @@ STOP_PIPES_S: Final = 20.0
 """How long pipes may take to stop before their server does."""
 # By name: the package is above this one, and runs in its own process.
 _PROGRAM: Final = "headrace.materialize_mysql.bridge"
+_REQUEST: Final = b"r"
 _HOSTING: Final = b"h"
+"""The bridge runs the request of this message when no earlier bridge stops pipes any more."""
 _SECRETS: Final = ("HEADRACE_SERVE_PASSWORD", "HEADRACE_SOURCE_PASSWORD", "HEADRACE_SINK_PASSWORD")
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 10.0
@@ -57,13 +59,13 @@ class PipeBridge:
         self._sending = threading.Lock()
         self._must_resume = False
 
-    def run(self, request: dict[str, str], timeout_s: float | None = None) -> dict[str, Any]:
+    def run(self, request: dict[str, str], timeout_s: float | None = None, message: bytes = _REQUEST) -> dict[str, Any]:
         """Run a request and return the answer; raise `QueryFailure` if it fails."""
         ours, theirs = socket.socketpair()
         with ours:
             with theirs, self._sending:
                 try:
-                    socket.send_fds(self._control, [b"r"], [theirs.fileno()])
+                    socket.send_fds(self._control, [message], [theirs.fileno()])
                 except OSError as error:
                     raise clickhouse_error(UNKNOWN_EXCEPTION, "The process that runs pipes has ended; restart the server") from error
             ours.settimeout(timeout_s)
@@ -98,11 +100,12 @@ class PipeBridge:
         if not self.hosts:
             return
         self._must_resume = False
+        if self._has_pipes:
+            threading.Thread(target=self._resume, args=(_HOSTING,), name="resume", daemon=True).start()
+            return
         # Statements report a bridge that has ended; queries do not need it.
         with self._sending, contextlib.suppress(OSError):
             self._control.sendall(_HOSTING)
-        if self._has_pipes:
-            threading.Thread(target=self._resume, name="resume", daemon=True).start()
 
     @contextlib.contextmanager
     def stopping_pipes(self, stop: StopEvent) -> Iterator[StopEvent]:
@@ -137,10 +140,10 @@ class PipeBridge:
     def _has_pipes(self) -> bool:
         return (self._root / PIPES).is_dir()
 
-    def _resume(self) -> None:
+    def _resume(self, message: bytes = _REQUEST) -> None:
         # The bridge prints why a pipe did not resume; the server must not end for it.
         with contextlib.suppress(QueryFailure):
-            self.run({"run": "resume"})
+            self.run({"run": "resume"}, message=message)
 
     def _stop_pipes(self, stop: StopEvent, ended: StopEvent) -> None:
         select.select([stop.reader], [], [])

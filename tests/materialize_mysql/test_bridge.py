@@ -1,0 +1,69 @@
+"""The bridge of an embedded server: it starts and stops hosted pipes, and runs requests."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headrace.embedded.pipe_bridge import PipeBridge
+from headrace.materialize_mysql import keeper
+from headrace.materialize_mysql.background_pipe import BackgroundPipe
+
+SLOW_END = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), sys.exit()))
+pathlib.Path("begun").write_text(str(os.getpid()))
+time.sleep(600)
+"""
+PATIENCE_S = 60.0
+
+
+@pytest.fixture
+def pipe(tmp_path: Path) -> BackgroundPipe:
+    """A pipe whose process takes two seconds to end."""
+    made = BackgroundPipe(tmp_path / "headrace" / "pipes" / "shop")
+    made.directory.mkdir(parents=True)
+    command = [sys.executable, "-P", "-m", "timeit", "-n", "1", "-r", "1", SLOW_END]
+    (made.directory / keeper.PLAN).write_text(json.dumps({"command": command, "retry_ms": 100}))
+    (made.directory / keeper.SECRET).write_text("{}")
+    return made
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def replicating(pipe: BackgroundPipe) -> int:
+    """Return the process of a running pipe; 0 before it has begun."""
+    file = pipe.directory / "begun"
+    return int(file.read_text() or 0) if pipe.is_running and file.exists() else 0
+
+
+def test_a_server_resumes_the_pipes_that_the_bridge_of_a_killed_server_stops(pipe: BackgroundPipe, tmp_path: Path) -> None:
+    killed = PipeBridge(tmp_path, hosts=True)
+    killed.resume()
+    until(lambda: replicating(pipe))
+    first = replicating(pipe)
+    # The kernel closes the control socket of a killed server.
+    killed._control.close()
+    with PipeBridge(tmp_path, hosts=True) as bridge:
+        bridge.resume()
+        # Other requests do not wait for the resume.
+        assert bridge.run({"run": "take over"}) == {"stopped": False}
+        assert killed._process.poll() is None
+        until(lambda: replicating(pipe) not in (0, first))
+        assert killed._process.wait(PATIENCE_S) == 0
+        assert pipe.is_running
+    assert not pipe.is_running
+    with pytest.raises(ProcessLookupError):
+        os.kill(first, signal.SIG_DFL)
