@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 from headrace import argument_secrets, cli
 from headrace.clickhouse_lexer import TokenKind, content_of
 from headrace.errors import DefiniteError
-from headrace.materialize_mysql.pipe_plan import plan_pipe
+from headrace.materialize_mysql.bridged_request import reject_local_files
+from headrace.materialize_mysql.pipe_plan import SettingRejected, plan_pipe
 from headrace.materialize_mysql.statement_parser import (
     AttachMaterializedDatabase,
     ColumnOverride,
@@ -56,13 +58,54 @@ def test_the_seed_s_statement() -> None:
 
 @pytest.mark.parametrize(
     ("text", "host", "port"),
-    [("h:1", "h", 1), ("h", "h", 3306), ("127.0.0.1:3306", "127.0.0.1", 3306), ("[::1]:5", "::1", 5), ("[::1]", "::1", 3306)],
+    [
+        *[("h:1", "h", 1), ("h", "h", 3306), ("127.0.0.1:3306", "127.0.0.1", 3306), ("[::1]:5", "::1", 5), ("[::1]", "::1", 3306)],
+        *[("::1", "::1", 3306), ("[fe80::1%eth0]:5", "fe80::1%eth0", 5), ("my_db-1.example.:5", "my_db-1.example.", 5)],
+    ],
 )
 def test_hosts_and_ports(text: str, host: str, port: int) -> None:
     statement = created(f"CREATE DATABASE a ENGINE = MaterializeMySQL('{text}', 'b', 'c', 'd')")
     assert (statement.host, statement.port) == (host, port)
     address = parse_mysql_url(plan_pipe(statement).source)
     assert (address.host, address.port) == (host, port)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *[
+            "evil/x?socket=/run/my.sock#:3306",
+            "evil?ca=/etc/shadow#:1",
+            "evil#:1",
+            "evil/x",
+            "a@evil:1",
+            "evil:1:2",
+            "[::1%a/b]:1",
+            "[::1]x:1",
+        ],
+        *["[evil]/x:1", "a b:1", "a%2fb:1", "h\\\\x:1", "h\\n:1", "-h:1", "bücher.example:1", "[v1.a?x]:1", ":1", ""],
+    ],
+)
+def test_a_host_cannot_add_to_the_source_s_address(text: str) -> None:
+    with pytest.raises(DefiniteError) as caught:
+        parse_statement(f"CREATE DATABASE a ENGINE = MaterializeMySQL('{text}', 'b', 'c', 'd')")
+    assert "is no 'host:port'" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["b/c?socket=/x#", "b@evil:1/", "%2f?ca=/x", "b c", "ü", "?", "/", "..", "[HIDDEN]"])
+def test_names_of_user_and_database_cannot_add_to_the_source_s_address(text: str) -> None:
+    statement = created(f"CREATE DATABASE a ENGINE = MaterializeMySQL('h:1', '{text}', '{text}', 'd')")
+    address = parse_mysql_url(plan_pipe(statement).source)
+    assert (address.host, address.port, address.user, address.database) == ("h", 1, text, text)
+    assert (address.socket, address.tls) == ("", None)
+
+
+@pytest.mark.parametrize("setting", ["socket", "ca", "key=/y&cert"])
+def test_the_bridge_rejects_an_address_with_local_files(setting: str) -> None:
+    statement = replace(created(PLAIN), host=f"evil/x?{setting}=/etc/shadow#")
+    with pytest.raises(SettingRejected, match="names a file or host of the server's machine"):
+        reject_local_files(statement)
+    reject_local_files(created(PLAIN))
 
 
 def test_quoting_comments_and_case_are_clickhouse_s() -> None:

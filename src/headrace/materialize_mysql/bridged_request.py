@@ -13,9 +13,10 @@ from typing import Any, Final
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.materialize_mysql.databases import DatabaseExists, Databases
-from headrace.materialize_mysql.pipe_plan import SettingRejected
+from headrace.materialize_mysql.pipe_plan import SettingRejected, plan_pipe
 from headrace.materialize_mysql.statement_parser import CreateMaterializedDatabase, parse_statement
 from headrace.materialize_mysql.token_cursor import StatementSyntaxError
+from headrace.sources.mysql.server.connection import parse_mysql_url
 
 _OF_THIS_MACHINE: Final = ("ca", "cert", "key", "master")
 _CODES: Final = (
@@ -58,7 +59,7 @@ def _run_statement(databases: Databases, request: dict[str, str]) -> None:
         case "CREATE":
             statement = parse_statement(request["text"])
             assert isinstance(statement, CreateMaterializedDatabase)
-            _check_settings(statement)
+            reject_local_files(statement)
             databases.create(statement)
         case "DROP":
             databases.drop(name)
@@ -70,14 +71,26 @@ def _run_statement(databases: Databases, request: dict[str, str]) -> None:
             databases.reject(verb, name)
 
 
-def _check_settings(statement: CreateMaterializedDatabase) -> None:
+def reject_local_files(statement: CreateMaterializedDatabase) -> None:
+    """Raise for a setting that names a file or host of this machine, also if the source's address got it in another way."""
     for name, _ in statement.settings:
         if name in _OF_THIS_MACHINE:
-            raise SettingRejected(
-                f"the setting {name} names a file or host of the server's machine",
-                place="SETTINGS",
-                hint="give the statement to `headrace sql chdb:PATH` on that machine",
-            )
+            raise _local(name)
+    address = parse_mysql_url(plan_pipe(statement).source)
+    files = {"socket": address.socket}
+    if address.tls is not None:
+        files |= {"ca": address.tls.ca, "cert": address.tls.cert, "key": address.tls.key}
+    for name, file in files.items():
+        if file:
+            raise _local(name)
+
+
+def _local(name: str) -> SettingRejected:
+    return SettingRejected(
+        f"the setting {name} names a file or host of the server's machine",
+        place="SETTINGS",
+        hint="give the statement to `headrace sql chdb:PATH` on that machine",
+    )
 
 
 def main() -> int:

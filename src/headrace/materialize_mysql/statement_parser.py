@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from ipaddress import IPv6Address
 from typing import Final, TypeAlias
 
 from headrace.clickhouse_lexer import Token, TokenKind, content_of
@@ -18,6 +19,8 @@ ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
 HIDDEN: Final = "[HIDDEN]"
 _NUMBER: Final = re.compile(r"(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
 _DEFAULT_PORT: Final = 3306
+_HOST_NAME: Final = re.compile(r"[a-z0-9_](?:[a-z0-9_.-]*[a-z0-9_.])?", re.ASCII | re.IGNORECASE)
+_ZONE: Final = re.compile(r"[a-z0-9_.-]+", re.ASCII | re.IGNORECASE)
 _COLUMN_ENDS: Final = (("CODEC",), ("TTL",), ("COMMENT",))
 _DECLARED: Final = ("DEFAULT", "MATERIALIZED", "ALIAS", "EPHEMERAL")
 _TYPE_ENDS: Final = (*((word,) for word in _DECLARED), *_COLUMN_ENDS, ("NOT",), ("NULL",), ("PRIMARY",), ("STATISTICS",), ("COLLATE",))
@@ -244,9 +247,21 @@ def _host_port(cursor: StatementCursor, text: str, token: Token[str]) -> tuple[s
     if not found or host.endswith(":") or (host.startswith("[") and "]" not in host):
         host, port = text, str(_DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    if not _is_host(host) or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
         raise syntax_error(cursor.text, token.start, f"{text!r} is no 'host:port'", "write 'host:3306' or '[::1]:3306'")
     return host, int(port)
+
+
+def _is_host(text: str) -> bool:
+    """Whether a text is a host name or an IP address. Any other character could add a path or settings to the source's address."""
+    if ":" not in text:
+        return _HOST_NAME.fullmatch(text) is not None
+    address, has_zone, zone = text.partition("%")
+    try:
+        IPv6Address(address)
+    except ValueError:
+        return False
+    return not has_zone or _ZONE.fullmatch(zone) is not None
 
 
 def _settings(cursor: StatementCursor) -> tuple[tuple[str, str], ...]:
