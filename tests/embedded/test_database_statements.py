@@ -34,6 +34,7 @@ ENGINE = "MaterializeMySQL('127.0.0.1:1', 'd', 'u', 'secret')"
         ('drop database if exists "a"', ("DROP", "a")),
         ("DROP DATABASE {db:Identifier}", ("DROP", "chosen")),
         ("DROP DATABASE IF EXISTS IF EMPTY a", ("DROP IF EMPTY", "a")),
+        ("DROP DATABASE 1shop", ("DROP", "1shop")),
         ("DROP TABLE shop.t", None),
         ("DETACH DATABASE shop", ("DETACH", "shop")),
         ("ATTACH DATABASE IF NOT EXISTS shop", ("ATTACH", "shop")),
@@ -84,15 +85,20 @@ def test_a_rejected_statement_has_clickhouse_s_error(client: Client, statement: 
     assert client.run("SELECT count() FROM system.databases WHERE name = 'a'") == b"0\n"
 
 
-def test_a_forged_entry_does_not_lead_out_of_the_directory(client: Client, tmp_path: Path) -> None:
-    """Clients can write to `headrace.pipes`; neither path nor settings of a pipe are taken from there."""
-    (tmp_path / "file").touch()
+def forge_entry(client: Client, name: str, state: Path) -> None:
+    """Enter a database in `headrace.pipes`."""
     client.run("CREATE DATABASE IF NOT EXISTS headrace")
     columns = "pipe String, source String, selection String, options String, state String, host String, statement String"
     client.run(f"CREATE TABLE headrace.pipes ({columns}, created DateTime64(6, 'UTC')) ENGINE = ReplacingMergeTree ORDER BY pipe")
-    entry = {"pipe": "forged", "source": "mysql://u@h/d", "selection": "{}", "options": "{}", "state": str(tmp_path)}
-    entry |= {"host": socket.gethostname(), "statement": f"CREATE DATABASE forged ENGINE = {ENGINE}", "created": "2026-01-01 00:00:00"}
+    entry = {"pipe": name, "source": "mysql://u@h/d", "selection": "{}", "options": "{}", "state": str(state)}
+    entry |= {"host": socket.gethostname(), "statement": f"CREATE DATABASE {name} ENGINE = {ENGINE}", "created": "2026-01-01 00:00:00"}
     client.run("INSERT INTO headrace.pipes FORMAT JSONEachRow", json.dumps(entry))
+
+
+def test_a_forged_entry_does_not_lead_out_of_the_directory(client: Client, tmp_path: Path) -> None:
+    """Clients can write to `headrace.pipes`; neither path nor settings of a pipe are taken from there."""
+    (tmp_path / "file").touch()
+    forge_entry(client, "forged", tmp_path)
     attached = client.ask("ATTACH DATABASE forged")
     assert (attached.code, list(tmp_path.iterdir())) == (36, [tmp_path / "file"]), attached.body
     client.run("CREATE DATABASE forged")
@@ -100,6 +106,27 @@ def test_a_forged_entry_does_not_lead_out_of_the_directory(client: Client, tmp_p
     assert (attached.code, b"the pipe has no plan" in attached.body) == (36, True), attached.body
     client.run("DROP DATABASE forged")
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+    assert client.run("SELECT count() FROM headrace.pipes") == b"0\n"
+    client.run("DROP DATABASE headrace")
+
+
+def test_a_statement_about_a_pipe_is_read_to_its_end(client: Client, tmp_path: Path) -> None:
+    forge_entry(client, "shop", tmp_path)
+    client.run("CREATE DATABASE shop")
+    for statement, text in (
+        ("DROP DATABASE shop-old", "the end of the statement is expected"),
+        ("DROP DATABASE shop.orders", "the end of the statement is expected"),
+        ("DROP DATABASE {db:Identifier}.orders", "the end of the statement is expected"),
+        ("DROP DATABASE {db:String}", "the end of the statement is expected"),
+        ("DROP DATABASE shop ON CLUSTER c", "an embedded server is in no cluster"),
+        ("DETACH DATABASE shop PERMANENTLY", "PERMANENTLY is not supported"),
+        ("ATTACH DATABASE shop ENGINE = Atomic", "the end of the statement is expected"),
+        ("SHOW CREATE DATABASE shop.orders", "the end of the statement is expected"),
+    ):
+        answer = client.ask(body=statement, param_db="shop")
+        assert (answer.code, text in answer.body.decode()) == (62, True), (statement, answer.body)
+    assert client.run("SELECT count() FROM system.databases WHERE name = 'shop'") == b"1\n"
+    client.run("DROP DATABASE shop SYNC SETTINGS max_threads = 1")
     assert client.run("SELECT count() FROM headrace.pipes") == b"0\n"
     client.run("DROP DATABASE headrace")
 

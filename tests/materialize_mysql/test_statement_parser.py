@@ -23,6 +23,7 @@ from headrace.materialize_mysql.statement_parser import (
     OtherDatabaseStatement,
     ShowCreate,
     ShowPipes,
+    UnsupportedEnding,
     hide_password,
     parse_statement,
 )
@@ -267,6 +268,10 @@ def test_what_is_not_understood_is_named_and_the_password_is_not(text: str, plac
     [
         ("DROP DATABASE shop", DropMaterializedDatabase("shop", False)),
         ("drop database if exists `my shop` SYNC;", DropMaterializedDatabase("my shop", True)),
+        ("DROP DATABASE shop ON CLUSTER 'c' NO DELAY", DropMaterializedDatabase("shop", False, "c")),
+        ("DROP DATABASE shop SETTINGS max_threads = 1, a = -1, b = 'x' FORMAT Null;", DropMaterializedDatabase("shop", False)),
+        ("DETACH DATABASE shop ON CLUSTER c SYNC", DetachMaterializedDatabase("shop", "c")),
+        ("ATTACH DATABASE shop ON CLUSTER c", AttachMaterializedDatabase("shop", "c")),
         ("SHOW CREATE DATABASE shop", ShowCreate("shop")),
         ("RENAME DATABASE shop TO b", OtherDatabaseStatement("RENAME", "shop")),
         ("DETACH DATABASE IF EXISTS shop", DetachMaterializedDatabase("shop")),
@@ -285,6 +290,26 @@ def test_what_is_not_understood_is_named_and_the_password_is_not(text: str, plac
 )
 def test_which_statements_are_ours(text: str, expected: object) -> None:
     assert parse_statement(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *["DROP DATABASE shop-old", "DROP DATABASE shop.orders", "DROP DATABASE shop, b", "DROP DATABASE shop SYNC SYNC"],
+        *[
+            "DETACH DATABASE shop PERMANENTLY",
+            "ATTACH DATABASE shop UUID 'x'",
+            "ATTACH DATABASE shop SYNC",
+            "DROP DATABASE shop ON CLUSTER",
+        ],
+        *["SHOW CREATE DATABASE shop.orders", "DROP DATABASE shop SETTINGS", "DROP DATABASE shop SETTINGS a = 1,", "DROP DATABASE shop; x"],
+        "DROP DATABASE shop PARALLEL WITH DROP DATABASE b",
+    ],
+)
+def test_what_follows_the_name_is_not_ignored(text: str) -> None:
+    found = parse_statement(text)
+    assert isinstance(found, UnsupportedEnding), found
+    assert found.name == "shop"
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,10 @@ from typing import Final
 
 from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize
 from headrace.embedded.engine.engine import Engine, quote_text
-from headrace.embedded.engine.errors import READONLY, QueryFailure, clickhouse_error
+from headrace.embedded.engine.errors import READONLY, SYNTAX_ERROR, QueryFailure, clickhouse_error
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind
 from headrace.embedded.pipe_bridge import PipeBridge
+from headrace.embedded.statement_ending import read_ending
 
 OWN_STATEMENT: Final = "headrace: a statement of the pipe's owner"
 """Value of the setting `log_comment` in statements that Headrace itself sends: the engine runs them."""
@@ -28,7 +29,10 @@ CREATE, SHOW = "CREATE", "SHOW"
 _ENGINES: Final = ("MATERIALIZEMYSQL", "MATERIALIZEDMYSQL")
 _MENTIONED: Final = re.compile(r"(?i)\bDATABASE\b.*\bENGINE\s*=?\s*[`\"]?MATERIALIZED?MYSQL\b", re.DOTALL)
 _VERBS: Final = ("DROP", "DETACH", "ATTACH", "RENAME", "ALTER", "TRUNCATE")
+_ENDED: Final = ("DROP", "DETACH", "ATTACH", SHOW)
+"""Verbs that run on a pipe; the others are rejected."""
 _FIRST_WORDS: Final = (*_VERBS, "CREATE", "REPLACE", "SHOW")
+_DIGITS_FIRST: Final = re.compile(r"[0-9]\w*", re.ASCII)
 _UNKNOWN: Final = (60, 81)
 """Codes of an unknown table and an unknown database."""
 
@@ -42,6 +46,8 @@ class DatabaseStatement:
     text: str
     shown: str = ""
     """The statement that created the database, without its password."""
+    problem: str = ""
+    """Why the statement cannot be run if the database is a pipe."""
 
 
 class DatabaseStatements:
@@ -61,6 +67,8 @@ class DatabaseStatements:
         if found is None or found.verb == CREATE:
             return found
         shown = self._creating_statement(found.name)
+        if shown and found.problem:
+            raise clickhouse_error(SYNTAX_ERROR, f"Syntax error: {found.problem}")
         return replace(found, shown=shown) if shown else None
 
     def needs_final(self, statement: ScannedStatement, current: str) -> bool:
@@ -121,7 +129,7 @@ def parse_database_statement(text: str, parameters: Mapping[str, str]) -> Databa
     words = [token.upper for token in tokens[:3]]
     if words[:1] in (["CREATE"], ["ATTACH"], ["REPLACE"]) and _names_engine(text, tokens):
         # The bridge parses the whole statement, and reports its errors.
-        return DatabaseStatement(CREATE, _name(tokens[2:], parameters), text)
+        return DatabaseStatement(CREATE, _name(tokens[2:], parameters)[0], text)
     if words == ["SHOW", "CREATE", "DATABASE"]:
         return _named(SHOW, tokens[3:], text, parameters)
     if words[:1] and words[0] in _VERBS and words[1:2] == ["DATABASE"]:
@@ -130,10 +138,16 @@ def parse_database_statement(text: str, parameters: Mapping[str, str]) -> Databa
 
 
 def _named(verb: str, rest: list[Token[str]], text: str, parameters: Mapping[str, str]) -> DatabaseStatement | None:
-    name = _name(rest, parameters)
+    name, after = _name(rest, parameters)
     if any(first.upper == "IF" and second.upper == "EMPTY" for first, second in pairwise(rest[:4])):
         verb = f"{verb} IF EMPTY"
-    return DatabaseStatement(verb, name, text) if name else None
+    if not name:
+        return None
+    if verb not in _ENDED:
+        return DatabaseStatement(verb, name, text)
+    ending = read_ending(verb, after)
+    problem = "ON CLUSTER is not supported: an embedded server is in no cluster" if ending.cluster else ending.problem
+    return DatabaseStatement(verb, name, text, problem=problem)
 
 
 def _names_engine(text: str, tokens: list[Token[str]]) -> bool:
@@ -147,12 +161,14 @@ def _names_engine(text: str, tokens: list[Token[str]]) -> bool:
     return False
 
 
-def _name(rest: list[Token[str]], parameters: Mapping[str, str]) -> str:
-    """Return the name after `IF [NOT] EXISTS`; also one that is a query parameter. Empty if there is none."""
+def _name(rest: list[Token[str]], parameters: Mapping[str, str]) -> tuple[str, list[Token[str]]]:
+    """Return the name after `IF [NOT] EXISTS`, also one that is a query parameter, and what follows. Empty if there is none."""
     for condition in (["IF", "NOT", "EXISTS"], ["IF", "EXISTS"], ["IF", "EMPTY"]):
         if [token.upper for token in rest[: len(condition)]] == condition:
             rest = rest[len(condition) :]
     if [token.value for token in rest[:1]] == ["{"] and len(rest) > 1:
-        return parameters.get(rest[1].value, "")
-    named = rest and rest[0].kind in (TokenKind.WORD, TokenKind.NAME)
-    return content_of(rest[0]) if named else ""
+        whole = [token.value for token in rest[2:5]] == [":", "Identifier", "}"]
+        return parameters.get(content_of(rest[1]), ""), rest[5 if whole else 2 :]
+    # The engine reads 1shop as a name.
+    named = rest and (rest[0].kind in (TokenKind.WORD, TokenKind.NAME) or _DIGITS_FIRST.fullmatch(rest[0].value))
+    return (content_of(rest[0]), rest[1:]) if named else ("", rest)

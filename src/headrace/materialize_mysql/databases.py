@@ -79,17 +79,17 @@ class Databases:
             raise
         return f"{statement.name} is replicated from {plan.source}; its log is {pipe.log}"
 
-    def drop(self, name: str) -> bool:
+    def drop(self, name: str, cluster: str = "") -> bool:
         """Stop the pipe and drop the database; False if the database is not a pipe."""
-        entry = self._own_entry(name)
+        entry = self._own_entry(name, cluster)
         if entry is None:
             return False
         self._undo(entry.name, entry.chosen.sink.cluster, self._pipe(entry))
         return True
 
-    def detach(self, name: str) -> bool:
+    def detach(self, name: str, cluster: str = "") -> bool:
         """Stop the pipe and detach the database; False if the database is not a pipe. `attach` or the start of a host continues it."""
-        entry = self._own_entry(name)
+        entry = self._own_entry(name, cluster)
         if entry is None:
             return False
         pipe = self._pipe(entry)
@@ -103,9 +103,9 @@ class Databases:
                 _execute(named, f"DETACH DATABASE {quote_name(name)}{_on_cluster(entry)}")
         return True
 
-    def attach(self, name: str) -> bool:
+    def attach(self, name: str, cluster: str = "") -> bool:
         """Attach the database and start its pipe; False if the database is not a pipe."""
-        entry = self._own_entry(name)
+        entry = self._own_entry(name, cluster)
         if entry is None:
             return False
         pipe = self._pipe(entry)
@@ -205,12 +205,14 @@ class Databases:
                 pipe.remove()
             named.sink.own_tables().delete_pipe(name)
 
-    def _own_entry(self, name: str) -> PipeEntry | None:
-        """Return the entry of a database that a statement created; its pipe must be on this machine."""
+    def _own_entry(self, name: str, cluster: str) -> PipeEntry | None:
+        """Return the entry of a database that a statement created; its pipe must be on this machine, and a given cluster its own."""
         entry = self.find(name)
         if entry is None or not entry.statement:
             return None
         _check_here(entry)
+        if cluster and cluster != entry.chosen.sink.cluster:
+            raise DefiniteError(f"the database is not on the cluster {cluster}", place=f"database {name}", hint="leave ON CLUSTER out")
         return entry
 
     def _pipe(self, entry: PipeEntry) -> BackgroundPipe:

@@ -7,11 +7,13 @@ to the server. No text form of an object here shows the password.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv6Address
 from typing import Final, TypeAlias
 
 from headrace.clickhouse_lexer import Token, TokenKind, content_of
+from headrace.embedded.statement_ending import read_ending
 from headrace.errors import DefiniteError
 from headrace.materialize_mysql.token_cursor import StatementCursor, read_tokens, syntax_error
 
@@ -72,16 +74,19 @@ class CreateMaterializedDatabase:
 class DropMaterializedDatabase:
     name: str
     if_exists: bool
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DetachMaterializedDatabase:
     name: str
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class AttachMaterializedDatabase:
     name: str
+    cluster: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +107,14 @@ class OtherDatabaseStatement:
     name: str
 
 
+@dataclass(frozen=True, slots=True)
+class UnsupportedEnding:
+    """A statement with clauses that the server may know, but not for a database that is a pipe."""
+
+    name: str
+    error: DefiniteError
+
+
 Statement: TypeAlias = (
     CreateMaterializedDatabase
     | DropMaterializedDatabase
@@ -110,6 +123,7 @@ Statement: TypeAlias = (
     | ShowCreate
     | ShowPipes
     | OtherDatabaseStatement
+    | UnsupportedEnding
 )
 
 
@@ -131,15 +145,15 @@ def parse_statement(text: str) -> Statement | None:
         if_exists = cursor.accept("IF", "EXISTS")
         if cursor.accept("IF", "EMPTY"):
             return OtherDatabaseStatement("DROP IF EMPTY", cursor.name("a database"))
-        return DropMaterializedDatabase(cursor.name("a database"), if_exists)
+        return _ended(cursor, "DROP", lambda name, cluster: DropMaterializedDatabase(name, if_exists, cluster))
     if cursor.accept("DETACH", "DATABASE"):
         cursor.accept("IF", "EXISTS")
-        return DetachMaterializedDatabase(cursor.name("a database"))
+        return _ended(cursor, "DETACH", DetachMaterializedDatabase)
     if cursor.accept("ATTACH", "DATABASE"):
         cursor.accept("IF", "NOT", "EXISTS")
-        return AttachMaterializedDatabase(cursor.name("a database"))
+        return _ended(cursor, "ATTACH", AttachMaterializedDatabase)
     if cursor.accept("SHOW", "CREATE", "DATABASE"):
-        return ShowCreate(cursor.name("a database"))
+        return _ended(cursor, "SHOW", lambda name, _: ShowCreate(name))
     if cursor.accept("SHOW", "PIPES"):
         return ShowPipes()
     for verb in ("RENAME", "ALTER", "TRUNCATE"):
@@ -147,6 +161,15 @@ def parse_statement(text: str) -> Statement | None:
             cursor.accept("IF", "EXISTS")
             return OtherDatabaseStatement(verb, cursor.name("a database"))
     return None
+
+
+def _ended(cursor: StatementCursor, verb: str, build: Callable[[str, str], Statement]) -> Statement:
+    """Read the name and the clauses after it; return the statement."""
+    name = cursor.name("a database")
+    ending = read_ending(verb, cursor.rest)
+    if ending.unexpected is not None:
+        return UnsupportedEnding(name, syntax_error(cursor.text, ending.unexpected.start, ending.problem))
+    return build(name, ending.cluster)
 
 
 def hide_password(text: str) -> tuple[str, str | None]:

@@ -13,6 +13,7 @@ from headrace.materialize_mysql.statement_parser import (
     OtherDatabaseStatement,
     ShowCreate,
     ShowPipes,
+    UnsupportedEnding,
     parse_statement,
 )
 
@@ -43,12 +44,12 @@ def run_statement(sink: str, query: str) -> QueryResult | None:
     match statement:
         case CreateMaterializedDatabase():
             return ["result"], [[databases.create(statement)]]
-        case DropMaterializedDatabase():
-            return (["result"], [[f"{statement.name} is dropped, and its pipe is gone"]]) if databases.drop(statement.name) else None
-        case DetachMaterializedDatabase(name):
-            return (["result"], [[f"{name} is detached, and its pipe has stopped"]]) if databases.detach(name) else None
-        case AttachMaterializedDatabase(name):
-            return (["result"], [[f"{name} is attached, and its pipe is running"]]) if databases.attach(name) else None
+        case DropMaterializedDatabase(name, _, cluster):
+            return (["result"], [[f"{name} is dropped, and its pipe is gone"]]) if databases.drop(name, cluster) else None
+        case DetachMaterializedDatabase(name, cluster):
+            return (["result"], [[f"{name} is detached, and its pipe has stopped"]]) if databases.detach(name, cluster) else None
+        case AttachMaterializedDatabase(name, cluster):
+            return (["result"], [[f"{name} is attached, and its pipe is running"]]) if databases.attach(name, cluster) else None
         case ShowCreate(name):
             shown = databases.show(name)
             return None if shown is None else (["statement"], [[shown]])
@@ -57,4 +58,7 @@ def run_statement(sink: str, query: str) -> QueryResult | None:
         case OtherDatabaseStatement(verb, name):
             if databases.show(name) is not None:
                 databases.reject(verb, name)
+        case UnsupportedEnding(name, error):
+            if databases.show(name) is not None:
+                raise error
     return None

@@ -47,6 +47,11 @@ class StatementCursor:
     def at_end(self) -> bool:
         return self.token.kind is TokenKind.END
 
+    @property
+    def rest(self) -> list[Token[str]]:
+        """The tokens that are not read, with END."""
+        return self._tokens[self._place :]
+
     def peek(self, *keywords: str) -> bool:
         """Whether these keywords come next."""
         after = self._tokens[self._place : self._place + len(keywords)]
