@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -15,6 +17,7 @@ import pytest
 from headrace.embedded.pipe_bridge import PipeBridge
 from headrace.materialize_mysql import keeper
 from headrace.materialize_mysql.background_pipe import BackgroundPipe
+from headrace.materialize_mysql.bridge import HOSTING, Bridge
 
 SLOW_END = """
 import os, pathlib, signal, sys, time
@@ -67,3 +70,33 @@ def test_a_server_resumes_the_pipes_that_the_bridge_of_a_killed_server_stops(pip
     assert not pipe.is_running
     with pytest.raises(ProcessLookupError):
         os.kill(first, signal.SIG_DFL)
+
+
+def test_a_request_whose_process_cannot_start_does_not_end_the_bridge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The hosted pipes are stopped at its end, even if the process for that cannot start at once."""
+    popen, started = subprocess.Popen, 0
+
+    def start(command: list[str], **options: int) -> subprocess.Popen[bytes]:
+        nonlocal started
+        started += 1
+        if started in (1, 3):
+            raise BlockingIOError("no more processes")
+        return popen([sys.executable, "-c", f"print({command[-1]!r})"], **options)
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    (tmp_path / "headrace" / "pipes").mkdir(parents=True)
+    bridge = Bridge(str(tmp_path))
+    ours, theirs = socket.socketpair()
+    requests = [socket.socketpair(), socket.socketpair()]
+    for _, request in requests:
+        with request:
+            socket.send_fds(ours, [b"r"], [request.fileno()])
+    ours.sendall(HOSTING)
+    ours.close()
+    with theirs:
+        bridge.serve(theirs)
+    for (answer, _), expected in zip(requests, [b"", f"{tmp_path}\n".encode()], strict=True):
+        with answer, answer.makefile("rb") as stream:
+            assert stream.read() == expected
+    bridge.end()
+    assert started == 4

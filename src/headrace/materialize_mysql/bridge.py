@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,7 @@ LOCK: Final = "headrace-host.lock"
 REQUEST: Final = "headrace.materialize_mysql.bridged_request"
 _END_S: Final = 5.0
 _TURN_S: Final = 20.0
+_STOP_RETRIES_S: Final = (0.5, 1.0, 2.0, 4.0, 0.0)
 
 
 class Bridge:
@@ -70,7 +72,7 @@ class Bridge:
                 process.wait()
         # Another bridge that keeps the lock hosts the pipes.
         if self._hosts and self._has_turn.wait(_TURN_S) and Path(self._directory, "headrace", "pipes").is_dir():
-            self._start("--stop").wait()
+            self._stop_pipes()
 
     def _host(self, requests: list[socket.socket]) -> None:
         """Wait until the bridge of an earlier server has stopped its pipes, then start the requests. The lock ends with this process."""
@@ -79,13 +81,27 @@ class Bridge:
         self._has_turn.set()
         self._start_requests(requests)
 
+    def _stop_pipes(self) -> None:
+        for wait_s in _STOP_RETRIES_S:
+            try:
+                self._start("--stop").wait()
+                return
+            except OSError as error:
+                print(f"the process that stops the pipes cannot start: {error}", file=sys.stderr, flush=True)
+                time.sleep(wait_s)
+
     def _start_requests(self, requests: list[socket.socket]) -> None:
         with self._lock:
             self._running = [process for process in self._running if process.poll() is None]
             for request in requests:
                 with request:
-                    if not self._ended:
+                    if self._ended:
+                        continue
+                    try:
                         self._running.append(self._start(stdin=request.fileno(), stdout=request.fileno()))
+                    except OSError as error:
+                        # The closed socket ends this request only. The hosted pipes still need the bridge.
+                        print(f"the process of a request cannot start: {error}", file=sys.stderr, flush=True)
 
     def _start(self, *arguments: str, stdin: int = subprocess.DEVNULL, stdout: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
         # -P: a module in the working directory must not shadow one of Headrace's.
