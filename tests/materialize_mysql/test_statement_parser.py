@@ -225,16 +225,31 @@ def test_overrides_of_tables() -> None:
     ("text", "place", "said"),
     [
         ("CREATE DATABASE shop ENGINE = MaterializeMySQL('h:1', 'd', 'u')", "line 1, column 63", ", is expected, but there is )"),
-        ("CREATE DATABASE shop ENGINE = MaterializeMySQL('h:x', 'd', 'u', 'p')", "line 1, column 48", "'h:x' is no 'host:port'"),
+        (
+            "CREATE DATABASE shop ENGINE = MaterializeMySQL('h:x', 'd', 'u', 'p')",
+            "line 1, column 48",
+            "the first argument is no 'host:port'",
+        ),
         (
             "CREATE DATABASE shop ENGINE = MaterializeMySQL(collection, port = 1)",
             "line 1, column 48",
-            "named collections are not supported, but there is collection",
+            "named collections are not supported, but there is a name",
         ),
         (
             "CREATE DATABASE shop ENGINE = MaterializeMySQL(`my collection`)",
             "line 1, column 48",
             "write the four arguments: 'host:port', 'database', 'user', 'password'",
+        ),
+        *(
+            (f"CREATE DATABASE shop ENGINE = MaterializeMySQL({arguments})", "", said)
+            for arguments, said in (
+                ("'h', 'd', 'u', \"secret2\"", "the password is expected, in single quotes, but there is a name"),
+                ("'h', 'd', 'u', secret2", "the password is expected, in single quotes, but there is a name"),
+                ("'h', 'd', 'u', 2secret", "the password is expected, in single quotes, but there is a number"),
+                ("'h', 'd', 'u', 'se'cret", ") is expected, but there is a name"),
+                ("`secret2`", "named collections are not supported, but there is a name"),
+                ("'u:secret2@h:1', 'd', 'u', 'p'", "the first argument is no 'host:port'"),
+            )
         ),
         ("CREATE DATABASE shop ENGINE = MaterializeMySQL(1)", "line 1, column 48", "'host:port' is expected, in single quotes"),
         ("CREATE DATABASE shop\nENGINE = MaterializeMySQL('h', 'd', 'u', 'secret", "line 2, column 42", "has no end"),

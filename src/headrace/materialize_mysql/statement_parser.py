@@ -246,6 +246,7 @@ def _create(cursor: StatementCursor) -> CreateMaterializedDatabase:
 
 
 def _engine_arguments(cursor: StatementCursor) -> tuple[str, int, str, str, str, Token[str]]:
+    cursor.hides = True
     cursor.expect_sign("(")
     if cursor.token.kind in (TokenKind.WORD, TokenKind.NAME):
         hint = (
@@ -262,6 +263,7 @@ def _engine_arguments(cursor: StatementCursor) -> tuple[str, int, str, str, str,
     secret = cursor.token
     password = cursor.string("the password")
     cursor.expect_sign(")")
+    cursor.hides = False
     return host, port, database, user, password, secret
 
 
@@ -271,7 +273,7 @@ def _host_port(cursor: StatementCursor, text: str, token: Token[str]) -> tuple[s
         host, port = text, str(_DEFAULT_PORT)
     host = host.removeprefix("[").removesuffix("]")
     if not _is_host(host) or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
-        raise syntax_error(cursor.text, token.start, f"{text!r} is no 'host:port'", "write 'host:3306' or '[::1]:3306'")
+        raise syntax_error(cursor.text, token.start, "the first argument is no 'host:port'", "write 'host:3306' or '[::1]:3306'")
     return host, int(port)
 
 

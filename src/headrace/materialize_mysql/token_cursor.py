@@ -5,10 +5,13 @@ A quoted token is never a keyword. Text that cannot be tokenised (an unterminate
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Final, NoReturn
 
 from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize
 from headrace.errors import DefiniteError
+
+_PLAIN: Final = {TokenKind.END: "the end", TokenKind.STRING: "a text in quotes"}
+_SECRET: Final = {TokenKind.NAME: "a name", TokenKind.WORD: "a name", TokenKind.NUMBER: "a number"}
 
 
 class StatementSyntaxError(DefiniteError):
@@ -38,6 +41,8 @@ class StatementCursor:
         self.text = text
         self._tokens = read_tokens(text)
         self._place = 0
+        self.hides = False
+        """Whether errors hide names and numbers: one of them may be a password with the wrong quotes."""
 
     @property
     def token(self) -> Token[str]:
@@ -112,8 +117,7 @@ class StatementCursor:
         return self.text[first:last]
 
     def fail(self, what: str, hint: str = "") -> NoReturn:
-        shown = {TokenKind.END: "the end", TokenKind.STRING: "a text in quotes"}
-        there = shown.get(self.token.kind, content_of(self.token))
+        there = _PLAIN.get(self.token.kind) or (_SECRET.get(self.token.kind) if self.hides else None) or content_of(self.token)
         raise syntax_error(self.text, self.token.start, f"{what}, but there is {there}", hint)
 
     def _is_sign(self, sign: str) -> bool:
