@@ -49,6 +49,17 @@ def test_reads_are_merged(client: Client, database: str, table: str) -> None:
     assert client.run("SELECT getSetting('final')", session_id=session, database="default") == b"false\n"
 
 
+def test_read_only_sessions_read(client: Client, database: str) -> None:
+    count, session = f"SELECT count() FROM `{database}`.t", f"s{secrets.token_hex(4)}"
+    client.run("SET readonly = 2", session_id=f"{session}-2")
+    assert client.run(count, session_id=f"{session}-2") == b"1\n"
+    # No setting can be changed from here on, so neither can `final`.
+    client.run("SET readonly = 1", session_id=session)
+    assert client.run(count, session_id=session) == b"2\n"
+    assert client.run(f"{count} FINAL", session_id=session) == b"1\n"
+    assert client.ask(count, session_id=session, final="1").code == 164
+
+
 def test_a_request_chooses_otherwise(client: Client, database: str) -> None:
     count = f"SELECT count() FROM `{database}`.t"
     assert client.run(f"{count} SETTINGS final = 0") == b"2\n"

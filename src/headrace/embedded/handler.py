@@ -140,7 +140,7 @@ class EmbeddedHandler:
             return options
         if statement.kind is StatementKind.SESSION or not self._databases.needs_final(statement, self._sessions.current_database(options)):
             return options
-        return replace(options, settings={"final": "1", **options.settings})
+        return replace(options, reads_final=True)
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host")

@@ -53,6 +53,8 @@ class RequestOptions:
     http_compression: bool
     settings: Mapping[str, str]
     parameters: Mapping[str, str]
+    reads_final: bool = False
+    """Whether the server chose FINAL; the setting `final` of the request is in `settings`."""
 
 
 def read_fields(query: str) -> dict[str, str]:

@@ -11,10 +11,13 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Final
 
 from headrace.embedded.engine.engine import Engine, Handle
 from headrace.embedded.engine.errors import NOT_IMPLEMENTED, SESSION_IS_LOCKED, SESSION_NOT_FOUND, clickhouse_error
 from headrace.embedded.request_options import RequestOptions
+
+_FINAL: Final = {"final": "1"}
 
 
 @dataclass(slots=True)
@@ -73,7 +76,7 @@ class Sessions:
         try:
             if options.database:
                 handle.use(options.database)
-            handle.set(options.settings, options.parameters)
+            handle.set({**(_FINAL if options.reads_final else {}), **options.settings}, options.parameters)
             yield handle
         finally:
             handle.close()
@@ -86,6 +89,9 @@ class Sessions:
             session.handle = self._engine.connect()
             session.database = session.handle.current_database()
         handle = session.handle
+        if options.reads_final and handle.allows_settings():
+            # A session that was made read-only by SET reads its rows without FINAL: it may change no setting.
+            settings = {**_FINAL, **settings}
         before = handle.snapshot(settings)
         try:
             if options.database:

@@ -148,6 +148,10 @@ class Handle:
     def is_readonly(self) -> bool:
         return self.execute(b"SELECT getSetting('readonly')", "TabSeparatedRaw")[0].strip() != b"0"
 
+    def allows_settings(self) -> bool:
+        """Whether statements may change settings: with readonly = 2, but not with 1."""
+        return self.execute(b"SELECT getSetting('readonly')", "TabSeparatedRaw")[0].strip() != b"1"
+
     def execute(self, sql: bytes, output_format: str = "TabSeparated") -> tuple[bytes, QueryStats]:
         """Run a statement with a small result."""
         try:
