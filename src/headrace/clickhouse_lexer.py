@@ -25,6 +25,10 @@ _TOKENS: Final[dict[type, re.Pattern[Any]]] = {
     str: re.compile(_PATTERN, re.VERBOSE | re.DOTALL | re.ASCII),
     bytes: re.compile(_PATTERN.encode(), re.VERBOSE | re.DOTALL),
 }
+_UNICODE_BLANKS: Final = frozenset(
+    "\x85\xa0\u180e\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u200b\u200c\u200d\u2028\u2029\u202f\u205f\u2060\u3000\ufeff"
+)
+_UNICODE_QUOTES: Final = {"\u2018": ("\u2019", "'", "string"), "\u201c": ("\u201d", "`", "name")}
 _ESCAPES: Final = {"b": 8, "f": 12, "r": 13, "n": 10, "t": 9, "0": 0, "a": 7, "v": 11, "e": 27}
 _PLAIN_ESCAPES: Final = "\\'\"`/="
 
@@ -63,6 +67,25 @@ def tokenize(text: AnyStr) -> Iterator[Token[AnyStr]]:
         kind = found.lastgroup or TokenKind.SIGN
         if kind != "blank":
             yield Token(TokenKind(kind), found[0], found.start(), found.end())
+
+
+def tokenize_unicode(text: str) -> Iterator[Token[str]]:
+    """Yield the tokens of a text with the blanks and quotation marks of Unicode that ClickHouse accepts; such quotes have no escapes."""
+    start = 0
+    while True:
+        for token in tokenize(text[start:]):
+            if token.value in _UNICODE_BLANKS:
+                continue
+            end, quote, kind = _UNICODE_QUOTES.get(token.value, ("", "", ""))
+            closing = text.find(end, start + token.end) if end else -1
+            if closing >= 0:
+                content = text[start + token.end : closing].replace("\\", "\\\\").replace(quote, quote * 2)
+                yield Token(TokenKind(kind), f"{quote}{content}{quote}", start + token.start, closing + 1)
+                start = closing + 1
+                break
+            yield Token(token.kind, token.value, start + token.start, start + token.end)
+        else:
+            return
 
 
 def content_of(token: Token[str]) -> str:

@@ -35,6 +35,11 @@ ENGINE = "MaterializeMySQL('127.0.0.1:1', 'd', 'u', 'secret')"
         ("DROP DATABASE {db:Identifier}", ("DROP", "chosen")),
         ("DROP DATABASE IF EXISTS IF EMPTY a", ("DROP IF EMPTY", "a")),
         ("DROP DATABASE 1shop", ("DROP", "1shop")),
+        ("DROP DATABASE $my$shop1 SYNC", ("DROP", "$my$shop1")),
+        ("\ufeffDROP\u00a0DATABASE\u3000shop", ("DROP", "shop")),
+        ("DROP DATABASE \u201cmy ` \\shop\u201d", ("DROP", "my ` \\shop")),
+        ("DROP DATABASE \u201cunclosed", None),
+        ("DROP DATABASE \u2018shop\u2019", None),
         ("DROP TABLE shop.t", None),
         ("DETACH DATABASE shop", ("DETACH", "shop")),
         ("ATTACH DATABASE IF NOT EXISTS shop", ("ATTACH", "shop")),
@@ -129,6 +134,35 @@ def test_a_statement_about_a_pipe_is_read_to_its_end(client: Client, tmp_path: P
     client.run("DROP DATABASE shop SYNC SETTINGS max_threads = 1")
     assert client.run("SELECT count() FROM headrace.pipes") == b"0\n"
     client.run("DROP DATABASE headrace")
+
+
+@pytest.mark.parametrize(
+    ("statement", "code"),
+    [
+        ("DROP\u00a0DATABASE shop, x", 62),
+        ("DROP DATABASE\u0085\u201cshop\u201d-x", 62),
+        ("RENAME DATABASE a TO b, shop TO c", 36),
+        ("RENAME DATABASE a TO shop", 36),
+        ("DROP DATABASE shop PARALLEL WITH DROP TABLE IF EXISTS t", 36),
+        ("DROP TABLE IF EXISTS t PARALLEL WITH DROP DATABASE shop", 36),
+        ("DROP TABLE IF EXISTS t parallel\u00a0/**/with DROP TABLE IF EXISTS u PARALLEL WITH DETACH DATABASE `shop`", 36),
+        ("INSERT INTO FUNCTION null('x Int8') SELECT 1 PARALLEL WITH DROP DATABASE shop", 36),
+        (f"DROP TABLE IF EXISTS t PARALLEL WITH CREATE DATABASE a ENGINE = {ENGINE}", 36),
+    ],
+)
+def test_no_statement_reaches_the_engine_under_a_pipe(client: Client, tmp_path: Path, statement: str, code: int) -> None:
+    forge_entry(client, "shop", tmp_path)
+    client.run("CREATE DATABASE shop")
+    try:
+        answer = client.ask(body=statement.encode())
+        assert (answer.code, b"secret" in answer.body) == (code, False), answer.body
+        assert client.run("SELECT count() FROM system.databases WHERE name = 'shop'") == b"1\n"
+        client.run("CREATE DATABASE plain PARALLEL WITH CREATE TABLE IF NOT EXISTS parallel (a Int8) ENGINE = Memory")
+        client.run("DROP DATABASE\u00a0\u201cplain\u201d")
+    finally:
+        client.run("DROP TABLE IF EXISTS headrace.pipes")
+        client.run("DROP DATABASE IF EXISTS shop")
+        client.run("DROP DATABASE headrace")
 
 
 def test_a_stored_password_goes_to_its_own_server_only(server: EmbeddedServer, client: Client) -> None:

@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize
+from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize, tokenize_unicode
 from headrace.embedded.engine.engine import Engine, quote_text
-from headrace.embedded.engine.errors import READONLY, SYNTAX_ERROR, QueryFailure, clickhouse_error
+from headrace.embedded.engine.errors import BAD_ARGUMENTS, READONLY, SYNTAX_ERROR, QueryFailure, clickhouse_error
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind
 from headrace.embedded.pipe_bridge import PipeBridge
 from headrace.embedded.statement_ending import read_ending
@@ -32,7 +32,8 @@ _VERBS: Final = ("DROP", "DETACH", "ATTACH", "RENAME", "ALTER", "TRUNCATE")
 _ENDED: Final = ("DROP", "DETACH", "ATTACH", SHOW)
 """Verbs that run on a pipe; the others are rejected."""
 _FIRST_WORDS: Final = (*_VERBS, "CREATE", "REPLACE", "SHOW")
-_DIGITS_FIRST: Final = re.compile(r"[0-9]\w*", re.ASCII)
+_BARE: Final = re.compile(r"[\w$]+", re.ASCII)
+_PARALLEL: Final = re.compile(r"(?i)\bPARALLEL\b")
 _UNKNOWN: Final = (60, 81)
 """Codes of an unknown table and an unknown database."""
 
@@ -48,6 +49,8 @@ class DatabaseStatement:
     """The statement that created the database, without its password."""
     problem: str = ""
     """Why the statement cannot be run if the database is a pipe."""
+    others: tuple[str, ...] = ()
+    """Further databases that RENAME names."""
 
 
 class DatabaseStatements:
@@ -63,13 +66,16 @@ class DatabaseStatements:
         """Return the statement if a pipe is concerned; None if it is the engine's."""
         if settings.get("log_comment") == OWN_STATEMENT:
             return None
-        found = parse_database_statement(statement.head.decode("utf-8", "surrogateescape"), parameters)
+        text = statement.head.decode("utf-8", "surrogateescape")
+        if _PARALLEL.search(text):
+            self._reject_parallel(text, parameters)
+        found = parse_database_statement(text, parameters)
         if found is None or found.verb == CREATE:
             return found
-        shown = self._creating_statement(found.name)
-        if shown and found.problem:
+        found = self._with_pipe(found)
+        if found is not None and found.problem:
             raise clickhouse_error(SYNTAX_ERROR, f"Syntax error: {found.problem}")
-        return replace(found, shown=shown) if shown else None
+        return found
 
     def needs_final(self, statement: ScannedStatement, current: str) -> bool:
         """Whether a statement reads a database of a pipe, by its name or as the current database: its rows are merged with FINAL."""
@@ -82,6 +88,30 @@ class DatabaseStatements:
             raise clickhouse_error(READONLY, "Cannot execute query in readonly mode")
         with self._exclusive(statement.name):
             self._bridge.run({"run": "statement", "verb": statement.verb, "name": statement.name, "text": statement.text})
+
+    def _reject_parallel(self, text: str, parameters: Mapping[str, str]) -> None:
+        """Raise if one of several parallel statements concerns a pipe: the engine runs them together, the bridge one at a time."""
+        parts: list[list[Token[str]]] = [[]]
+        for token in tokenize_unicode(text):
+            if token.upper == "WITH" and parts[-1] and parts[-1][-1].upper == "PARALLEL":
+                parts[-1].pop()
+                parts.append([])
+            else:
+                parts[-1].append(token)
+        for part in parts if len(parts) > 1 else []:
+            found = _parse_tokens(part, text, parameters)
+            if found is not None and (found.verb == CREATE or self._with_pipe(found) is not None):
+                raise clickhouse_error(
+                    BAD_ARGUMENTS, f"PARALLEL WITH is not supported for the database of a pipe, {found.name}; send each statement alone"
+                )
+
+    def _with_pipe(self, found: DatabaseStatement) -> DatabaseStatement | None:
+        """Return the statement with the database that is a pipe; None if no database of it is."""
+        for name in (found.name, *found.others):
+            shown = self._creating_statement(name)
+            if shown:
+                return replace(found, name=name, shown=shown)
+        return None
 
     def _creating_statement(self, name: str) -> str:
         sql = f"SELECT statement FROM headrace.pipes FINAL WHERE pipe = {quote_text(name)}"
@@ -122,10 +152,13 @@ def show_statement(statement: DatabaseStatement, scanned: ScannedStatement) -> S
 
 def parse_database_statement(text: str, parameters: Mapping[str, str]) -> DatabaseStatement | None:
     """Return verb and database of a statement about a database; of CREATE, only with the engine of a pipe."""
-    if next((token.upper for token in tokenize(text)), "") not in _FIRST_WORDS:
+    if next((token.upper for token in tokenize_unicode(text)), "") not in _FIRST_WORDS:
         # Most statements are long queries or inserts.
         return None
-    tokens = list(tokenize(text))
+    return _parse_tokens(list(tokenize_unicode(text)), text, parameters)
+
+
+def _parse_tokens(tokens: list[Token[str]], text: str, parameters: Mapping[str, str]) -> DatabaseStatement | None:
     words = [token.upper for token in tokens[:3]]
     if words[:1] in (["CREATE"], ["ATTACH"], ["REPLACE"]) and _names_engine(text, tokens):
         # The bridge parses the whole statement, and reports its errors.
@@ -144,7 +177,8 @@ def _named(verb: str, rest: list[Token[str]], text: str, parameters: Mapping[str
     if not name:
         return None
     if verb not in _ENDED:
-        return DatabaseStatement(verb, name, text)
+        others = [_name(rest[at:], parameters)[0] for at in range(1, len(rest)) if rest[at - 1].value == "," or rest[at - 1].upper == "TO"]
+        return DatabaseStatement(verb, name, text, others=tuple(filter(None, others)) if verb == "RENAME" else ())
     ending = read_ending(verb, after)
     problem = "ON CLUSTER is not supported: an embedded server is in no cluster" if ending.cluster else ending.problem
     return DatabaseStatement(verb, name, text, problem=problem)
@@ -169,6 +203,10 @@ def _name(rest: list[Token[str]], parameters: Mapping[str, str]) -> tuple[str, l
     if [token.value for token in rest[:1]] == ["{"] and len(rest) > 1:
         whole = [token.value for token in rest[2:5]] == [":", "Identifier", "}"]
         return parameters.get(content_of(rest[1]), ""), rest[5 if whole else 2 :]
-    # The engine reads 1shop as a name.
-    named = rest and (rest[0].kind in (TokenKind.WORD, TokenKind.NAME) or _DIGITS_FIRST.fullmatch(rest[0].value))
-    return (content_of(rest[0]), rest[1:]) if named else ("", rest)
+    if rest and rest[0].kind is TokenKind.NAME:
+        return content_of(rest[0]), rest[1:]
+    # The engine reads 1shop and $shop as names.
+    end = 0
+    while end < len(rest) and _BARE.fullmatch(rest[end].value) and (end == 0 or rest[end - 1].end == rest[end].start):
+        end += 1
+    return "".join(token.value for token in rest[:end]), rest[end:]
