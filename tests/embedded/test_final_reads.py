@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from headrace.embedded.database_statements import reads_databases
 from headrace.embedded.process import EmbeddedServer
+from headrace.embedded.read_tables import reads_databases
 from testkit.pipelines.httpclient import Client
 
 
@@ -40,6 +40,7 @@ def test_reads_are_merged(client: Client, database: str, table: str) -> None:
     assert client.ask(count, method="GET").body == b"1\n"
     assert client.run("SELECT count() FROM t", database=database) == b"1\n"
     assert client.run(f"WITH x AS ({count}) SELECT * FROM x") == b"1\n"
+    assert client.run("SELECT count() FROM {db:Identifier}.t", param_db=database) == b"1\n"
     assert client.run(f'FROM "{database}".t SELECT count()') == b"1\n"
     client.run(f"INSERT INTO {table} (a) SELECT a FROM `{database}`.t")
     assert client.run(f"SELECT count() FROM {table}") == b"1\n"
@@ -74,6 +75,7 @@ def test_other_databases_are_read_as_they_are(client: Client, database: str) -> 
     assert database
     assert client.run(f"SELECT count() FROM {other}") == b"2\n"
     assert client.run(f"SELECT count() FROM {other} FINAL") == b"1\n"
+    assert client.run(f"SELECT count(`{database}`.a) FROM {other} AS `{database}`") == b"2\n"
 
 
 @pytest.mark.parametrize(
@@ -86,7 +88,35 @@ def test_other_databases_are_read_as_they_are(client: Client, database: str) -> 
         ("SELECT 'shop.t' FROM t", "default", False),
         ("SELECT 1 FROM workshop.t", "default", False),
         ("OPTIMIZE TABLE shop.t", "default", False),
+        ("SELECT 1 FROM crm.t", "shop", False),
+        ("SELECT shop.id FROM crm.stores AS shop WHERE shop.x = 1 ORDER BY shop.id, shop.x", "default", False),
+        ("SELECT 1 FROM crm.a AS shop JOIN crm.b USING id, shop.x", "default", False),
+        ("SELECT 1 FROM crm.a AS shop LEFT ARRAY JOIN shop.x, shop.y", "default", False),
+        ("SELECT trim(LEADING 'a' FROM shop.x), position('a' IN shop.x) FROM crm.a AS shop", "default", False),
+        ("SELECT 1 FROM crm.a AS shop WHERE 1 IS DISTINCT FROM shop.x AND 1 IN (shop.x, 2)", "default", False),
+        ("SELECT 1 FROM {db:Identifier}.t", "default", True),
+        ("SELECT 1 FROM {other:Identifier}.t", "default", False),
+        ("SELECT 1 FROM {t:Identifier}", "shop", True),
+        ("SELECT 1 FROM numbers(3)", "shop", False),
+        ("SELECT 1 FROM crm.a AS x, shop.b", "default", True),
+        ("SELECT 1 FROM numbers(3) AS x JOIN crm.b ON x.a = b.a, shop.c", "default", True),
+        ("SELECT 1 FROM crm.a AS limit, shop.c", "default", True),
+        ("SELECT 1 FROM crm.a GLOBAL ANY LEFT JOIN shop.b USING (x)", "default", True),
+        ("SELECT 1 WHERE 1 IN shop.t", "default", True),
+        ("SELECT 1 WHERE 1 NOT IN ({db:Identifier}.t)", "default", True),
+        ("SELECT (SELECT max(a) FROM shop.t)", "default", True),
+        ("(SELECT 1 FROM crm.t) UNION ALL (SELECT 1 FROM shop.t)", "default", True),
+        ("WITH t AS (SELECT 1 FROM t) SELECT 1 FROM t", "shop", True),
+        ("EXPLAIN indexes = 1 SELECT 1 FROM shop.t", "default", True),
+        ("INSERT INTO crm.t SELECT 1 FROM shop.t", "default", True),
+        ("INSERT INTO shop.t SELECT 1 FROM crm.t", "default", False),
+        ("CREATE TABLE crm.t ENGINE = Memory AS SELECT 1 FROM shop.t", "default", True),
+        ("ALTER TABLE crm.t DELETE WHERE a IN (SELECT a FROM shop.t)", "default", False),
+        ("DELETE FROM shop.t WHERE a = 1", "shop", False),
+        ("SHOW TABLES FROM shop", "shop", False),
+        ("SELECT 1 FROM", "shop", False),
+        ("SELECT 1 FROM {", "shop", False),
     ],
 )
 def test_which_statements_read_a_database(text: str, current: str, expected: bool) -> None:
-    assert reads_databases(text, frozenset({"shop"}), current) is expected
+    assert reads_databases(text, frozenset({"shop"}), current, {"db": "shop", "other": "crm", "t": "t"}) is expected

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
-from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize, tokenize_unicode
+from headrace.clickhouse_lexer import Token, TokenKind, content_of, tokenize_unicode
 from headrace.embedded.engine.engine import Engine, quote_text
 from headrace.embedded.engine.errors import BAD_ARGUMENTS, READONLY, SYNTAX_ERROR, QueryFailure, clickhouse_error
 from headrace.embedded.engine.statement_scanner import ScannedStatement, StatementKind
 from headrace.embedded.pipe_bridge import PipeBridge
+from headrace.embedded.read_tables import reads_databases
 from headrace.embedded.statement_ending import read_ending
 
 OWN_STATEMENT: Final = "headrace: a statement of the pipe's owner"
@@ -77,10 +78,10 @@ class DatabaseStatements:
             raise clickhouse_error(SYNTAX_ERROR, f"Syntax error: {found.problem}")
         return found
 
-    def needs_final(self, statement: ScannedStatement, current: str) -> bool:
+    def needs_final(self, statement: ScannedStatement, current: str, parameters: Mapping[str, str]) -> bool:
         """Whether a statement reads a database of a pipe, by its name or as the current database: its rows are merged with FINAL."""
         names = self._bridge.pipe_names()
-        return bool(names) and reads_databases(statement.head.decode("utf-8", "surrogateescape"), names, current)
+        return bool(names) and reads_databases(statement.head.decode("utf-8", "surrogateescape"), names, current, parameters)
 
     def run(self, statement: DatabaseStatement, *, readonly: bool) -> None:
         """Run a statement through the bridge; raise `QueryFailure` if it fails."""
@@ -129,19 +130,6 @@ class DatabaseStatements:
             lock = self._locks.setdefault(name, threading.Lock())
         with lock:
             yield
-
-
-def reads_databases(text: str, names: frozenset[str], current: str) -> bool:
-    """Whether a statement has a SELECT, and one of the databases is current or qualifies a name in it."""
-    tokens = list(tokenize(text))
-    if not any(token.upper in ("SELECT", "FROM") for token in tokens):
-        return False
-    if current in names:
-        return True
-    return any(
-        second.value == "." and first.kind in (TokenKind.WORD, TokenKind.NAME) and content_of(first) in names
-        for first, second in pairwise(tokens)
-    )
 
 
 def show_statement(statement: DatabaseStatement, scanned: ScannedStatement) -> ScannedStatement:

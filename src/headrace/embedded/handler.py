@@ -138,9 +138,11 @@ class EmbeddedHandler:
         """Merge the rows of MaterializeMySQL databases in reads by users. Headrace's own statements write FINAL where they need it."""
         if "final" in options.settings or headers.get("user-agent", "").startswith(OWN_CLIENT):
             return options
-        if statement.kind is StatementKind.SESSION or not self._databases.needs_final(statement, self._sessions.current_database(options)):
+        if statement.kind is StatementKind.SESSION:
             return options
-        return replace(options, reads_final=True)
+        return replace(
+            options, reads_final=self._databases.needs_final(statement, self._sessions.current_database(options), options.parameters)
+        )
 
     def _check_origin(self, headers: Mapping[str, str]) -> None:
         host = headers.get("host")
