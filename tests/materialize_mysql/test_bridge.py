@@ -8,12 +8,15 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from headrace.embedded import pipe_bridge
+from headrace.embedded.engine.errors import QueryFailure
 from headrace.embedded.pipe_bridge import PipeBridge
 from headrace.materialize_mysql import keeper
 from headrace.materialize_mysql.background_pipe import BackgroundPipe
@@ -100,3 +103,38 @@ def test_a_request_whose_process_cannot_start_does_not_end_the_bridge(tmp_path: 
             assert stream.read() == expected
     bridge.end()
     assert started == 4
+
+
+def test_statements_that_hang_are_few_and_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    codes: list[int] = []
+    with PipeBridge(tmp_path, hosts=False) as bridge:
+        os.kill(bridge._process.pid, signal.SIGSTOP)
+
+        def run() -> None:
+            with pytest.raises(QueryFailure) as caught:
+                bridge.run_statement({"run": "statement"})
+            codes.append(caught.value.code)
+
+        threads = [threading.Thread(target=run) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        until(lambda: len(bridge._open) == 8)
+        monkeypatch.setattr(pipe_bridge, "_TURN_S", 0.1)
+        run()
+        assert codes == [159]
+        # The stop of the server ends them together.
+        bridge.end_requests()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert codes == [159, *[1002] * 8]
+        monkeypatch.setattr(pipe_bridge, "_STATEMENT_S", 0.1)
+        run()
+        assert codes[-1] == 159
+        os.kill(bridge._process.pid, signal.SIGCONT)
+
+
+def test_a_request_that_the_bridge_cannot_start_has_clickhouse_s_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with PipeBridge(tmp_path, hosts=False) as bridge:
+        monkeypatch.setattr(socket, "send_fds", lambda *_: 1)
+        with pytest.raises(QueryFailure, match="ended without an answer"):
+            bridge.run_statement({"run": "statement"})

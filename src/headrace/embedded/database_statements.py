@@ -88,7 +88,7 @@ class DatabaseStatements:
         if readonly:
             raise clickhouse_error(READONLY, "Cannot execute query in readonly mode")
         with self._exclusive(statement.name):
-            self._bridge.run({"run": "statement", "verb": statement.verb, "name": statement.name, "text": statement.text})
+            self._bridge.run_statement({"run": "statement", "verb": statement.verb, "name": statement.name, "text": statement.text})
 
     def _reject_parallel(self, text: str, parameters: Mapping[str, str]) -> None:
         """Raise if one of several parallel statements concerns a pipe: the engine runs them together, the bridge one at a time."""

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 from urllib.parse import unquote
 
-from headrace.embedded.engine.errors import UNKNOWN_EXCEPTION, QueryFailure, clickhouse_error, named_error
+from headrace.embedded.engine.errors import TIMEOUT_EXCEEDED, UNKNOWN_EXCEPTION, QueryFailure, clickhouse_error, named_error
 from headrace.http.server import StopEvent
 
 PIPES: Final = Path("headrace", "pipes")
@@ -36,6 +36,11 @@ _HOSTING: Final = b"h"
 _SECRETS: Final = ("HEADRACE_SERVE_PASSWORD", "HEADRACE_SOURCE_PASSWORD", "HEADRACE_SINK_PASSWORD")
 _PACKAGES: Final = Path(__file__).resolve().parents[2]
 _END_S: Final = 10.0
+_STATEMENTS: Final = 8
+"""Each running statement has a process."""
+_TURN_S: Final = 60.0
+_STATEMENT_S: Final = 600.0
+"""Longer than all steps of a statement, each of which has its own limit."""
 
 
 class PipeBridge:
@@ -58,6 +63,26 @@ class PipeBridge:
             )
         self._sending = threading.Lock()
         self._must_resume = False
+        self._turns = threading.BoundedSemaphore(_STATEMENTS)
+        self._open: set[socket.socket] = set()
+
+    def run_statement(self, request: dict[str, str]) -> None:
+        """Run a client's statement. Few run at a time, and each has a limited time."""
+        if not self._turns.acquire(timeout=_TURN_S):
+            raise clickhouse_error(TIMEOUT_EXCEEDED, f"{_STATEMENTS} statements about databases are running; repeat this one later")
+        try:
+            self.run(request, _STATEMENT_S)
+        except TimeoutError as error:
+            message = f"The statement has not ended within {_STATEMENT_S:g} s; the log of its pipe shows why, and it can be repeated"
+            raise clickhouse_error(TIMEOUT_EXCEEDED, message) from error
+        finally:
+            self._turns.release()
+
+    def end_requests(self) -> None:
+        """End the wait for running requests, so that they do not delay the server's stop. The bridge ends their processes."""
+        for waiting in list(self._open):
+            with contextlib.suppress(OSError):
+                waiting.shutdown(socket.SHUT_RDWR)
 
     def run(self, request: dict[str, str], timeout_s: float | None = None, message: bytes = _REQUEST) -> dict[str, Any]:
         """Run a request and return the answer; raise `QueryFailure` if it fails."""
@@ -69,10 +94,15 @@ class PipeBridge:
                 except OSError as error:
                     raise clickhouse_error(UNKNOWN_EXCEPTION, "The process that runs pipes has ended; restart the server") from error
             ours.settimeout(timeout_s)
-            with ours.makefile("rwb") as stream:
-                stream.write(json.dumps(request).encode() + b"\n")
-                stream.flush()
-                line = stream.readline()
+            self._open.add(ours)
+            try:
+                ours.sendall(json.dumps(request).encode() + b"\n")
+                with ours.makefile("rb") as stream:
+                    line = stream.readline()
+            except ConnectionError:
+                line = b""
+            finally:
+                self._open.discard(ours)
         if not line:
             raise clickhouse_error(UNKNOWN_EXCEPTION, "The statement's process has ended without an answer; the server's log shows why")
         answer: dict[str, Any] = json.loads(line)

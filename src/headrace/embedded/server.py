@@ -91,7 +91,12 @@ def serve(
         databases = DatabaseStatements(engine, bridge)
         handler = EmbeddedHandler(engine, account, OriginCheck(host, allowed_hosts), scratch, databases)
         stack.callback(handler.close)
-        server = HttpServer(listener, handler, _LIMITS, engine.cancel)
+
+        def cancel() -> None:
+            bridge.end_requests()
+            engine.cancel()
+
+        server = HttpServer(listener, handler, _LIMITS, cancel)
         bound = int(listener.getsockname()[1])
         lock.publish(host, bound)
         if on_ready is not None:
