@@ -59,6 +59,8 @@ def test_read_only_sessions_read(client: Client, database: str) -> None:
     assert client.run(count, session_id=session) == b"2\n"
     assert client.run(f"{count} FINAL", session_id=session) == b"1\n"
     assert client.ask(count, session_id=session, final="1").code == 164
+    client.run("SET final = 1, readonly = 1", session_id=f"{session}-3")
+    assert client.run(count, session_id=f"{session}-3") == b"1\n"
 
 
 def test_a_request_chooses_otherwise(client: Client, database: str) -> None:

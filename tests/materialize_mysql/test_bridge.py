@@ -24,7 +24,12 @@ from headrace.materialize_mysql.bridge import HOSTING, Bridge
 
 SLOW_END = """
 import os, pathlib, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: (time.sleep(2), sys.exit()))
+def end(*_):
+    pathlib.Path("ending").touch()
+    while not pathlib.Path("may-end").exists():
+        time.sleep(0.05)
+    sys.exit()
+signal.signal(signal.SIGTERM, end)
 pathlib.Path("begun").write_text(str(os.getpid()))
 time.sleep(600)
 """
@@ -33,7 +38,7 @@ PATIENCE_S = 60.0
 
 @pytest.fixture
 def pipe(tmp_path: Path) -> BackgroundPipe:
-    """A pipe whose process takes two seconds to end."""
+    """A pipe whose process does not end before the file `may-end` exists."""
     made = BackgroundPipe(tmp_path / "headrace" / "pipes" / "shop")
     made.directory.mkdir(parents=True)
     command = [sys.executable, "-P", "-m", "timeit", "-n", "1", "-r", "1", SLOW_END]
@@ -62,11 +67,13 @@ def test_a_server_resumes_the_pipes_that_the_bridge_of_a_killed_server_stops(pip
     first = replicating(pipe)
     # The kernel closes the control socket of a killed server.
     killed._control.close()
+    until((pipe.directory / "ending").exists)
     with PipeBridge(tmp_path, hosts=True) as bridge:
         bridge.resume()
-        # Other requests do not wait for the resume.
-        assert bridge.run({"run": "take over"}) == {"stopped": False}
-        assert killed._process.poll() is None
+        # Other requests do not wait for the resume; a resume that does not wait ends before the second one.
+        for _ in range(2):
+            assert bridge.run({"run": "take over"}) == {"stopped": False}
+        (pipe.directory / "may-end").touch()
         until(lambda: replicating(pipe) not in (0, first))
         assert killed._process.wait(PATIENCE_S) == 0
         assert pipe.is_running
