@@ -149,6 +149,10 @@ _RAW_PRINTS = {
     "cli/tables.py": {"findings_json(shown, findings)"},
     "cli/verify.py": {"results_json(results, seed=arguments.seed if arguments.sample else None)"},
     "embedded/__main__.py": {"error"},
+    "materialize_mysql/bridge.py": {
+        "f'the process that stops the pipes cannot start: {error}'",
+        "f'the process of a request cannot start: {error}'",
+    },
     "materialize_mysql/bridged_request.py": {"json.dumps(answer)"},
     "materialize_mysql/keeper.py": {"'another process keeps this pipe'"},
     "spark/connector.py": {'f"Spark\'s Kafka connector is in {fetch_connector()}"'},
