@@ -145,3 +145,42 @@ def test_a_request_that_the_bridge_cannot_start_has_clickhouse_s_error(tmp_path:
         monkeypatch.setattr(socket, "send_fds", lambda *_: 1)
         with pytest.raises(QueryFailure, match="ended without an answer"):
             bridge.run_statement({"run": "statement"})
+
+
+def test_a_request_that_is_ended_leaves_no_process_suspended(tmp_path: Path) -> None:
+    """The bridge ends requests by SIGTERM. One of them may have suspended a pipe."""
+    suspended = subprocess.Popen(["sleep", "600"])
+    program = f"""
+import sys, time
+from headrace.materialize_mysql import bridged_request
+from headrace.materialize_mysql.background_pipe import BackgroundPipe
+
+BackgroundPipe._keeper_pid = lambda self: {suspended.pid}
+def freeze(directory, request):
+    with BackgroundPipe(directory).frozen():
+        print("suspended", flush=True)
+        time.sleep(600)
+bridged_request.run_request = freeze
+sys.argv = ["bridged_request", {str(tmp_path)!r}]
+bridged_request.main()
+"""
+
+    def state() -> str:
+        return Path(f"/proc/{suspended.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+    request = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        assert request.stdin is not None
+        assert request.stdout is not None
+        request.stdin.write('{"run": "statement"}\n')
+        request.stdin.flush()
+        assert request.stdout.readline() == "suspended\n"
+        until(lambda: state() == "T")
+        request.terminate()
+        request.wait(PATIENCE_S)
+        until(lambda: state() == "S")
+    finally:
+        request.kill()
+        request.communicate()
+        suspended.kill()
+        suspended.wait()

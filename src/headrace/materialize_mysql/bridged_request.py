@@ -7,6 +7,7 @@ statement comes from a client over HTTP, so settings that name files or hosts of
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -94,6 +95,8 @@ def _local(name: str) -> SettingRejected:
 
 
 def main() -> int:
+    # The bridge ends a request by SIGTERM: a suspended pipe must continue (`BackgroundPipe.frozen`).
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     directory = Path(sys.argv[1])
     if "--stop" in sys.argv:
         Databases(f"chdb:{directory}", served=True).stop()
