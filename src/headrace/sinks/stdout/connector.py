@@ -20,12 +20,12 @@ STDOUT_ADDRESS: Final = "stdout:"
 
 @contextmanager
 def _open(request: OpenRequest) -> Iterator[NamedSink[Sink]]:
-    from headrace.sinks.stdout.framing import UNFRAMED
+    from headrace.sinks.stdout.output_frame import NO_FRAME
     from headrace.sinks.stdout.sink import StdoutSink, handover, parse_stdout
-    from headrace.sinks.stdout.sql_format import FRAMING
+    from headrace.sinks.stdout.sql_format import SQL_FRAME
 
     options = parse_stdout(request.address, terminal=sys.stdout.isatty())
-    with handover(request.state, request.host, FRAMING if options.sql else UNFRAMED) as lines:
+    with handover(request.state, request.host, SQL_FRAME if options.sql else NO_FRAME) as lines:
         yield NamedSink(StdoutSink(lines, options), STDOUT_ADDRESS)
 
 

@@ -1,4 +1,4 @@
-"""Text that the driver prints around the lines of an output: at its beginning, around transactions, and around rows of a snapshot."""
+"""Text that the driver prints around lines: at the beginning of the output, and around each transaction and each part of a snapshot."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Framing:
+class OutputFrame:
     """What is printed before and after lines."""
 
     preface: bytes = b""
     before_transaction: bytes = b""
     after_transaction: bytes = b""
-    before_snapshot: bytes = b""
-    after_snapshot: bytes = b""
 
 
-UNFRAMED: Final = Framing()
+NO_FRAME: Final = OutputFrame()

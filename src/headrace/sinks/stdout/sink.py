@@ -25,9 +25,9 @@ from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.schema_changes import LedgerEntry, SchemaApplier
 from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.encoder import LineEncoder, Lines
-from headrace.sinks.stdout.framing import UNFRAMED, Framing
 from headrace.sinks.stdout.options import BigNumbers, Colour, LineFormat
 from headrace.sinks.stdout.output import STDOUT, may_colour
+from headrace.sinks.stdout.output_frame import NO_FRAME, OutputFrame
 from headrace.sinks.stdout.spool import Receiver, Sender, print_batch, print_line
 from headrace.sinks.stdout.sql_format import SqlSchemaApplier
 
@@ -57,9 +57,9 @@ class Handover:
 
 
 @contextmanager
-def handover(directory: Path, host: str, framing: Framing = UNFRAMED) -> Iterator[Handover]:
+def handover(directory: Path, host: str, frame: OutputFrame = NO_FRAME) -> Iterator[Handover]:
     """Run the driver's receiver of lines while a pipe runs."""
-    receiver = Receiver(STDOUT, directory, host, framing)
+    receiver = Receiver(STDOUT, directory, host, frame)
     try:
         yield Handover(receiver.address, receiver.token)
     finally:

@@ -29,8 +29,8 @@ import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.sinks.stdout.encoder import Lines
-from headrace.sinks.stdout.framing import UNFRAMED, Framing
 from headrace.sinks.stdout.output import Output, reader_left
+from headrace.sinks.stdout.output_frame import NO_FRAME, OutputFrame
 
 log = logging.getLogger("headrace")
 
@@ -52,9 +52,9 @@ _receivers: dict[str, Receiver] = {}
 class Receiver:
     """The driver's end."""
 
-    def __init__(self, output: Output, directory: Path, host: str = "127.0.0.1", framing: Framing = UNFRAMED) -> None:
-        self._output, self._token, self._framing = output, secrets.token_bytes(_TOKEN_BYTES), framing
-        self._begun, self._beginning = not framing.preface, threading.Lock()
+    def __init__(self, output: Output, directory: Path, host: str = "127.0.0.1", frame: OutputFrame = NO_FRAME) -> None:
+        self._output, self._token, self._frame = output, secrets.token_bytes(_TOKEN_BYTES), frame
+        self._begun, self._beginning = not frame.preface, threading.Lock()
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 (closed in `close`)
         self._turn = threading.Lock()
@@ -107,7 +107,7 @@ class Receiver:
         """Print lines, after the preface of the output."""
         with self._beginning:
             if not self._begun:
-                self._output.write(self._framing.preface)
+                self._output.write(self._frame.preface)
                 self._begun = True
         self._output.write(lines)
 
@@ -139,8 +139,8 @@ class Receiver:
         """Put the beginning and the end of each transaction around its lines."""
         changes = np.concatenate(([True], np.diff(groups) != 0, [True]))
         nothing, kind = pa.scalar(b"", pa.large_binary()), pa.large_binary()
-        before = pc.if_else(pa.array(changes[start:stop]), pa.scalar(self._framing.before_transaction, kind), nothing)
-        after = pc.if_else(pa.array(changes[start + 1 : stop + 1]), pa.scalar(self._framing.after_transaction, kind), nothing)
+        before = pc.if_else(pa.array(changes[start:stop]), pa.scalar(self._frame.before_transaction, kind), nothing)
+        after = pc.if_else(pa.array(changes[start + 1 : stop + 1]), pa.scalar(self._frame.after_transaction, kind), nothing)
         return pc.binary_join_element_wise(before, piece, after, nothing)
 
     def _accept(self) -> None:
@@ -177,7 +177,7 @@ class Receiver:
             return _LEFT
         if not flags & _WAITS:
             try:
-                self.write(self._framing.before_snapshot + text + self._framing.after_snapshot)
+                self.write(self._frame.before_transaction + text + self._frame.after_transaction)
             except DefiniteError as error:
                 if self._output.left:
                     return _LEFT

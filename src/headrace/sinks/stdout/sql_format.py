@@ -29,20 +29,18 @@ from headrace.sinks.append_only import AppendOnlySchemaApplier
 from headrace.sinks.event_positions import Places
 from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
 from headrace.sinks.stdout.batches import LineOptions, Piece
-from headrace.sinks.stdout.framing import Framing
 from headrace.sinks.stdout.json_values import join
+from headrace.sinks.stdout.output_frame import OutputFrame
 from headrace.terminal_text import CONTROL_RANGES, FORMAT_RANGES, escape_text
 
 _Render = Callable[[Any], Any]
-FRAMING: Final = Framing(
+SQL_FRAME: Final = OutputFrame(
     # ROLLBACK: an earlier run may have ended inside a transaction. Foreign keys: a snapshot prints a child possibly before its parent, and
     # the source's session may have had its checks off.
     preface=b"ROLLBACK;\nSET NAMES utf8mb4;\nSET SESSION sql_mode = 'NO_AUTO_VALUE_ON_ZERO';\nSET SESSION time_zone = '+00:00';\n"
     b"SET SESSION foreign_key_checks = 0;\n",
     before_transaction=b"BEGIN;\n",
     after_transaction=b"COMMIT;\n",
-    before_snapshot=b"BEGIN;\n",
-    after_snapshot=b"COMMIT;\n",
 )
 _ODD: Final = r"[\\" + "".join(f"\\x{{{first:x}}}-\\x{{{last:x}}}" for first, last in (*CONTROL_RANGES, *FORMAT_RANGES)) + "]"
 _NOT_DONE: Final = ("ignored", "kept")
