@@ -28,6 +28,13 @@ class RandomAvro:
         fields = [{"name": f"f{number}", "type": self.type(depth - 1)} for number in range(self.draw.randint(0 if depth < 3 else 1, 6))]
         return {"type": "record", "name": self._name("R"), "fields": fields}
 
+    def flat_record(self) -> dict[str, Any]:
+        """A record whose fields hold single values, NULL or not."""
+        kinds = [*_PRIMITIVES, {"type": "fixed", "name": "F", "size": self.draw.choice((1, 3, 16, 40))}]
+        drawn = self.draw.sample(kinds, self.draw.randint(1, len(kinds)))
+        forms = [self.draw.choice((kind, ["null", kind], [kind, "null"])) for kind in drawn]
+        return {"type": "record", "name": "R", "fields": [{"name": f"f{number}", "type": form} for number, form in enumerate(forms)]}
+
     def type(self, depth: int) -> Any:
         pick = self.draw.random()
         if depth <= 0 or pick < 0.4:

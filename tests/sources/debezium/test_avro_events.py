@@ -14,7 +14,7 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro.schema import parse_schema
-from headrace.kafka.avro.wire_header import framed_with, schema_ids
+from headrace.kafka.avro.wire_header import schema_ids
 from headrace.kafka.registry import MemoryRepository
 from headrace.kafka.registry_files import DirectoryRepository
 from headrace.model.change_block import Op
@@ -175,7 +175,11 @@ class Made:
             return None
         number = self.repository.register(schema["name"] + schema["namespace"], parse_schema(json.dumps(schema)))
         body = write_with_fastavro(fastavro.parse_schema(schema), value)
-        return framed_with(number) + body if id_bytes == 4 else b"\0" + number.to_bytes(id_bytes, "big") + body
+        return framed_with(number, id_bytes) + body
+
+
+def framed_with(number: int, id_bytes: int = 4) -> bytes:
+    return b"\0" + number.to_bytes(id_bytes, "big")
 
 
 def records(pairs: list[tuple[bytes | None, bytes | None]], topic: str = "server.shop.orders") -> Records:

@@ -1,7 +1,7 @@
 """The compiled encoder of Avro's binary encoding: runs a program over Arrow columns, row by row, into one buffer.
 
 Invariant: nothing is written past the buffer's end. When a row does not fit, the kernel stops before it and resumes with a larger buffer.
-Columns are read at the indexes of the program's levels; the caller has checked that they are long enough.
+Columns are read at the row's index; the caller has checked that they are long enough.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from headrace.kafka.avro import opcodes as o
 from headrace.kernels.memory import Slots, copy_run, load_int32, slots_of, store_int8
-from headrace.kernels.pointers import Pointer, as_signed, byte_at, compiled, load_word, pointer_at, pointer_to, stack_slots
+from headrace.kernels.pointers import Pointer, as_signed, byte_at, compiled, load_word, pointer_at, pointer_to
 
 Numbers = npt.NDArray[np.int64]
 
@@ -40,10 +40,9 @@ def _is_there(cols: Slots, line: int, at: int) -> bool:
     return bool(byte_at(pointer_at(cols[line + o.C_VALIDITY]), at >> 3) >> (at & 7) & 1)
 
 
-@compiled("int64(CPointer(int64), CPointer(int64), CPointer(int64), int64, CPointer(uint8), int64, int64, CPointer(int64))")
-def _write(program: Slots, cols: Slots, index: Slots, constants: int, out: Pointer, at: int, room: int, state: Slots) -> int:
-    """Write the row index[0] at out[at:]; return the position after it, _NO_ROOM, or _MISSING if a required value is NULL."""
-    ends = stack_slots(64)
+@compiled("int64(CPointer(int64), CPointer(int64), int64, int64, CPointer(uint8), int64, int64, CPointer(int64))")
+def _write(program: Slots, cols: Slots, index: int, constants: int, out: Pointer, at: int, room: int, state: Slots) -> int:
+    """Write the row `index` at out[at:]; return the position after it, _NO_ROOM, or _MISSING if a required value is NULL."""
     step = tally = 0
     while True:
         base = step * o.STEP
@@ -71,16 +70,8 @@ def _write(program: Slots, cols: Slots, index: Slots, constants: int, out: Point
         if room - at < _LONGEST_NUMBER:
             return _NO_ROOM
         line = a * o.C_LINE
-        if op == o.W_ITEM:
-            level = program[base + 3]
-            index[level] += 1
-            if index[level] < ends[level]:
-                step = b + 1
-            else:
-                at = _put_number(out, at, 0)
-            continue
         # C_ITEMS is where the column's values begin in its buffers.
-        row = index[cols[line]] + cols[line + o.C_ITEMS]
+        row = index + cols[line + o.C_ITEMS]
         there = _is_there(cols, line, row)
         if op == o.W_IF_NULL:
             if not there:
@@ -112,37 +103,22 @@ def _write(program: Slots, cols: Slots, index: Slots, constants: int, out: Point
         elif op == o.W_BOOLEAN:
             store_int8(out, at, byte_at(values, row >> 3) >> (row & 7) & 1)
             at += 1
-        elif op == o.W_LOOP:
-            level = program[base + 3]
-            index[level], ends[level] = load_int32(values, 4 * row), load_int32(values, 4 * row + 4)
-            at = _put_number(out, at, ends[level] - index[level])
-            if index[level] == ends[level]:
-                step = b
 
 
-@compiled("void(int64[::1], int64[::1], int64[::1], int64, int64, uint8[::1], int32[::1], int64[::1])")
+@compiled("void(int64[::1], int64[::1], int64, int64, uint8[::1], int32[::1], int64[::1])")
 def encode_rows(
     program: Numbers,
     cols: Numbers,
-    index: Numbers,
     constants: int,
     rows: int,
     out: npt.NDArray[np.uint8],
     offsets: npt.NDArray[np.int32],
     state: Numbers,
 ) -> None:
-    """Write rows state[AT] to `rows` one after the other; state[STATUS] is the reason for stopping. index: one cell per level."""
-    steps, columns, cells, note, target, room = (
-        slots_of(program),
-        slots_of(cols),
-        slots_of(index),
-        slots_of(state),
-        pointer_to(out),
-        len(out),
-    )
+    """Write rows state[AT] to `rows` one after the other; state[STATUS] is the reason for stopping."""
+    steps, columns, note, target, room = slots_of(program), slots_of(cols), slots_of(state), pointer_to(out), len(out)
     for row in range(state[o.AT], rows):
-        cells[0] = row
-        done = _write(steps, columns, cells, constants, target, offsets[row], room, note)
+        done = _write(steps, columns, row, constants, target, offsets[row], room, note)
         if done < 0:
             state[o.AT], state[o.STATUS] = row, o.DATA_FULL if done == _NO_ROOM else o.WRONG
             return

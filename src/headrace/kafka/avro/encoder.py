@@ -1,24 +1,23 @@
 """Encodes Arrow columns as bodies of one schema, in bulk.
 
-Every field is a column, a constant (`pa.Scalar`), or, for a map, a `MapColumns`: one entry per column. Structs, lists and maps
-in columns become records, arrays and maps; a union of several types is a struct with a member for each branch, as the decoder gives it.
+Every field is a column, a constant (`pa.Scalar`), or, for a map, a `MapColumns`: one entry per column. Columns hold single values, not
+structs, lists or maps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
 from headrace.kafka.avro import opcodes as o
 from headrace.kafka.avro.default_values import encode_default, encode_number, encode_run
 from headrace.kafka.avro.encode_kernel import encode_rows
-from headrace.kafka.avro.schema import MAX_DEPTH, AvroField, AvroKind, AvroSchema, AvroType
+from headrace.kafka.avro.schema import AvroField, AvroKind, AvroSchema, AvroType
 
 _ARROW: Final = {
     AvroKind.BOOLEAN: pa.bool_(),
@@ -37,7 +36,6 @@ _STEPS: Final = {
     AvroKind.DOUBLE: (o.W_RAW, 8),
     AvroKind.BYTES: (o.W_BYTES, 0),
     AvroKind.STRING: (o.W_BYTES, 0),
-    AvroKind.ENUM: (o.W_INT, 0),
 }
 _LARGEST: Final = (1 << 31) - 1
 
@@ -46,15 +44,14 @@ _LARGEST: Final = (1 << 31) - 1
 class MapColumns:
     """A map with one entry per column.
 
-    An entry that is not `present` is omitted. A column without a `present` mask omits its NULLs, unless the map's values are nullable.
+    An entry that is NULL is omitted, unless the map's values are nullable.
     """
 
     entries: Mapping[str, pa.Array]
-    present: Mapping[str, pa.BooleanArray] = field(default_factory=dict)
 
 
 Source: TypeAlias = Any
-"""`pa.Array | pa.Scalar | MapOf`; pyarrow has no types for the checker."""
+"""`pa.Array | pa.Scalar | MapColumns`; pyarrow has no types for the checker."""
 
 
 class Encoder:
@@ -87,9 +84,8 @@ class Encoder:
         constants = np.frombuffer(bytes(plan.constants) or b"\0", np.uint8)
         out = np.empty(int(rows * (self._row_bytes or 32.0 + 8 * len(plan.names))) + 1024, np.uint8)
         offsets, state = np.zeros(rows + 1, np.int32), np.zeros(o.STATE, np.int64)
-        index = np.zeros(plan.levels, np.int64)
         while True:
-            encode_rows(steps, lines, index, constants.ctypes.data, rows, out, offsets, state)
+            encode_rows(steps, lines, constants.ctypes.data, rows, out, offsets, state)
             if state[o.STATUS] == o.DONE:
                 break
             row = int(state[o.AT])
@@ -112,7 +108,6 @@ class _EncodePlan:
         self.lines: list[int] = []
         self.names: list[str] = []
         self.constants = bytearray()
-        self.levels = 1
         self._pending = bytearray()
         self._kept: list[Any] = []
 
@@ -151,109 +146,40 @@ class _EncodePlan:
             value = source.as_py()
             self.constant(encode_default(one.type, value.decode("latin-1") if isinstance(value, bytes) else value, path))
         else:
-            self.value(one.type, source, 0, path)
+            self.value(one.type, source, path)
 
-    def value(self, found: AvroType, array: pa.Array, level: int, path: str) -> None:
+    def value(self, found: AvroType, array: pa.Array, path: str) -> None:
         """Write a column's value."""
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        match found.kind:
-            case AvroKind.UNION:
-                self._union(found, array, level, path)
-            case AvroKind.NULL:
-                return
-            case AvroKind.RECORD:
-                self._record(found, array, level, path)
-            case AvroKind.ARRAY | AvroKind.MAP:
-                self._items(found, array, level, path)
-            case _:
-                self._scalar(found, array, level, path)
+        if found.kind is AvroKind.UNION:
+            self._union(found, array, path)
+        elif found.kind is not AvroKind.NULL:
+            self._scalar(found, array, path)
 
-    def _union(self, found: AvroType, array: pa.Array, level: int, path: str) -> None:
+    def _union(self, found: AvroType, array: pa.Array, path: str) -> None:
         null = next((number for number, branch in enumerate(found.branches) if branch.kind is AvroKind.NULL), None)
         if null is not None and (pa.types.is_null(array.type) or not found.values):
             self.constant(encode_number(null))
             return
-        column = self._column(array, level, path) if array.null_count else -1
-        missing = self.step(o.W_IF_NULL, column) if column >= 0 and null is not None else -1
-        if len(found.values) == 1:
-            number, branch = next((n, b) for n, b in enumerate(found.branches) if b.kind is not AvroKind.NULL)
-            self.constant(encode_number(number))
-            self.value(branch, array, level, path)
-            ends = []
-        else:
-            ends = self._members(found, array, level, path)
+        if len(found.values) != 1:
+            raise DefiniteError(f"{path} is a union of several types: a column has only one")
+        missing = self.step(o.W_IF_NULL, self._column(array, path)) if array.null_count and null is not None else -1
+        self.constant(encode_number(found.branches.index(found.values[0])))
+        self.value(found.values[0], array, path)
         if missing >= 0 and null is not None:
-            ends.append(self.step(o.W_JUMP))
+            end = self.step(o.W_JUMP)
             self.aim(missing)
             self.constant(encode_number(null))
-        if ends:
-            for end in ends:
-                self.aim(end)
-
-    def _members(self, found: AvroType, array: pa.Array, level: int, path: str) -> list[int]:
-        """Write the first member of a struct that is not NULL. A row without any is an error at the last one."""
-        if not pa.types.is_struct(array.type):
-            raise DefiniteError(f"{path} is a union of several types: its column must be a struct with a member for each")
-        ends = []
-        given = [
-            (number, branch, array.field(array.type.get_field_index(branch.label)))
-            for number, branch in enumerate(found.branches)
-            if branch.kind is not AvroKind.NULL and array.type.get_field_index(branch.label) >= 0
-        ]
-        for number, branch, member in given:
-            last = number == given[-1][0]
-            column = self._column(member, level, f"{path}.{branch.label}")
-            absent = self.step(o.W_REQUIRED if last else o.W_IF_NULL, column)
-            self.constant(encode_number(number))
-            self.value(branch, member, level, f"{path}.{branch.label}")
-            if not last:
-                ends.append(self.step(o.W_JUMP))
-                self.aim(absent)
-        return ends
-
-    def _record(self, found: AvroType, array: pa.Array, level: int, path: str) -> None:
-        if not pa.types.is_struct(array.type):
-            raise DefiniteError(f"{path} is a record, and its column holds {array.type}")
-        if array.null_count:
-            self.step(o.W_REQUIRED, self._column(array, level, path))
-        for one in found.fields:
-            number = array.type.get_field_index(one.name)
-            inner = f"{path}.{one.name}"
-            if number >= 0:
-                self.value(one.type, array.field(number), level, inner)
-            else:
-                self.field(one, None, inner)
-
-    def _items(self, found: AvroType, array: pa.Array, level: int, path: str) -> None:
-        if pa.types.is_large_list(array.type):
-            array = array.cast(pa.list_(array.type.value_type))
-        fits = pa.types.is_map(array.type) if found.kind is AvroKind.MAP else pa.types.is_list(array.type)
-        if not fits:
-            raise DefiniteError(f"{path} is {found.kind.value}, and its column holds {array.type}")
-        inner = self.levels
-        self.levels += 1
-        if self.levels > MAX_DEPTH:
-            raise DefiniteError(f"{path}: more than {MAX_DEPTH} arrays and maps in one schema")
-        column = self._column(array, level, path)
-        loop = self.step(o.W_LOOP, column, 0, inner)
-        if found.kind is AvroKind.MAP:
-            self._scalar(AvroType(AvroKind.STRING), array.keys, inner, f"{path} (keys)")
-            self.value(found.content, array.items, inner, f"{path}[]")
-        else:
-            self.value(found.content, array.values, inner, f"{path}[]")
-        self.step(o.W_ITEM, column, loop, inner)
-        self.aim(loop)
+            self.aim(end)
 
     def _map_of(self, found: AvroType, source: MapColumns, path: str) -> None:
         if found.kind is not AvroKind.MAP:
             raise DefiniteError(f"{path} is not a map")
         always, conditions = 0, {}
         for name, array in source.entries.items():
-            if name in source.present:
-                conditions[name] = self._mask(source.present[name], f"{path}[{name}]")
-            elif array.null_count and not found.content.nullable:
-                conditions[name] = self._column(array, 0, f"{path}[{name}]")
+            if array.null_count and not found.content.nullable:
+                conditions[name] = self._column(array, f"{path}[{name}]")
             else:
                 always += 1
         for condition in conditions.values():
@@ -264,7 +190,7 @@ class _EncodePlan:
         for name, array in source.entries.items():
             absent = self.step(o.W_IF_NULL, conditions[name]) if name in conditions else -1
             self.constant(encode_run(name.encode()))
-            self.value(found.content, array, 0, f"{path}[{name}]")
+            self.value(found.content, array, f"{path}[{name}]")
             if absent >= 0:
                 self.aim(absent)
         if head >= 0 or always:
@@ -272,41 +198,25 @@ class _EncodePlan:
         if head >= 0:
             self.aim(head)
 
-    def _scalar(self, found: AvroType, array: pa.Array, level: int, path: str) -> None:
-        if found.kind is AvroKind.ENUM:
-            array = _symbols(found, array, path)
-        elif found.kind is AvroKind.FIXED:
-            array = _cast(array, pa.binary(found.size), path)
-        else:
-            array = _cast(array, _ARROW[found.kind], path)
+    def _scalar(self, found: AvroType, array: pa.Array, path: str) -> None:
+        wanted = pa.binary(found.size) if found.kind is AvroKind.FIXED else _ARROW.get(found.kind)
+        if wanted is None:
+            raise DefiniteError(f"{path} is {found.kind.value}, and its column holds {array.type}")
         op, size = _STEPS.get(found.kind, (o.W_RAW, found.size))
-        self.step(op, self._column(array, level, path), size)
+        self.step(op, self._column(_cast(array, wanted, path), path), size)
 
-    def _column(self, array: pa.Array, level: int, path: str) -> int:
+    def _column(self, array: pa.Array, path: str) -> int:
         """Return the table line of a column's buffers."""
-        buffers = array.buffers()
-        validity = buffers[0] if buffers else None
-        values = buffers[1] if len(buffers) > 1 and not pa.types.is_struct(array.type) else None
-        run = pa.types.is_binary(array.type) or pa.types.is_string(array.type)
-        data = buffers[2] if run else None
-        readable = data if run else values
+        validity, values, data = (*array.buffers(), None, None)[:3]
         if pa.types.is_null(array.type):
             # Arrow has no bitmap for a null column.
             validity = pa.py_buffer(bytes(((len(array) + array.offset) >> 3) + 1))
-        return self._line(array, level, validity if array.null_count else None, values, data, readable.size if readable else 0, path)
-
-    def _mask(self, mask: pa.BooleanArray, path: str) -> int:
-        """Return a column line whose validity is a mask."""
-        if mask.null_count:
-            raise DefiniteError(f"{path}: whether an entry is present cannot be NULL")
-        return self._line(mask, 0, mask.buffers()[1], None, None, 0, path)
-
-    def _line(self, array: pa.Array, level: int, validity: Any, values: Any, data: Any, size: int, path: str) -> int:
-        addresses = [buffer.address if buffer is not None else 0 for buffer in (values, validity, data)]
+        readable = data if pa.types.is_binary(array.type) or pa.types.is_string(array.type) else values
+        addresses = [buffer.address if buffer is not None else 0 for buffer in (values, validity if array.null_count else None, data)]
         self._kept.append((array, validity))
         self.names.append(path)
         # C_LEVEL, C_VALUES, C_VALIDITY, C_DATA, C_DATA_SIZE, C_WIDTH, C_NULLS, and in C_ITEMS where the values begin.
-        self.lines += [level, *addresses, size, 0, 0, array.offset]
+        self.lines += [0, *addresses, readable.size if readable is not None else 0, 0, 0, array.offset]
         return len(self.names) - 1
 
 
@@ -315,7 +225,7 @@ def _rows_of(columns: Mapping[str, Source], rows: int | None) -> int:
         len(array)
         for source in columns.values()
         if not isinstance(source, pa.Scalar)
-        for array in ([*source.entries.values(), *source.present.values()] if isinstance(source, MapColumns) else [source])
+        for array in (source.entries.values() if isinstance(source, MapColumns) else [source])
     }
     if rows is not None:
         lengths.add(rows)
@@ -331,16 +241,6 @@ def _cast(array: pa.Array, wanted: pa.DataType, path: str) -> pa.Array:
         return array.cast(wanted)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise DefiniteError(f"{path}: values of type {array.type} cannot be written as {wanted}: {error}") from error
-
-
-def _symbols(found: AvroType, array: pa.Array, path: str) -> pa.Array:
-    """Return the numbers of an enum's symbols."""
-    numbers = pc.index_in(_cast(array, pa.string(), path), value_set=pa.array(found.symbols, pa.string()))
-    if numbers.null_count != array.null_count:
-        raise DefiniteError(
-            f"{path} holds a value that is not a symbol of the enum {found.name}", hint=f"its symbols are {', '.join(found.symbols)}"
-        )
-    return numbers
 
 
 def _longer(out: np.ndarray[Any, np.dtype[np.uint8]], used: int) -> np.ndarray[Any, np.dtype[np.uint8]]:

@@ -89,9 +89,6 @@ MOST_EMPTY_ITEMS: Final = 1 << 20
     W_CONSTANT,  # a: where it begins among the constants; b: its end
     W_IF_NULL,  # b: the step to go on at if there is no value
     W_JUMP,  # a: the step to go on at
-    W_REQUIRED,  # it is an error if there is no value
-    W_LOOP,  # b: the step after the loop; c: the level of the items
-    W_ITEM,  # b: its LOOP; c: the level of the items
     W_TALLY,  # one more entry if there is a value
     W_ENTRIES,  # a: entries that are always there; b: the step after the map, if there are none
-) = range(14)
+) = range(11)

@@ -20,8 +20,3 @@ def schema_ids(messages: pa.BinaryArray, id_bytes: int = ID_BYTES) -> tuple[npt.
     if len(messages) and data is not None:
         read_ids(data.address, offsets.address, validity.address if validity else 0, messages.offset, id_bytes, ids)
     return ids, ids >= 0
-
-
-def framed_with(number: int) -> bytes:
-    """Return the header of a body whose schema has this id."""
-    return b"\0" + number.to_bytes(ID_BYTES, "big")
