@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 
 _DAY_US = 86_400_000_000
@@ -76,6 +78,30 @@ def plain_of(array: Any) -> list[Any]:
     if pa.types.is_timestamp(array.type) or pa.types.is_time64(array.type):
         return list(array.view(pa.int64()).to_pylist())
     return list(array.to_pylist())
+
+
+def block_of_rows(
+    schema: TableSchema,
+    rows: Sequence[Sequence[Any]],
+    ops: Sequence[Op] | None = None,
+    *,
+    versions: Sequence[int],
+    commit_us: Sequence[int] | None = None,
+    transactions: Sequence[str] | None = None,
+    order: bool = False,
+) -> ChangeBlock:
+    """A block of rows whose values have the form of `array_of`; inserts if no operations are given. `order`: rows are numbered from 0."""
+    count = len(rows)
+    arrays = [array_of(column, [row[place] for row in rows]) for place, column in enumerate(schema.columns)]
+    return ChangeBlock(
+        schema,
+        pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema),
+        pa.array([Op.INSERT] * count if ops is None else ops, pa.uint8()),
+        pa.array(versions, pa.uint64()),
+        pa.array([0] * count if commit_us is None else commit_us, pa.int64()),
+        None if transactions is None else pa.array(transactions).dictionary_encode(),
+        pa.array(range(count), pa.uint64()) if order else None,
+    )
 
 
 def table_of_all(rows: int) -> tuple[TableSchema, pa.RecordBatch]:

@@ -7,20 +7,25 @@ know the set accept it; they must all convert it to the same code point, otherwi
 
 from __future__ import annotations
 
+import json
+import lzma
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from pymysql.connections import Connection
 
-from headrace.sources.mysql.charsets.charset_tables import ALGORITHMIC, MALFORMED, TABLES, UNASSIGNED, CodePage, pack_tables
+from headrace.sources.mysql.charsets.charset_tables import MALFORMED, TABLES, UNASSIGNED, CodePage
 from testkit.servers.servers import FLAVOURS, build
 
 Characters = dict[bytes, int]
 """From a character's bytes to its code point, or UNASSIGNED."""
 
+_ALGORITHMIC: Final = frozenset({"utf8mb4", "utf8mb3", "ucs2", "utf16", "utf16le", "utf32", "binary"})
+_FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 1, "pb": 1}]
 _LINEAR_FIRST: Final = 0x81
 _COLLATIONS: Final = {
     "mariadb": "SELECT id, character_set_name FROM information_schema.collation_character_set_applicability",
@@ -42,7 +47,7 @@ def main() -> None:
                     raise SystemExit(f"collation {number} is of {charset} on {flavour} and of {collations[int(number)]} elsewhere")
             list_codes(connection)
             for charset, _, _, longest in ask(connection, "SHOW CHARACTER SET"):
-                if charset not in ALGORITHMIC:
+                if charset not in _ALGORITHMIC:
                     found.setdefault(charset, []).append(read_characters(connection, charset, int(longest)))
     pages = {charset: list(pages_of(agreed(charset, answers))) for charset, answers in sorted(found.items())}
     TABLES.write_bytes(pack_tables(versions, collations, pages))
@@ -134,6 +139,32 @@ def four_byte_page(four: dict[int, int]) -> CodePage:
 def linear_number(code: bytes) -> int:
     one, two, three, four = code
     return (((one - _LINEAR_FIRST) * 10 + two - 0x30) * 126 + three - _LINEAR_FIRST) * 10 + four - 0x30
+
+
+def pack_tables(servers: Sequence[str], collations: Mapping[int, str], pages: Mapping[str, Sequence[CodePage]]) -> bytes:
+    """Return the file's bytes. Points are stored as differences: neighbours in most sets are neighbours in Unicode."""
+    header = {
+        "servers": servers,
+        "collations": {
+            charset: ranges_of(n for n, of in collations.items() if of == charset) for charset in sorted(set(collations.values()))
+        },
+        "pages": {charset: [(page.prefix.hex(), page.first, len(page.points)) for page in group] for charset, group in pages.items()},
+    }
+    points = np.array([point for group in pages.values() for page in group for point in page.points], dtype=np.uint16)
+    deltas = np.diff(points, prepend=np.uint16(0)).astype("<u2")
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (len(text) % 2)
+    return lzma.compress(len(text).to_bytes(4, "little") + text + deltas.tobytes(), filters=_FILTERS)
+
+
+def ranges_of(numbers: Iterator[int]) -> list[list[int]]:
+    ranges: list[list[int]] = []
+    for number in sorted(numbers):
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ranges
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
 from headrace.api.transaction_groups import group_by_transaction
-from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import Column, Kind, TableName, TableSchema
+from testkit.generators.kind_values import block_of_rows
 
 Entry = tuple[int, str, int]
 """Version, transaction and table of an image."""
@@ -18,16 +18,10 @@ Entry = tuple[int, str, int]
 
 def block_of(table: int, entries: list[Entry]) -> ChangeBlock:
     schema = TableSchema(TableName("shop", f"t{table}"), (Column("v", Kind.INT64),), ("v",))
-    versions = [version for version, _, _ in entries]
-    return ChangeBlock(
-        schema,
-        pa.RecordBatch.from_arrays([pa.array(versions, pa.int64())], schema=schema.arrow_schema),
-        pa.array([int(Op.INSERT)] * len(entries), pa.uint8()),
-        pa.array(versions, pa.uint64()),
-        pa.array([version * 10 for version in versions], pa.int64()),
-        transaction=pa.array([name for _, name, _ in entries]).dictionary_encode(),
-        order=pa.array(range(len(entries)), pa.uint64()),
-    )
+    versions, names = [version for version, _, _ in entries], [name for _, name, _ in entries]
+    moments = [version * 10 for version in versions]
+    rows = [(version,) for version in versions]
+    return block_of_rows(schema, rows, versions=versions, commit_us=moments, transactions=names, order=True)
 
 
 @given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), max_size=6), st.integers(1, 5))

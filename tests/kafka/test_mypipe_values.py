@@ -12,12 +12,13 @@ import pytest
 
 from headrace.errors import DefiniteError
 from headrace.kafka.mypipe.table_schemas import columns_schema, field_names, read_described_columns, read_described_record, specific_schema
-from headrace.kafka.mypipe.values import WIRE_TYPES, ValueMapping, avro_type, decimal_bytes, from_field, from_map, map_of, to_field, to_map
+from headrace.kafka.mypipe.values import ValueMapping, avro_type, decimal_bytes, from_field, from_map, map_of, to_field, to_map
 from headrace.kafka.mypipe.wire_format import Mutation, generic_schema, head, position_bytes, read_heads, read_position, transaction_guids
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from testkit.generators.kind_values import COLUMNS, VALUES, array_of, plain_of, table_of_all
 
 MAPPINGS = [ValueMapping(), ValueMapping(text_as_bytes=False), ValueMapping(has_bytes_map=False)]
+WIRE_TYPES = {"integers": pa.int32(), "longs": pa.int64(), "strings": pa.string(), "bytes": pa.binary()}
 _WIDE = Context(prec=100)
 TEXT = Column("body", Kind.STRING, source_type="mediumtext")
 

@@ -8,12 +8,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 
 import headrace
 from headrace.errors import DefiniteError, TransientError
-from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.pipes.lifecycle.sink_factory import open_clickhouse_sink, open_sink
 from headrace.settings.settings_file import UserSettings, parse_set_flag, parse_settings
@@ -22,6 +20,7 @@ from headrace.sinks.producer import Producer
 from headrace.sinks.producer_address import is_producer
 from headrace.sinks.producer_sink import open_producer, parse_producer
 from headrace.sinks.registry import is_same_sink, sink_connector
+from testkit.generators.kind_values import block_of_rows
 
 PAGE = Path(__file__).parents[2] / "docs" / "producers.md"
 MODULE = """
@@ -69,13 +68,7 @@ class Other:
         pass
 """
 TABLE = TableSchema(TableName("shop", "orders"), (Column("id", Kind.INT32, False),), ("id",))
-BLOCK = ChangeBlock(
-    TABLE,
-    pa.RecordBatch.from_arrays([pa.array([1], pa.int32())], schema=TABLE.arrow_schema),
-    pa.array([Op.INSERT], pa.uint8()),
-    pa.array([77], pa.uint64()),
-    pa.array([0], pa.int64()),
-)
+BLOCK = block_of_rows(TABLE, [(1,)], versions=[77])
 
 
 @pytest.fixture

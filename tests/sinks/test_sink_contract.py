@@ -19,7 +19,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +34,7 @@ from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sinks.kafka.messages.options import KafkaOptions
 from headrace.sinks.registry import SINK_CONNECTORS
 from headrace.sinks.schema_changes import Step
+from testkit.generators.kind_values import block_of_rows
 from testkit.oracles.topics import read_topic
 from testkit.pipelines.sink_places import Place
 from testkit.servers.broker import PrivateBroker
@@ -85,15 +85,8 @@ def new_table(subject: Subject, prefix: str = "t") -> TableSchema:
 
 
 def block(schema: TableSchema, *images: Image) -> ChangeBlock:
-    rows = [row for _, _, row in images]
-    columns = [pa.array([row[i] for row in rows], c.arrow_type) for i, c in enumerate(schema.columns)]
-    return ChangeBlock(
-        schema,
-        pa.record_batch(columns, schema=schema.arrow_schema),
-        pa.array([op for _, op, _ in images], pa.uint8()),
-        pa.array([version for version, _, _ in images], pa.uint64()),
-        pa.array([0] * len(images), pa.int64()),
-    )
+    versions, ops, rows = zip(*images, strict=True)
+    return block_of_rows(schema, rows, ops, versions=versions)
 
 
 def write(subject: Subject, *blocks: ChangeBlock) -> None:
@@ -329,9 +322,9 @@ def appended(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Appende
 
 def changes(schema: TableSchema, *images: tuple[Op, Row], first: int) -> ChangeBlock:
     """A block of one transaction."""
-    found = block(schema, *((pack_version(0, 1, first + place), op, row) for place, (op, row) in enumerate(images)))
-    named = pa.array(["0-1-7"] * len(images)).dictionary_encode()
-    return ChangeBlock(schema, found.images, found.op, found.version, found.commit_ts, named, pa.array(range(len(images)), pa.uint64()))
+    ops, rows = zip(*images, strict=True)
+    versions = [pack_version(0, 1, first + place) for place in range(len(rows))]
+    return block_of_rows(schema, rows, ops, versions=versions, transactions=["0-1-7"] * len(rows), order=True)
 
 
 def append(sink: Sink, *blocks: ChangeBlock) -> None:

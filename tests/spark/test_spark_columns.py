@@ -15,6 +15,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.spark.frames.change_rows import frame_type, pair_images, truncation
 from headrace.spark.frames.column_types import spark_type, to_spark
+from testkit.generators.kind_values import block_of_rows
 
 SCHEMA = TableSchema(TableName("shop", "t"), (Column("id", Kind.INT32, False), Column("big", Kind.UINT64)), ("id",))
 
@@ -47,15 +48,10 @@ def test_every_kind_has_a_type_and_an_array() -> None:
 
 
 def block_of(images: list[tuple[Op, int, int | None]], first_version: int = 100) -> ChangeBlock:
-    batch = pa.RecordBatch.from_pylist([{"id": id_, "big": big} for _, id_, big in images], schema=SCHEMA.arrow_schema)
     count = len(images)
-    return ChangeBlock(
-        SCHEMA,
-        batch,
-        pa.array([int(op) for op, _, _ in images], pa.uint8()),
-        pa.array(range(first_version, first_version + count), pa.uint64()),
-        pa.array([1_000_000 * i for i in range(count)], pa.int64()),
-    )
+    rows, ops = [row for _, *row in images], [op for op, *_ in images]
+    moments = [1_000_000 * i for i in range(count)]
+    return block_of_rows(SCHEMA, rows, ops, versions=range(first_version, first_version + count), commit_us=moments)
 
 
 def test_images_become_changes() -> None:

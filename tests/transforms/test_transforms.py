@@ -10,7 +10,6 @@ from decimal import Decimal
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from headrace.errors import DefiniteError
@@ -25,6 +24,7 @@ from headrace.transforms.name_checks import find_name_conflicts
 from headrace.transforms.options import TransformOptions, Transforms
 from headrace.transforms.salts import Salts
 from headrace.transforms.transform_plan import plan_transform
+from testkit.generators.kind_values import block_of_rows
 
 NAME = TableName("shop", "people")
 PEOPLE = TableSchema(
@@ -59,23 +59,11 @@ def shaper(choices: TransformOptions, moving: tuple[str, ...] = ("id",), salt: s
 
 def people(rows: Sequence[dict[str, Any]], ops: Sequence[Op] = (), schema: TableSchema = PEOPLE) -> ChangeBlock:
     base = {"state": "new", "big": 2**64 - 1}
-    arrays = []
-    for column in schema.columns:
-        values = [({"id": place, **base} | row).get(column.name) for place, row in enumerate(rows)]
-        kind = column.arrow_type
-        if column.kind is Kind.TIME:
-            arrays.append(pa.array(values, pa.int64()).view(kind))
-        else:
-            arrays.append(pa.array(values, pa.string()).dictionary_encode() if pa.types.is_dictionary(kind) else pa.array(values, kind))
+    given = [{"id": place, **base} | row for place, row in enumerate(rows)]
+    values = [[row.get(column.name) for column in schema.columns] for row in given]
     count = len(rows)
-    return ChangeBlock(
-        schema,
-        pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema),
-        pa.array([int(op) for op in ops] or [int(Op.SNAPSHOT)] * count, pa.uint8()),
-        pa.array(np.arange(100, 100 + count, dtype=np.uint64)),
-        pa.array(np.full(count, 7, dtype=np.int64)),
-        order=pa.array(np.arange(count, dtype=np.uint64)),
-    )
+    versions = range(100, 100 + count)
+    return block_of_rows(schema, values, ops or [Op.SNAPSHOT] * count, versions=versions, commit_us=[7] * count, order=True)
 
 
 # -- expressions

@@ -24,7 +24,7 @@ from headrace.sinks.kafka.messages.messages import Messages
 from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, Tombstones
 from headrace.sources.debezium.read_context import KnownTable
 from headrace.sources.debezium.reader import DebeziumReader
-from testkit.generators.kind_values import COLUMNS, VALUES, array_of
+from testkit.generators.kind_values import COLUMNS, VALUES, array_of, block_of_rows
 from testkit.recordings.debezium_encoded import as_records
 from testkit.recordings.debezium_recordings import as_batches
 
@@ -37,17 +37,10 @@ GTID = "8adb3726-e0fa-11f1-91e2-02fc00000001:28"
 
 def block(rows: list[tuple[Op, int, tuple[Any, ...]]], schema: TableSchema = TABLE, transaction: str = GTID) -> ChangeBlock:
     """Images as (op, offset in the log, row)."""
-    columns = zip(*(row for _, _, row in rows), strict=True)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema.arrow_schema, strict=True)]
-    return ChangeBlock(
-        schema,
-        pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema),
-        pa.array([op for op, _, _ in rows], pa.uint8()),
-        pa.array([pack_version(3, 12, offset) for _, offset, _ in rows], pa.uint64()),
-        pa.array([1_700_000_000_123_456 + number for number in range(len(rows))], pa.int64()),
-        pa.array([transaction] * len(rows)).dictionary_encode(),
-        pa.array(range(len(rows)), pa.uint64()),
-    )
+    ops, offsets, values = zip(*rows, strict=True)
+    versions = [pack_version(3, 12, offset) for offset in offsets]
+    moments = [1_700_000_000_123_456 + number for number in range(len(rows))]
+    return block_of_rows(schema, values, ops, versions=versions, commit_us=moments, transactions=[transaction] * len(rows), order=True)
 
 
 def sent(one: ChangeBlock, choices: KafkaOptions = CHOICES, **origin: Any) -> list[Messages]:

@@ -20,7 +20,7 @@ from headrace.sinks.kafka.messages.message_keys import encode_keys
 from headrace.sinks.kafka.messages.messages import Messages
 from headrace.sinks.kafka.messages.options import KafkaOptions, KeyChanges, MessageFormat, Tombstones
 from headrace.sinks.kafka.sink import KafkaSink
-from testkit.generators.kind_values import table_of_all
+from testkit.generators.kind_values import block_of_rows, table_of_all
 from testkit.oracles.topics import avro_record
 
 WIDTH = 10
@@ -34,15 +34,10 @@ Image = tuple[Op, Row]
 
 
 def block_of(images: list[Image]) -> ChangeBlock:
-    arrays = [pa.array([row[place] for _, row in images], column.arrow_type) for place, column in enumerate(SCHEMA.columns)]
     count = len(images)
-    return ChangeBlock(
-        SCHEMA,
-        pa.RecordBatch.from_arrays(arrays, schema=SCHEMA.arrow_schema),
-        pa.array([op for op, _ in images], pa.uint8()),
-        pa.array(range(500, 500 + count), pa.uint64()),
-        pa.array([n * 1_000_000 for n in range(count)], pa.int64()),
-    )
+    moments = [n * 1_000_000 for n in range(count)]
+    rows, ops = [row for _, row in images], [op for op, _ in images]
+    return block_of_rows(SCHEMA, rows, ops, versions=range(500, 500 + count), commit_us=moments)
 
 
 def messages_of(block: ChangeBlock, **choices: Any) -> Messages:

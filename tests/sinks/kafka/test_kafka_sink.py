@@ -30,6 +30,7 @@ from headrace.sinks.kafka.messages.options import (
     UnsignedBigintAs,
 )
 from headrace.sinks.kafka.sink import KafkaSink
+from testkit.generators.kind_values import block_of_rows
 from testkit.oracles.topics import Kept, avro_record, read_topic
 from testkit.servers.broker import PrivateBroker
 
@@ -43,19 +44,14 @@ def table(name: str | None = None, key: tuple[str, ...] = ("id",)) -> TableSchem
 
 def block_of(schema: TableSchema, changes: list[Change], first: int = 1000, transaction: str | None = "0-1-7") -> ChangeBlock:
     count = len(changes)
-    images = pa.RecordBatch.from_arrays(
-        [pa.array([key for _, key, _ in changes], pa.int32()), pa.array([name for _, _, name in changes], pa.string())],
-        schema=schema.arrow_schema,
-    )
-    named = None if transaction is None else pa.array([transaction] * count).dictionary_encode()
-    return ChangeBlock(
+    return block_of_rows(
         schema,
-        images,
-        pa.array([op for op, _, _ in changes], pa.uint8()),
-        pa.array(range(first, first + count) if transaction else [first] * count, pa.uint64()),
-        pa.array([1_700_000_000_123_456] * count, pa.int64()),
-        named,
-        pa.array(range(count), pa.uint64()),
+        [row for _, *row in changes],
+        [op for op, *_ in changes],
+        versions=range(first, first + count) if transaction else [first] * count,
+        commit_us=[1_700_000_000_123_456] * count,
+        transactions=None if transaction is None else [transaction] * count,
+        order=True,
     )
 
 

@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pytest
 from confluent_kafka.schema_registry import SchemaRegistryClient
 
 from headrace.errors import DefiniteError
 from headrace.kafka.address import parse_kafka_url
-from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.change_block import ChangeBlock
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.kafka.messages.options import Incompatible, KafkaOptions, MessageFormat
 from headrace.sinks.kafka.sink import KafkaSink
+from testkit.generators.kind_values import block_of_rows
 from testkit.oracles.topics import Kept, read_topic
 from testkit.servers.broker import PrivateBroker
 
@@ -41,16 +41,7 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, 
 
 
 def block(table: TableName, columns: tuple[Column, ...], rows: list[tuple[Any, ...]], version: int) -> ChangeBlock:
-    schema = TableSchema(table, columns, ("id",))
-    arrays = [pa.array([row[place] for row in rows], column.arrow_type) for place, column in enumerate(columns)]
-    count = len(rows)
-    return ChangeBlock(
-        schema,
-        pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema),
-        pa.array([Op.INSERT] * count, pa.uint8()),
-        pa.array(range(version, version + count), pa.uint64()),
-        pa.array([0] * count, pa.int64()),
-    )
+    return block_of_rows(TableSchema(table, columns, ("id",)), rows, versions=range(version, version + len(rows)))
 
 
 def write(sink: KafkaSink, *blocks: ChangeBlock) -> None:

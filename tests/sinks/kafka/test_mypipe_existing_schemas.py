@@ -30,7 +30,7 @@ from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat
 from headrace.sinks.kafka.mypipe.existing_records import match_record
 from headrace.sinks.kafka.sink import KafkaSink
 from testkit.generators.kind_values import COLUMNS as ALL_COLUMNS
-from testkit.generators.kind_values import VALUES, array_of
+from testkit.generators.kind_values import VALUES, array_of, block_of_rows
 from testkit.oracles.topics import Kept, read_topic
 from testkit.servers.broker import PrivateBroker
 
@@ -79,16 +79,8 @@ def table() -> TableSchema:
 
 
 def block(schema: TableSchema, rows: list[tuple[Op, tuple[Any, ...]]] | None = None) -> ChangeBlock:
-    chosen = ROWS if rows is None else rows
-    arrays = [pa.array([row[at] for _, row in chosen], column.arrow_type) for at, column in enumerate(schema.columns)]
-    return ChangeBlock(
-        schema,
-        pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema),
-        pa.array([op for op, _ in chosen], pa.uint8()),
-        pa.array(range(1000, 1000 + len(chosen)), pa.uint64()),
-        pa.array([0] * len(chosen), pa.int64()),
-        pa.array(["0-1-7"] * len(chosen)).dictionary_encode(),
-    )
+    ops, values = zip(*(ROWS if rows is None else rows), strict=True)
+    return block_of_rows(schema, values, ops, versions=range(1000, 1000 + len(ops)), transactions=["0-1-7"] * len(ops))
 
 
 def sink_of(broker: PrivateBroker, registry: str) -> KafkaSink:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import pyarrow as pa
 import pytest
 
 import headrace.kafka
@@ -20,6 +19,7 @@ from headrace.model.change_block import ChangeBlock, Op
 from headrace.model.schema import Column, Kind, TableName, TableSchema
 from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, MutationSchemas
 from headrace.sinks.kafka.sink import KafkaSink
+from testkit.generators.kind_values import block_of_rows
 from testkit.oracles.topics import Kept, read_topic
 from testkit.servers.broker import PrivateBroker
 
@@ -88,15 +88,9 @@ ROWS: list[tuple[Op, tuple[Any, ...]]] = [
 
 
 def block() -> ChangeBlock:
-    arrays = [pa.array([row[at] for _, row in ROWS], column.arrow_type) for at, column in enumerate(SCHEMA.columns)]
-    return ChangeBlock(
-        SCHEMA,
-        pa.RecordBatch.from_arrays(arrays, schema=SCHEMA.arrow_schema),
-        pa.array([op for op, _ in ROWS], pa.uint8()),
-        pa.array(range(1000, 1000 + len(ROWS)), pa.uint64()),
-        pa.array([1_700_000_000_000_000] * len(ROWS), pa.int64()),
-        pa.array(["0-1-7"] * len(ROWS)).dictionary_encode(),
-    )
+    ops, rows = zip(*ROWS, strict=True)
+    count, moment = len(rows), 1_700_000_000_000_000
+    return block_of_rows(SCHEMA, rows, ops, versions=range(1000, 1000 + count), commit_us=[moment] * count, transactions=["0-1-7"] * count)
 
 
 def write(broker: PrivateBroker, topic: str, registry: str = "memory") -> None:

@@ -26,7 +26,7 @@ from headrace.sinks.stdout.encoder import LineEncoder
 from headrace.sinks.stdout.output import Output
 from headrace.sinks.stdout.sink import parse_stdout
 from headrace.sinks.stdout.spool import Receiver, Sender
-from testkit.generators.kind_values import COLUMNS, VALUES, array_of
+from testkit.generators.kind_values import COLUMNS, VALUES, block_of_rows
 
 HOSTILE = 'a\x1b[31mred\x1b[0m\x9b2J\x7f\u202eright\u2028next\r\nline\x00"\\'
 EVENT = 4_000
@@ -34,16 +34,10 @@ EVENT = 4_000
 
 def block(columns: list[Column], rows: list[list[Any]], ops: list[Op], *, name: str = "orders", key: tuple[str, ...] = ()) -> ChangeBlock:
     schema = TableSchema(TableName("shop", name), tuple(columns), key)
-    arrays = [array_of(column, [row[place] for row in rows]) for place, column in enumerate(columns)]
-    version = [pack_version(1, 3, EVENT + 1 + place) for place in range(len(rows))]
-    return ChangeBlock(
-        schema,
-        pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema),
-        pa.array(ops, pa.uint8()),
-        pa.array(version, pa.uint64()),
-        pa.array([1_700_000_000_123_456] * len(rows), pa.int64()),
-        pa.array(["0-1-77"] * len(rows)).dictionary_encode(),
-    )
+    count = len(rows)
+    versions = [pack_version(1, 3, EVENT + 1 + place) for place in range(count)]
+    moments = [1_700_000_000_123_456] * count
+    return block_of_rows(schema, rows, ops, versions=versions, commit_us=moments, transactions=["0-1-77"] * count)
 
 
 def lines(block: ChangeBlock, choices: LineOptions | None = None) -> list[str]:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from pymysql.constants import CLIENT
 
@@ -22,6 +21,7 @@ from headrace.sinks.stdout.batches import LineOptions
 from headrace.sinks.stdout.connector import STDOUT
 from headrace.sinks.stdout.encoder import LineEncoder
 from headrace.sinks.stdout.sql_format import print_statements
+from testkit.generators.kind_values import block_of_rows
 from testkit.generators.server_types import ROWS, TYPES
 from testkit.pipelines.local_pipeline import without_spark
 
@@ -232,15 +232,8 @@ def test_sessions_without_checks_and_tables_from_queries(twins: Twins, capfd: py
 
 def _block(columns: list[Column], rows: list[list[Any]], ops: list[Op], key: tuple[str, ...] = (), name: str = "orders") -> ChangeBlock:
     schema = TableSchema(TableName("shop", name), tuple(columns), key)
-    arrays = [pa.array([row[at] for row in rows], column.arrow_type) for at, column in enumerate(columns)]
-    return ChangeBlock(
-        schema,
-        pa.RecordBatch.from_arrays(arrays, schema=schema.arrow_schema),
-        pa.array(ops, pa.uint8()),
-        pa.array([pack_version(1, 3, 4001 + at) for at in range(len(rows))], pa.uint64()),
-        pa.array([0] * len(rows), pa.int64()),
-        pa.array(["0-1-77"] * len(rows)).dictionary_encode(),
-    )
+    versions = [pack_version(1, 3, 4001 + at) for at in range(len(rows))]
+    return block_of_rows(schema, rows, ops, versions=versions, transactions=["0-1-77"] * len(rows))
 
 
 def _lines(block: ChangeBlock) -> list[str]:

@@ -24,12 +24,6 @@ from headrace.model.text_values import fixed_bytes, format_hex, parse_hex, text_
 
 Recode = Callable[[Any], Any]
 MapName = Literal["integers", "longs", "strings", "bytes"]
-WIRE_TYPES: Final[dict[MapName, pa.DataType]] = {
-    "integers": pa.int32(),
-    "longs": pa.int64(),
-    "strings": pa.string(),
-    "bytes": pa.binary(),
-}
 _TEXTS: Final = re.compile(r"(tiny|medium|long)?text\b", re.IGNORECASE)
 _BINARY: Final = (ValueForm.BYTES, ValueForm.GEOMETRY, ValueForm.VECTOR)
 _UNSIGNED_DIGITS: Final = 20

@@ -22,11 +22,8 @@ TABLES: Final = Path(__file__).with_name("charset_tables.xz")
 UNASSIGNED, MALFORMED = 0xD800, 0xD801
 """A character without a meaning, for which the servers print a question mark; bytes that are no character."""
 
-ALGORITHMIC: Final = frozenset({"utf8mb4", "utf8mb3", "ucs2", "utf16", "utf16le", "utf32", "binary"})
 FOUR_BYTES: Final = b"\0\0\0"
 """The prefix of the page of gb18030's four-byte characters, which are numbered consecutively."""
-
-_FILTERS: Final = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 0, "lp": 1, "pb": 1}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,29 +68,3 @@ def load_tables() -> Tables:
         starts[charset] = at
         at += sum(count for _, _, count in pages)
     return Tables(collations, directory, starts, np.cumsum(deltas, dtype=np.uint16))
-
-
-def pack_tables(servers: Sequence[str], collations: Mapping[int, str], pages: Mapping[str, Sequence[CodePage]]) -> bytes:
-    """Return the file's bytes. Points are stored as differences: neighbours in most sets are neighbours in Unicode."""
-    header = {
-        "servers": servers,
-        "collations": {
-            charset: _ranges(n for n, of in collations.items() if of == charset) for charset in sorted(set(collations.values()))
-        },
-        "pages": {charset: [(page.prefix.hex(), page.first, len(page.points)) for page in group] for charset, group in pages.items()},
-    }
-    points = np.array([point for group in pages.values() for page in group for point in page.points], dtype=np.uint16)
-    deltas = np.diff(points, prepend=np.uint16(0)).astype("<u2")
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (len(text) % 2)
-    return lzma.compress(len(text).to_bytes(4, "little") + text + deltas.tobytes(), filters=_FILTERS)
-
-
-def _ranges(numbers: Iterator[int]) -> list[list[int]]:
-    ranges: list[list[int]] = []
-    for number in sorted(numbers):
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        else:
-            ranges.append([number, number])
-    return ranges
