@@ -32,8 +32,8 @@ from headrace.service.client.endpoint import (
     read_endpoint,
     read_state_directory,
 )
-from headrace.service.client.http_control import HttpControl, read_status
-from headrace.service.status import PipeStage
+from headrace.service.client.http_control import HttpControl
+from headrace.service.status import PipeStage, ServiceStatus
 from testkit.generators.fake_control import HOSTILE, POISON, FakeControl
 
 FILE = '[headrace]\nstate = "kept/here"\n\n[sources.db]\nurl = "mysql://u:${NOT_SET}@h/shop"\n'
@@ -214,11 +214,11 @@ def test_its_place_is_left_when_it_ends(tmp_path: Path) -> None:
 def test_the_client_is_a_control(control: FakeControl) -> None:
     remote = HttpControl(find_process())
     frozen = control.status()
-    assert read_status(json.loads(json.dumps(frozen.to_json()))) == frozen
+    assert ServiceStatus.from_json(json.loads(json.dumps(frozen.to_json()))) == frozen
     # A newer process returns more fields.
     newer = {**frozen.to_json(), "mood": "good"}
     newer["pipes"] = [{**pipe, "colour": "red"} for pipe in newer["pipes"]]
-    assert read_status(newer) == frozen
+    assert ServiceStatus.from_json(newer) == frozen
     assert replace(remote.pipe("events"), lag_s=None, lag_bytes=None) == replace(control.pipe("events"), lag_s=None, lag_bytes=None)
     assert len(remote.history("orders/west")) == len(control.history("orders/west"))
     assert remote.query("shop", "SELECT 1")[0] == ["id", "item", "big"]

@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from headrace.errors import DefiniteError
+from headrace.model.json_record import JsonRecord
 
 NATIVE: Final = frozenset(
     {
@@ -50,7 +51,7 @@ _RESERVED: Final = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class CqlType:
+class CqlType(JsonRecord):
     """One type. `name` is a native type's, "list", "set", "map", "tuple", "vector" or "udt"."""
 
     name: str
@@ -83,22 +84,6 @@ class CqlType:
         else:
             plain = f"{self.name}<{inner}>" if self.args else self.name
         return f"frozen<{plain}>" if self.frozen and (self.name in COLLECTIONS or self.name == "udt") else plain
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "name": self.name,
-            "args": [arg.to_json() for arg in self.args],
-            "frozen": self.frozen,
-            "keyspace": self.keyspace,
-            "udt": self.udt,
-            "fields": list(self.fields),
-            "size": self.size,
-        }
-
-    @classmethod
-    def from_json(cls, raw: Mapping[str, Any]) -> CqlType:
-        parts = {"args": tuple(cls.from_json(arg) for arg in raw["args"]), "fields": tuple(raw["fields"])}
-        return cls(**{**raw, **parts})
 
 
 def quoted(name: str) -> str:

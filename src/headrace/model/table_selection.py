@@ -6,14 +6,14 @@ import fnmatch
 import glob
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from headrace.errors import DefiniteError
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(JsonRecord):
     """Tables that match one of `include` and none of `exclude`, and tables added by name."""
 
     include: tuple[str, ...]
@@ -45,13 +45,6 @@ class Selection:
 
     def __str__(self) -> str:
         return ", ".join(self.include) + (f" without {', '.join(self.exclude)}" if self.exclude else "")
-
-    def to_json(self) -> dict[str, Any]:
-        return {"include": list(self.include), "exclude": list(self.exclude), "added": list(self.added)}
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Selection:
-        return cls(tuple(raw["include"]), tuple(raw["exclude"]), tuple(raw["added"]))
 
 
 def _matches(name: TableName, globs: tuple[str, ...]) -> bool:

@@ -5,9 +5,12 @@ Times are seconds since 1970; sizes are bytes. Addresses come without passwords.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Any
+from typing import Any, Self
+
+from headrace.model.json_record import JsonRecord
 
 
 class PipeStage(StrEnum):
@@ -31,7 +34,17 @@ class PipeStage(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class ErrorStatus:
+class StatusRecord(JsonRecord):
+    """A part of the status. Keys that other versions add are ignored."""
+
+    @classmethod
+    def from_json(cls, raw: Mapping[str, Any]) -> Self:
+        known = {one.name for one in fields(cls)}
+        return super(StatusRecord, cls).from_json({name: value for name, value in raw.items() if name in known})
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorStatus(StatusRecord):
     """An error with its place and remedy."""
 
     message: str
@@ -44,7 +57,7 @@ class ErrorStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class VerifyResult:
+class VerifyResult(StatusRecord):
     """The last comparison of a table with its source."""
 
     at: float
@@ -57,7 +70,7 @@ class VerifyResult:
 
 
 @dataclass(frozen=True, slots=True)
-class TableStatus:
+class TableStatus(StatusRecord):
     """One table of a pipe."""
 
     name: str
@@ -86,7 +99,7 @@ class TableStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class SchemaChangeStatus:
+class SchemaChangeStatus(StatusRecord):
     """A schema change of the source and its outcome."""
 
     at: float
@@ -97,7 +110,7 @@ class SchemaChangeStatus:
 
 
 @dataclass(frozen=True, slots=True)
-class PipeStatus:
+class PipeStatus(StatusRecord):
     """One source and one sink. A pipe of several sources has one status per source, named `NAME/SOURCE`, with the same `group`."""
 
     name: str
@@ -146,9 +159,6 @@ class PipeStatus:
     filtered: int = 0
     """Changes and snapshot rows that filters excluded, since the process began."""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 @dataclass(frozen=True, slots=True)
 class MetricSample:
@@ -161,7 +171,7 @@ class MetricSample:
 
 
 @dataclass(frozen=True, slots=True)
-class ServiceStatus:
+class ServiceStatus(StatusRecord):
     """The process."""
 
     version: str
@@ -172,6 +182,3 @@ class ServiceStatus:
     """Memory of all processes of the service."""
     cpu_s: float = 0.0
     pipes: tuple[PipeStatus, ...] = field(default=())
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)

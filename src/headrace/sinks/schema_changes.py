@@ -7,29 +7,22 @@ done can therefore continue at any point, from the stored plan alone.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Protocol
 
 from headrace.errors import DefiniteError
 from headrace.model.alter_effects import Alteration
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableSchema
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class Step(JsonRecord):
     """Statements that run together, and again after a crash until the step is known to be done."""
 
     statements: tuple[str, ...]
     replaces: tuple[str, str, str] | None = None
     """Database, table and identity (uuid): the step is done when the table of that name is another one."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {"statements": list(self.statements), "replaces": None if self.replaces is None else list(self.replaces)}
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Step:
-        replaced = raw["replaces"]
-        return cls(tuple(raw["statements"]), None if replaced is None else (replaced[0], replaced[1], replaced[2]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +47,7 @@ class DdlPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerEntry:
+class LedgerEntry(JsonRecord):
     """One statement and one of the tables it changed."""
 
     pipe: str
@@ -70,13 +63,6 @@ class LedgerEntry:
     outcome: str
     """applied, ignored, kept, or read again."""
     detail: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> LedgerEntry:
-        return cls(**raw)
 
 
 def renamed_from(table: str) -> str:

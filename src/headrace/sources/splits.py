@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from headrace.errors import DefiniteError
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName
 from headrace.sources.base import Json, Offset, Split
 
@@ -18,23 +19,16 @@ S = TypeVar("S", bound=Split)
 
 
 @dataclass(frozen=True, slots=True)
-class MarkSplit:
+class MarkSplit(JsonRecord):
     """A batch without rows, which ends at `until`."""
 
     split_kind: ClassVar[str] = "mark"
     once: ClassVar[bool] = False
     until: Offset
 
-    def to_json(self) -> Json:
-        return {"until": self.until}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> MarkSplit:
-        return cls(raw["until"])
-
 
 @dataclass(frozen=True, slots=True)
-class StatementSplit:
+class StatementSplit(JsonRecord):
     """A statement in the log, which the task passes on to the driver."""
 
     split_kind: ClassVar[str] = "statement"
@@ -46,24 +40,16 @@ class StatementSplit:
     created_with_rows: TableName | None = None
     """The table that the statement creates from a SELECT: its rows are in the same transaction, and are not read from the log."""
 
-    def to_json(self) -> Json:
-        created = self.created_with_rows
-        return {"query": self.query, "offset": self.offset, "left_out": None if created is None else [created.database, created.table]}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> StatementSplit:
-        return cls(raw["query"], raw["offset"], None if raw["left_out"] is None else TableName(*raw["left_out"]))
-
 
 def encode_split(split: Split) -> str:
     """Return a split as JSON."""
-    return json.dumps({"kind": split.split_kind, **split.to_json()})
+    return json.dumps({"split_kind": split.split_kind, **split.to_json()})
 
 
 def decode_split(text: str, types: Iterable[type[S]]) -> S:
     """Return the split of one of these types that `encode_split` has encoded; raise `DefiniteError` if it is of another type."""
     raw = json.loads(text)
-    kind = raw.pop("kind", None)
+    kind = raw.pop("split_kind", None)
     for found in types:
         if found.split_kind == kind:
             return found.from_json(raw)

@@ -16,10 +16,11 @@ from typing import ClassVar, Protocol
 import pyarrow as pa
 
 from headrace.model.digest import Digest
+from headrace.model.json_record import JsonRecord
 from headrace.runtime.error_transport import serialize_errors
 from headrace.runtime.interface import RuntimeSession
 from headrace.runtime.reports import SplitDone, encode_reports
-from headrace.sources.base import Json, Split
+from headrace.sources.base import Split
 from headrace.sources.splits import decode_split
 from headrace.verify.region_reader import Endpoints, Findings, RegionReader
 from headrace.verify.regions import Region
@@ -40,7 +41,7 @@ class RegionTaskKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class RegionTask:
+class RegionTask(JsonRecord):
     """One task on one region."""
 
     split_kind: ClassVar[str] = "region"
@@ -52,13 +53,6 @@ class RegionTask:
     where: Region
     rows: int = 0
     """The region's row count, if known."""
-
-    def to_json(self) -> Json:
-        return {"task": self.kind.value, "table": self.table, "region": self.region, "where": self.where.to_json(), "rows": self.rows}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> RegionTask:
-        return cls(RegionTaskKind(raw["task"]), raw["table"], raw["region"], Region.from_json(raw["where"]), raw["rows"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ belong to the same.
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 from pymysql.connections import Connection
 
 from headrace.model.column_types import ValueForm
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableSchema
 from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.sink import ClickHouseSink
@@ -38,7 +39,7 @@ _SAMPLE_CHUNKS: Final = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Region:
+class Region(JsonRecord):
     """Some rows of a table, selected by conditions in each side's SQL; the source's conditions are disjoint."""
 
     wheres: tuple[str, ...]
@@ -53,13 +54,6 @@ class Region:
     @property
     def conditions(self) -> tuple[str, ...]:
         return self.parts or (self.condition,)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Region:
-        return cls(tuple(raw["wheres"]), raw["condition"], raw["estimate"], tuple(raw["parts"]), raw["prefixed"], tuple(raw["prefixes"]))
 
 
 @dataclass(frozen=True, slots=True)

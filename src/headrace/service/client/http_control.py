@@ -8,26 +8,15 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from headrace.errors import DefiniteError, TransientError
 from headrace.service.client.endpoint import ControlEndpoint
-from headrace.service.status import (
-    ErrorStatus,
-    MetricSample,
-    PipeStage,
-    PipeStatus,
-    SchemaChangeStatus,
-    ServiceStatus,
-    TableStatus,
-    VerifyResult,
-)
+from headrace.service.status import MetricSample, PipeStatus, ServiceStatus
 
 TIMEOUT_S: Final = 60.0
-T = TypeVar("T")
 
 
 class HttpControl:
@@ -41,10 +30,10 @@ class HttpControl:
         self._host, self._port, self._tls, self._base = parts.hostname, parts.port, parts.scheme == "https", parts.path.rstrip("/")
 
     def status(self) -> ServiceStatus:
-        return read_status(self._get("/api/status"))
+        return ServiceStatus.from_json(self._get("/api/status"))
 
     def pipe(self, name: str) -> PipeStatus:
-        return _pipe(self._get(f"/api/pipes/{_quoted(name)}"))
+        return PipeStatus.from_json(self._get(f"/api/pipes/{_quoted(name)}"))
 
     def history(self, name: str) -> Sequence[MetricSample]:
         return [MetricSample(*sample) for sample in self._get(f"/api/pipes/{_quoted(name)}/history")["samples"]]
@@ -116,34 +105,6 @@ class HttpControl:
         problem = document.get("error", {}) if isinstance(document, dict) else {}
         kind = TransientError if status == HTTPStatus.SERVICE_UNAVAILABLE else DefiniteError
         raise kind(str(problem.get("message", f"HTTP {status}")), place=str(problem.get("place", "")), hint=str(problem.get("remedy", "")))
-
-
-def read_status(document: Mapping[str, Any]) -> ServiceStatus:
-    """Parse the JSON of `ServiceStatus.to_json`."""
-    return _from_json(ServiceStatus, document, pipes=tuple(map(_pipe, document.get("pipes", ()))))
-
-
-def _pipe(document: Mapping[str, Any]) -> PipeStatus:
-    error = document.get("error")
-    return _from_json(
-        PipeStatus,
-        document,
-        stage=PipeStage(document["stage"]),
-        error=None if error is None else _from_json(ErrorStatus, error),
-        recent_errors=tuple(_from_json(ErrorStatus, one) for one in document.get("recent_errors", ())),
-        tables=tuple(map(_table, document.get("tables", ()))),
-        schema_changes=tuple(_from_json(SchemaChangeStatus, one) for one in document.get("schema_changes", ())),
-    )
-
-
-def _table(document: Mapping[str, Any]) -> TableStatus:
-    verify = document.get("verify")
-    return _from_json(TableStatus, document, verify=None if verify is None else _from_json(VerifyResult, verify))
-
-
-def _from_json(kind: type[T], document: Mapping[str, Any], **inside: Any) -> T:
-    known = {one.name for one in fields(kind)}  # type: ignore[arg-type]
-    return kind(**{name: value for name, value in document.items() if name in known and name not in inside}, **inside)
 
 
 def _quoted(name: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 from confluent_kafka import KafkaError, KafkaException
@@ -17,7 +17,7 @@ from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.kafka.address import UNPACKED, KafkaAddress
 from headrace.kafka.librdkafka import BatchConsumer
 from headrace.kafka.message_columns import MessageColumns, MessageGatherer
-from headrace.sources.base import Json
+from headrace.model.json_record import JsonRecord
 from headrace.sources.debezium.events.records import Records
 
 UNREACHABLE: Final = "Kafka is unavailable"
@@ -64,7 +64,7 @@ class Subscription:
 
 
 @dataclass(frozen=True, slots=True)
-class OffsetRange:
+class OffsetRange(JsonRecord):
     """Records of one partition, from `start` up to but not including `end`."""
 
     split_kind: ClassVar[str] = "offset_range"
@@ -77,13 +77,6 @@ class OffsetRange:
     @property
     def place(self) -> str:
         return f"{self.topic}[{self.partition}]@{self.start}"
-
-    def to_json(self) -> Json:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: Json) -> OffsetRange:
-        return cls(**raw)
 
 
 def read_offset_range(address: KafkaAddress, wanted: OffsetRange) -> Iterator[Records]:

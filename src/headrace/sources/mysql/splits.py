@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName
-from headrace.sources.base import Json, Offset
+from headrace.sources.base import Offset
 from headrace.sources.mysql.segments.segment_reader import Segment
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
 from headrace.sources.mysql.snapshot.locked_snapshot import Rendezvous
@@ -14,23 +15,16 @@ from headrace.sources.splits import MarkSplit, StatementSplit
 
 
 @dataclass(frozen=True, slots=True)
-class OrderedShare:
+class OrderedShare(JsonRecord):
     """All of a batch, for tables whose blocks must come in the order of the log, and which share of those tables a task reads."""
 
     segments: tuple[Segment, ...]
     share: int
     of: int
 
-    def to_json(self) -> Json:
-        return {"segments": [segment.to_json() for segment in self.segments], "share": self.share, "of": self.of}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> OrderedShare:
-        return cls(tuple(map(Segment.from_json, raw["segments"])), raw["share"], raw["of"])
-
 
 @dataclass(frozen=True, slots=True)
-class SegmentSplit:
+class SegmentSplit(JsonRecord):
     """A segment of the log."""
 
     split_kind: ClassVar[str] = "rows"
@@ -42,23 +36,9 @@ class SegmentSplit:
     created_with_rows: tuple[TableName, ...] = ()
     """Tables whose rows are not read: statements of the batch create them from a SELECT, and the driver takes a snapshot of them."""
 
-    def to_json(self) -> Json:
-        return {
-            "segment": self.segment.to_json(),
-            "until": self.until,
-            "ordered": None if self.ordered is None else self.ordered.to_json(),
-            "created_with_rows": [[name.database, name.table] for name in self.created_with_rows],
-        }
-
-    @classmethod
-    def from_json(cls, raw: Json) -> SegmentSplit:
-        ordered = None if raw["ordered"] is None else OrderedShare.from_json(raw["ordered"])
-        created = tuple(TableName(*name) for name in raw["created_with_rows"])
-        return cls(Segment.from_json(raw["segment"]), raw["until"], ordered, created)
-
 
 @dataclass(frozen=True, slots=True)
-class ChunkSplit:
+class ChunkSplit(JsonRecord):
     """A chunk of a lock-free snapshot."""
 
     split_kind: ClassVar[str] = "chunk"
@@ -69,16 +49,9 @@ class ChunkSplit:
     def chunks(self) -> tuple[Chunk, ...]:
         return (self.chunk,)
 
-    def to_json(self) -> Json:
-        return {"chunk": self.chunk.to_json(), "once": self.once}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> ChunkSplit:
-        return cls(Chunk.from_json(raw["chunk"]), raw["once"])
-
 
 @dataclass(frozen=True, slots=True)
-class ConsistentSplit:
+class ConsistentSplit(JsonRecord):
     """The chunks that one reader of a consistent snapshot reads, all in the same transaction."""
 
     split_kind: ClassVar[str] = "consistent"
@@ -86,14 +59,6 @@ class ConsistentSplit:
     reader: int
     chunks: tuple[Chunk, ...]
     once: bool = False
-
-    def to_json(self) -> Json:
-        chunks = [chunk.to_json() for chunk in self.chunks]
-        return {"rendezvous": self.rendezvous.to_json(), "reader": self.reader, "chunks": chunks, "once": self.once}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> ConsistentSplit:
-        return cls(Rendezvous.from_json(raw["rendezvous"]), raw["reader"], tuple(map(Chunk.from_json, raw["chunks"])), raw["once"])
 
 
 MySQLSplit = SegmentSplit | ChunkSplit | ConsistentSplit

@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableSchema
-from headrace.sources.base import Json, Offset
+from headrace.sources.base import Offset
 from headrace.sources.mysql.snapshot.lock_free_snapshot import Chunk
 from headrace.sources.mysql.splits import SegmentSplit
 
 
 @dataclass(frozen=True, slots=True)
-class TableLogSplit:
+class TableLogSplit(JsonRecord):
     """A segment of the log, and the table as it is defined there."""
 
     split_kind: ClassVar[str] = "rows"
@@ -20,16 +21,9 @@ class TableLogSplit:
     table: TableSchema
     log: SegmentSplit
 
-    def to_json(self) -> Json:
-        return {"table": self.table.to_json(), "log": self.log.to_json()}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> TableLogSplit:
-        return cls(TableSchema.from_json(raw["table"]), SegmentSplit.from_json(raw["log"]))
-
 
 @dataclass(frozen=True, slots=True)
-class TruncateSplit:
+class TruncateSplit(JsonRecord):
     """A statement that deleted all rows of the table."""
 
     split_kind: ClassVar[str] = "truncate"
@@ -37,16 +31,9 @@ class TruncateSplit:
     table: TableSchema
     version: int
 
-    def to_json(self) -> Json:
-        return {"table": self.table.to_json(), "version": self.version}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> TruncateSplit:
-        return cls(TableSchema.from_json(raw["table"]), raw["version"])
-
 
 @dataclass(frozen=True, slots=True)
-class TableChunkSplit:
+class TableChunkSplit(JsonRecord):
     """A chunk of the table's rows."""
 
     split_kind: ClassVar[str] = "chunk"
@@ -54,28 +41,14 @@ class TableChunkSplit:
     table: TableSchema
     chunk: Chunk
 
-    def to_json(self) -> Json:
-        return {"table": self.table.to_json(), "chunk": self.chunk.to_json()}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> TableChunkSplit:
-        return cls(TableSchema.from_json(raw["table"]), Chunk.from_json(raw["chunk"]))
-
 
 @dataclass(frozen=True, slots=True)
-class LogRangeSplit:
+class LogRangeSplit(JsonRecord):
     """The log from the starting position to `stop`."""
 
     split_kind: ClassVar[str] = "log"
     once: ClassVar[bool] = False
     stop: Offset
-
-    def to_json(self) -> Json:
-        return {"stop": self.stop}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> LogRangeSplit:
-        return cls(raw["stop"])
 
 
 StreamSplit = TableLogSplit | TruncateSplit

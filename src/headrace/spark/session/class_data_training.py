@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from headrace.model.change_block import ChangeBlock
+from headrace.model.json_record import JsonRecord
 from headrace.runtime.tasks import SplitGroup, Task
 from headrace.sinks.base import Writer
 from headrace.sources.base import Json, Offset, Split
@@ -19,17 +20,9 @@ from headrace.spark.session.session import java_pid, start_session
 
 
 @dataclass(frozen=True, slots=True)
-class _EmptySplit:
+class _EmptySplit(JsonRecord):
     split_kind: ClassVar[str] = "rows"
     once: ClassVar[bool] = False
-
-    def to_json(self) -> Json:
-        return {}
-
-    @classmethod
-    def from_json(cls, raw: Json) -> _EmptySplit:
-        del raw
-        return cls()
 
 
 class _TrainingPipe:

@@ -14,9 +14,9 @@ different rules. A record has the same version in every partition and batch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from headrace.errors import DefiniteError
+from headrace.model.json_record import JsonRecord
 from headrace.model.version import FILE_BITS, OFFSET_BITS, pack_version
 
 Versions = npt.NDArray[np.uint64]
@@ -50,7 +51,7 @@ ASKED_OF_LOGS: Final = frozenset({"file", "pos", "row", "server_id", "ts_us"})
 
 
 @dataclass(frozen=True, slots=True)
-class TableVersioning:
+class TableVersioning(JsonRecord):
     """How a table's changes are ordered; never changes."""
 
     rule: VersionRule
@@ -59,16 +60,9 @@ class TableVersioning:
     tombstones: bool = False
     """Whether a tombstone is a delete of its own (flat rows without `__deleted`), not a repeated one."""
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> TableVersioning:
-        return cls(VersionRule(raw["rule"]), raw["topic"], raw["tombstones"])
-
 
 @dataclass(frozen=True, slots=True)
-class LogTail:
+class LogTail(JsonRecord):
     """The state of the source's log at the last event of a partition; shows the next batch that the log was reset."""
 
     base: str = ""
@@ -83,13 +77,6 @@ class LogTail:
     """The epoch in which it was read."""
     position: int = 0
     """MySQL, MariaDB: the position of the last event in its file."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> LogTail:
-        return cls(**raw)
 
 
 @dataclass(frozen=True, slots=True)

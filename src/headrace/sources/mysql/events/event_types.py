@@ -10,9 +10,10 @@ import re
 import struct
 import zlib
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from headrace.errors import DefiniteError
+from headrace.model.json_record import JsonRecord
 from headrace.sources.mysql.events.query_session import Session, decode_statement, parse_session
 
 MAGIC: Final = b"\xfebin"
@@ -86,7 +87,7 @@ UNSUPPORTED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class Query(JsonRecord):
     """A QUERY_EVENT: a statement, its database, and its session settings."""
 
     database: str
@@ -94,18 +95,6 @@ class Query:
     session: Session = field(default_factory=Session)
     error_code: int = 0
     """The error of the statement, which is logged because it had a partial effect."""
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "database": self.database,
-            "statement": self.statement,
-            "session": self.session.to_json(),
-            "error_code": self.error_code,
-        }
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Query:
-        return cls(raw["database"], raw["statement"], Session.from_json(raw["session"]), raw["error_code"])
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,10 @@ The meaning of a statement depends on them: which quotes delimit a name, and wha
 from __future__ import annotations
 
 import struct
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Final
+
+from headrace.model.json_record import JsonRecord
 
 _FLAGS, _SQL_MODE, _CATALOG_OLD, _AUTO_INCREMENT, _CHARSET, _TIME_ZONE, _CATALOG, _LC_TIME = range(8)
 _CHARSET_DATABASE, _TABLE_MAP_FOR_UPDATE, _DATA_WRITTEN, _INVOKER, _UPDATED_DATABASES, _MICROSECONDS = range(8, 14)
@@ -38,7 +40,7 @@ _TOO_MANY_DATABASES: Final = 254
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class Session(JsonRecord):
     """The settings that a statement's meaning depends on."""
 
     sql_mode: int = 0
@@ -54,13 +56,6 @@ class Session:
     """The session's time zone; empty if the statement converted no times."""
     is_void_alter: bool = False
     """MariaDB logs a long ALTER twice: at its start, and when it is committed or rolled back. Only a committed one has an effect."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Session:
-        return cls(**raw)
 
 
 def parse_session(status: bytes) -> Session:

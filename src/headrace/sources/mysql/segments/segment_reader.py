@@ -9,7 +9,7 @@ windows, so memory is bounded for any segment size. Only a segment with compress
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from headrace.errors import DefiniteError
 from headrace.model.change_block import ChangeBlock
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName
 from headrace.model.version import pack_version
 from headrace.sources.mysql.events.event_types import truncated
@@ -40,7 +41,7 @@ _ALWAYS: Final = frozenset({"path", "file", "start", "end", "epoch", "checksum"}
 
 
 @dataclass(frozen=True, slots=True)
-class Segment:
+class Segment(JsonRecord):
     """A range of the log: bytes [start, end) of `path`, the relay's copy of the server's `file`."""
 
     path: str
@@ -63,17 +64,8 @@ class Segment:
     """The identity of the server, if `crc` is set."""
 
     def to_json(self) -> dict[str, Any]:
-        raw = asdict(self)
+        raw = super(Segment, self).to_json()
         return {name: value for name, value in raw.items() if name in _ALWAYS or value}
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Segment:
-        parts: dict[str, Any] = {
-            "skips": tuple(SkippedRange(**skip) for skip in raw.get("skips", ())),
-            "inserts": tuple(InsertedRange(**insert) for insert in raw.get("inserts", ())),
-            "open_transaction": OpenTransaction(**raw["open_transaction"]) if raw.get("open_transaction") else None,
-        }
-        return cls(**{**raw, **parts})
 
     def pieces(self) -> Iterator[EventBuffer]:
         """Yield its plain events."""

@@ -16,7 +16,7 @@ import logging
 import time
 from collections.abc import Generator, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -25,6 +25,7 @@ from pymysql.connections import Connection
 
 from headrace.errors import TransientError
 from headrace.model.change_block import ChangeBlock, Op
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName, TableSchema
 from headrace.retry import WAITING
 from headrace.sources.mysql.limits import CHUNK_ROWS
@@ -45,7 +46,7 @@ _LONGEST_PAUSE_S: Final = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(JsonRecord):
     """A part of a table, defined by an SQL condition."""
 
     database: str
@@ -58,13 +59,6 @@ class Chunk:
     @property
     def name(self) -> TableName:
         return TableName(self.database, self.table)
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Chunk:
-        return cls(**raw)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,13 +27,14 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
 
 from pymysql.connections import Connection
 
 from headrace.errors import DefiniteError, TransientError
+from headrace.model.json_record import JsonRecord
 from headrace.model.schema import TableName
 from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query, quote_name
 from headrace.sources.mysql.server.position import UNKNOWN_GTID, BinlogPosition
@@ -46,7 +47,7 @@ _RELOAD_HINT: Final = "GRANT RELOAD ON *.* to the user, or take the snapshot wit
 
 
 @dataclass(frozen=True, slots=True)
-class Rendezvous:
+class Rendezvous(JsonRecord):
     """What driver and readers of one snapshot share. Serialised as JSON."""
 
     readers: int
@@ -55,13 +56,6 @@ class Rendezvous:
     """How long the driver and its readers wait for each other. Nothing is locked meanwhile."""
     lock_s: float = 10.0
     """The longest time that the tables stay locked, and that the driver queues for the lock (others queue behind it)."""
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, raw: dict[str, Any]) -> Rendezvous:
-        return cls(**raw)
 
     def signal_name(self, name: str, reader: int | None = None) -> str:
         return f"headrace:{self.token}:{name}" + ("" if reader is None else f":{reader}")
