@@ -12,6 +12,7 @@ import secrets
 import signal
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -228,18 +229,15 @@ def fresh_server(
     flavour: str, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[..., PrivateServer]]:
     """Starts servers of the flavour that belong to this test alone: `fresh_server(binlog_format="STATEMENT")`."""
-    servers: list[PrivateServer] = []
+    with ExitStack() as started:
 
-    def start(**settings: Setting) -> PrivateServer:
-        _require(flavour, pytestconfig, lambda: find_program(flavour))
-        servers.append(build(flavour, tmp_path_factory.mktemp("fresh") / "server", **settings))
-        return servers[-1].start()
+        def start(**settings: Setting) -> PrivateServer:
+            _require(flavour, pytestconfig, lambda: find_program(flavour))
+            one = build(flavour, tmp_path_factory.mktemp("fresh") / "server", **settings)
+            started.callback(one.remove)
+            return one.start()
 
-    try:
         yield start
-    finally:
-        for one in servers:
-            one.remove()
 
 
 @pytest.fixture(scope="session")
@@ -256,18 +254,15 @@ def broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture
 def fresh_broker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., PrivateBroker]]:
     """Starts brokers that belong to this test alone: `fresh_broker(accounts={"reader": "secret"})`."""
-    brokers: list[PrivateBroker] = []
+    with ExitStack() as started:
 
-    def start(**settings: Any) -> PrivateBroker:
-        _require("Kafka", pytestconfig, fetch_broker)
-        brokers.append(PrivateBroker(tmp_path_factory.mktemp("broker") / "broker", **settings))
-        return brokers[-1].start()
+        def start(**settings: Any) -> PrivateBroker:
+            _require("Kafka", pytestconfig, fetch_broker)
+            one = PrivateBroker(tmp_path_factory.mktemp("broker") / "broker", **settings)
+            started.callback(one.remove)
+            return one.start()
 
-    try:
         yield start
-    finally:
-        for one in brokers:
-            one.remove()
 
 
 @pytest.fixture(scope="session")
@@ -281,20 +276,17 @@ def schema_registry(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPa
 @pytest.fixture
 def connect_worker(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Worker]]:
     """Starts workers of Kafka Connect with Debezium that belong to this test alone: `connect_worker(broker, mariadb=True)`."""
-    workers: list[Worker] = []
+    with ExitStack() as started:
 
-    def start(broker: PrivateBroker, *, mariadb: bool = False) -> Worker:
-        _require("Kafka Connect", pytestconfig, fetch_connect_worker)
-        if mariadb:
-            _require("Debezium for MariaDB", pytestconfig, fetch_debezium_mariadb)
-        workers.append(Worker(tmp_path_factory.mktemp("connect") / "worker", broker.servers, mariadb=mariadb))
-        return workers[-1].start()
+        def start(broker: PrivateBroker, *, mariadb: bool = False) -> Worker:
+            _require("Kafka Connect", pytestconfig, fetch_connect_worker)
+            if mariadb:
+                _require("Debezium for MariaDB", pytestconfig, fetch_debezium_mariadb)
+            one = Worker(tmp_path_factory.mktemp("connect") / "worker", broker.servers, mariadb=mariadb)
+            started.callback(one.remove)
+            return one.start()
 
-    try:
         yield start
-    finally:
-        for one in workers:
-            one.remove()
 
 
 @pytest.fixture(scope="session")
@@ -339,20 +331,17 @@ def keyspace(cql: CqlSession) -> Iterator[str]:
 @pytest.fixture
 def fresh_cassandra(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., PrivateCassandra]]:
     """Starts nodes that belong to this test alone: `fresh_cassandra(accounts=True)`. A start is some five seconds of a core."""
-    servers: list[PrivateCassandra] = []
+    with ExitStack() as started:
 
-    def start(**settings: Any) -> PrivateCassandra:
-        if GivenCluster.from_environment() is not None:
-            pytest.skip("this needs a node that can be killed, and a cluster was given")
-        _require("Cassandra", pytestconfig, fetch_cassandra)
-        servers.append(PrivateCassandra(tmp_path_factory.mktemp("cassandra") / "server", **settings))
-        return servers[-1].start()
+        def start(**settings: Any) -> PrivateCassandra:
+            if GivenCluster.from_environment() is not None:
+                pytest.skip("this needs a node that can be killed, and a cluster was given")
+            _require("Cassandra", pytestconfig, fetch_cassandra)
+            one = PrivateCassandra(tmp_path_factory.mktemp("cassandra") / "server", **settings)
+            started.callback(one.remove)
+            return one.start()
 
-    try:
         yield start
-    finally:
-        for one in servers:
-            one.remove()
 
 
 @pytest.fixture

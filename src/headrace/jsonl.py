@@ -60,7 +60,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         if new:
-            self._sync_directory()
+            sync_directory(self._path.parent)
         self._note(stamp)
 
     def rewrite(self, entries: Iterable[dict[str, Any]]) -> None:
@@ -78,7 +78,7 @@ class Journal:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(self._path)
-        self._sync_directory()
+        sync_directory(self._path.parent)
         self._note(last)
 
     def _newest(self) -> Stamp | None:
@@ -118,15 +118,17 @@ class Journal:
             raise self.damaged(1, "its lines have no checksums")
         self.rewrite(entries)
 
-    def _sync_directory(self) -> None:
-        descriptor = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
     def damaged(self, line: int, why: str) -> DefiniteError:
         return DefiniteError(f"a file of the state directory is damaged: {why}", place=f"{self._path}, line {line}", hint=self._hint)
+
+
+def sync_directory(directory: Path) -> None:
+    """Sync a directory, so that a new name survives a power failure."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _line(entry: dict[str, Any]) -> bytes:

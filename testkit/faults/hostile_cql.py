@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from testkit.faults.hostile_server import hostile_port
+from testkit.faults.hostile_server import hostile_port, receive_exactly
 
 Attack = Callable[["Client"], None]
 
@@ -25,18 +25,9 @@ class Client:
 
     def receive(self) -> bytes:
         """The body of the next request."""
-        head = self._exactly(9)
+        head = receive_exactly(self.connection, 9)
         self.stream = struct.unpack(">h", head[2:4])[0]
-        return self._exactly(struct.unpack(">i", head[5:9])[0])
-
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = self.connection.recv(count - len(data))
-            if not piece:
-                raise ConnectionError
-            data += piece
-        return data
+        return receive_exactly(self.connection, struct.unpack(">i", head[5:9])[0])
 
     def send(self, opcode: int, body: bytes, *, length: int | None = None, flags: int = 0, stream: int | None = None) -> None:
         number = self.stream if stream is None else stream

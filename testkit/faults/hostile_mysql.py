@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from testkit.faults.hostile_server import hostile_port
+from testkit.faults.hostile_server import hostile_port, receive_exactly
 
 Attack = Callable[["Client"], None]
 
@@ -36,18 +36,9 @@ class Client:
         self._connection.sendall(data)
 
     def receive(self) -> bytes:
-        header = self._exactly(4)
+        header = receive_exactly(self._connection, 4)
         self.number = (header[3] + 1) % 256
-        return self._exactly(int.from_bytes(header[:3], "little"))
-
-    def _exactly(self, count: int) -> bytes:
-        data = b""
-        while len(data) < count:
-            piece = self._connection.recv(count - len(data))
-            if not piece:
-                raise ConnectionError
-            data += piece
-        return data
+        return receive_exactly(self._connection, int.from_bytes(header[:3], "little"))
 
     def greet(self, plugin: bytes = b"mysql_native_password") -> None:
         """The first packet of the handshake; then the client's answer is read."""

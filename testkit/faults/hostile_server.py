@@ -43,6 +43,16 @@ def hostile_port(attack: Attack) -> Iterator[int]:
                     connection.shutdown(socket.SHUT_RDWR)
 
 
+def receive_exactly(connection: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        piece = connection.recv(count - len(data))
+        if not piece:
+            raise ConnectionError
+        data += piece
+    return data
+
+
 @contextlib.contextmanager
 def bounded(most_mib: int, most_s: float = 60.0) -> Iterator[None]:
     """Fail if the block takes more time, or adds more memory to this process."""

@@ -263,3 +263,15 @@ class SteeredPipe(DrivenPipe):
             yield
         finally:
             self.is_paused = before
+
+
+def before_chunk(number: int, act: Callable[[], object]) -> Callable[[], None]:
+    """Return a `between` of a steered pipe that runs the action once, before the chunk of this number (from 1) is read."""
+    left = [number]
+
+    def between() -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            act()
+
+    return between

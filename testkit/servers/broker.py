@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from headrace.demo.private_process import PrivateProcess, find_free_port
 from headrace.demo.private_server import run_to_end
 from headrace.errors import TransientError
-from testkit.servers.cache import cache_dir, hold_lock
+from testkit.servers.cache import cache_dir, class_data_options, hold_lock
 from testkit.servers.certificates import Authority, Pair
 from testkit.servers.maven_fetch import fetch_broker, java_program
 
@@ -258,22 +258,11 @@ def _template() -> Path:
 
 @functools.cache
 def _archive_options() -> Sequence[str]:
-    """Options for a class-data archive, which saves a second per start. A JVM ignores an archive that does not fit it."""
-    archive = cache_dir() / f"{fetch_broker().name}.jsa"
-    # On a machine that runs the tests once, making the archive takes longer than it saves.
-    if not archive.exists() and os.environ.get("CI") != "true":
-        with hold_lock("kafka-archive"):
-            if not archive.exists():
-                _make_archive(archive)
-    return (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
+    return class_data_options(fetch_broker().name, _run_once)
 
 
-def _make_archive(archive: Path) -> None:
-    """Run a broker once and store the classes that it loaded."""
-    with tempfile.TemporaryDirectory(prefix="fetch-kafka-archive-", dir=cache_dir()) as scratch:
-        made = Path(scratch) / "made.jsa"
-        broker = PrivateBroker(Path(scratch) / "broker")
-        broker.java_options = (f"-XX:ArchiveClassesAtExit={made}",)
-        with broker:
-            broker.produce(broker.create_topic(), [{"value": b"x"}])
-        made.replace(archive)
+def _run_once(directory: Path, options: Sequence[str]) -> None:
+    broker = PrivateBroker(directory)
+    broker.java_options = options
+    with broker:
+        broker.produce(broker.create_topic(), [{"value": b"x"}])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import os
 import socket
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ import orjson
 
 from headrace.cql.address import CqlAddress, parse_cql_url
 from headrace.demo.private_process import PrivateProcess, find_free_port
-from testkit.servers.cache import cache_dir, hold_lock
+from testkit.servers.cache import class_data_options
 from testkit.servers.certificates import Pair
 from testkit.servers.maven_fetch import fetch_cassandra, java_program
 
@@ -213,22 +212,11 @@ def _class_path() -> str:
 
 @functools.cache
 def _archive_options() -> Sequence[str]:
-    """Options for a class-data archive. A JVM ignores an archive that does not fit it."""
-    archive = cache_dir() / f"{fetch_cassandra().name}.jsa"
-    # On a machine that runs the tests once, making the archive takes longer than it saves.
-    if not archive.exists() and os.environ.get("CI") != "true":
-        with hold_lock("cassandra-archive"):
-            if not archive.exists():
-                _make_archive(archive)
-    return (f"-XX:SharedArchiveFile={archive}",) if archive.exists() else ()
+    return class_data_options(fetch_cassandra().name, _run_once)
 
 
-def _make_archive(archive: Path) -> None:
-    """Run a node once and store the classes that it loaded."""
-    with tempfile.TemporaryDirectory(prefix="fetch-cassandra-archive-", dir=cache_dir()) as scratch:
-        made = Path(scratch) / "made.jsa"
-        server = PrivateCassandra(Path(scratch) / "server")
-        server.java_options = (f"-XX:ArchiveClassesAtExit={made}",)
-        with server:
-            pass
-        made.replace(archive)
+def _run_once(directory: Path, options: Sequence[str]) -> None:
+    server = PrivateCassandra(directory)
+    server.java_options = options
+    with server:
+        pass

@@ -17,6 +17,7 @@ from typing import Final
 from urllib.parse import quote
 
 from headrace.errors import DefiniteError
+from headrace.jsonl import sync_directory
 from headrace.kafka.avro.schema import AvroSchema, parse_schema
 from headrace.kafka.schema_repository import Compatibility, RegisteredSchema, canonical_json, find_conflicts, incompatible_schema_error
 
@@ -99,7 +100,7 @@ class DirectoryRepository:
             os.fsync(file.fileno())
         temporary.rename(folder / f"{version}.{number}.avsc")
         for place in (folder, self._directory):
-            _sync_directory(place)
+            sync_directory(place)
         self._schemas[number] = schema
 
     @contextmanager
@@ -129,12 +130,3 @@ def _folder_name(subject: str) -> str:
     """Return a subject as a folder name that cannot leave the directory."""
     found = quote(subject, safe=" $@+")
     return found.replace(".", "%2E", 1) if found.startswith(".") else found
-
-
-def _sync_directory(folder: Path) -> None:
-    """Have the directory's names on disk."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -8,6 +8,7 @@ equals the first one, and merging it again changes nothing.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
@@ -65,6 +66,18 @@ class ChangeBlock:
             order=pick(self.order),
             query=pick(self.query),
         )
+
+    def pieces(self, most_bytes: int, row_bytes: int) -> Iterator[slice]:
+        """Yield ranges of images of about `most_bytes`, with `row_bytes` added per image; an update stays with its before image."""
+        ops = self.op.to_numpy()
+        most = max(2, most_bytes // (self.images.nbytes // self.rows + row_bytes))
+        start = 0
+        while start < self.rows:
+            end = min(start + most, self.rows)
+            if end < self.rows and ops[end - 1] == Op.BEFORE:
+                end -= 1
+            yield slice(start, end)
+            start = end
 
     @property
     def rows(self) -> int:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, TaskID
 from rich.text import Text
 
+from headrace.pipes.lifecycle.progress_view import start_bars
 from headrace.terminal_text import escape_text
 from headrace.verify.result import TableResult, Verdict
 from headrace.verify.row_compare import Difference
@@ -65,15 +66,7 @@ class BarView:
         self._console.print(Text(escape_text(message)))
 
     def begins(self, estimates: Mapping[str, int]) -> None:
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bars = Progress(*columns, console=self._console)
-        self._bars.start()
+        self._bars = start_bars(self._console)
         self._tasks = {table: self._bars.add_task(escape_text(table), total=max(rows, 1)) for table, rows in estimates.items()}
 
     def advanced(self, table: str, rows: int) -> None:

@@ -7,7 +7,6 @@ after the DROP in one case, and its result is checked by `headrace verify` as we
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from clickhouse_connect.driver.client import Client
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TargetEngine
-from testkit.generators.tables_random import SteeredPipe
+from testkit.generators.tables_random import SteeredPipe, before_chunk
 from testkit.oracles.binlogs import Logbook, open_logbook
 from testkit.oracles.both_ends import sink_client
 from testkit.oracles.compared_tables import assert_same
@@ -55,18 +54,6 @@ def book(book: Logbook) -> Logbook:
     return book
 
 
-def once_before_chunk(number: int, act: Callable[[], object]) -> Callable[[], None]:
-    """Run the action once, before the chunk of this number (from 1) is read."""
-    left = [number]
-
-    def between() -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            act()
-
-    return between
-
-
 def check_tables(client: Client, book: Logbook, created: str) -> None:
     """Check that the sink has exactly the source's tables with the source's rows."""
     assert_same(client, book, ["stays", *(["t"] if CREATED[created] else [])])
@@ -87,7 +74,7 @@ def test_dropped_before_a_chunk(
             pipe.stream_some(2)
 
     url = url_of(clickhouse)
-    pipe = SteeredPipe(book, url, tmp_path / "state", POLICIES[policy], chunk_rows=3, between=once_before_chunk(chunk, drop))
+    pipe = SteeredPipe(book, url, tmp_path / "state", POLICIES[policy], chunk_rows=3, between=before_chunk(chunk, drop))
     pipe.open()
     pipe.catch_up()
     if when == "later":
@@ -109,7 +96,7 @@ def test_dropped_before_an_exact_snapshot(
 
     url = url_of(clickhouse)
     choices = ClickHouseOptions(all_tables=(("engine", TargetEngine(engine)), ("view", True)))
-    between = once_before_chunk(2, drop)
+    between = before_chunk(2, drop)
     pipe = SteeredPipe(book, url, tmp_path / "state", choices=choices, chunk_rows=3, between=between)
     pipe.open()
     pipe.catch_up()

@@ -10,7 +10,7 @@ from clickhouse_connect.driver.client import Client
 
 from headrace.embedded.process import EmbeddedServer
 from headrace.pipes.state.resync_requests import request_resync
-from testkit.generators.tables_random import SteeredPipe
+from testkit.generators.tables_random import SteeredPipe, before_chunk
 from testkit.oracles.binlogs import Logbook
 from testkit.oracles.compared_tables import assert_same
 from testkit.pipelines.driven_pipe import DrivenPipe
@@ -51,18 +51,6 @@ class Pipes:
 @pytest.fixture
 def pipes(book: Logbook, clickhouse: EmbeddedServer, client: Client, tmp_path: Path) -> Pipes:
     return Pipes(book, clickhouse, client, tmp_path / "state")
-
-
-def before_chunk(number: int, act: Callable[[], object]) -> Callable[[], None]:
-    """Run the action once, before the given number of chunks was read."""
-    left = [number]
-
-    def between() -> None:
-        left[0] -= 1
-        if left[0] == 0:
-            act()
-
-    return between
 
 
 @pytest.mark.parametrize("chunk", [1, 3])

@@ -134,6 +134,14 @@ class LogView(ProgressView):
         log.info("stream: ended after %d changes", self._rate.total)
 
 
+def start_bars(console: Console) -> Progress:
+    """Show a display with a bar per task."""
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bars = Progress(*columns, console=console)
+    bars.start()
+    return bars
+
+
 class TerminalView(ProgressView):
     """A bar per table during the snapshot, then one line that is rewritten."""
 
@@ -157,15 +165,7 @@ class TerminalView(ProgressView):
             # A terminal has one live display at a time.
             self._line.stop()
             self._line = None
-        columns = (
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-        )
-        self._bars = Progress(*columns, console=self._console)
-        self._bars.start()
+        self._bars = start_bars(self._console)
         for table, rows in estimates.items():
             self._tasks[table] = self._bars.add_task(escape_text(table), total=max(rows, 1), completed=done.get(table, 0))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headrace.errors import DefiniteError
-from headrace.jsonl import START_OVER
+from headrace.jsonl import START_OVER, sync_directory
 
 
 def read_json(file: Path) -> dict[str, Any]:
@@ -51,12 +51,3 @@ def _spelled(content: dict[str, Any]) -> str:
 
 def _list_spelled(values: list[Any]) -> str:
     return "[\n  " + ",\n  ".join(map(json.dumps, values)) + "\n ]" if values else "[]"
-
-
-def sync_directory(directory: Path) -> None:
-    """Sync a directory, so that a new name survives a power failure."""
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -17,9 +17,8 @@ from pathlib import Path
 
 from headrace.entry_stamp import stamped, unstamped
 from headrace.errors import DefiniteError
-from headrace.jsonl import MISSHAPEN
+from headrace.jsonl import MISSHAPEN, sync_directory
 from headrace.model.schema import TableName
-from headrace.pipes.state.json_file import sync_directory
 from headrace.pipes.state.pipe_state import StateDirectory
 
 _RESYNC = re.compile(r"headrace resync(?>(?: [^\s,;()]+\.[^\s,;()]+)+)(?! --state| --pipe)")

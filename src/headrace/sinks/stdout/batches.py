@@ -57,14 +57,8 @@ class LineForm(Protocol):
 def pieces(block: ChangeBlock) -> Iterator[Piece]:
     """Parts of a block that are made into lines at once; an update stays with the row before it."""
     ops = block.op.to_numpy()
-    most = max(2, _MOST_BYTES // (block.images.nbytes // block.rows + _LINE_BYTES))
-    start = 0
-    while start < block.rows:
-        end = min(start + most, block.rows)
-        if end < block.rows and ops[end - 1] == Op.BEFORE:
-            end -= 1
-        yield _piece(block, ops, start, end)
-        start = end
+    for part in block.pieces(_MOST_BYTES, _LINE_BYTES):
+        yield _piece(block, ops, part.start, part.stop)
 
 
 def _piece(block: ChangeBlock, ops: npt.NDArray[np.uint8], start: int, end: int) -> Piece:

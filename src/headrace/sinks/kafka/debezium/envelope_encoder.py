@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -68,7 +68,7 @@ class DebeziumEncoder:
             return []
         table = self._of(block.schema)
         events = event_places(block)
-        return [table.encode(block, events, piece, self._clock()) for piece in _pieces(block, table.overhead)]
+        return [table.encode(block, events, piece, self._clock()) for piece in block.pieces(_MOST_BYTES, table.overhead)]
 
     def emptied(self, schema: TableSchema, version: int) -> Messages:
         """Return the message of a TRUNCATE that ends at a version."""
@@ -248,19 +248,6 @@ def _headers(plan: _Plan, keys: Any) -> tuple[tuple[tuple[str, bytes], ...], ...
     for place, kind, other in zip(moved.tolist(), plan.kind[moved].tolist(), others, strict=True):
         found[place] = ((OLD_KEY if kind == _CREATE else NEW_KEY, other.encode()),)
     return tuple(found)
-
-
-def _pieces(block: ChangeBlock, overhead: int) -> Iterator[slice]:
-    """Yield parts of a block that can be encoded at once; an update stays with its before image."""
-    ops = block.op.to_numpy()
-    most = max(2, _MOST_BYTES // (block.images.nbytes // block.rows + overhead))
-    start = 0
-    while start < block.rows:
-        end = min(start + most, block.rows)
-        if end < block.rows and ops[end - 1] == Op.BEFORE:
-            end -= 1
-        yield slice(start, end)
-        start = end
 
 
 def _object(fragments: dict[str, Any]) -> Any:
