@@ -134,6 +134,24 @@ def take_events(events: Events, rows: Rows) -> Events:
     )
 
 
+def key_deletions(fields: RowFields, wire: WireFormat, record: Rows, image: pa.RecordBatch) -> Events:
+    """Return deletions of which only the key is known."""
+    count = len(record)
+    source = pa.RecordBatch.from_arrays([pa.nulls(count, kind) for kind in SOURCE.types], schema=SOURCE)
+    op, no, yes = np.full(count, DELETE, np.uint8), np.zeros(count, np.bool_), np.ones(count, np.bool_)
+    return Events(fields, wire, record, op, image, source, no, no_columns(count), yes)
+
+
+def no_columns(rows: int) -> pa.RecordBatch:
+    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
+
+
+def millis_to_micros(millis: pa.Int64Array) -> pa.Int64Array:
+    """Return NULL for impossible times: they are only displayed."""
+    sane = pc.and_(pc.less(millis, 1 << 53), pc.greater(millis, -(1 << 53)))
+    return pc.multiply(pc.if_else(sane, millis, pa.scalar(None, pa.int64())), 1000)
+
+
 def wire_type(field: ConnectField, wire: WireFormat) -> pa.DataType:
     """Return the Arrow type of a field's values in a format's parser.
 

@@ -35,11 +35,14 @@ from headrace.sources.debezium.events.parsed_events import (
     ParsedEvents,
     Rejection,
     Rows,
+    key_deletions,
+    millis_to_micros,
+    no_columns,
     wire_type,
 )
 from headrace.sources.debezium.events.records import Records
 from headrace.sources.debezium.formats.avro_arrays import as_wire
-from headrace.sources.debezium.formats.envelope import NO_ROWS, RecordType, about_event, classify_record
+from headrace.sources.debezium.formats.envelope import NO_ROWS, RecordType, about_event, classify_record, names_of_key
 from headrace.sources.debezium.types.connect_schema import field_of_avro, key_names, row_fields
 
 _OPS: Final = np.frombuffer(b"cudrtm", np.uint8)
@@ -157,18 +160,8 @@ class AvroParser:
             else pa.nulls(count, wire_type(part, WireFormat.AVRO))
             for part in fields
         ]
-        made = Events(
-            RowFields(fields, expected.key),
-            WireFormat.AVRO,
-            rows[good.to_numpy()],
-            np.full(count, DELETE, np.uint8),
-            _batch(columns, fields, count),
-            pa.RecordBatch.from_arrays([pa.nulls(count, kind) for kind in SOURCE.types], schema=SOURCE),
-            np.zeros(count, np.bool_),
-            _batch([], (), count),
-            np.ones(count, np.bool_),
-        )
-        return [made], refused
+        image = _batch(columns, fields, count)
+        return [key_deletions(RowFields(fields, expected.key), WireFormat.AVRO, rows[good.to_numpy()], image)], refused
 
 
 @functools.lru_cache(maxsize=1024)
@@ -353,7 +346,7 @@ class _AvroEventReader:
             for name, kind in zip(SOURCE.names, SOURCE.types, strict=True)
         }
         if "ts_ms" in told and columns["ts_us"].null_count:
-            columns["ts_us"] = pc.coalesce(columns["ts_us"], _times_thousand(_cast(told["ts_ms"], pa.int64())))
+            columns["ts_us"] = pc.coalesce(columns["ts_us"], millis_to_micros(_cast(told["ts_ms"], pa.int64())))
         return pa.RecordBatch.from_arrays([columns[name] for name in SOURCE.names], schema=SOURCE)
 
 
@@ -377,7 +370,7 @@ def _only(array: pa.Array, mask: Mask) -> pa.Array:
 
 def _batch(columns: Sequence[pa.Array], fields: Sequence[ConnectField], rows: int) -> pa.RecordBatch:
     if not columns:
-        return pa.RecordBatch.from_struct_array(pa.StructArray.from_buffers(pa.struct([]), rows, [None]))
+        return no_columns(rows)
     return pa.RecordBatch.from_arrays(list(columns), names=[part.name for part in fields])
 
 
@@ -407,12 +400,6 @@ def _unreadable(array: pa.Array, wanted: pa.DataType) -> Mask | None:
     return None
 
 
-def _times_thousand(millis: pa.Array) -> pa.Array:
-    """Return NULL for impossible times: they are only displayed."""
-    sane = pc.and_(pc.less(millis, 1 << 53), pc.greater(millis, -(1 << 53)))
-    return pc.multiply(pc.if_else(sane, millis, pa.scalar(None, pa.int64())), 1000)
-
-
 def _checked(id_bytes: int) -> int:
     if id_bytes not in (4, 8):
         raise DefiniteError(f"the id of a schema takes 4 or 8 bytes, not {id_bytes}", hint="set schema_id_bytes to 4 or 8")
@@ -429,12 +416,9 @@ def _key_ids(keys: pa.BinaryArray, id_bytes: int) -> npt.NDArray[np.int64]:
 def _names_in_json(key: bytes) -> tuple[str, ...]:
     """Return the field names of JSON keys next to Avro values; none for other keys."""
     try:
-        found = orjson.loads(key)
+        return names_of_key(orjson.loads(key))
     except orjson.JSONDecodeError:
         return ()
-    if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
-        found = found["payload"]
-    return tuple(found) if isinstance(found, dict) else ()
 
 
 def _grouped(values: npt.NDArray[np.int64], keys: npt.NDArray[np.int64], framed: Mask) -> list[tuple[int, int, Rows]]:

@@ -130,3 +130,10 @@ def presence_program() -> ScanProgram:
 def names_program() -> ScanProgram:
     """Return the fields that name the table of an envelope."""
     return build_program(ObjectMembers({"source": ObjectMembers({"db": None, "schema": None, "table": None})}))
+
+
+def names_of_key(key: Any) -> tuple[str, ...]:
+    """Return the field names of a key in JSON, with or without its schema; none for a key that is no object."""
+    if isinstance(key, dict) and key.keys() == {"schema", "payload"}:
+        key = key["payload"]
+    return tuple(key) if isinstance(key, dict) else ()

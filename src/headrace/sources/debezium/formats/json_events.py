@@ -30,6 +30,9 @@ from headrace.sources.debezium.events.parsed_events import (
     ParsedEvents,
     Rejection,
     Rows,
+    key_deletions,
+    millis_to_micros,
+    no_columns,
     wire_type,
 )
 from headrace.sources.debezium.events.records import Records
@@ -41,6 +44,7 @@ from headrace.sources.debezium.formats.envelope import (
     classify_record,
     envelope_layout,
     flat_layout,
+    names_of_key,
     presence_program,
 )
 from headrace.sources.debezium.formats.json_columns import NUMERIC, Mask, ScannedRecords, TextColumn, as_written, wire_array
@@ -151,7 +155,7 @@ class JsonParser:
     def _key_of(records: Records, rows: Rows) -> tuple[str, ...] | None:
         """Return the key's field names from the first and last record; None if keys have no names."""
         keys = [parsed(text) for text in (records.key[int(row)].as_py() for row in (rows[0], rows[-1])) if text is not None]
-        found = [_names_of(key) for key in keys]
+        found = [names_of_key(key) for key in keys]
         # The last one wins: if the two differ, the table's key changed in between.
         return found[-1] if found else () if records.key.null_count == len(records.key) else None
 
@@ -216,22 +220,10 @@ class JsonParser:
             for missing in np.flatnonzero(scanned.kinds((field.name,)) <= grammar.NULL).tolist():
                 scanned.mark(missing, f"the field {field.name} is missing")
         good = np.flatnonzero(scanned.good)
-        count = len(good)
-        if not count:
+        if not len(good):
             return [], scanned.problems
         image = pa.RecordBatch.from_arrays(arrays, names=[field.name for field in row]).take(pa.array(good))
-        made = Events(
-            RowFields(row, self._expected.key),
-            WireFormat.JSON,
-            rows[part.rows[good]],
-            np.full(count, DELETE, np.uint8),
-            image,
-            pa.RecordBatch.from_arrays([pa.nulls(count, kind) for kind in SOURCE.types], schema=SOURCE),
-            np.zeros(count, np.bool_),
-            _no_columns(count),
-            np.ones(count, np.bool_),
-        )
-        return [made], scanned.problems
+        return [key_deletions(RowFields(row, self._expected.key), WireFormat.JSON, rows[part.rows[good]], image)], scanned.problems
 
 
 @functools.lru_cache(maxsize=256)
@@ -244,12 +236,6 @@ def _described_layout(name: tuple[bytes | None, bytes | None], what: RecordType,
         return envelope_layout(row_fields(value, key))
     about = {field.name: said for field in value.fields if (said := about_event(field.name, prefix)) is not None}
     return flat_layout(row_fields(value, key, frozenset(about)), about)
-
-
-def _names_of(key: Any) -> tuple[str, ...]:
-    if isinstance(key, dict) and key.keys() == {"schema", "payload"}:
-        key = key["payload"]
-    return tuple(key) if isinstance(key, dict) else ()
 
 
 def _unknown_fields(scanned: ScannedRecords, layout: EventLayout) -> Rows:
@@ -286,10 +272,6 @@ def _images(document: Any, what: RecordType) -> list[dict[str, Any]]:
 
 def _about_of(layout: EventLayout) -> dict[str, str]:
     return {path[0]: said for said, path in layout.source.items() if len(path) == 1}
-
-
-def _no_columns(rows: int) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.Array.from_buffers(pa.struct([]), rows, [None]))
 
 
 class _JsonEventReader:
@@ -425,7 +407,7 @@ class _JsonEventReader:
         if imageless.any():
             columns = [pc.if_else(pa.array(imageless), pa.scalar(None, column.type), column) for column in columns]
         if not columns:
-            return _no_columns(len(scanned)), layout.fields
+            return no_columns(len(scanned)), layout.fields
         same = all(one is other for one, other in zip(fields, layout.fields.row, strict=True))
         told = layout.fields if same else RowFields(tuple(fields), layout.fields.key)
         return pa.RecordBatch.from_arrays(columns, names=[field.name for field in fields]), told
@@ -433,7 +415,7 @@ class _JsonEventReader:
     def _before(self, has_before: Mask) -> pa.RecordBatch:
         layout = self._layout
         if not self._asked:
-            return _no_columns(len(has_before))
+            return no_columns(len(has_before))
         if layout.before is None or not has_before.any():
             columns = [pa.nulls(len(has_before), wire_type(field, WireFormat.JSON)) for field in self._asked]
         else:
@@ -457,14 +439,8 @@ class _JsonEventReader:
             else:
                 columns[name] = values.text() if pa.types.is_string(kind) else values.whole()
         if "ts_ms" in paths and columns["ts_us"].null_count:
-            columns["ts_us"] = pc.coalesce(columns["ts_us"], _times_thousand(scanned.values(paths["ts_ms"]).whole()))
+            columns["ts_us"] = pc.coalesce(columns["ts_us"], millis_to_micros(scanned.values(paths["ts_ms"]).whole()))
         return pa.RecordBatch.from_arrays([columns[name] for name in SOURCE.names], schema=SOURCE)
-
-
-def _times_thousand(millis: pa.Int64Array) -> pa.Int64Array:
-    """Return NULL for impossible times: they are only displayed."""
-    sane = pc.and_(pc.less(millis, 1 << 53), pc.greater(millis, -(1 << 53)))
-    return pc.multiply(pc.if_else(sane, millis, pa.scalar(None, pa.int64())), 1000)
 
 
 def _wrong_op(scanned: ScannedRecords, path: tuple[str, ...], row: int) -> str:
