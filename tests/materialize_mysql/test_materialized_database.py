@@ -129,6 +129,7 @@ def test_a_database_is_created_followed_shown_and_dropped(
     execute("UPDATE mirrored.orders SET total = 100, customer = 8 WHERE id = 1")
     execute("DELETE FROM mirrored.orders WHERE id = 2")
     sink.until(CURRENT, "1/8/100 3/9/3.5 4/9/4.5")
+    sink.until("SELECT * FROM shop.orders ORDER BY id", "1\t8\t100\n3\t9\t3.5\n4\t9\t4.5")
 
     assert sink.run_statement("SHOW CREATE DATABASE shop") == hidden
     source = f"mysql://{account.user}@127.0.0.1:{mysql_server.port}/mirrored"
@@ -166,7 +167,7 @@ def test_a_database_is_created_followed_shown_and_dropped(
     # Its settings may be changed, but not those that would change its tables.
     settings = sink.pipe.directory / "settings.toml"
     written = settings.read_text()
-    assert written == '[sink]\ndatabase = "shop"\nsort_key = "materialize"\npartition_by = "primary"\n'
+    assert written == '[sink]\ndatabase = "shop"\nsort_key = "materialize"\npartition_by = "primary"\nhidden_columns = true\n'
     settings.write_text(f"{written}sign_column = 'sign'\n")
     refusal = sink.refusal(hidden.replace("DATABASE", "DATABASE IF NOT EXISTS"))
     assert 'the table mirrored.orders was begun with sign_column = "_sign"' in refusal

@@ -1,7 +1,7 @@
 """Translates CREATE DATABASE to a pipe: arguments of `headrace replicate` and settings of its tables.
 
 Invariant: everything in the statement is either in the plan or rejected by name with a reason; a plan contains no password. Unless the
-statement says otherwise, ClickHouse's conventions apply: `_sign` and `_version`, its sort key, its partitions, all in one database.
+statement says otherwise, ClickHouse's conventions apply: hidden `_sign` and `_version`, its sort key, its partitions, all in one database.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from headrace.settings.settings_file import SCHEMA_CHANGES, PlainSettings, UserS
 from headrace.sinks.clickhouse.server.options import ClickHouseOptions, TableOptions
 
 RETRY_MS: Final = 1000
-_CONVENTIONS: Final = {"sort_key": "materialize", "partition_by": "primary"}
+_CONVENTIONS: Final = {"sort_key": "materialize", "partition_by": "primary", "hidden_columns": True}
 _CLAUSES: Final = {
     "ORDER BY": "sort_key",
     "PRIMARY KEY": "primary_key",

@@ -162,6 +162,17 @@ def test_another_key_rebuilds_the_table_next_to_the_old_one(clauses: str, key: s
     assert rebuilt(found) == (key, filled)
 
 
+def test_hidden_columns_stay_hidden() -> None:
+    hidden = ClickHouseOptions(all_tables=(("hidden_columns", True),))
+    [added] = rehearse("ALTER TABLE t ADD COLUMN c INT", choices=hidden)
+    assert added.statements == (A + "ADD COLUMN IF NOT EXISTS `c` Nullable(Int32) AFTER `dt`",)
+    [found] = rehearse("ALTER TABLE t DROP PRIMARY KEY", choices=hidden)
+    assert rebuilt(found) == rebuilt(rehearse("ALTER TABLE t DROP PRIMARY KEY")[0])
+    [made] = [statement for statement in found.statements if statement.startswith("CREATE TABLE")]
+    assert "`_sign` Int8 MATERIALIZED 1, `_version` UInt64 MATERIALIZED 0 COMMENT" in made
+    assert "`_occurrence` UInt64 MATERIALIZED 0" in made
+
+
 def test_a_table_without_a_key_is_altered_with_its_hash_and_its_view() -> None:
     [added] = rehearse("ALTER TABLE u ADD z INT DEFAULT 1")
     assert added.statements[0] == AT + "ADD COLUMN IF NOT EXISTS `z` Nullable(Int32) DEFAULT 1 AFTER `y`"

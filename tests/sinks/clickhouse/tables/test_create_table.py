@@ -88,6 +88,16 @@ def test_engines_by_choice() -> None:
         f"`sign` Int8, `_version` UInt64 {made}, `_deleted` UInt8 MATERIALIZED `sign` = -1)"
         " ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`, `shop`)"
     )
+    assert tail(hidden_columns=True) == (
+        f"`_sign` Int8 MATERIALIZED 1, `_version` UInt64 MATERIALIZED 0 {made}, `_deleted` UInt8 MATERIALIZED `_sign` = -1)"
+        " ENGINE = ReplacingMergeTree(`_version`, `_deleted`) ORDER BY (`id`, `shop`)"
+    )
+    assert tail(hidden_columns=True, delete_column="is_deleted").startswith(
+        f"`is_deleted` UInt8 MATERIALIZED 0, `_version` UInt64 MATERIALIZED 0 {made}) ENGINE = ReplacingMergeTree(`_version`, `is_deleted`)"
+    )
+    assert "`_occurrence` UInt64 MATERIALIZED 0, `_row` UInt64" in create_sql(planned(replace(TABLE, primary_key=()), hidden_columns=True))
+    for engine in ("collapsing", "versioned", "history"):
+        assert tail(engine=engine, hidden_columns=True) == tail(engine=engine)
     assert tail(engine="collapsing", partition_by="toYYYYMM(day)") == (
         f"`_sign` Int8, `_version` UInt64 {made}) ENGINE = CollapsingMergeTree(`_sign`) PARTITION BY toYYYYMM(day)"
         " ORDER BY (`id`, `shop`, `day`) SETTINGS non_replicated_deduplication_window = 10000"

@@ -86,10 +86,19 @@ CASES = (
         "SELECT {shown} FROM {table} FINAL WHERE NOT gone AND sign != -1",
         choices={"sign_column": "sign", "version_column": "wo/`hin", "tombstone_column": "gone"},
     ),
+    Case("made with hidden columns", FINAL, choices={"hidden_columns": True}),
+    Case("made with a hidden is_deleted", FINAL, choices={"hidden_columns": True, "delete_column": "is_deleted"}),
+    Case(
+        "made without a key, hidden columns",
+        "SELECT {shown} FROM {table}_current",
+        choices={"hidden_columns": True},
+        table="loose",
+        moving=(),
+    ),
     Case(
         "made as MaterializeMySQL",
         FINAL,
-        choices={"sort_key": "materialize", "partition_by": "primary"},
+        choices={"sort_key": "materialize", "partition_by": "primary", "hidden_columns": True},
         moving=("id", "part", "note", "stamp"),
     ),
     Case("made with a sort key", FINAL, choices={"sort_key": ("toDate(at)", "part", "id")}, moving=("id", "at", "part")),
@@ -139,6 +148,18 @@ CASES = (
     ),
     # Existing
     found("found (ver, is_deleted)", FINAL, f"({ORDERS}, ver UInt64, del UInt8) ENGINE = ReplacingMergeTree(ver, del) ORDER BY id"),
+    # As MaterializedMySQL created it.
+    found(
+        "found with hidden columns",
+        SIGNED,
+        f"({ORDERS}, _sign Int8 MATERIALIZED 1, _version UInt64 MATERIALIZED 1) ENGINE = ReplacingMergeTree(_version) ORDER BY id",
+    ),
+    found(
+        "found collapsing with a hidden sign",
+        SIGNED,
+        f"({ORDERS}, _sign Int8 MATERIALIZED 1) ENGINE = CollapsingMergeTree(_sign) ORDER BY id {WINDOW}",
+        EngineFamily.COLLAPSING,
+    ),
     found("found (ver) and _sign", SIGNED, f"({ORDERS}, _sign Int8, v Int64) ENGINE = ReplacingMergeTree(v) ORDER BY id"),
     found(
         "found (ver) and delete_column of 1",
@@ -252,6 +273,14 @@ CASES = (
         "found distributed",
         FINAL,
         f"({ORDERS}, _sign Int8, ver UInt64, del UInt8 MATERIALIZED _sign = -1) ENGINE = ReplacingMergeTree(ver, del) ORDER BY id",
+        over="ENGINE = Distributed('{cluster}', '{database}', '{local}', cityHash64(part))",
+        moving=("id", "part"),
+    ),
+    found(
+        "found distributed with hidden columns",
+        FINAL,
+        f"({ORDERS}, _sign Int8 MATERIALIZED 1, ver UInt64 MATERIALIZED 0, del UInt8 MATERIALIZED _sign = -1)"
+        " ENGINE = ReplacingMergeTree(ver, del) ORDER BY id",
         over="ENGINE = Distributed('{cluster}', '{database}', '{local}', cityHash64(part))",
         moving=("id", "part"),
     ),

@@ -226,7 +226,7 @@ def delete_stale_rows(scope: TargetScope, target_table: TargetTable, before: int
         long_running_connection(scope.target) as connection,
         translate_errors(scope.target, f"sweeping table {target_table.full_name}"),
     ):
-        connection.client.command(statement, settings=connection.supported(DELETE_STALE_SETTINGS))
+        connection.client.command(statement, settings=connection.supported({**DELETE_STALE_SETTINGS, **target_table.insert_settings}))
 
 
 def _check_time_type(connection: Connection, target_tables: Sequence[TargetTable]) -> None:

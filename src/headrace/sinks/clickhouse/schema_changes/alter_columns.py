@@ -390,7 +390,7 @@ def _view_steps(altered: AlteredTable) -> list[Step]:
 
 def _plan_rebuild(alteration: Alteration, altered: AlteredTable, attempt: _InPlace, version: int) -> DdlPlan:
     """Plan a rebuild: create the table under another name, fill it from the old one, and exchange both."""
-    target_table, wanted = altered.target_table, altered.plan_after
+    target_table, wanted = altered.target_table, _with_same_visibility(altered)
     if alteration.left:
         raise DefiniteError(
             f"an alteration of {target_table.source} cannot be ignored, for the table {altered.name} as it is cannot go on:"
@@ -429,6 +429,14 @@ def _plan_rebuild(alteration: Alteration, altered: AlteredTable, attempt: _InPla
     )
     swapped = Step(statements, (target_table.database, target_table.table, altered.uuid))
     return DdlPlan((swapped, Step((f"DROP TABLE IF EXISTS {rebuilt.qualified} SYNC",)), *_view_steps(altered)))
+
+
+def _with_same_visibility(altered: AlteredTable) -> TargetTable:
+    """Return the table to be created, with hidden metadata columns if the existing table hides them: an ALTER of the source must not
+    change which of them `SELECT *` returns."""
+    hidden = any(mark.hidden for mark in altered.target_table.metadata_columns)
+    marks = tuple(replace(mark, hidden=hidden) for mark in altered.plan_after.metadata_columns)
+    return replace(altered.plan_after, metadata_columns=marks)
 
 
 def _reread_reason(altered_column: AlteredColumn) -> str:

@@ -23,7 +23,7 @@ from headrace.sinks.clickhouse.tables.create_table import create_statements, pla
 from headrace.sinks.clickhouse.tables.existing_table import is_created_by_headrace, plan_existing_table
 from headrace.sinks.clickhouse.tables.system_tables import ExistingTable, find_with_local_tables
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
-from headrace.sinks.clickhouse.tables.target_table import VIEW_SUFFIX
+from headrace.sinks.clickhouse.tables.target_table import INSERT_HIDDEN, VIEW_SUFFIX
 from headrace.sinks.clickhouse.tables.views import create_view_sql
 from headrace.sinks.schema_changes import DdlPlan, LedgerEntry, Step
 
@@ -34,6 +34,7 @@ _ALTER_SETTINGS = {
     "alter_sync": "2",
     "insert_deduplicate": "0",
     "optimize_on_insert": "0",
+    **INSERT_HIDDEN,
     # A value that cannot be converted must be an error.
     "date_time_overflow_behavior": "throw",
 }

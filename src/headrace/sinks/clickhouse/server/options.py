@@ -167,6 +167,9 @@ class TableOptions:
     """Of created tables with a sign: the column, computed from it, by which `FINAL` hides deleted rows."""
     content_column: str = "_content"
     """Of created `versioned` tables: the hash of the row by which images cancel each other."""
+    hidden_columns: bool = False
+    """Whether `SELECT *` returns only the source's columns in tables that are created with the engine `replacing`; queries may name the
+    hidden ones. Databases of MaterializeMySQL have it."""
     operation_column: str = "_operation"
     """In a history, the column with the operation: snapshot, insert, update, delete."""
     time_column: str = "_commit_time"
@@ -224,7 +227,7 @@ class TableOptions:
     on_refused_row: OnRefusedRow = OnRefusedRow.HALT
 
 
-CHANGEABLE: Final = frozenset({"missing_columns", "view", "row_policy", "cleanup_hours", "deletes", "on_refused_row"})
+CHANGEABLE: Final = frozenset({"hidden_columns", "missing_columns", "view", "row_policy", "cleanup_hours", "deletes", "on_refused_row"})
 """The fields that may change for an existing table: they affect future behaviour, not the table's definition."""
 
 Fields: TypeAlias = tuple[tuple[str, Any], ...]

@@ -130,8 +130,10 @@ def plan_columns(schema: TableSchema, options: TableOptions) -> tuple[StoredColu
 
 
 def _metadata_columns(schema: TableSchema, family: EngineFamily, options: TableOptions) -> tuple[MetadataColumn, ...]:
-    version = MetadataColumn(options.version_column, MetadataRole.VERSION, "UInt64")
-    sign = MetadataColumn(options.sign_column, MetadataRole.SIGN, "Int8")
+    # Readers of the other engines need the columns: a sign to sum up rows, an operation to read a history.
+    hidden = options.hidden_columns and family is EngineFamily.REPLACING
+    version = MetadataColumn(options.version_column, MetadataRole.VERSION, "UInt64", hidden)
+    sign = MetadataColumn(options.sign_column, MetadataRole.SIGN, "Int8", hidden)
     if family is EngineFamily.HISTORY:
         operation = MetadataColumn(options.operation_column, MetadataRole.OPERATION, "LowCardinality(String)")
         return operation, version, MetadataColumn(options.time_column, MetadataRole.COMMIT_TIME, "DateTime64(6, 'UTC')")
@@ -140,8 +142,10 @@ def _metadata_columns(schema: TableSchema, family: EngineFamily, options: TableO
     mark = sign
     if options.delete_column:
         role, kind = (MetadataRole.SIGN, "Int8") if options.delete_type == DeleteAs.INT8 else (MetadataRole.DELETED, "UInt8")
-        mark = MetadataColumn(options.delete_column, role, kind)
-    return (mark, version) if schema.row_key else (mark, version, MetadataColumn(OCCURRENCE, MetadataRole.OCCURRENCE, "UInt64"))
+        mark = MetadataColumn(options.delete_column, role, kind, hidden)
+    if schema.row_key:
+        return mark, version
+    return mark, version, MetadataColumn(OCCURRENCE, MetadataRole.OCCURRENCE, "UInt64", hidden)
 
 
 def _computed(
@@ -337,8 +341,14 @@ def define_column(column: StoredColumn) -> str:
 
 
 def _define_metadata_column(mark: MetadataColumn) -> str:
+    hidden = f" MATERIALIZED {hidden_default(mark.role)}" if mark.hidden else ""
     comment = f" COMMENT {quote_text(VERSION_COLUMN_COMMENT)}" if mark.role is MetadataRole.VERSION else ""
-    return f"{quote_name(mark.name)} {mark.type}{comment}"
+    return f"{quote_name(mark.name)} {mark.type}{hidden}{comment}"
+
+
+def hidden_default(role: MetadataRole) -> str:
+    """Return the constant of a hidden column. Only rows that others insert get it: a live row, older than all versions of the log."""
+    return "1" if role is MetadataRole.SIGN else "0"
 
 
 def engine_sql(storage: Storage) -> str:

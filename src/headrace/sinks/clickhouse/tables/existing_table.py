@@ -75,7 +75,7 @@ class _ExistingTablePlanner(InspectedTable):
             False,
             self.local_table_name() if self.is_distributed else None,
             self.options.deletes == Deletes.IGNORE,
-            self._storage(),
+            self._storage(metadata_columns),
             self._final_hides_deleted(),
             any(column.in_partition_key and not column.in_sort_key for column in self.table.columns),
             is_created_by_headrace(self.table),
@@ -164,11 +164,12 @@ class _ExistingTablePlanner(InspectedTable):
                 f"make the table without {wrong} in its keys",
             )
 
-    def _storage(self) -> Storage:
+    def _storage(self, metadata_columns: tuple[MetadataColumn, ...]) -> Storage:
+        hidden = {mark.name for mark in metadata_columns if mark.hidden}
         computed = tuple(
             ComputedColumn(column.name, column.type, column.default_expression)
             for column in self.table.columns
-            if column.default_kind == "MATERIALIZED"
+            if column.default_kind == "MATERIALIZED" and column.name not in hidden
         )
         arguments = self.engine.names or ()
         sort_key = split_key(self.table.sort_key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headrace.sinks.clickhouse.server.identifiers import quote_text
-from headrace.sinks.clickhouse.tables.create_table import VERSION_COLUMN_COMMENT, engine_sql
+from headrace.sinks.clickhouse.tables.create_table import VERSION_COLUMN_COMMENT, engine_sql, hidden_default
 from headrace.sinks.clickhouse.tables.engine_parser import referenced_names
 from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn, ExistingTable
 from headrace.sinks.clickhouse.tables.target_table import MetadataRole, TargetTable
@@ -16,7 +16,13 @@ def describe_planned_table(target_table: TargetTable) -> ExistingTable:
     partitioned_by = set(referenced_names(storage.partition_by)) if storage.partition_by else set()
     columns = [ExistingColumn(column.name, column.type, comment=column.comment) for column in target_table.columns]
     columns += [
-        ExistingColumn(mark.name, mark.type, comment=VERSION_COLUMN_COMMENT if mark.role is MetadataRole.VERSION else "")
+        ExistingColumn(
+            mark.name,
+            mark.type,
+            "MATERIALIZED" if mark.hidden else "",
+            hidden_default(mark.role) if mark.hidden else "",
+            comment=VERSION_COLUMN_COMMENT if mark.role is MetadataRole.VERSION else "",
+        )
         for mark in target_table.metadata_columns
     ]
     columns += [ExistingColumn(one.name, one.type, "MATERIALIZED", one.expression) for one in storage.computed]

@@ -6,6 +6,9 @@ type, is rejected with the types that would do.
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
 from headrace.clickhouse_lexer import content_of
 from headrace.sinks.clickhouse.server.identifiers import quote_name
 from headrace.sinks.clickhouse.server.options import DeleteAs, Deletes
@@ -15,6 +18,8 @@ from headrace.sinks.clickhouse.tables.system_tables import ExistingColumn
 from headrace.sinks.clickhouse.tables.table_inspection import MAKE_OTHER, START_OVER, InspectedTable
 from headrace.sinks.clickhouse.tables.target_table import EngineFamily, MetadataColumn, MetadataRole
 from headrace.sinks.clickhouse.types.type_mapping import OCCURRENCE, ROW
+
+_NUMBER: Final = re.compile(r"-?\d+")
 
 
 def find_metadata_columns(inspected: InspectedTable) -> tuple[MetadataColumn, ...]:
@@ -101,7 +106,7 @@ def _delete_column(inspected: InspectedTable, column: ExistingColumn) -> Metadat
 
 def _sign_behind(inspected: InspectedTable, column: ExistingColumn) -> str:
     """Return the sign column from which the engine's delete column is computed, as in tables that Headrace creates; else empty."""
-    if column.default_kind != "MATERIALIZED":
+    if column.default_kind != "MATERIALIZED" or _is_hidden(column):
         return ""
     words = [token for token in parse_tokens(column.default_expression) if token.value not in ("(", ")")]
     comparison = "".join(token.value for token in words[1:])
@@ -216,14 +221,20 @@ def _require_metadata(inspected: InspectedTable, name: str | None, role: Metadat
             "keep the source's column under another name (`rename`)",
         )
     column = inspected.require_column(name)
-    if column.default_kind not in ("", "DEFAULT"):
+    hidden = _is_hidden(column)
+    if column.default_kind not in ("", "DEFAULT") and not hidden:
         raise inspected.mismatch(f"its column {name} is computed ({column.default_kind}), not stored", START_OVER)
     if not can_hold(role, column.type):
         raise inspected.mismatch(
             f"its column {name} is {column.type} and cannot hold what Headrace writes there ({role})",
             f"make it {accepted_types(role)}",
         )
-    return MetadataColumn(name, role, column.type)
+    return MetadataColumn(name, role, column.type, hidden)
+
+
+def _is_hidden(column: ExistingColumn) -> bool:
+    """Whether `SELECT *` omits a column that an INSERT can name: MATERIALIZED with a number, not computed from the row."""
+    return column.default_kind == "MATERIALIZED" and _NUMBER.fullmatch(column.default_expression) is not None
 
 
 def _optional_metadata(inspected: InspectedTable, name: str, role: MetadataRole) -> tuple[MetadataColumn, ...]:

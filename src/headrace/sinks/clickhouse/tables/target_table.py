@@ -6,13 +6,16 @@ found it. It is pure data without a connection; `target_cache` resolves it from 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from headrace.model.schema import Column, TableName, TableSchema
 from headrace.sinks.clickhouse.server.identifiers import quote_name
 
 VIEW_SUFFIX = "_current"
+INSERT_HIDDEN: Final = {"insert_allow_materialized_columns": "1"}
+"""Setting of an INSERT that names hidden columns."""
 
 
 class EngineFamily(StrEnum):
@@ -54,6 +57,9 @@ class MetadataColumn:
     name: str
     role: MetadataRole
     type: str
+    hidden: bool = field(default=False, compare=False)
+    """Whether `SELECT *` omits it: it is MATERIALIZED with a constant, and every INSERT names it. Not compared, because a table that shows
+    the column stores the same rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,8 +188,13 @@ class TargetTable:
 
     @property
     def insert_settings(self) -> dict[str, str]:
-        """INSERT settings of a Distributed table: answer when the shards have the rows, and never choose a shard at random."""
-        return {"distributed_foreground_insert": "1", "insert_distributed_one_random_shard": "0"} if self.local_table is not None else {}
+        """Settings of an INSERT: it may name hidden columns. A Distributed table answers when the shards have the rows, and never
+        chooses a shard at random."""
+        distributed = {"distributed_foreground_insert": "1", "insert_distributed_one_random_shard": "0"}
+        return {
+            **(distributed if self.local_table is not None else {}),
+            **(INSERT_HIDDEN if any(column.hidden for column in self.metadata_columns) else {}),
+        }
 
     @property
     def view(self) -> str:
