@@ -48,7 +48,7 @@ test-all: test-servers ## Run all tests, the slow ones too
 test-servers: setup
 	@scripts/install-system-packages $(PYTHON) test
 	@$(BIN)/python -m testkit.servers.mariadb_plugins
-	@$(BIN)/python -m testkit.servers.mysql_fetch
+	@$(BIN)/python -m testkit.servers.debian_fetch
 	@$(BIN)/python -m testkit.servers.maven_fetch
 
 .PHONY: test-fresh
@@ -63,19 +63,19 @@ test-scylla: setup ## Run the tests of ScyllaDB's log on a ScyllaDB that you hav
 
 .PHONY: soak
 soak: setup ## An hour of chaos: traffic and schema changes, kills of every process, cuts of every wire; ends with 0 differences and flat memory; then 500 rounds of kill -9 through every kind of pipe (SECONDS=600 KILLS=20, ARGS="--seed 7")
-	@$(BIN)/python -m testkit.servers.mysql_fetch
+	@$(BIN)/python -m testkit.servers.debian_fetch
 	@$(BIN)/python -m testkit.servers.maven_fetch
 	PYTHONPATH=. $(BIN)/python -m testkit.soak --seconds $(SECONDS) --kills $(KILLS) $(ARGS)
 
 .PHONY: soak-suites
 soak-suites: setup ## Damaged input and crashes, at length and with other seeds each time (hours; ARGS="-k logs" for a part)
-	@$(BIN)/python -m testkit.servers.mysql_fetch
+	@$(BIN)/python -m testkit.servers.debian_fetch
 	@$(BIN)/python -m testkit.servers.maven_fetch
 	HEADRACE_SOAK=1 HYPOTHESIS_PROFILE=thorough $(BIN)/python -m pytest -m "soak or scaled" $(ARGS)
 
 .PHONY: record
 record: setup ## Record tests/golden again: logs of both servers, Debezium's records (testkit/recordings/scenarios.py, debezium_cases.py)
-	@$(BIN)/python -m testkit.servers.mysql_fetch
+	@$(BIN)/python -m testkit.servers.debian_fetch
 	HEADRACE_WRITE_FIXTURES=1 $(BIN)/python -m pytest -q tests/sources/mysql/rows/test_decode_fixtures.py
 	@scripts/install-system-packages $(PYTHON) record
 	PYTHONPATH=. $(BIN)/python -m testkit.recordings.debezium_recorder
@@ -91,7 +91,7 @@ lint: setup ## Check style, types, import rules and known flaws of dependencies
 
 .PHONY: bench
 bench: setup ## Measure the reference workload and its peers
-	@$(BIN)/python -m testkit.servers.mysql_fetch
+	@$(BIN)/python -m testkit.servers.debian_fetch
 	@$(BIN)/python -m testkit.servers.maven_fetch
 	PYTHONPATH=. $(BIN)/python -m bench $(ARGS)
 

@@ -1,4 +1,4 @@
-"""Private servers of both flavours for tests and benchmarks, quick to start.
+"""Private servers for tests and benchmarks, quick to start.
 
 Initialising a data directory takes seconds, so it is done once per version and kept as a template in the cache directory; each server
 starts from a copy. The template has no server uuid: each copy gets its own.
@@ -7,6 +7,7 @@ starts from a copy. The template has no server uuid: each copy gets its own.
 from __future__ import annotations
 
 import functools
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,9 +16,13 @@ from pathlib import Path
 from headrace.demo.private_server import PrivateServer, Program, Setting, as_current_user, find_mariadb, run_to_end
 from testkit.servers.cache import cache_dir, hold_lock
 from testkit.servers.mariadb_plugins import plugin_dir
-from testkit.servers.mysql_fetch import fetch_mysql, mysql_command, mysql_version
+from testkit.servers.debian_fetch import MARIADB, MYSQL, bundle_version, fetch_bundle, unpacked_command
 
 FLAVOURS = ("mariadb", "mysql")
+NEWER_MARIADB = "mariadb11"
+"""MariaDB of Debian 13, for the tests of server versions; its `Program.flavour` is `mariadb`."""
+WHOLE_SUITE = "HEADRACE_TEST_MARIADB"
+"""If this environment variable is `11`, the flavour `mariadb` is the newer MariaDB in all tests."""
 
 TEMPLATE_GENERATION = 1
 """Increase it when the initialisation of data directories changes."""
@@ -53,7 +58,8 @@ def execute_in(server: PrivateServer, database: str | None, *statements: str) ->
 @functools.cache
 def find_program(flavour: str) -> Program:
     """The flavour's server, with data directories made from the cached template."""
-    program = {"mariadb": _find_mariadb_with_plugins, "mysql": find_mysql}[flavour]()
+    installed = find_newer_mariadb if os.environ.get(WHOLE_SUITE) == "11" else _find_mariadb_with_plugins
+    program = {"mariadb": installed, NEWER_MARIADB: find_newer_mariadb, "mysql": find_mysql}[flavour]()
     return replace(program, initialise=functools.partial(_copy_template, program))
 
 
@@ -69,7 +75,7 @@ def _find_mariadb_with_plugins() -> Program:
 
 def find_mysql() -> Program:
     """Oracle MySQL from the cache, fetched on the first call."""
-    root = fetch_mysql()
+    root = fetch_bundle(MYSQL)
     places: dict[str, Setting] = {
         "basedir": str(root / "usr"),
         "plugin_dir": str(root / "usr/lib/mysql/plugin"),
@@ -78,9 +84,9 @@ def find_mysql() -> Program:
     }
     return Program(
         flavour="mysql",
-        version=mysql_version(root),
-        command=mysql_command(root, "usr/sbin/mysqld"),
-        mysqlbinlog=(*mysql_command(root, "usr/bin/mysqlbinlog"), "--no-defaults"),
+        version=bundle_version(root),
+        command=unpacked_command(root, "usr/sbin/mysqld"),
+        mysqlbinlog=(*unpacked_command(root, "usr/bin/mysqlbinlog"), "--no-defaults"),
         initialise=_mysql_initialiser(root, places),
         settings={
             **places,
@@ -94,11 +100,49 @@ def find_mysql() -> Program:
     )
 
 
+def find_newer_mariadb() -> Program:
+    """MariaDB of Debian 13 from the cache, fetched on the first call."""
+    root = fetch_bundle(MARIADB)
+    command = unpacked_command(root, "usr/sbin/mariadbd")
+    places: dict[str, Setting] = {
+        "basedir": str(root / "usr"),
+        "plugin_dir": str(root / "usr/lib/mysql/plugin"),
+        "lc_messages_dir": str(root / "usr/share/mariadb"),
+        "character_sets_dir": str(root / "usr/share/mariadb/charsets"),
+    }
+
+    def initialise(data_dir: Path) -> None:
+        # What mariadb-install-db does: that script runs programs with the machine's dynamic linker.
+        parts = [(root / "usr/share/mariadb" / name).read_bytes() for name in _SYSTEM_TABLES]
+        script = b"".join([b"CREATE DATABASE mysql;\nUSE mysql;\nSET @auth_root_socket = NULL;\n", *parts])
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in places.items()]
+        quick = ["--innodb-log-file-size=48M", "--max-allowed-packet=8M", "--net-buffer-length=16K", "--log-warnings=0"]
+        run_to_end([*command, "--no-defaults", "--bootstrap", *as_current_user(), f"--datadir={data_dir}", *options, *quick], script)
+
+    return Program(
+        flavour="mariadb",
+        version=bundle_version(root),
+        command=command,
+        mysqlbinlog=(*unpacked_command(root, "usr/bin/mariadb-binlog"), "--no-defaults"),
+        initialise=initialise,
+        settings={**places, "binlog_format": "ROW", "gtid_strict_mode": True, "innodb_log_file_size": "48M"},
+    )
+
+
+_SYSTEM_TABLES = (
+    "mariadb_system_tables.sql",
+    "mariadb_performance_tables.sql",
+    "mariadb_system_tables_data.sql",
+    "maria_add_gis_sp_bootstrap.sql",
+    "mariadb_sys_schema.sql",
+)
+
+
 def _mysql_initialiser(root: Path, places: dict[str, Setting]) -> Callable[[Path], None]:
     def initialise(data_dir: Path) -> None:
         options = [f"--{name.replace('_', '-')}={value}" for name, value in places.items()]
         quick = ["--innodb-redo-log-capacity=48M", "--innodb-flush-log-at-trx-commit=0", "--skip-log-bin", "--secure-file-priv=NULL"]
-        command = mysql_command(root, "usr/sbin/mysqld")
+        command = unpacked_command(root, "usr/sbin/mysqld")
         run_to_end([*command, "--no-defaults", "--initialize-insecure", *as_current_user(), f"--datadir={data_dir}", *options, *quick])
 
     return initialise

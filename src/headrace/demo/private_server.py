@@ -172,9 +172,9 @@ def render_options(settings: Mapping[str, Setting]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def run_to_end(command: list[str]) -> None:
-    """Run a set-up command; when it fails, its output is the message."""
-    done = subprocess.run(command, check=False, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+def run_to_end(command: list[str], script: bytes = b"") -> None:
+    """Run a set-up command that reads `script` from its standard input; when it fails, its output is the message."""
+    done = subprocess.run(command, check=False, input=script, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if done.returncode:
         raise DefiniteError(f"{Path(command[0]).name} failed with code {done.returncode}:\n{done.stdout.decode(errors='replace')[-4000:]}")
 

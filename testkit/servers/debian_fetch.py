@@ -1,4 +1,4 @@
-"""Oracle MySQL from Debian's unstable suite, unpacked in the cache directory without installing anything.
+"""Database servers from other Debian suites than the machine's, unpacked in the cache directory without installing anything.
 
 Every program is signed by Debian: the archive's key signs InRelease, InRelease names the hash of the package index, and the index names the
 hash of every package. The mirror is apt's. The packages include all libraries, the C library too, so the programs run with their own
@@ -17,13 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from testkit.servers.cache import cache_dir, hold_lock
 
-WANTED = ("mysql-server-core",)
-"""The server and its mysqlbinlog; everything else is a library they need."""
 INDEX = "main/binary-amd64/Packages.xz"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 APT_HELPER = "/usr/lib/apt/apt-helper"
@@ -32,25 +31,48 @@ ATTEMPTS = 4
 Package = Mapping[str, str]
 
 
-def fetch_mysql() -> Path:
-    """The root directory of an unpacked MySQL, fetched if the cache has none."""
-    with hold_lock("mysql"):
-        return find_unpacked() or _fetch_with_retries()
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A server of a Debian suite."""
+
+    product: str
+    """The prefix of its directory in the cache."""
+    title: str
+    suite: str
+    wanted: tuple[str, ...]
+    """Packages that are unpacked with all they depend on; the first has the server."""
+    alone: tuple[str, ...] = ()
+    """Packages that are unpacked without what they depend on."""
 
 
-def find_unpacked() -> Path | None:
-    """The newest MySQL in the cache."""
-    roots = [path for path in cache_dir().glob("mysql-[0-9]*") if path.is_dir()]
+MYSQL = Bundle("mysql", "MySQL", "unstable", ("mysql-server-core",))
+"""Oracle MySQL and its mysqlbinlog."""
+MARIADB = Bundle(
+    "mariadb", "MariaDB of Debian 13", "trixie", ("mariadb-server-core", "libpcre2-posix3"), alone=("mariadb-client", "mariadb-server")
+)
+"""A newer MariaDB than Debian 12 has. The packages for mariadb-binlog and the plugins depend on Perl for programs that no test runs."""
+BUNDLES = (MYSQL, MARIADB)
+
+
+def fetch_bundle(bundle: Bundle) -> Path:
+    """The root directory of the unpacked server, fetched if the cache has none."""
+    with hold_lock(bundle.product):
+        return find_unpacked(bundle) or _fetch_with_retries(bundle)
+
+
+def find_unpacked(bundle: Bundle) -> Path | None:
+    """The newest unpacked server in the cache."""
+    roots = [path for path in cache_dir().glob(f"{bundle.product}-[0-9]*") if path.is_dir()]
     return max(roots, key=lambda path: path.stat().st_mtime, default=None)
 
 
-def mysql_version(root: Path) -> str:
-    """The Debian version of an unpacked MySQL."""
-    return root.name.removeprefix("mysql-")
+def bundle_version(root: Path) -> str:
+    """The Debian version of an unpacked server."""
+    return root.name.partition("-")[2]
 
 
-def mysql_command(root: Path, program: str) -> tuple[str, ...]:
-    """The argument vector that runs `program` (such as `usr/sbin/mysqld`) of an unpacked MySQL."""
+def unpacked_command(root: Path, program: str) -> tuple[str, ...]:
+    """The argument vector that runs `program` (such as `usr/sbin/mysqld`) of an unpacked server."""
     linker = root / "usr/lib64/ld-linux-x86-64.so.2"
     libraries = root / "usr/lib/x86_64-linux-gnu"
     return (str(linker), "--library-path", str(libraries), "--argv0", Path(program).name, str(root / program))
@@ -63,7 +85,7 @@ def resolve(wanted: Iterable[str], index: Mapping[str, Sequence[Package]]) -> li
     while todo:
         name = todo.pop()
         if name not in index:
-            raise DefiniteError(f"Debian unstable has no package {name}", hint="the suite is in transition: try another day")
+            raise DefiniteError(f"the Debian suite has no package {name}", hint="the suite is in transition: try another day")
         package = index[name][0]
         if package["Package"] in found:
             continue
@@ -84,32 +106,33 @@ def parse_index(text: str) -> dict[str, list[Package]]:
     return index
 
 
-def _fetch_with_retries() -> Path:
+def _fetch_with_retries(bundle: Bundle) -> Path:
     _check_machine()
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return _fetch()
+            return _fetch(bundle)
         except TransientError as error:
             if attempt == ATTEMPTS:
                 raise
-            print(f"headrace: fetching MySQL, attempt {attempt} failed: {error}", file=sys.stderr)
+            print(f"headrace: fetching {bundle.title}, attempt {attempt} failed: {error}", file=sys.stderr)
             time.sleep(2**attempt)
     raise AssertionError("unreachable")
 
 
-def _fetch() -> Path:
+def _fetch(bundle: Bundle) -> Path:
     mirror = find_mirror()
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=cache_dir()) as scratch:
         work = Path(scratch)
-        index = parse_index(_fetch_index(mirror, work))
-        packages = resolve(WANTED, index)
+        index = parse_index(_fetch_index(mirror, bundle.suite, work))
+        packages = resolve(bundle.wanted, index) + [index[name][0] for name in bundle.alone]
         files = {work / Path(package["Filename"]).name: package for package in packages}
         _download({file: f"{mirror}/{package['Filename']}" for file, package in files.items()})
         for file, package in files.items():
             _check_hash(file, package["SHA256"])
         root = work / "root"
         _unpack(list(files), root)
-        target = cache_dir() / f"mysql-{index[WANTED[0]][0]['Version'].replace(':', '_')}"
+        # Without the epoch: a colon in a path ends it in some settings.
+        target = cache_dir() / f"{bundle.product}-{index[bundle.wanted[0]][0]['Version'].rpartition(':')[2]}"
         root.rename(target)
         return target
 
@@ -129,15 +152,15 @@ def find_mirror() -> str:
     )
 
 
-def _fetch_index(mirror: str, work: Path) -> str:
+def _fetch_index(mirror: str, suite: str, work: Path) -> str:
     release, signed, packed = work / "InRelease", work / "Release", work / "Packages.xz"
-    _download({release: f"{mirror}/dists/unstable/InRelease", packed: f"{mirror}/dists/unstable/{INDEX}"})
+    _download({release: f"{mirror}/dists/{suite}/InRelease", packed: f"{mirror}/dists/{suite}/{INDEX}"})
     # The signature covers only the output of gpgv. Its age is not checked: a mirror may lag, and the packages are the same.
     _run(["gpgv", "--quiet", "--keyring", str(KEYRING), "--output", str(signed), str(release)])
     section = signed.read_text().split("\nSHA256:\n", 1)[1]
     match = re.search(rf"^ ([0-9a-f]{{64}}) +\d+ {re.escape(INDEX)}$", section, re.MULTILINE)
     if match is None:
-        raise DefiniteError(f"the release file names no {INDEX}", place="Debian unstable")
+        raise DefiniteError(f"the release file names no {INDEX}", place=f"Debian {suite}")
     _check_hash(packed, match[1])
     return lzma.decompress(packed.read_bytes()).decode()
 
@@ -180,9 +203,9 @@ def _check_machine() -> None:
     missing = [program for program in ("apt-get", "gpgv", "dpkg-deb", "tar", APT_HELPER) if shutil.which(program) is None]
     if missing or not KEYRING.exists():
         hint = "run on Debian with the packages apt, gpgv and debian-archive-keyring"
-        raise DefiniteError(f"MySQL can only be fetched with Debian's tools; missing: {', '.join(missing) or KEYRING}", hint=hint)
+        raise DefiniteError(f"the servers of other suites can only be fetched with Debian's tools; missing: {', '.join(missing) or KEYRING}", hint=hint)
     if os.uname().machine != "x86_64":
-        raise DefiniteError(f"MySQL can only be fetched for x86_64, this is {os.uname().machine}")
+        raise DefiniteError(f"the servers of other suites can only be fetched for x86_64, this is {os.uname().machine}")
 
 
 def _run(command: Sequence[str], stdin: object = subprocess.DEVNULL) -> bytes:
@@ -202,14 +225,16 @@ def _parse_stanza(stanza: str) -> Package:
 
 
 def main() -> int:
-    """Fill the cache before the tests. Without MySQL its tests are skipped with a message, and fail in CI."""
-    try:
-        root = fetch_mysql()
-    except HeadraceError as error:
-        print(f"headrace: MySQL could not be fetched: {error}", file=sys.stderr)
-        return 1 if os.environ.get("CI") == "true" else 0
-    print(f"MySQL {mysql_version(root)} is in {root}")
-    return 0
+    """Fill the cache before the tests. Without a server its tests are skipped with a message, and fail in CI."""
+    missing = False
+    for bundle in BUNDLES:
+        try:
+            root = fetch_bundle(bundle)
+            print(f"{bundle.title} {bundle_version(root)} is in {root}")
+        except HeadraceError as error:
+            print(f"headrace: {bundle.title} could not be fetched: {error}", file=sys.stderr)
+            missing = True
+    return 1 if missing and os.environ.get("CI") == "true" else 0
 
 
 if __name__ == "__main__":
