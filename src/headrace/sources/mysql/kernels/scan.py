@@ -44,8 +44,8 @@ DATA, STATEMENT, FILE_END, PREPARED, XA_COMMIT, XA_ROLLBACK, SKIPPED, ROLLED_BAC
 # Why a scan stopped.
 OK, NO_ROOM, BAD_CHECKSUM, BAD_SIZE, UNKNOWN_EVENT, BAD_POSITION = range(6)
 
-# Values of state[IN_GROUP]: a GTID event has announced a group; its transaction is open.
-_ANNOUNCED, _OPEN = 1, 2
+# Values of state[IN_GROUP]: a GTID event has announced a group; its transaction is open; it was opened by MariaDB's GTID event.
+_ANNOUNCED, _OPEN, _OPEN_MARIADB = 1, 2, 3
 
 # Kinds of query event, as far as grouping needs them.
 _BEGIN, _END, _ROLLBACK, _UNDO, _INERT, _COMMIT_XA, _ROLLBACK_XA, _OTHER = range(8)
@@ -167,7 +167,9 @@ def scan_groups(
             return NO_ROOM
         stop = pos + size - tail
         state[ERROR_AT] = base + pos
-        if (base + pos + size) & 0xFFFFFFFF != load_4(buf, pos + 13):
+        position = load_4(buf, pos + 13)
+        # MariaDB 11.7 and later write 0 inside transactions, unless binlog_legacy_event_pos is set.
+        if (base + pos + size) & 0xFFFFFFFF != position and (position or state[IN_GROUP] != _OPEN_MARIADB):
             return BAD_POSITION
         kind = byte_at(buf, pos + 4)
         if checksum and as_signed(crc32_at(buf, pos, stop)) != load_4(buf, stop):
@@ -202,7 +204,7 @@ def scan_groups(
         elif kind == 2:
             query = _query_kind(buf, body, stop)
             if query == _BEGIN:
-                state[IN_GROUP] = _OPEN
+                state[IN_GROUP] = max(state[IN_GROUP], _OPEN)
             elif query == _END:
                 ends = _closing_kind(state[HAS_QUERY])
             elif query == _ROLLBACK:
@@ -215,11 +217,11 @@ def scan_groups(
                 ends = XA_ROLLBACK
             elif query == _OTHER:
                 state[HAS_QUERY] = 1
-                if state[IN_GROUP] != _OPEN:
+                if state[IN_GROUP] < _OPEN:
                     ends = STATEMENT
         elif kind == 165 or kind == 18:
             state[HAS_QUERY] = 1
-            if state[IN_GROUP] != _OPEN:
+            if state[IN_GROUP] < _OPEN:
                 ends = STATEMENT
         elif kind == 40:
             # One event holds the whole transaction. Decompressing it shows whether it is the first half of an XA transaction.
@@ -245,7 +247,7 @@ def scan_groups(
                 return BAD_SIZE
             state[G0], state[G1], state[G2] = load_4(buf, body + 8), load_4(buf, pos + 5), _load_8(buf, body)
             # A group that is not standalone starts here: MariaDB writes no BEGIN of its own.
-            state[IN_GROUP] = _ANNOUNCED if byte_at(buf, body + 12) & 1 else _OPEN
+            state[IN_GROUP] = _ANNOUNCED if byte_at(buf, body + 12) & 1 else _OPEN_MARIADB
         elif kind == 4 or kind == 3:
             ends = FILE_END
         elif not (_is_between(kind) or kind == 5 or kind == 13 or kind == 14 or kind == 9 or kind == 17):

@@ -8,6 +8,7 @@ from typing import Final
 from headrace.errors import DefiniteError
 from headrace.model.table_selection import Selection, is_pattern
 from headrace.sources.mysql.preflight.server_facts import Check, ServerFacts, TableFacts, refusal, try_replication
+from headrace.sources.mysql.preflight.tested_versions import check_version
 from headrace.sources.mysql.server.tls import default_tls
 from headrace.sources.preflight import Finding, failure, ok, warning
 
@@ -201,6 +202,7 @@ def _prepared(facts: ServerFacts) -> Iterator[Finding]:
 
 
 SERVER_CHECKS: Final[tuple[Check, ...]] = (
+    check_version,
     _log,
     _wanted("binlog_format", "ROW", f"SET GLOBAL binlog_format = ROW {_RECONNECT}"),
     _sessions,

@@ -17,6 +17,7 @@ from headrace.model.table_selection import Selection
 from headrace.sources.mysql.binlog.replication_client import ReplicationStream
 from headrace.sources.mysql.server.connection import MySQLAddress, is_mariadb, query, quote_name
 from headrace.sources.mysql.server.position import BinlogPosition, file_number
+from headrace.sources.mysql.server.server_version import log_status_statement, parse_version, replica_status_statement
 from headrace.sources.mysql.snapshot.log_watermark import log_end
 from headrace.sources.preflight import Finding
 
@@ -78,13 +79,13 @@ class ServerFacts:
 
     def log_filters(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return the databases that are logged exclusively, and those that are excluded."""
-        status = self.fetch("SHOW MASTER STATUS" if self.mariadb else "SHOW BINARY LOG STATUS")
+        status = self.fetch(log_status_statement(mariadb=self.mariadb, version=parse_version(self.version)))
         only, without = (str(status[0][2] or ""), str(status[0][3] or "")) if status else ("", "")
         return tuple(filter(None, only.split(","))), tuple(filter(None, without.split(",")))
 
     def is_replica(self) -> bool | None:
         """Whether the server is a replica; None if the account may not see it."""
-        found = self.fetch_if_allowed("SHOW ALL SLAVES STATUS" if self.mariadb else "SHOW REPLICA STATUS")
+        found = self.fetch_if_allowed(replica_status_statement(mariadb=self.mariadb, version=parse_version(self.version)))
         return None if found is None else bool(found)
 
     def has_privilege(self, privilege: str) -> bool:

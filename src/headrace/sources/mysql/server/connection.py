@@ -22,6 +22,7 @@ from pymysql.connections import Connection
 from headrace.errors import DefiniteError, HeadraceError, TransientError
 from headrace.sources.mysql.server.bounded_connection import BoundedConnection, ProtocolError
 from headrace.sources.mysql.server.log_identity import READ_AGAIN
+from headrace.sources.mysql.server.server_version import Version, log_status_statement, parse_version
 from headrace.sources.mysql.server.tls import default_tls, driver_options, tls_failure
 from headrace.urls import tls as encryption
 from headrace.urls.query_settings import parse_seconds, parse_settings
@@ -270,6 +271,11 @@ def is_mariadb(connection: Connection[Any]) -> bool:
     return "MariaDB" in str(connection.get_server_info())  # type: ignore[no-untyped-call]
 
 
+def version_of(connection: Connection[Any]) -> Version:
+    """Return the server's version by its handshake."""
+    return parse_version(str(connection.get_server_info()))  # type: ignore[no-untyped-call]
+
+
 def quote_name(name: str) -> str:
     """An identifier, quoted for MySQL."""
     return "`" + name.replace("`", "``") + "`"
@@ -277,7 +283,7 @@ def quote_name(name: str) -> str:
 
 def log_status(connection: Connection[Any], address: MySQLAddress) -> tuple[str, int]:
     """Return the current log file and its size."""
-    rows = query(connection, address, "SHOW MASTER STATUS" if is_mariadb(connection) else "SHOW BINARY LOG STATUS")
+    rows = query(connection, address, log_status_statement(mariadb=is_mariadb(connection), version=version_of(connection)))
     if not rows:
         raise DefiniteError(
             "the source writes no binary log", place=str(address), hint="set log_bin in the server's configuration and restart it"

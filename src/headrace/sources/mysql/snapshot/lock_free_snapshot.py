@@ -30,8 +30,9 @@ from headrace.model.schema import TableName, TableSchema
 from headrace.retry import WAITING
 from headrace.sources.mysql.limits import CHUNK_ROWS
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query
+from headrace.sources.mysql.server.connection import MySQLAddress, connect, is_mariadb, query, version_of
 from headrace.sources.mysql.server.position import BinlogPosition
+from headrace.sources.mysql.server.server_version import caches_statistics
 from headrace.sources.mysql.snapshot.chunk_planner import plan_ranges
 from headrace.sources.mysql.snapshot.locked_snapshot import exact_table_snapshot
 from headrace.sources.mysql.snapshot.log_watermark import log_end, note_position
@@ -169,8 +170,8 @@ def snapshot_place(name: TableName) -> str:
 
 def estimate_rows(connection: Connection[Any], address: MySQLAddress, name: TableName) -> int:
     """Return the server's own estimate of the number of rows."""
-    if not is_mariadb(connection):
-        # By default MySQL returns statistics that are up to a day old.
+    if caches_statistics(mariadb=is_mariadb(connection), version=version_of(connection)):
+        # By default MySQL 8.0 and later return statistics that are up to a day old.
         query(connection, address, "SET SESSION information_schema_stats_expiry = 0")
     sql = "SELECT table_rows FROM information_schema.tables WHERE table_schema = %s AND table_name = %s"
     found = query(connection, address, sql, (name.database, name.table))
