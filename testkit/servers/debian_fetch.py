@@ -203,9 +203,9 @@ def _check_machine() -> None:
     missing = [program for program in ("apt-get", "gpgv", "dpkg-deb", "tar", APT_HELPER) if shutil.which(program) is None]
     if missing or not KEYRING.exists():
         hint = "run on Debian with the packages apt, gpgv and debian-archive-keyring"
-        raise DefiniteError(f"the servers of other suites can only be fetched with Debian's tools; missing: {', '.join(missing) or KEYRING}", hint=hint)
+        raise DefiniteError(f"other suites can only be fetched with Debian's tools; missing: {', '.join(missing) or KEYRING}", hint=hint)
     if os.uname().machine != "x86_64":
-        raise DefiniteError(f"the servers of other suites can only be fetched for x86_64, this is {os.uname().machine}")
+        raise DefiniteError(f"other suites can only be fetched for x86_64, this is {os.uname().machine}")
 
 
 def _run(command: Sequence[str], stdin: object = subprocess.DEVNULL) -> bytes:

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from headrace.demo.private_server import PrivateServer, Program, Setting, as_current_user, find_mariadb, run_to_end
 from testkit.servers.cache import cache_dir, hold_lock
-from testkit.servers.mariadb_plugins import plugin_dir
 from testkit.servers.debian_fetch import MARIADB, MYSQL, bundle_version, fetch_bundle, unpacked_command
+from testkit.servers.mariadb_plugins import plugin_dir
 
 FLAVOURS = ("mariadb", "mysql")
 NEWER_MARIADB = "mariadb11"

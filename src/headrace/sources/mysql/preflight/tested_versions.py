@@ -31,9 +31,11 @@ class KnownDifference:
 
 _ANY: Final = (10_000, 0)
 KNOWN_DIFFERENCES: Final = (
-    KnownDifference("MySQL", (5, 6), (5, 7), "binlog_format is STATEMENT by default; the log holds no prepared XA transactions"),
-    KnownDifference("MySQL", (5, 6), (8, 0), "no binlog_row_metadata: the schema history names the columns; gtid_mode is OFF by default"),
-    KnownDifference("MySQL", (8, 0), (8, 1), "binlog_row_metadata from 8.0.1, partial JSON from 8.0.3, compressed transactions from 8.0.20"),
+    KnownDifference("MySQL", (5, 6), (5, 7), "binlog_format is STATEMENT by default"),
+    KnownDifference("MySQL", (5, 6), (8, 0), "no binlog_row_metadata: the schema history names the columns"),
+    KnownDifference(
+        "MySQL", (8, 0), (8, 1), "binlog_row_metadata from 8.0.1, partial JSON from 8.0.3, compressed transactions from 8.0.20"
+    ),
     KnownDifference("MySQL", (5, 6), (8, 2), "the log's position comes from SHOW MASTER STATUS"),
     KnownDifference("MySQL", (5, 6), (9, 6), "foreign-key cascades are in no log: tables with them are refused"),
     KnownDifference("MySQL", (5, 6), (8, 3), "no tagged GTIDs"),
@@ -48,8 +50,8 @@ KNOWN_DIFFERENCES: Final = (
         "MariaDB",
         (11, 9),
         _ANY,
-        "newer than the tests: row events in parts (PARTIAL_ROW_DATA) and logs in InnoDB (binlog_storage_engine) are not supported; an event "
-        "type that Headrace does not know halts the pipe",
+        "newer than the tests: row events in parts (PARTIAL_ROW_DATA) and logs in InnoDB (binlog_storage_engine) are not supported; an "
+        "event type that Headrace does not know halts the pipe",
     ),
 )
 
@@ -75,7 +77,8 @@ def judge_version(product: str, text: str) -> Finding:
     names = "; ".join(f"{name} {' and '.join(series)}" for name, series in TESTED.items())
     if product == "MySQL" and version[:2] < OLDEST_MYSQL:
         repair = "upgrade the server, or copy its log files: headrace replicate binlog:DIRECTORY"
-        return failure("server", value, "a MySQL server before 5.6 sends no checksums and no GTIDs; only its copied log files are read", repair)
+        meaning = "a MySQL server before 5.6 sends no checksums and no GTIDs; only its copied log files are read"
+        return failure("server", value, meaning, repair)
     if is_tested(product, version):
         return ok("server", value, f"one of the versions that the tests run on ({names})")
     differences = differences_of(product, version)
