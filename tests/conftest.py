@@ -40,7 +40,7 @@ from testkit.servers.cassandra import GivenCluster, PrivateCassandra
 from testkit.servers.debezium import Worker
 from testkit.servers.maven_fetch import fetch_broker, fetch_cassandra, fetch_connect_worker, fetch_debezium_mariadb, fetch_registry
 from testkit.servers.schema_registry import PrivateRegistry
-from testkit.servers.servers import FLAVOURS, build, find_program
+from testkit.servers.servers import FLAVOURS, NEWER_MARIADB, build, find_program
 
 if TYPE_CHECKING:
     # The sink's package chooses the driver's Python parser: it must be imported before the driver.
@@ -177,6 +177,12 @@ def mariadb_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPat
 def mysql_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
     """The session's Oracle MySQL. Do not stop it or change its global settings."""
     yield from _serve("mysql", pytestconfig, tmp_path_factory.mktemp("mysql") / "server")
+
+
+@pytest.fixture(scope="session")
+def newer_mariadb_server(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateServer]:
+    """MariaDB of Debian 13, for the tests of server versions. Restore global settings that a test changes."""
+    yield from _serve(NEWER_MARIADB, pytestconfig, tmp_path_factory.mktemp(NEWER_MARIADB) / "server")
 
 
 @pytest.fixture(scope="session")

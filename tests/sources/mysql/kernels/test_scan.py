@@ -22,9 +22,9 @@ class Log:
         self.base, self.checksum = base, checksum
         self.data = b""
 
-    def add(self, kind: int, body: bytes = b"", flags: int = 0) -> Log:
+    def add(self, kind: int, body: bytes = b"", flags: int = 0, *, placed: bool = True) -> Log:
         size = 19 + len(body) + (4 if self.checksum else 0)
-        end = (self.base + len(self.data) + size) & 0xFFFFFFFF
+        end = (self.base + len(self.data) + size) & 0xFFFFFFFF if placed else 0
         event = struct.pack("<IBIIIH", TIME, kind, 77, size, end, flags) + body
         self.data += event + (struct.pack("<I", zlib.crc32(event)) if self.checksum else b"")
         return self
@@ -38,8 +38,9 @@ class Log:
     def maria(self, sequence: int, domain: int = 5, *, standalone: bool = False) -> Log:
         return self.add(162, struct.pack("<QIB", sequence, domain, 1 if standalone else 0) + b"\0" * 6)
 
-    def rows(self, *, last: bool = True, size: int = 20) -> Log:
-        return self.add(19, b"\x09\0\0\0\0\0\x01\0map").add(30, b"\x09\0\0\0\0\0" + struct.pack("<H", int(last)) + b"\0" * size)
+    def rows(self, *, last: bool = True, size: int = 20, placed: bool = True) -> Log:
+        body = b"\x09\0\0\0\0\0" + struct.pack("<H", int(last)) + b"\0" * size
+        return self.add(19, b"\x09\0\0\0\0\0\x01\0map", placed=placed).add(30, body, placed=placed)
 
     def xid(self) -> Log:
         return self.add(16, b"\x01" * 8)
@@ -191,6 +192,21 @@ def test_an_event_that_is_not_where_it_says_is_an_error() -> None:
     log = Log().gtid(1)
     log.base += 1
     assert log.scan()[0] == scan.BAD_POSITION
+
+
+def test_events_of_mariadb_transactions_may_have_no_position() -> None:
+    """MariaDB 11.7 and later write 0 inside transactions (binlog_legacy_event_pos = OFF), and nowhere else."""
+    whole = Log().maria(1).rows().xid()
+    log = Log().maria(1).rows(placed=False).xid()
+    status, groups, _, _ = log.scan()
+    assert (status, groups) == (scan.OK, whole.scan()[1])
+    assert Log().maria(1).query("BEGIN").rows(placed=False).xid().scan()[0] == scan.OK
+    for damaged in (
+        Log().gtid(1).query("BEGIN").rows(placed=False).xid(),
+        Log().maria(1, standalone=True).add(2, b"\xff" * 13, placed=False),
+        Log().maria(1).rows().xid().rows(placed=False),
+    ):
+        assert damaged.scan()[0] == scan.BAD_POSITION
 
 
 def test_a_size_that_cannot_be_is_an_error() -> None:

@@ -281,7 +281,8 @@ def _matches_form(column: Column, stored: int, metadata: int) -> bool:
         case ValueForm.GEOMETRY:
             return stored == tablemap.GEOMETRY
         case ValueForm.VECTOR:
-            return stored == tablemap.VECTOR
+            # MariaDB logs a vector as a VARBINARY.
+            return stored in (tablemap.VECTOR, tablemap.VARCHAR)
         case ValueForm.DATE:
             return stored == tablemap.DATE
         case ValueForm.YEAR:

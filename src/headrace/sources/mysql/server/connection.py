@@ -61,6 +61,7 @@ _GONE = {
     4031,
 }
 _SAME_ID = 4052
+_UNKNOWN_PLUGIN = 2059
 _TABLE_CHANGED = 1412
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -222,6 +223,9 @@ def translate_error(error: pymysql.err.MySQLError, address: MySQLAddress) -> Hea
         )
     if isinstance(error.__cause__, socket.gaierror) or "Name or service not known" in text or "getaddrinfo" in text:
         return DefiniteError(f"unknown host {address.host!r}", place=place, hint="check the host name in the source's address")
+    if code == _UNKNOWN_PLUGIN:
+        hint = "let the account use mysql_native_password, caching_sha2_password (MySQL) or ed25519 (MariaDB)"
+        return DefiniteError(f"user {address.user!r} signs in with an unsupported plugin: {text}", place=place, hint=hint)
     if code == _SAME_ID:
         return read_failed(text, place)
     if 2000 <= code < 3000 or code in _GONE or code == 0:
