@@ -184,6 +184,21 @@ def test_altered_tables(book: Logbook, runs: Runs) -> None:
     assert runs.check("made") == 1
 
 
+def test_a_table_with_a_vector_index(book: Logbook, runs: Runs) -> None:
+    """The index has a hidden table, whose rows are not in the log."""
+    runs()
+    book.run(
+        "CREATE TABLE t (id INT PRIMARY KEY, v VECTOR(2) NOT NULL, VECTOR INDEX (v) M=8 DISTANCE=cosine)",
+        "INSERT INTO t VALUES (1, VEC_FromText('[1,2]')), (2, VEC_FromText('[3,4.5]'))",
+        "ALTER TABLE t DROP INDEX v",
+        "UPDATE t SET v = VEC_FromText('[5,6]') WHERE id = 1",
+        "ALTER TABLE t ADD VECTOR INDEX nearest (v) DISTANCE=euclidean",
+    )
+    runs()
+    found = runs.client.query(f"SELECT id, v FROM `{runs.sink.target.database}`.t FINAL ORDER BY id").result_rows
+    assert found == [(1, [5.0, 6.0]), (2, [3.0, 4.5])]
+
+
 def test_a_pipe_starts_at_a_gtid_and_goes_on(
     book: Logbook, sink: ClickHouseSink, client: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
