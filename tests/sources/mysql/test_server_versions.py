@@ -184,6 +184,12 @@ def test_altered_tables(book: Logbook, runs: Runs) -> None:
     assert runs.check("made") == 1
 
 
+def test_defaults_of_binary_strings_are_described_as_on_other_servers(book: Logbook) -> None:
+    """11.8 prints them as x'610000'."""
+    book.run("CREATE TABLE t (a BINARY(3) DEFAULT 'a', b VARBINARY(4) DEFAULT x'6200', c VARCHAR(9) DEFAULT 'c', d BLOB DEFAULT 'd')")
+    assert [column.default for column in book.schema("t").columns] == ["0x61", "0x6200", "c", "0x64"]
+
+
 def test_a_table_with_a_vector_index(book: Logbook, runs: Runs) -> None:
     """The index has a hidden table, whose rows are not in the log."""
     runs()

@@ -36,6 +36,7 @@ _WITH_CLOCK: Final = ("datetime", "timestamp", "time")
 _ESCAPES: Final = {"0": "\0", "n": "\n", "r": "\r", "Z": "\x1a", "t": "\t", "b": "\b"}
 _MEMBER = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _NUMBER = re.compile(r"-?[0-9.]+(?:e[-+]?[0-9]+)?|b'[01]*'", re.IGNORECASE)
+_HEX = re.compile(r"[xX]'((?:[0-9a-fA-F]{2})*)'")
 _NOW = re.compile(r"current_timestamp(?:\((\d*)\))?", re.IGNORECASE)
 
 
@@ -183,15 +184,18 @@ def _default(described: _Described, mariadb: bool) -> str | None:
         return f"({text})" if "DEFAULT_GENERATED" in described.extra else text
     if text == "NULL":
         return None
+    kind = find_kind(described.data_type.lower())
+    is_binary = kind is not None and COLUMN_TYPES[kind].form is ValueForm.BYTES
     if _MEMBER.fullmatch(text):
         literal = _unescape(text[1:-1])
-        kind = find_kind(described.data_type.lower())
-        return _hex_literal(described, literal) if kind is not None and COLUMN_TYPES[kind].form is ValueForm.BYTES else literal
+        return _hex_literal(described, literal.encode()) if is_binary else literal
+    if is_binary and (in_hex := _HEX.fullmatch(text)):
+        # MariaDB 11 prints the default of a binary string so.
+        return _hex_literal(described, bytes.fromhex(in_hex[1]))
     return text if _NUMBER.fullmatch(text) else f"({text})"
 
 
-def _hex_literal(described: _Described, text: str) -> str:
-    raw = text.encode()
+def _hex_literal(described: _Described, raw: bytes) -> str:
     # MySQL prints a BINARY's default without the zero bytes that pad it.
     return "0x" + (raw.rstrip(b"\0") if described.data_type.lower() == "binary" else raw).hex().upper()
 
