@@ -283,6 +283,7 @@ def test_what_check_reports_of_other_versions() -> None:
     assert "SHOW MASTER STATUS" not in judge_version("MySQL", "8.4.3").meaning
     assert "binlog_format" not in judge_version("MySQL", "5.7.44").meaning
     assert judge_version("MySQL", "5.5.62").level is Level.ERROR
+    assert judge_version("MySQL", "a private build").level is Level.WARNING
 
 
 def test_the_documentation_has_every_known_difference() -> None:
@@ -292,7 +293,7 @@ def test_the_documentation_has_every_known_difference() -> None:
 
 def test_statements_by_version() -> None:
     assert parse_version("5.5.5-10.11.6-MariaDB") == (10, 11, 6)
-    assert parse_version("unknown") == (0, 0, 0)
+    assert log_status_statement(mariadb=False, version=parse_version("a private build")) == "SHOW BINARY LOG STATUS"
     for text, mariadb, log, replica, cached in (
         ("5.7.44-log", False, "SHOW MASTER STATUS", "SHOW SLAVE STATUS", False),
         ("8.0.21", False, "SHOW MASTER STATUS", "SHOW SLAVE STATUS", True),

@@ -7,16 +7,18 @@ from typing import Final
 
 Version = tuple[int, int, int]
 
+UNKNOWN: Final = (10_000, 0, 0)
+"""The version of a server whose text is none: it is taken for the newest."""
 _FIRST_BINARY_LOG_STATUS: Final = (8, 2, 0)
 _FIRST_REPLICA_STATUS: Final = (8, 0, 22)
 _FIRST_CACHED_STATISTICS: Final = (8, 0, 0)
 
 
 def parse_version(text: str) -> Version:
-    """Parse the version that a server reports, such as `11.8.6-MariaDB-log` or `8.0.36-28`; zeros if it is none."""
+    """Parse the version that a server reports, such as `11.8.6-MariaDB-log` or `8.0.36-28`."""
     # MariaDB prepends 5.5.5 to its real version in the handshake.
     found = re.match(r"(\d+)\.(\d+)\.(\d+)", text.removeprefix("5.5.5-"))
-    return (int(found[1]), int(found[2]), int(found[3])) if found else (0, 0, 0)
+    return (int(found[1]), int(found[2]), int(found[3])) if found else UNKNOWN
 
 
 def log_status_statement(*, mariadb: bool, version: Version) -> str:
