@@ -271,6 +271,24 @@ def test_a_server_that_ends_at_its_start_names_the_cause(tmp_path: Path, code: s
     assert raised.value.message.endswith(message)
 
 
+def test_the_engine_finds_the_auxiliary_vector(tmp_path: Path) -> None:
+    """It looks after the environment, which a new variable moves. What it read there made it crash, with some numbers of variables."""
+    code = """
+import ctypes, os
+from headrace.embedded.engine.auxiliary_vector import place_after_environment, read_auxiliary_vector
+os.environ["NEW"] = "1"
+place_after_environment(read_auxiliary_vector())
+words = ctypes.POINTER(ctypes.c_size_t).in_dll(ctypes.CDLL(None), "environ")
+end = next(place for place in range(100_000) if not words[place]) + 1
+vector = open("/proc/self/auxv", "rb").read()
+assert ctypes.string_at(ctypes.addressof(words.contents) + end * ctypes.sizeof(ctypes.c_size_t), len(vector)) == vector
+os.environ["NEWER"] = "2"
+print(os.popen("echo $NEW $NEWER").read())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout.split()) == (0, ["1", "2"]), done.stderr
+
+
 @pytest.mark.parametrize(("crashes", "starts"), [(2, True), (3, False)])
 def test_a_start_in_which_the_engine_crashes_is_repeated(
     tmp_path: Path, crashes: int, starts: bool, caplog: pytest.LogCaptureFixture

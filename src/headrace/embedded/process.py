@@ -112,7 +112,7 @@ class EmbeddedServer:
     def start(self) -> Self:
         """Start the child and wait until it answers.
 
-        The engine crashes in very few starts (seen: SIGSEGV, once in some thousands). A start that failed has no effect, so it is repeated.
+        The engine may crash in a start (a cause that is gone: `engine.auxiliary_vector`). A failed start has no effect, so it is repeated.
         """
         make_directory(self.path)
         for _ in range(_START_ATTEMPTS - 1):

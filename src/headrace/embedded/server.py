@@ -21,6 +21,7 @@ from headrace.embedded.access.credentials import store_account
 from headrace.embedded.access.privileges import render_users
 from headrace.embedded.access.sandbox import confine
 from headrace.embedded.database_statements import DatabaseStatements
+from headrace.embedded.engine.auxiliary_vector import read_auxiliary_vector
 from headrace.embedded.engine.directory_lock import DirectoryLock, in_use, make_directory, read_serving_process, restrict_permissions
 from headrace.embedded.engine.engine import Engine, wait_for_directory
 from headrace.embedded.engine.engine_config import render_config
@@ -83,10 +84,11 @@ def serve(
         os.environ["TMPDIR"] = str(scratch)
         # A wide table with many parts needs thousands of files.
         check_file_limit("an embedded ClickHouse", SERVER_FILES)
+        auxiliary_vector = read_auxiliary_vector()
         if not confine(root):
             log.warning("this kernel has no Landlock: only the engine's own rules keep SQL from files outside of %s", root)
         users.write_text(render_users())
-        engine = Engine(root, config, users, scratch)
+        engine = Engine(root, config, users, scratch, auxiliary_vector)
         stack.callback(engine.close)
         databases = DatabaseStatements(engine, bridge)
         handler = EmbeddedHandler(engine, account, OriginCheck(host, allowed_hosts), scratch, databases)

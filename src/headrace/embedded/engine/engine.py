@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, cast
 
+from headrace.embedded.engine.auxiliary_vector import place_after_environment
 from headrace.embedded.engine.errors import BAD_ARGUMENTS, QueryFailure, clickhouse_error, engine_failure
 from headrace.embedded.engine.statement_scanner import ScannedStatement
 from headrace.errors import DefiniteError
@@ -63,7 +64,8 @@ class QueryStats:
 class Engine:
     """chDB on a directory. Opened once per process, closed when the process ends."""
 
-    def __init__(self, path: Path, config: Path, users: Path, scratch: Path) -> None:
+    def __init__(self, path: Path, config: Path, users: Path, scratch: Path, auxiliary_vector: bytes) -> None:
+        place_after_environment(auxiliary_vector)
         # The import starts threads, which must inherit the restrictions of `sandbox.confine`.
         import chdb
 
