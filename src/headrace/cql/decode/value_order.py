@@ -11,6 +11,8 @@ from struct import unpack
 from typing import Any, Final
 from uuid import UUID
 
+from cassandra.marshal import uvint_unpack
+
 from headrace.cql import timeuuid
 from headrace.cql.types import CqlType
 
@@ -150,14 +152,8 @@ def vector_elements(kind: CqlType, value: bytes) -> list[bytes]:
         return [value[at : at + width] for at in range(0, len(value), width)]
     found, at = [], 0
     while at < len(value):
-        size, at = _unsigned_vint(value, at)
+        size, prefix = uvint_unpack(value[at : at + 9])
+        at += prefix
         found.append(value[at : at + size])
         at += size
     return found
-
-
-def _unsigned_vint(value: bytes, at: int) -> tuple[int, int]:
-    """Decode a number whose first byte's leading ones give the count of further bytes; return it with its end."""
-    more = 8 - (value[at] ^ 0xFF).bit_length()
-    first = value[at] & (0xFF >> (more + 1)) if more < 8 else 0
-    return int.from_bytes(bytes([first]) + value[at + 1 : at + 1 + more], "big"), at + 1 + more

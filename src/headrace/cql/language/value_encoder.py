@@ -17,6 +17,7 @@ from struct import pack
 from typing import Any, Final
 from uuid import UUID
 
+from cassandra.marshal import uvint_pack, varint_pack, vints_pack
 from cassandra.util import Date, Duration, Time
 
 from headrace.cql.decode.value_order import has_fixed_size, order_key
@@ -206,11 +207,6 @@ _READERS: Final[Mapping[tuple[str, CqlTokenKind], Callable[[str], object]]] = {
 # --- Python's values
 
 
-def integer_bytes(value: int) -> bytes:
-    """Serialise an integer in the minimum number of bytes (`varint`)."""
-    return value.to_bytes((value if value >= 0 else ~value).bit_length() // 8 + 1, "big", signed=True)
-
-
 def _whole(value: Any) -> int:
     if isinstance(value, bool):
         raise TypeError(value)
@@ -226,7 +222,7 @@ def _decimal(value: Any) -> bytes:
     if not isinstance(exponent, int):
         raise TypeError(value)
     unscaled = int("".join(map(str, digits)) or "0")
-    return pack(">i", -exponent) + integer_bytes(-unscaled if sign else unscaled)
+    return pack(">i", -exponent) + bytes(varint_pack(-unscaled if sign else unscaled))
 
 
 def _text(value: Any) -> bytes:
@@ -279,30 +275,13 @@ def _timeuuid(value: Any) -> bytes:
     return bytes(value.bytes)
 
 
-def unsigned_vint(value: int) -> bytes:
-    """Encode Cassandra's variable-length number: the first byte's leading ones give the count of further bytes."""
-    size = max(1, -(-value.bit_length() // 7))
-    if size > 8:
-        return b"\xff" + value.to_bytes(8, "big")
-    lead = 0xFF00 >> (size - 1) & 0xFF
-    return (value | lead << 8 * (size - 1)).to_bytes(size, "big")
-
-
-def _zigzag(value: int) -> int:
-    return value << 1 if value >= 0 else (~value << 1) | 1
-
-
-def _duration_value(value: Any) -> bytes:
-    return b"".join(unsigned_vint(_zigzag(part)) for part in (value.months, value.days, value.nanoseconds))
-
-
 def _bytes(value: Any) -> bytes:
     return bytes(memoryview(value))
 
 
 _SCALARS: Final[Mapping[str, Callable[[Any], bytes]]] = {
     **{name: _fixed_integer(width) for name, width in _WIDTHS.items()},
-    "varint": lambda value: integer_bytes(_whole(value)),
+    "varint": lambda value: bytes(varint_pack(_whole(value))),
     "decimal": _decimal,
     "float": _floating(">f"),
     "double": _floating(">d"),
@@ -316,7 +295,7 @@ _SCALARS: Final[Mapping[str, Callable[[Any], bytes]]] = {
     "timestamp": _timestamp,
     "date": _date,
     "time": _time,
-    "duration": _duration_value,
+    "duration": lambda value: bytes(vints_pack((value.months, value.days, value.nanoseconds))),
 }
 
 
@@ -398,7 +377,7 @@ def _vector(kind: CqlType, value: Any) -> bytes:
         raise ValueError(value)
     if has_fixed_size(kind.args[0]):
         return b"".join(items)
-    return b"".join(unsigned_vint(len(item)) + item for item in items)
+    return b"".join(uvint_pack(len(item)) + item for item in items)
 
 
 _MADE: Final[Mapping[str, Callable[[CqlType, Any], bytes]]] = {
