@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Final, Generic, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -61,12 +61,15 @@ class RowReader(Protocol):
     def sink_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table: ...
 
 
-class KeyRechecker(Generic[P]):
+R = TypeVar("R", bound=RowReader)
+
+
+class KeyRechecker(Generic[R, P]):
     """Rechecks rows by key until their result is certain."""
 
     def __init__(
         self,
-        rows_reader: RowReader,
+        rows_reader: R,
         watermark: Watermark[P] | None,
         log_end: Callable[[], P],
         await_visible: Callable[[], None],
@@ -132,20 +135,8 @@ class KeyRechecker(Generic[P]):
         return has_reached(self._watermark.await_position(wanted), wanted)
 
 
-class Rechecker(KeyRechecker[BinlogPosition]):
+class Rechecker(KeyRechecker[RegionReader, BinlogPosition]):
     """Rechecks rows of tables that may have no key."""
-
-    def __init__(
-        self,
-        rows_reader: RegionReader,
-        watermark: Watermark[BinlogPosition] | None,
-        log_end: Callable[[], BinlogPosition],
-        await_visible: Callable[[], None],
-        *,
-        patient: bool = True,
-    ) -> None:
-        super().__init__(rows_reader, watermark, log_end, await_visible, patient=patient)
-        self._regions = rows_reader
 
     def recheck_region(self, table: TableComparison, region: Region, rows: int) -> RecheckResult:
         """Recheck a region of a table without a key as a whole."""
@@ -156,9 +147,9 @@ class Rechecker(KeyRechecker[BinlogPosition]):
         for number in range(_ROUNDS):
             if number > 1 and time.monotonic() > deadline:
                 break
-            first = self._regions.source_digest(table, region.wheres)
+            first = self._reader.source_digest(table, region.wheres)
             reached = self._await()
-            found = self._regions.narrow(table, region, rows) if table.by_digest else self._regions.read(table, region)
+            found = self._reader.narrow(table, region, rows) if table.by_digest else self._reader.read(table, region)
             total = Comparison(0, found.comparison.total, found.comparison.differences)
             if not total.total or reached is False:
                 kinds = [one.kind for one in total.differences]
@@ -167,7 +158,7 @@ class Rechecker(KeyRechecker[BinlogPosition]):
                 continue
             if reached:
                 self._await_visible()
-            if self._regions.source_digest(table, region.wheres) == first and (not reached or before == (first, total)):
+            if self._reader.source_digest(table, region.wheres) == first and (not reached or before == (first, total)):
                 return RecheckResult(total, found.keys)
             before = (first, total)
         return RecheckResult(Comparison(), nothing, changing=max(before[1].total if before is not None else 0, 1))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pymysql.connections import Connection
@@ -80,9 +80,6 @@ class RegionReader(AbstractContextManager["RegionReader"]):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def close(self) -> None:
         if self._connection is not None:
