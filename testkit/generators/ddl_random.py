@@ -42,7 +42,6 @@ NAMES = [
     "user_id",
     "k2",
 ]
-INTEGER_DEFAULTS = ["1", "'2'", "-3", "0", "TRUE", "NULL", "0x11", "b'11'"]
 TYPES: list[tuple[list[str], list[str]]] = [
     (
         ["INT", "INTEGER", "INT(5)", "INT UNSIGNED", "INT(7) ZEROFILL", "INT4", "INT SIGNED", "INT(3) UNSIGNED ZEROFILL"],

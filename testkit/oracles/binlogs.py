@@ -34,6 +34,7 @@ from headrace.sources.mysql.segments.table_read_plan import ReadCatalog, plan_ta
 from headrace.sources.mysql.segments.transaction_labels import OpenTransaction
 from headrace.sources.mysql.server.connection import MySQLAddress, connect
 from headrace.sources.mysql.snapshot.table_scan import scan_table
+from testkit.servers.servers import execute
 
 Value = str | bytes | float | None
 Row = tuple[Value, ...]
@@ -187,6 +188,17 @@ def open_logbook(server: PrivateServer, database: str, sql_mode: str = "STRICT_A
     with server.root_connection(database, conv=_ENCODERS) as connection, connection.cursor() as cursor:
         cursor.execute(f"SET SESSION time_zone = '+00:00', sql_mode = '{sql_mode}'")
         yield Logbook(server, database, connection)
+
+
+@contextmanager
+def new_logbook(server: PrivateServer, database: str) -> Iterator[Logbook]:
+    """A `Logbook` of a database that is created here and dropped at the end."""
+    execute(server, f"CREATE DATABASE `{database}` CHARACTER SET utf8mb4")
+    try:
+        with open_logbook(server, database) as book:
+            yield book
+    finally:
+        execute(server, f"DROP DATABASE `{database}`")
 
 
 def quoted(name: TableName) -> str:

@@ -121,10 +121,6 @@ class PrivateBroker(PrivateProcess):
         )
         return topic
 
-    def delete_topic(self, name: str) -> None:
-        admin = self.admin()
-        admin.delete_topics([name])[name].result(REPLY_TIMEOUT_S)
-
     def produce(self, topic: str, records: Iterable[Mapping[str, Any]]) -> None:
         """Send records (arguments of confluent-kafka's `produce`: `key`, `value`, `headers`, `partition`…); return when all are
         acknowledged."""

@@ -23,7 +23,6 @@ from testkit.servers.certificates import Pair
 from testkit.servers.maven_fetch import fetch_cassandra, java_program
 
 HOST: Final = "127.0.0.1"
-DATACENTER: Final = "datacenter1"
 SUPERUSER: Final = "cassandra"
 """The default superuser: its name and its password."""
 GIVEN: Final = "HEADRACE_SCYLLA"

@@ -34,7 +34,7 @@ from headrace.verify.region_tasks import Answer, RegionTask, RegionTaskKind, Run
 from headrace.verify.regions import Region
 from headrace.verify.table_spec import describe
 from testkit.documents.documents import DOCS, run_examples
-from testkit.oracles.binlogs import Logbook, Row, Value, fraction_text, open_logbook, time_text
+from testkit.oracles.binlogs import Logbook, Row, Value, fraction_text, new_logbook, time_text
 from testkit.oracles.pairs import open_pair
 from testkit.servers.accounts import Account, create_replica_account
 
@@ -72,11 +72,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def book(mysql_server: PrivateServer) -> Iterator[Logbook]:
-    with mysql_server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {DATABASE} CHARACTER SET utf8mb4")
-        with open_logbook(mysql_server, DATABASE) as logbook:
-            yield logbook
-        cursor.execute(f"DROP DATABASE {DATABASE}")
+    with new_logbook(mysql_server, DATABASE) as logbook:
+        yield logbook
 
 
 @dataclass

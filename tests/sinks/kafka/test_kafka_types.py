@@ -19,7 +19,7 @@ from headrace.sinks.kafka.messages.options import KafkaOptions, MessageFormat, T
 from headrace.sinks.kafka.sink import KafkaSink
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.generators.server_types import ROWS, TYPES
-from testkit.oracles.binlogs import Logbook, Row, Value, as_text, open_logbook
+from testkit.oracles.binlogs import Logbook, Row, Value, as_text, new_logbook
 from testkit.oracles.topics import Kept, avro_record, read_topic
 from testkit.servers.broker import PrivateBroker
 
@@ -61,11 +61,8 @@ class Life:
 
 @pytest.fixture(scope="module")
 def life(server: PrivateServer) -> Iterator[Life]:
-    with server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute("CREATE DATABASE kafka_types CHARACTER SET utf8mb4")
-        with open_logbook(server, "kafka_types") as book:
-            yield Life(book, server.flavour)
-        cursor.execute("DROP DATABASE kafka_types")
+    with new_logbook(server, "kafka_types") as book:
+        yield Life(book, server.flavour)
 
 
 def sent(life: Life, broker: PrivateBroker, choices: KafkaOptions) -> list[Kept]:

@@ -19,7 +19,7 @@ from headrace.model.change_block import Op
 from headrace.model.schema import Column, Kind, TableSchema
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
 from testkit.generators.server_types import ROWS, TYPES, literals
-from testkit.oracles.binlogs import Logbook, Row, Value, fraction_text, images_of, open_logbook, time_text
+from testkit.oracles.binlogs import Logbook, Row, Value, fraction_text, images_of, new_logbook, time_text
 
 
 class Story:
@@ -49,11 +49,8 @@ class Story:
 
 @pytest.fixture(scope="module")
 def story(server: PrivateServer) -> Iterator[Story]:
-    with server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute("CREATE DATABASE decode_types CHARACTER SET utf8mb4")
-        with open_logbook(server, "decode_types") as book:
-            yield Story(book)
-        cursor.execute("DROP DATABASE decode_types")
+    with new_logbook(server, "decode_types") as book:
+        yield Story(book)
 
 
 def differences(schema: TableSchema, found: list[Row], expected: list[Row]) -> list[tuple[str, str, str]]:

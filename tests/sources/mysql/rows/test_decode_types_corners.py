@@ -22,7 +22,7 @@ from headrace.sources.mysql.server.connection import connect
 from headrace.sources.mysql.snapshot.table_scan import scan_table
 from headrace.verify import verifier
 from headrace.verify.row_compare import compare
-from testkit.oracles.binlogs import Logbook, Row, images_of, open_logbook
+from testkit.oracles.binlogs import Logbook, Row, images_of, new_logbook, open_logbook
 from testkit.pipelines.embedded_access import target_of
 from testkit.servers.servers import build, execute
 
@@ -226,36 +226,24 @@ def test_generated_columns_are_in_every_image(book: Logbook, key: str) -> None:
 @pytest.mark.parametrize("key", [", PRIMARY KEY (u, a, i)", ""])
 def test_special_types_as_keys_go_to_clickhouse_and_back(mariadb_server: PrivateServer, sink: ClickHouseSink, key: str) -> None:
     """Also if the key is the whole row."""
-    database = f"special_keys_{len(key)}"
-    with mariadb_server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-        try:
-            with open_logbook(mariadb_server, database) as book:
-                book.run(f"CREATE TABLE t (u UUID NOT NULL, a INET4 NOT NULL, i INET6 NOT NULL, v INT, g GEOMETRY{key})")
-                start = book.place()
-                values = [f"(UUID(), '10.0.{n % 3}.{n}', '2001:db8::{n:x}', {n}, IF({n % 2}, POINT({n}, 0), NULL))" for n in range(60)]
-                book.run("INSERT INTO t VALUES " + ", ".join(values), "UPDATE t SET a = '1.1.1.1', v = v + 1 WHERE v % 5 = 0")
-                book.run("UPDATE t SET v = -v WHERE v > 50", "DELETE FROM t WHERE v % 7 = 0")
-                assert differences(book, sink, book.read(start, "t")) == 0
-        finally:
-            cursor.execute(f"DROP DATABASE {database}")
+    with new_logbook(mariadb_server, f"special_keys_{len(key)}") as book:
+        book.run(f"CREATE TABLE t (u UUID NOT NULL, a INET4 NOT NULL, i INET6 NOT NULL, v INT, g GEOMETRY{key})")
+        start = book.place()
+        values = [f"(UUID(), '10.0.{n % 3}.{n}', '2001:db8::{n:x}', {n}, IF({n % 2}, POINT({n}, 0), NULL))" for n in range(60)]
+        book.run("INSERT INTO t VALUES " + ", ".join(values), "UPDATE t SET a = '1.1.1.1', v = v + 1 WHERE v % 5 = 0")
+        book.run("UPDATE t SET v = -v WHERE v > 50", "DELETE FROM t WHERE v % 7 = 0")
+        assert differences(book, sink, book.read(start, "t")) == 0
 
 
 @pytest.mark.parametrize("key", ["PRIMARY KEY (id)", "KEY (id)"])
 def test_vectors_that_come_and_go_in_clickhouse(mysql_server: PrivateServer, sink: ClickHouseSink, key: str) -> None:
-    database = f"special_vectors_{len(key)}"
-    with mysql_server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database}")
-        try:
-            with open_logbook(mysql_server, database) as book:
-                book.run(f"CREATE TABLE t (id INT, v VECTOR(4), {key})")
-                start = book.place()
-                values = [f"({n}, {'NULL' if n % 3 else f'STRING_TO_VECTOR({chr(39)}[{n},{n / 7}]{chr(39)})'})" for n in range(30)]
-                book.run("INSERT INTO t VALUES " + ", ".join(values), "UPDATE t SET v = NULL WHERE id < 10")
-                book.run("UPDATE t SET v = STRING_TO_VECTOR('[1,2,3,4]') WHERE id > 20", "DELETE FROM t WHERE id % 2")
-                assert differences(book, sink, book.read(start, "t")) == 0
-        finally:
-            cursor.execute(f"DROP DATABASE {database}")
+    with new_logbook(mysql_server, f"special_vectors_{len(key)}") as book:
+        book.run(f"CREATE TABLE t (id INT, v VECTOR(4), {key})")
+        start = book.place()
+        values = [f"({n}, {'NULL' if n % 3 else f'STRING_TO_VECTOR({chr(39)}[{n},{n / 7}]{chr(39)})'})" for n in range(30)]
+        book.run("INSERT INTO t VALUES " + ", ".join(values), "UPDATE t SET v = NULL WHERE id < 10")
+        book.run("UPDATE t SET v = STRING_TO_VECTOR('[1,2,3,4]') WHERE id > 20", "DELETE FROM t WHERE id % 2")
+        assert differences(book, sink, book.read(start, "t")) == 0
 
 
 @pytest.mark.parametrize("kind", ["VARCHAR(20) CHARACTER SET latin1", "VARCHAR(20) CHARACTER SET utf16", "VARBINARY(20)"])

@@ -15,7 +15,7 @@ from headrace.errors import DefiniteError
 from headrace.model.change_block import Op
 from headrace.model.schema import Kind, ZeroDates
 from headrace.sources.mysql.rows.row_decoder import ReadOptions
-from testkit.oracles.binlogs import Logbook, Row, images_of, open_logbook
+from testkit.oracles.binlogs import Logbook, Row, images_of, new_logbook
 from testkit.servers.servers import build
 
 PLAIN_BYTES = {Kind.UUID, Kind.INET4, Kind.INET6}
@@ -25,22 +25,14 @@ DICE = random.Random(20)
 
 @pytest.fixture
 def mariadb_book(mariadb_server: PrivateServer) -> Iterator[Logbook]:
-    yield from one_book(mariadb_server, "special_mariadb")
+    with new_logbook(mariadb_server, "special_mariadb") as book:
+        yield book
 
 
 @pytest.fixture
 def mysql_book(mysql_server: PrivateServer) -> Iterator[Logbook]:
-    yield from one_book(mysql_server, "special_mysql")
-
-
-def one_book(server: PrivateServer, database: str) -> Iterator[Logbook]:
-    with server.root_connection() as root, root.cursor() as cursor:
-        cursor.execute(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
-        try:
-            with open_logbook(server, database) as book:
-                yield book
-        finally:
-            cursor.execute(f"DROP DATABASE {database}")
+    with new_logbook(mysql_server, "special_mysql") as book:
+        yield book
 
 
 def follow(book: Logbook, columns: str, values: list[str], *changes: str) -> list[Row]:
@@ -212,7 +204,8 @@ def old_book(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     request.getfixturevalue("mariadb_server")
     server = build("mariadb", tmp_path_factory.mktemp("old") / "server", mysql56_temporal_format="OFF")
     try:
-        yield from one_book(server.start(), "old_times")
+        with new_logbook(server.start(), "old_times") as book:
+            yield book
     finally:
         server.remove()
 
