@@ -85,8 +85,8 @@ def new_table(subject: Subject, prefix: str = "t") -> TableSchema:
 
 
 def block(schema: TableSchema, *images: Image) -> ChangeBlock:
-    versions, ops, rows = zip(*images, strict=True)
-    return block_of_rows(schema, rows, ops, versions=versions)
+    rows, ops = [row for _, _, row in images], [op for _, op, _ in images]
+    return block_of_rows(schema, rows, ops, versions=[version for version, _, _ in images])
 
 
 def write(subject: Subject, *blocks: ChangeBlock) -> None:
