@@ -15,6 +15,7 @@ import pytest
 from clickhouse_connect.driver.client import Client
 
 from headrace import cli
+from headrace.demo import run
 from headrace.demo.private_server import PrivateServer
 from headrace.embedded.process import EmbeddedServer
 from headrace.errors import DefiniteError
@@ -240,6 +241,15 @@ def test_snapshot_stream_and_verify(book: Logbook, clickhouse: EmbeddedServer, r
     assert "0 differences" in capsys.readouterr().out
     assert cli.main(["check", book.server.url(book.database)]) == 0
     assert "one of the versions that the tests run on" in capsys.readouterr().out
+
+
+@pytest.mark.slow(because="test_snapshot_stream_and_verify, without Spark")
+def test_the_demo(
+    newer_mariadb_server: PrivateServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(run, "mariadb", lambda directory: PrivateServer(newer_mariadb_server.program, directory))
+    assert run.run_demo(live=False, seconds=3.0, directory=str(tmp_path / "demo")) == 0
+    assert "demo: ok" in capsys.readouterr().out
 
 
 def test_an_account_of_a_new_plugin_is_refused_with_a_remedy(book: Logbook) -> None:
