@@ -1,4 +1,5 @@
-"""ScyllaDB's log into ClickHouse, from pages that are in memory; and what the view costs beside a plain table of the same rows.
+"""ScyllaDB's log into ClickHouse, from pages that are in memory; and what queries cost beside a plain table of the same rows: of rows
+that are merged when they are written, and of cells that are merged at each query.
 
 Beside it in the same run: the driver's own decoder on the same pages (what any consumer in Python does before it does anything), and the
 rows that the view shows, inserted typed into a plain ReplacingMergeTree (what ClickHouse itself takes). Two writers share the pages, as two
@@ -40,7 +41,11 @@ WRITERS: Final = 2
 DECODED_PAGES: Final = 10
 """The driver's decoder is given so many pages; its rate does not change with more."""
 ASKINGS: Final = 4
-VIEW, PLAIN, COPY = "shop.orders", "shop.plain", "shop.copy"
+VIEW, LIVE, PLAIN, COPY = "shop.orders", "shop.orders__live", "shop.plain", "shop.copy"
+MERGED, AT_QUERY = "merged rows", "cells, merged at each query"
+LEAST_SHARE, MOST_TIMES = 0.5, 2.0
+"""Of the rate without merged rows; and of a plain table's time for each query."""
+JUDGED: Final = ("one row by key", "sums over all")
 _ORDER: Final = "ORDER BY (customer, id) SETTINGS allow_nullable_key = 1"
 QUERIES: Final = {
     "one row by key": "SELECT * FROM {table} WHERE customer = {key} AND id = 7",
@@ -67,20 +72,28 @@ class CellCost:
     """Rows that the driver's own decoder reads in a second of one core."""
     plain_per_s: float
     """Rows that ClickHouse takes in a second, typed and plain."""
+    unmerged_s: float
+    """The time for the same log without merged rows."""
     rows_shown: int
     view_s: Mapping[str, Mapping[str, tuple[float, float]]]
-    """By state and query: seconds on the view, and on the plain table."""
+    """By form, state and query: seconds on the view, and on the plain table."""
 
     @property
     def rate(self) -> float:
         return self.log_rows / self.wall_s
 
+    @property
+    def share(self) -> float:
+        """The rate as a share of that without merged rows."""
+        return self.unmerged_s / self.wall_s
+
     def table(self) -> Table:
         found = Table(title=f"ScyllaDB's log into ClickHouse: {self.log_rows:,} log rows of {self.bytes_per_row:.0f} bytes, from memory")
-        for heading in ("log rows/s", "CPU s per M", "server CPU s per M", "x driver's decoder", "of plain inserts"):
+        for heading in ("log rows/s", "of unmerged", "CPU s per M", "server CPU s per M", "x driver's decoder", "of plain inserts"):
             found.add_column(heading, justify="right")
         found.add_row(
             f"{self.rate:,.0f}",
+            f"{self.share:.0%}",
             f"{self.cpu_s / self.log_rows * 1e6:.2f}",
             f"{self.server_cpu_s / self.log_rows * 1e6:.2f}",
             f"{self.rate / self.driver_per_s:.1f}",
@@ -89,7 +102,7 @@ class CellCost:
         return found
 
     def view_table(self) -> Table:
-        found = Table(title=f"The view of {self.rows_shown:,} rows in ms, and x the same in a plain MergeTree")
+        found = Table(title=f"Queries of {self.rows_shown:,} rows in ms, and x the same in a plain MergeTree")
         found.add_column("query")
         for state in self.view_s:
             found.add_column(state, justify="right")
@@ -99,7 +112,17 @@ class CellCost:
         return found
 
     def verdicts(self) -> list[Verdict]:
-        return [at_least("ScyllaDB's log into ClickHouse, log rows per second", self.rate, ROWS_PER_S)]
+        found = [
+            at_least("ScyllaDB's log into ClickHouse, log rows per second", self.rate, ROWS_PER_S),
+            at_least("ScyllaDB's log with merged rows, % of the rate without", 100 * self.share, 100 * LEAST_SHARE),
+        ]
+        for state in (one for one in self.view_s if one.startswith(MERGED)):
+            for query in JUDGED:
+                view, plain = self.view_s[state][query]
+                times = view / plain
+                text = f"{state}, {query}: {times:.1f} x a plain MergeTree, wanted at most {MOST_TIMES:.0f}"
+                found.append(Verdict(times <= MOST_TIMES, text))
+        return found
 
 
 def measure_cells(rows: int, console: Console) -> CellCost:
@@ -110,6 +133,7 @@ def measure_cells(rows: int, console: Console) -> CellCost:
     driver_per_s = _driver_rate(pages[:DECODED_PAGES])
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as directory, EmbeddedServer(Path(directory) / "clickhouse") as server:
         target = target_of(server)
+        unmerged_s = _unmerged(CellSink(ClickHouseSink(target), merges=False), made.table, pages)
         sink = CellSink(ClickHouseSink(target))
         sink.prepare([made.table])
         _load(sink, made.table, pages[:PAGES_A_BLOCK])
@@ -119,12 +143,22 @@ def measure_cells(rows: int, console: Console) -> CellCost:
         wall_s, cpu_s = time.perf_counter() - began, time.process_time() - own_before
         server_cpu_s = read_cpu_s(server.pid) - server_before
         console.print(f"  {total / wall_s:,.0f} log rows/s, the driver's decoder {driver_per_s:,.0f}/s", highlight=False)
+        console.print(f"  without merged rows {total / unmerged_s:,.0f} log rows/s", highlight=False)
         client = connect(target).client
         plain_per_s = _plain_rate(client)
         shown = int(client.query(f"SELECT count() FROM {VIEW}").result_rows[0][0])
         view_s = _view_costs(client, sink, made.table, console)
     size = sum(len(page.body) for page in pages) / total
-    return CellCost(total, size, wall_s, cpu_s, server_cpu_s, driver_per_s, plain_per_s, shown, view_s)
+    return CellCost(total, size, wall_s, cpu_s, server_cpu_s, driver_per_s, plain_per_s, unmerged_s, shown, view_s)
+
+
+def _unmerged(sink: CellSink, table: CqlTable, pages: Sequence[RawPage]) -> float:
+    """Return the time for the same log without merged rows; the tables are empty afterwards."""
+    sink.prepare([table])
+    _load(sink, table, pages[:PAGES_A_BLOCK])
+    taken_s = _timed(lambda: _load(sink, table, pages))
+    sink.clear(table)
+    return taken_s
 
 
 def _load(sink: CellSink, table: CqlTable, pages: Sequence[RawPage]) -> None:
@@ -174,28 +208,31 @@ def _timed(action: Callable[[], object]) -> float:
 
 def _view_costs(client: Client, sink: CellSink, table: CqlTable, console: Console) -> dict[str, dict[str, tuple[float, float]]]:
     places = sink.locations(table)
-    client.command(f"SYSTEM STOP MERGES {places.cells}")
+    for name in (places.cells, places.rows):
+        client.command(f"SYSTEM STOP MERGES {name}")
     client.command(f"CREATE TABLE {PLAIN} ENGINE = MergeTree {_ORDER} AS SELECT * FROM {VIEW}")
     client.command(f"OPTIMIZE TABLE {PLAIN} FINAL")
-    found = {"as loaded": _ask(client)}
-    client.command(f"SYSTEM START MERGES {places.cells}")
-    for name in (places.cells, places.partitions):
+    forms = {MERGED: VIEW, AT_QUERY: LIVE}
+    found = {f"{form}, as loaded": _ask(client, name) for form, name in forms.items()}
+    for name in (places.cells, places.rows):
+        client.command(f"SYSTEM START MERGES {name}")
+    for name in (places.cells, places.partitions, places.rows):
         client.command(f"OPTIMIZE TABLE {name} FINAL")
-    found["OPTIMIZE FINAL"] = _ask(client)
+    found |= {f"{form}, OPTIMIZE FINAL": _ask(client, name) for form, name in forms.items()}
     for state, times in found.items():
-        told = ", ".join(f"{name} {view * 1000:.1f} : {plain * 1000:.1f}" for name, (view, plain) in times.items())
-        console.print(f"  view {state}: {told} ms", highlight=False)
+        listed = ", ".join(f"{name} {view * 1000:.1f} : {plain * 1000:.1f}" for name, (view, plain) in times.items())
+        console.print(f"  {state}: {listed} ms", highlight=False)
     return found
 
 
-def _ask(client: Client) -> dict[str, tuple[float, float]]:
-    """Every query, of both by turns; both must answer the same."""
+def _ask(client: Client, view: str) -> dict[str, tuple[float, float]]:
+    """Every query, of a view and the plain table by turns; both must answer the same."""
     best: dict[str, tuple[float, float]] = {}
     for name, form in QUERIES.items():
         times: tuple[list[float], list[float]] = ([], [])
         for key in range(1, ASKINGS + 1):
             answers = []
-            for place, asked in enumerate((VIEW, PLAIN)):
+            for place, asked in enumerate((view, PLAIN)):
                 began = time.perf_counter()
                 answers.append(client.raw_query(form.format(table=asked, key=key)))
                 times[place].append(time.perf_counter() - began)

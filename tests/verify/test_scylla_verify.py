@@ -13,7 +13,9 @@ from headrace.cql.tables import CqlTable
 from headrace.model.schema import TableName
 from headrace.model.table_selection import Selection
 from headrace.sinks.base import Progress
+from headrace.sinks.clickhouse.cells.merged_rows.merger import RowMerger
 from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.server.client import connect
 from headrace.sinks.clickhouse.server.url import ClickHouseTarget
 from headrace.sinks.clickhouse.sink import ClickHouseSink
 from headrace.sources.scylla.position import LogPosition, StreamPosition
@@ -125,6 +127,32 @@ def test_rows_of_a_pipe_that_is_behind_are_not_called_different(cql: CqlSession,
     assert (found.verdict, found.comparison.total) == (Verdict.DIFFERENT, 1)
     incomplete = Watermark("pipe", lambda: PipePosition(0, is_running=True, incomplete=frozenset({str(table.name)})), 5.0)
     assert _verify(cql, sink, keyspace, incomplete).verdict is Verdict.BEHIND
+
+
+def test_merged_rows_and_their_cells_are_both_compared(
+    cql: CqlSession, keyspace: str, sink: CellSink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cql.execute(f"CREATE TABLE {keyspace}.t (p int PRIMARY KEY, v int)")
+    table = describe(cql, TableName(keyspace, "t"))
+    cql.execute(create_log_table(table, cassandra=True).rstrip(";"))
+    cql.execute(f"INSERT INTO {keyspace}.t (p, v) VALUES (1, 1)")
+    _copy(cql, sink, table)
+    cql.execute(f"INSERT INTO {keyspace}.t (p, v) VALUES (1, 2)")
+    client, rows = connect(sink.sink.target).client, sink.locations(table).rows
+    with monkeypatch.context() as patched:
+        patched.setattr(RowMerger, "merge", lambda *_: None)
+        _copy(cql, sink, table)
+    found = _verify(cql, sink, keyspace)
+    assert (found.verdict, found.comparison.total) == (Verdict.DIFFERENT, 1)
+    assert found.notes == ("its cells are equal to the source: only the rows that were merged from them differ",)
+    repaired = _verify(cql, sink, keyspace, repair=ScyllaOptions(confidence=0))
+    assert (repaired.verdict, repaired.repaired, repaired.notes) == (Verdict.EQUAL, 1, ())
+    cql.execute(f"UPDATE {keyspace}.t SET v = 3 WHERE p = 1")
+    changed = "3 AS `value:v`, `row:version` + 1 AS `row:version`"
+    client.command(f"INSERT INTO {rows} SELECT * REPLACE ({changed}) FROM {rows} FINAL")
+    found = _verify(cql, sink, keyspace)
+    assert (found.verdict, found.comparison.total) == (Verdict.DIFFERENT, 1)
+    assert found.notes == ("its rows are equal to the source: only the cells that they were merged from differ",)
 
 
 def test_the_position_of_a_pipe_is_its_reported_time() -> None:

@@ -75,6 +75,14 @@ class LogSink(Protocol):
         """Apply an ALTER TABLE of a base table. Repeatable. A sink of messages that name their columns has nothing to apply."""
         del old, new
 
+    def expire(self, tables: Iterable[CqlTable], since: int) -> int:
+        """Hide values whose TTL has ended since a time of the sink, and return its time now; both in seconds since 1970. Repeatable.
+
+        A sink that stores no rows has nothing to hide.
+        """
+        del tables
+        return since
+
     def table_store(self) -> LogTableStore | None:
         """Return the tables of a sink that can delete rows; None: it cannot."""
         return None

@@ -45,6 +45,8 @@ class OpenRequest:
     """Where tasks reach this process."""
     row_images: bool = False
     """CDC logs: write whole rows from postimages instead of cells."""
+    merges_rows: bool | None = None
+    """CDC logs: merge cells into rows when they are written, not at each query; None: in new tables, and existing ones stay as they are."""
 
 
 def _nothing(address: str) -> None:

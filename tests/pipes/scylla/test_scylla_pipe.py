@@ -198,6 +198,20 @@ def test_altered_again_and_again_while_it_runs(source: Source) -> None:
     assert source.assert_equal("t", "late") == 6
 
 
+def test_a_ttl_ends_while_the_log_is_idle(source: Source) -> None:
+    """Merged rows are merged again without a change of the table."""
+    table = source.create("t", "p int PRIMARY KEY, v int")
+    with source.running() as failures:
+        table.execute(f"INSERT INTO {source.keyspace}.t (p, v) VALUES (1, 1) USING TTL 10")
+        source.await_rows("t", 1, failures)
+        deadline = time.monotonic() + 60
+        while (
+            not failures and time.monotonic() < deadline and shown(source.sink, describe(source.session, TableName(source.keyspace, "t")))
+        ):
+            time.sleep(0.2)
+    assert source.assert_equal("t") == 0
+
+
 def test_rows_that_come_late_are_taken_by_the_second_look(source: Source, caplog: pytest.LogCaptureFixture) -> None:
     ks = source.keyspace
     source.choices = replace(source.choices, again=10, log_ttl=86400)

@@ -37,6 +37,8 @@ from headrace.sources.scylla.window_reader import LogReader, TableLog, WindowsRe
 
 _MAX_ROUNDS: Final = 5
 """How often a batch is read again because tables were altered while it was read."""
+_EXPIRY_OVERLAP_S: Final = 600
+"""How far back expired values are looked for again: a write that took long may store a value after it has expired."""
 
 
 @dataclass(slots=True)
@@ -53,6 +55,8 @@ class LogBatchRunner:
     late: LateRowWatch
     skips: EventSkips = field(init=False)
     reached: LogPosition = field(init=False)
+    _expired_s: int = field(default=0, init=False)
+    """The sink's time up to which it has hidden expired values; 0: unknown."""
 
     def __post_init__(self) -> None:
         directory = self.context.directory
@@ -74,12 +78,20 @@ class LogBatchRunner:
         results = [report.result_of(WindowsRead) for report in finished_splits(reports)]
         self.skips.record_skipped(found for result in results for found in result.skipped)
         self.late.done(self.reached, end, results)
+        self._expire()
         self.reached = end
         rows: Counter[str] = Counter()
         for result in results:
             rows.update(result.rows)
         write_feedback(self.context.directory.path / "pace.json", self.reached, rows)
         self.reporter.batch_written(self.reached, reports, self.context.view)
+
+    def _expire(self) -> None:
+        """Hide values that have expired since the last batch; windows are read even if the log is idle."""
+        since = max(self._expired_s - _EXPIRY_OVERLAP_S, 0)
+        tables = [note.table for note in self.notes.tables.values()]
+        sink, deadline_s = self.context.targets.sink, self.context.settings.retry_timeout_s
+        self._expired_s = retrying(lambda: sink.expire(tables, since), deadline_s=deadline_s)
 
     def _read(self, over: RunTask) -> list[Report]:
         """Read the batch with the current schemas, again if they changed meanwhile."""

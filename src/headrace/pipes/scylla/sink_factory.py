@@ -17,7 +17,7 @@ from headrace.sinks.cdc_log_sink import LogSink
 from headrace.sinks.connector import OpenRequest
 from headrace.sinks.registry import SINK_CONNECTORS, find_sink_connector
 from headrace.sinks.target_claims import ClaimStore
-from headrace.sources.scylla.snapshot.options import StoredForm
+from headrace.sources.scylla.snapshot.options import MergeTime, StoredForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,9 @@ def open_log_target(address: str, chosen: UserSettings, state: Path, host: str) 
         )
     check_sink_sections(connector, chosen)
     row_images = chosen.scylla.kept is StoredForm.IMAGES
-    with connector.open_log(OpenRequest(address, chosen.section_options(connector.section), state, host, row_images)) as named:
+    merge = chosen.scylla.merge
+    merges_rows = None if merge is MergeTime.AUTO else merge is MergeTime.WRITE
+    with connector.open_log(OpenRequest(address, chosen.section_options(connector.section), state, host, row_images, merges_rows)) as named:
         sink = named.sink
         place = sink.target_of if connector.has_table_store else lambda _: ""
         yield LogTarget(

@@ -73,7 +73,7 @@ def _open_log(request: OpenRequest) -> Iterator[NamedSink[LogSink]]:
     from headrace.sinks.clickhouse.postimages.sink import PostimageSink
 
     with open_clickhouse(request.address, request.options, creates=True) as named:
-        kept: LogSink = PostimageSink(named.sink) if request.row_images else CellSink(named.sink)
+        kept: LogSink = PostimageSink(named.sink) if request.row_images else CellSink(named.sink, request.merges_rows)
         yield NamedSink(kept, named.name, named.is_lost)
 
 

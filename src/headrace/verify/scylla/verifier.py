@@ -1,12 +1,14 @@
-"""Compares base tables with their views in ClickHouse, value by value, on a live pipe.
+"""Compares base tables with their rows in ClickHouse, value by value, on a live pipe.
 
-The order: read the base table by token ranges; wait until the pipe has passed that time; read the view; compare. Rows are put into buckets
-by their partition key, the same on both sides, so that memory holds one bucket however large the table is. Rows that differ are rechecked
-on both sides until it is certain that they differ and are not only behind (`verify.recheck`).
+The order: read the base table by token ranges; wait until the pipe has passed that time; read the view; compare. Where the view reads
+stored rows, the cells that they were merged from are compared too. Rows are put into buckets by their partition key, the same on both
+sides, so that memory holds one bucket however large the table is. Rows that differ are rechecked on both sides until it is certain that
+they differ and are not only behind (`verify.recheck`).
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -106,6 +108,8 @@ class LoggedRows:
     session: CqlSession
     reader: CellReader
     table: CqlTable
+    from_cells: bool = False
+    """Whether cells are merged now, instead of reading rows that were merged before."""
 
     @property
     def _query(self) -> RowQuery:
@@ -124,7 +128,7 @@ class LoggedRows:
 
     def sink(self) -> Iterator[pa.Table]:
         names = [column.name for column in self.table.columns]
-        for batch in self.reader.rows(self.table):
+        for batch in self.reader.rows(self.table, from_cells=self.from_cells):
             yield canonical_rows(self.table, batch, names)
 
     def source_by_key(self, table: TableComparison, keys: pa.Table) -> pa.Table:
@@ -150,7 +154,8 @@ class LoggedRows:
         for start in range(0, len(raw), _KEYS_AT_ONCE):
             part = slice(start, start + _KEYS_AT_ONCE)
             condition = self.reader.key_condition(self.table, raw[part], texts[part])
-            found += [canonical_rows(self.table, batch, names) for batch in self.reader.rows(self.table, condition)]
+            batches = self.reader.rows(self.table, condition, from_cells=self.from_cells)
+            found += [canonical_rows(self.table, batch, names) for batch in batches]
         return pa.concat_tables(found)
 
     def raw_keys(self, keys: pa.Table) -> list[tuple[bytes | None, ...]]:
@@ -175,6 +180,8 @@ class _TableVerification:
         self._sink, self._repair = sink, repair
         self._session, self._reader, self._table, self._watermark, self._view = session, CellReader(sink.sink.scope), table, watermark, view
         self._rows, self._bucket_rows = LoggedRows(session, self._reader, table), bucket_rows
+        self._cells: LoggedRows | None = None
+        self._cell_notes: tuple[str, ...] = ()
         self._compared = TableComparison(canonical_schema(table))
         self._started = time.monotonic()
 
@@ -192,8 +199,10 @@ class _TableVerification:
         if not self._reader.is_there(self._table):
             note = "there is no view of it in the sink"
             return TableResult(schema, Comparison(0, 1), notes=(note,))
+        if self._reader.stores_rows(self._table):
+            self._cells = replace(self._rows, from_cells=True)
         found, keys, unread = self._first_look()
-        rechecked = self._recheck(keys) if found.total else RecheckResult(Comparison(), keys)
+        rechecked = self._recheck(keys) if keys.num_rows else RecheckResult(Comparison(), keys)
         repaired = 0
         if self._repair is not None and rechecked.comparison.total:
             before, rechecked = rechecked, self._repaired(rechecked, self._repair)
@@ -201,7 +210,7 @@ class _TableVerification:
         if self._repair is not None and self._watermark is not None and not (rechecked.comparison.total or rechecked.behind or unread):
             resolve_late_rows(self._sink.sink.own_tables(), self._watermark.pipe, str(schema.name), copied=False)
         differences = tuple(self._readable(one) for one in rechecked.comparison.differences)
-        notes = (self._lag(),) if rechecked.behind else ()
+        notes = (*((self._lag(),) if rechecked.behind else ()), *self._cell_notes)
         return TableResult(
             schema,
             Comparison(found.rows, rechecked.comparison.total, differences),
@@ -247,16 +256,20 @@ class _TableVerification:
         with temporary_directory("headrace-verify-") as scratch:
             source = Buckets(Path(scratch) / "source", count, keys)
             target = Buckets(Path(scratch) / "sink", count, keys)
+            cells = Buckets(Path(scratch) / "cells", count, keys)
             try:
                 self._read_source(source, lambda rows: self._view.advanced(name, rows))
                 self._await()
                 for rows in self._rows.sink():
                     target.add(rows)
-                return self._compare(source, target)
+                for rows in self._cells.sink() if self._cells is not None else ():
+                    cells.add(rows)
+                return self._compare(source, target, cells if self._cells is not None else None)
             finally:
                 self._view.ends()
                 source.close()
                 target.close()
+                cells.close()
 
     def _read_source(self, buckets: Buckets, advanced: Callable[[int], None]) -> None:
         parts = cut([WHOLE], read_ring(self._session, self._table.name), 4 * _SLOTS)
@@ -269,21 +282,39 @@ class _TableVerification:
         with ThreadPoolExecutor(_SLOTS, thread_name_prefix="headrace-verify") as pool:
             list(pool.map(read, parts))
 
-    def _compare(self, source: Buckets, target: Buckets) -> tuple[Comparison, pa.Table, int]:
+    def _compare(self, source: Buckets, target: Buckets, cells: Buckets | None) -> tuple[Comparison, pa.Table, int]:
         schema = self._compared.shown
         total = Comparison()
         nothing = schema.arrow_schema.empty_table()
         keys = [nothing.select(list(schema.row_key))]
-        for left, right in zip(source.tables(nothing), target.tables(nothing), strict=True):
+        merged = cells.tables(nothing) if cells is not None else itertools.repeat(None)
+        for left, right, cell_rows in zip(source.tables(nothing), target.tables(nothing), merged, strict=False):
             found = compare(schema, left, right)
             total = total + found
             if found.total:
                 keys.append(different_keys(schema, left, right, most=_MOST_KEYS))
+            if cell_rows is not None and compare(schema, left, cell_rows).total:
+                keys.append(different_keys(schema, left, cell_rows, most=_MOST_KEYS))
         different = distinct(pa.concat_tables(keys))
         return total, different.slice(0, _MOST_KEYS), max(different.num_rows - _MOST_KEYS, 0)
 
     def _recheck(self, keys: pa.Table) -> RecheckResult:
-        return KeyRechecker(self._rows, self._watermark, self._now, lambda: None).recheck(self._compared, keys)
+        """Recheck stored rows; also their cells, which count if the rows are equal."""
+        found = self._recheck_rows(self._rows, keys)
+        self._cell_notes = ()
+        if self._cells is None or found.behind or found.changing:
+            return found
+        cells = self._recheck_rows(self._cells, keys)
+        if not found.comparison.total:
+            if cells.comparison.total:
+                self._cell_notes = ("its rows are equal to the source: only the cells that they were merged from differ",)
+            return cells
+        if not (cells.comparison.total or cells.behind or cells.changing):
+            self._cell_notes = ("its cells are equal to the source: only the rows that were merged from them differ",)
+        return found
+
+    def _recheck_rows(self, rows: LoggedRows, keys: pa.Table) -> RecheckResult:
+        return KeyRechecker(rows, self._watermark, self._now, lambda: None).recheck(self._compared, keys)
 
     def _now(self) -> int:
         return server_time(self._session)

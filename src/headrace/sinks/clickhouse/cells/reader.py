@@ -1,4 +1,4 @@
-"""Reads views of cells, for comparison with their base tables.
+"""Reads rows merged from cells, for comparison with their base tables.
 
 Rows are in ClickHouse's Arrow types (texts as bytes, uuids as uuids); `headrace.cql.decode.canonical_bytes` makes them comparable.
 """
@@ -11,7 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from headrace.cql.tables import CqlColumn, CqlTable
-from headrace.sinks.clickhouse.cells.tables import table_locations
+from headrace.sinks.clickhouse.cells.tables import stores_rows, table_locations
 from headrace.sinks.clickhouse.cells.types import is_plain, value_sql
 from headrace.sinks.clickhouse.server.bounded_client import unlimited_body
 from headrace.sinks.clickhouse.server.client import connect
@@ -46,13 +46,21 @@ class CellReader:
         return next((str(row[0]) for row in self._query(f"SELECT engine FROM system.tables WHERE {where}")), "")
 
     def _shown(self, table: CqlTable) -> str:
-        """Return the FROM operand: a view of cells, or a postimage table with FINAL."""
+        """Return the FROM operand: a view of rows, or a postimage table with FINAL."""
         return table_locations(table, self._scope).view + ("" if self._engine(table) == "View" else " FINAL")
 
-    def rows(self, table: CqlTable, condition: str = "1") -> Iterator[pa.RecordBatch]:
-        """Return the rows that satisfy a condition, with all columns in the table's order."""
+    def stores_rows(self, table: CqlTable) -> bool:
+        """Whether rows are stored that are merged from cells, so that the two may differ."""
+        return stores_rows(self._scope, table_locations(table, self._scope))
+
+    def rows(self, table: CqlTable, condition: str = "1", *, from_cells: bool = False) -> Iterator[pa.RecordBatch]:
+        """Return the rows that satisfy a condition, with all columns in the table's order.
+
+        `from_cells`: merge cells now, instead of reading stored rows.
+        """
         names = ", ".join(quote_name(column.name) for column in table.columns)
-        query = f"SELECT {names} FROM {self._shown(table)} WHERE {condition}"
+        shown = table_locations(table, self._scope).live if from_cells else self._shown(table)
+        query = f"SELECT {names} FROM {shown} WHERE {condition}"
         connection = connect(self._scope.target)
         with translate_errors(self._scope.target, f"reading {table.name}"):
             with unlimited_body():

@@ -1,8 +1,8 @@
-"""ClickHouse sink for ScyllaDB cells: the cell tables, the views, and their writer.
+"""ClickHouse sink for ScyllaDB cells: the cell tables, the merged rows, the views, and their writer.
 
 Idempotent and order-free: every column merges by `max` of its own timestamp, like in ScyllaDB. So blocks may come in any order, any number
-of times, with any boundaries, and concurrently. When `write` returns, the block is stored and visible; when it raises, any part of it may
-be stored, and writing it again is safe.
+of times, with any boundaries, and concurrently. When `write` returns, the block is stored, its rows are merged, and they are visible; when
+it raises, any part of it may be stored, and writing it again is safe.
 """
 
 from __future__ import annotations
@@ -24,8 +24,18 @@ from headrace.sinks.clickhouse.bookkeeping.target_claims import ClickHouseTarget
 from headrace.sinks.clickhouse.cells.batches import CellBatch, insert_sql
 from headrace.sinks.clickhouse.cells.from_log import LogCellEncoder
 from headrace.sinks.clickhouse.cells.from_rows import RowEncoder
+from headrace.sinks.clickhouse.cells.merged_rows.merger import RowMerger, due_merges
 from headrace.sinks.clickhouse.cells.storage import CellStorage
-from headrace.sinks.clickhouse.cells.tables import TableLocations, alter_tables, clear_tables, prepare_tables, table_locations
+from headrace.sinks.clickhouse.cells.tables import (
+    TableLocations,
+    alter_tables,
+    clear_tables,
+    prepare_tables,
+    row_merge,
+    stores_rows,
+    table_locations,
+    tables_with_rows,
+)
 from headrace.sinks.clickhouse.cells.types import check_timestamps, has_timestamps
 from headrace.sinks.clickhouse.dead_letters.late_rows import ClickHouseLateRowStore
 from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, INSERT_SETTINGS, connect
@@ -45,6 +55,7 @@ class _CellRoute:
         self.timestamp_columns = [(column.name, column.type) for column in table.columns if has_timestamps(column.type)]
         self.log_timestamp_columns = [(column.name, column.type) for column in log_table(table).columns if has_timestamps(column.type)]
         self._statements: dict[tuple[str, ...], bytes] = {}
+        self.merger = RowMerger(scope, row_merge(table, self.locations)) if stores_rows(scope, self.locations) else None
 
     def statement(self, batch: CellBatch, *, of_rows: bool) -> bytes:
         key = ("rows" if of_rows else "partitions", *batch.columns)
@@ -80,6 +91,8 @@ class CellWriter:
             batches = route.log.encode(block)
         for batch, of_rows in batches:
             self._send(block.subject, batch, route.statement(batch, of_rows=of_rows))
+        if route.merger is not None:
+            route.merger.merge(batches)
 
     def _send(self, subject: str, batch: CellBatch, statement: bytes) -> None:
         target = self._scope.target
@@ -109,6 +122,8 @@ class CellSink(LogSink):
     """Writes the cells of CQL tables. Picklable."""
 
     sink: ClickHouseSink
+    merges: bool | None = None
+    """Whether tables get merged rows; else their views merge cells at each query. None: new tables do, existing ones stay as they are."""
 
     @classmethod
     def from_url(cls, url: str) -> CellSink:
@@ -116,11 +131,22 @@ class CellSink(LogSink):
 
     def prepare(self, tables: Iterable[CqlTable]) -> None:
         """Create missing tables and check existing ones. Nothing is created if another object has one of the names."""
-        prepare_tables(self._scope, tables)
+        prepare_tables(self._scope, tables, merges=self.merges)
 
     def alter(self, old: CqlTable, new: CqlTable) -> None:
         """Apply an alteration of a base table to the tables and the view. Repeatable."""
-        alter_tables(self._scope, old, new)
+        alter_tables(self._scope, old, new, merges=self.merges)
+
+    def expire(self, tables: Iterable[CqlTable], since: int) -> int:
+        """Merge the rows with a cell that has expired since a time of the server, and return its time now. Repeatable."""
+        if self.merges is False:
+            return since
+        with translate_errors(self._scope.target, "reading the time"):
+            [[now]] = connect(self._scope.target).client.query("SELECT toUnixTimestamp(now())").result_rows
+        merges = [row_merge(table, self.locations(table)) for table in tables_with_rows(self._scope, tables)]
+        for merge in due_merges(self._scope, merges, since):
+            RowMerger(self._scope, merge).expire(since)
+        return int(now)
 
     def clear(self, table: CqlTable) -> None:
         """Delete all cells of a table before its rows are read again. Repeatable."""

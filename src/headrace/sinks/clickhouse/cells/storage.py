@@ -32,7 +32,7 @@ MARKER, ROW_DELETED, ORDER = "row:marker", "row:deleted", "row:order"
 PART_DELETED, RANGES = "part:deleted", "part:ranges"
 _MAX: Final = "SimpleAggregateFunction(max, {})"
 _MAX_MAP: Final = "SimpleAggregateFunction(maxMap, Map(String, {}))"
-CELLS_SUFFIX, PARTITIONS_SUFFIX = "__cells", "__partitions"
+CELLS_SUFFIX, PARTITIONS_SUFFIX, ROWS_SUFFIX, LIVE_SUFFIX = "__cells", "__partitions", "__rows", "__live"
 
 
 class CellForm(StrEnum):

@@ -1,22 +1,26 @@
-"""Creates, recognises and alters the tables and the view of a base table.
+"""Creates, recognises and alters the tables and the views of a base table.
 
-Invariant: a preparation or alteration that a crash interrupted is completed by running it again. The comment of the rows table contains the
-base table's definition for which the tables were last completed; Headrace recognises its tables by it. Objects of others are never changed.
+Invariant: a preparation or alteration that a crash interrupted is completed by running it again. The comment of the table of cells contains
+the base table's definition for which the tables were last completed, the comment of the table of merged rows the one for which it was last
+filled; Headrace recognises its tables by them. Objects of others are never changed. The view of the base table's name shows the source's
+rows at any moment: it reads cells while merged rows are filled.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from headrace.cql.tables import ColumnRole, CqlTable
 from headrace.cql.types import CqlType
 from headrace.errors import DefiniteError
-from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, PARTITIONS_SUFFIX, CellStorage, columns_sql
+from headrace.sinks.clickhouse.cells.merged_rows.merger import run_steps
+from headrace.sinks.clickhouse.cells.merged_rows.row_merge import MergeStep, RowMerge, RowTables
+from headrace.sinks.clickhouse.cells.storage import CELLS_SUFFIX, LIVE_SUFFIX, PARTITIONS_SUFFIX, ROWS_SUFFIX, CellStorage, columns_sql
 from headrace.sinks.clickhouse.cells.view import view_sql
-from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect
+from headrace.sinks.clickhouse.server.client import CREATE_SETTINGS, Connection, connect, long_running_connection
 from headrace.sinks.clickhouse.server.errors import translate_errors
 from headrace.sinks.clickhouse.server.identifiers import check_name_lengths, quote_name, quote_text
 from headrace.sinks.clickhouse.tables.target_cache import TargetScope
@@ -24,13 +28,17 @@ from headrace.sinks.clickhouse.tables.target_names import target_name
 
 _CELLS_COMMENT: Final = "Headrace, cells of "
 _VIEW_COMMENT: Final = "Headrace, made of cells of "
-_SETTINGS: Final = {**CREATE_SETTINGS, "max_query_size": str(16 << 20), "max_ast_elements": "2000000"}
-"""The view of a table with hundreds of columns exceeds the server's default limits."""
+_ROWS_COMMENT: Final = "Headrace, rows of "
+_MERGED: Final = ", merged when they are written"
+"""The end of the comment of a view that reads merged rows. Releases before these know the view by the beginning, and replace it; then
+merged rows are outdated."""
+_SETTINGS: Final = {**CREATE_SETTINGS, "max_query_size": str(16 << 20), "max_ast_elements": "2000000", "max_table_size_to_drop": "0"}
+"""The view of a table with hundreds of columns exceeds the server's default limits. Merged rows of any size can be filled again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableLocations:
-    """Names of a base table's tables and view."""
+    """Names of a base table's tables and views."""
 
     database: str
     table: str
@@ -48,8 +56,18 @@ class TableLocations:
         return self._quoted(PARTITIONS_SUFFIX)
 
     @property
-    def names(self) -> tuple[str, str, str]:
-        return self.table, self.table + CELLS_SUFFIX, self.table + PARTITIONS_SUFFIX
+    def live(self) -> str:
+        """The view that merges cells at each query."""
+        return self._quoted(LIVE_SUFFIX)
+
+    @property
+    def rows(self) -> str:
+        return self._quoted(ROWS_SUFFIX)
+
+    def names(self, *, merges: bool = True) -> tuple[str, ...]:
+        """Return the names of all objects; `merges`: also those of merged rows."""
+        suffixes = ("", CELLS_SUFFIX, PARTITIONS_SUFFIX, *((ROWS_SUFFIX, LIVE_SUFFIX) if merges else ()))
+        return tuple(self.table + suffix for suffix in suffixes)
 
     def _quoted(self, suffix: str) -> str:
         return f"{quote_name(self.database)}.{quote_name(self.table + suffix)}"
@@ -59,32 +77,64 @@ def table_locations(table: CqlTable, scope: TargetScope) -> TableLocations:
     return TableLocations(*target_name(table.name, scope.target, scope.options))
 
 
-def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable]) -> None:
-    """Check all tables, then create missing ones; tables with another definition are altered."""
+def row_merge(table: CqlTable, locations: TableLocations) -> RowMerge:
+    """Return the statements that merge a base table's rows."""
+    return RowMerge(CellStorage(table), RowTables(locations.cells, locations.partitions, locations.rows))
+
+
+@dataclass(frozen=True, slots=True)
+class _Existing:
+    """A base table's objects in ClickHouse."""
+
+    cells: CqlTable | None = None
+    """The definition that the tables of cells were created for; None if there are none."""
+    rows: CqlTable | None = None
+    """The definition that merged rows were filled for; None if there are none, or not all."""
+    names: frozenset[str] = frozenset()
+    merges: bool = True
+    """Whether the table is to have merged rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Preparation:
+    """Statements that create or complete a base table's tables and views, in this order."""
+
+    create: list[str] = field(default_factory=list)
+    fill: list[MergeStep] = field(default_factory=list)
+    """May take hours."""
+    complete: list[str] = field(default_factory=list)
+
+
+def prepare_tables(scope: TargetScope, tables: Iterable[CqlTable], *, merges: bool | None = None) -> None:
+    """Check all tables, then create missing ones; tables with another definition are altered.
+
+    `merges`: merged rows are stored; else the view merges cells at each query. None: as existing tables do; new ones store them.
+    """
     _check_one_host(scope)
     wanted = [(table, table_locations(table, scope)) for table in tables]
-    _check_target_conflicts(wanted)
+    _check_target_conflicts([(table, locations, locations.names(merges=False)) for table, locations in wanted])
     connection = connect(scope.target)
-    known: list[CqlTable | None] = []
+    known: list[_Existing] = []
     for table, locations in wanted:
         check_name_lengths(locations.database, locations.table + PARTITIONS_SUFFIX)
         with translate_errors(scope.target, f"looking at table {locations.database}.{locations.table}"):
-            known.append(_read_definition(connection, table, locations))
-    plans = [list(_preparation_statements(table, locations, before)) for (table, locations), before in zip(wanted, known, strict=True)]
-    for (table, _), statements in zip(wanted, plans, strict=True):
-        with translate_errors(scope.target, f"making the tables of {table.name}"):
-            for statement in statements:
-                connection.client.command(statement, settings=connection.supported(_SETTINGS))
+            known.append(_read_existing(connection, table, locations, merges=merges))
+    _check_target_conflicts(
+        [(table, locations, locations.names(merges=before.merges)) for (table, locations), before in zip(wanted, known, strict=True)]
+    )
+    plans = [_plan_preparation(table, locations, before) for (table, locations), before in zip(wanted, known, strict=True)]
+    for (table, _), plan in zip(wanted, plans, strict=True):
+        _run(scope, plan, f"making the tables of {table.name}")
 
 
-def alter_tables(scope: TargetScope, old: CqlTable, new: CqlTable) -> None:
-    """Apply an alteration of the base table to the tables and the view."""
+def alter_tables(scope: TargetScope, old: CqlTable, new: CqlTable, *, merges: bool | None = None) -> None:
+    """Apply an alteration of the base table to the tables and the views."""
     locations = table_locations(new, scope)
     connection = connect(scope.target)
     with translate_errors(scope.target, f"altering the tables of {new.name}"):
-        before = _read_definition(connection, new, locations) or old
-        for statement in list(_preparation_statements(new, locations, before)):
-            connection.client.command(statement, settings=connection.supported(_SETTINGS))
+        before = _read_existing(connection, new, locations, merges=merges)
+    plan = _plan_preparation(new, locations, replace(before, cells=before.cells or old))
+    _run(scope, plan, f"altering the tables of {new.name}")
 
 
 def clear_tables(scope: TargetScope, table: CqlTable) -> None:
@@ -93,28 +143,99 @@ def clear_tables(scope: TargetScope, table: CqlTable) -> None:
     with translate_errors(scope.target, f"emptying the tables of {table.name}"):
         for name, _, _ in _tables(CellStorage(table), locations):
             connection.client.command(f"TRUNCATE TABLE {name}")
+        connection.client.command(f"TRUNCATE TABLE IF EXISTS {locations.rows}")
 
 
-def _preparation_statements(table: CqlTable, locations: TableLocations, before: CqlTable | None) -> Iterator[str]:
-    """Yield the statements that create or complete the tables."""
-    storage = CellStorage(table)
-    yield f"CREATE DATABASE IF NOT EXISTS {quote_name(locations.database)}"
+def stores_rows(scope: TargetScope, locations: TableLocations) -> bool:
+    """Whether a base table has merged rows, which every writer of cells must merge."""
+    with translate_errors(scope.target, f"looking at table {locations.rows}"):
+        return bool(int(str(connect(scope.target).client.command(f"EXISTS TABLE {locations.rows}"))))
+
+
+def tables_with_rows(scope: TargetScope, tables: Iterable[CqlTable]) -> list[CqlTable]:
+    """Return the tables that have merged rows."""
+    named = {
+        (locations.database, locations.table + ROWS_SUFFIX): table for table in tables for locations in [table_locations(table, scope)]
+    }
+    listed = ", ".join(f"({quote_text(database)}, {quote_text(name)})" for database, name in named)
+    if not named:
+        return []
+    is_ours = f"startsWith(comment, {quote_text(_ROWS_COMMENT)})"
+    query = f"SELECT database, name FROM system.tables WHERE (database, name) IN ({listed}) AND {is_ours}"
+    with translate_errors(scope.target, "looking for tables of merged rows"):
+        found = connect(scope.target).client.query(query, settings={"max_query_size": str(16 << 20)}).result_rows
+    return [named[str(database), str(name)] for database, name in found]
+
+
+def _run(scope: TargetScope, plan: _Preparation, what: str) -> None:
+    connection = connect(scope.target)
+    with translate_errors(scope.target, what):
+        for statement in plan.create:
+            connection.client.command(statement, settings=connection.supported(_SETTINGS))
+        if plan.fill:
+            with long_running_connection(scope.target) as patient:
+                run_steps(patient, plan.fill)
+        for statement in plan.complete:
+            connection.client.command(statement, settings=connection.supported(_SETTINGS))
+
+
+def _plan_preparation(table: CqlTable, locations: TableLocations, existing: _Existing) -> _Preparation:
+    storage, before = CellStorage(table), existing.cells
+    plan = _Preparation([f"CREATE DATABASE IF NOT EXISTS {quote_name(locations.database)}"])
     for name, columns, roles in _tables(storage, locations):
         key = ", ".join(map(quote_name, storage.sort_key(*roles)))
         comment = f" COMMENT {quote_text(_comment(table))}"
-        yield (
+        plan.create.append(
             f"CREATE TABLE IF NOT EXISTS {name} ({columns_sql(columns)}) ENGINE = AggregatingMergeTree ORDER BY ({key}) "
             f"SETTINGS allow_suspicious_indices = 1{comment}"
         )
-    if before is not None and before != table:
-        yield from _alter_statements(CellStorage(before), storage, locations)
-    yield (
-        f"CREATE OR REPLACE VIEW {locations.view} AS {view_sql(storage, locations.cells, locations.partitions)} "
-        f"COMMENT {quote_text(_VIEW_COMMENT + str(table.name))}"
-    )
-    if before is not None and before != table:
-        yield from _drop_statements(CellStorage(before), storage, locations)
-        yield f"ALTER TABLE {locations.cells} MODIFY COMMENT {quote_text(_comment(table))}"
+    is_altered = before is not None and before != table
+    if before is not None and is_altered:
+        plan.create.extend(_alter_statements(CellStorage(before), storage, locations))
+    if existing.merges:
+        _plan_rows(plan, table, locations, existing)
+    else:
+        plan.complete.append(_live_view(locations.view, table, locations))
+        if locations.table + ROWS_SUFFIX in existing.names:
+            plan.complete.append(f"DROP TABLE IF EXISTS {locations.rows}")
+        if locations.table + LIVE_SUFFIX in existing.names:
+            plan.complete.append(f"DROP VIEW IF EXISTS {locations.live}")
+    if before is not None and is_altered:
+        plan.complete.extend(_drop_statements(CellStorage(before), storage, locations))
+        plan.complete.append(f"ALTER TABLE {locations.cells} MODIFY COMMENT {quote_text(_comment(table))}")
+    return plan
+
+
+def _plan_rows(plan: _Preparation, table: CqlTable, locations: TableLocations, existing: _Existing) -> None:
+    """Plan the table of merged rows, and the views. A table that only got columns is not filled again: the columns are empty."""
+    merge = row_merge(table, locations)
+    plan.create.append(_live_view(locations.live, table, locations))
+    added = _added_columns(row_merge(existing.rows, locations), merge) if existing.rows is not None else None
+    if added is None:
+        if locations.table in existing.names:
+            plan.create.append(_live_view(locations.view, table, locations))
+        plan.create.append(merge.create_sql(quote_text(_ROWS_COMMENT + str(table.name))))
+        plan.fill.extend(merge.steps(None))
+    elif added:
+        plan.create.append(f"ALTER TABLE {locations.rows} {', '.join(added)}")
+    if existing.rows != table:
+        plan.complete.append(f"ALTER TABLE {locations.rows} MODIFY COMMENT {quote_text(_comment(table, _ROWS_COMMENT))}")
+    comment = quote_text(f"{_VIEW_COMMENT}{table.name}{_MERGED}")
+    plan.complete.append(f"CREATE OR REPLACE VIEW {locations.view} AS {merge.view_sql()} COMMENT {comment}")
+
+
+def _added_columns(old: RowMerge, new: RowMerge) -> list[str] | None:
+    """Return the actions that add columns; None if more than that changed."""
+    was, wanted = dict(old.columns()), dict(new.columns())
+    if not was.items() <= wanted.items():
+        return None
+    return [f"ADD COLUMN IF NOT EXISTS {quote_name(name)} {kind}" for name, kind in wanted.items() if name not in was]
+
+
+def _live_view(name: str, table: CqlTable, locations: TableLocations) -> str:
+    """Return the statement that creates a view that merges cells at each query."""
+    select = view_sql(CellStorage(table), locations.cells, locations.partitions)
+    return f"CREATE OR REPLACE VIEW {name} AS {select} COMMENT {quote_text(_VIEW_COMMENT + str(table.name))}"
 
 
 def _tables(storage: CellStorage, locations: TableLocations) -> Iterator[tuple[str, list[tuple[str, str]], tuple[ColumnRole, ...]]]:
@@ -176,36 +297,50 @@ def is_extended_type(old: CqlType, new: CqlType) -> bool:
     return all(one == other or is_extended_type(one, other) for one, other in zip(old.args, new.args, strict=False))
 
 
-def _read_definition(connection: Connection, table: CqlTable, locations: TableLocations) -> CqlTable | None:
-    """Return the definition that the tables were created for; None if there are none. Raise `DefiniteError` if another object has one of
-    their names."""
-    names = ", ".join(map(quote_text, locations.names))
+def _read_existing(connection: Connection, table: CqlTable, locations: TableLocations, *, merges: bool | None) -> _Existing:
+    """Return the existing objects. Raise `DefiniteError` if another object has one of the names that are wanted."""
+    names = ", ".join(map(quote_text, locations.names()))
     found = connection.client.query(
         f"SELECT name, engine, comment FROM system.tables WHERE database = {quote_text(locations.database)} AND name IN ({names})"
     ).result_rows
     comments = {str(name): (str(engine), str(comment)) for name, engine, comment in found}
-    before: CqlTable | None = None
+    beginnings = {"": _VIEW_COMMENT, LIVE_SUFFIX: _VIEW_COMMENT, ROWS_SUFFIX: _ROWS_COMMENT}
+    texts: dict[str, str] = {}
+    others: dict[str, str] = {}
     for name, (engine, comment) in comments.items():
-        ours = _VIEW_COMMENT if name == locations.table else _CELLS_COMMENT
-        if not comment.startswith(f"{ours}{table.name}"):
-            raise DefiniteError(
-                f"{locations.database}.{name} exists ({engine}) and was not created for {table.name}",
-                place=f"table {table.name}",
-                hint="drop or rename it, or give another target database in the sink's URL",
-            )
-        if name == locations.table + CELLS_SUFFIX:
-            before = CqlTable.from_json(json.loads(comment[len(f"{ours}{table.name}: ") :]))
-    return before
+        beginning = f"{beginnings.get(name.removeprefix(locations.table), _CELLS_COMMENT)}{table.name}"
+        if comment == beginning or comment.startswith((f"{beginning}:", f"{beginning}{_MERGED}")):
+            texts[name] = comment
+        else:
+            others[name] = engine
+    is_new = locations.table + CELLS_SUFFIX not in texts
+    stores = merges if merges is not None else is_new or locations.table + ROWS_SUFFIX in texts
+    for name in others.keys() & set(locations.names(merges=stores)):
+        raise DefiniteError(
+            f"{locations.database}.{name} exists ({others[name]}) and was not created for {table.name}",
+            place=f"table {table.name}",
+            hint="drop or rename it, or give another target database in the sink's URL",
+        )
+    cells = _definition_in(texts.get(locations.table + CELLS_SUFFIX, ""))
+    # Another release may have written cells without merging them.
+    is_merged = texts.get(locations.table, "").endswith(_MERGED)
+    rows = _definition_in(texts.get(locations.table + ROWS_SUFFIX, "")) if is_merged and cells is not None else None
+    return _Existing(cells, rows, frozenset(texts), stores)
 
 
-def _comment(table: CqlTable) -> str:
-    return f"{_CELLS_COMMENT}{table.name}: {json.dumps(table.to_json(), separators=(',', ':'))}"
+def _definition_in(comment: str) -> CqlTable | None:
+    _, found, definition = comment.partition(": ")
+    return CqlTable.from_json(json.loads(definition)) if found else None
 
 
-def _check_target_conflicts(wanted: list[tuple[CqlTable, TableLocations]]) -> None:
+def _comment(table: CqlTable, beginning: str = _CELLS_COMMENT) -> str:
+    return f"{beginning}{table.name}: {json.dumps(table.to_json(), separators=(',', ':'))}"
+
+
+def _check_target_conflicts(wanted: list[tuple[CqlTable, TableLocations, tuple[str, ...]]]) -> None:
     taken: dict[tuple[str, str], CqlTable] = {}
-    for table, locations in wanted:
-        for name in locations.names:
+    for table, locations, names in wanted:
+        for name in names:
             other = taken.setdefault((locations.database, name), table)
             if other is not table:
                 raise DefiniteError(

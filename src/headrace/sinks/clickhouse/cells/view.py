@@ -8,6 +8,7 @@ primary key.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from headrace.cql.tables import ColumnRole, CqlColumn
@@ -39,6 +40,7 @@ from headrace.sinks.clickhouse.cells.types import (
 from headrace.sinks.clickhouse.server.identifiers import quote_name as q
 
 _NOW: Final = "now:"
+EXPIRES: Final = "expires:"
 _COVERED, _PART_COVERED = "row:covered", "part:covered"
 FIRST_TIMES: Final = 1262304000000000
 """2010 in microseconds: keys of prepended list elements have times before it, those of all others later times."""
@@ -49,8 +51,8 @@ _WITH_NOW: Final = f"WITH concat('\\x01', reverse(reinterpretAsFixedString(toUIn
 
 def view_sql(storage: CellStorage, cells: str, partitions: str) -> str:
     """Return the view's SELECT; `cells` and `partitions` are the quoted tables."""
-    merged = _merged_sql(storage, cells, partitions)
-    shown = [_visible_rows_sql(storage, _live_rows_sql(storage, merged))]
+    merged = merged_sql(storage, cells, partitions)
+    shown = [_visible_rows_sql(storage, live_rows_sql(storage, merged))]
     if storage.static:
         shown.append(_static_only_partitions_sql(storage, merged, partitions))
     # Settings apply to one SELECT, not to a whole UNION.
@@ -72,13 +74,25 @@ def held_sql(cell: str) -> str:
     return f"substring({cell}, if(substring({cell}, 9, 1) = '\\0', 10, 22))"
 
 
-def _merged_sql(storage: CellStorage, cells: str, partitions: str) -> str:
+@dataclass(frozen=True, slots=True)
+class KeyConditions:
+    """Conditions on the sort keys of the two tables, as PREWHERE: FINAL then merges only the rows that satisfy them."""
+
+    rows: str = ""
+    partitions: str = ""
+
+
+ALL_KEYS: Final = KeyConditions()
+
+
+def merged_sql(storage: CellStorage, cells: str, partitions: str, conditions: KeyConditions = ALL_KEYS) -> str:
     """Return the rows table, joined with the tombstones that cover each row."""
-    keys = _key_names(storage, ColumnRole.PARTITION, ColumnRole.CLUSTERING)
+    cells, partitions = f"{cells} FINAL{conditions.rows}", f"{partitions} FINAL{conditions.partitions}"
+    keys = key_names(storage, ColumnRole.PARTITION, ColumnRole.CLUSTERING)
     own = [name for name, _ in storage.row_columns() if not name.startswith(("key:", "sort:", "all:")) and name not in (ORDER, ROW_DELETED)]
     if not storage.is_clustered:
         chosen = [*map(q, [*keys, *own]), f"{q(ROW_DELETED)} AS {q(_COVERED)}", *_collection_tombstones(storage.regular, _COVERED)]
-        return f"SELECT {', '.join(chosen)} FROM {cells} FINAL"
+        return f"SELECT {', '.join(chosen)} FROM {cells}"
     there = [name for name, _ in storage.partition_columns() if not name.startswith(("key:", "sort:", "part:", "all:"))]
     chosen = [f"r.{q(name)} AS {q(name)}" for name in [*keys, *own]]
     chosen += [f"p.{q(name)} AS {q(name)}" for name in there]
@@ -86,7 +100,7 @@ def _merged_sql(storage: CellStorage, cells: str, partitions: str) -> str:
     chosen.append(f"p.{q(PART_DELETED)} AS {q(_PART_COVERED)}")
     chosen += [*_collection_tombstones(storage.regular, _COVERED, "r."), *_collection_tombstones(storage.static, _PART_COVERED, "p.")]
     using = " AND ".join(f"r.{q(name)} = p.{q(name)}" for name in storage.sort_key(ColumnRole.PARTITION))
-    joined = f"(SELECT * FROM {cells} FINAL) AS r LEFT ANY JOIN (SELECT * FROM {partitions} FINAL) AS p ON {using}"
+    joined = f"(SELECT * FROM {cells}) AS r LEFT ANY JOIN (SELECT * FROM {partitions}) AS p ON {using}"
     return f"SELECT {', '.join(chosen)} FROM {joined}"
 
 
@@ -110,13 +124,71 @@ def _ranges_sql(order: str, ranges: str) -> str:
     return f"arrayMax(arrayMap((k, t) -> if({inside}, t, ''), mapKeys({ranges}), mapValues({ranges})))"
 
 
-def _live_rows_sql(storage: CellStorage, merged: str) -> str:
-    """Return the rows of the rows table with their live cells."""
-    chosen = [q(name) for name in _key_names(storage, ColumnRole.PARTITION, ColumnRole.CLUSTERING)]
+def live_rows_sql(storage: CellStorage, merged: str, *, expiries: bool = False) -> str:
+    """Return the rows of the rows table with their live cells; `expiries`: and when the first of these expires."""
+    chosen = [q(name) for name in key_names(storage, ColumnRole.PARTITION, ColumnRole.CLUSTERING)]
     chosen.append(f"{alive_sql(q(MARKER), q(_COVERED), MARKER)} AS {q('alive:')}")
     chosen += [part for cell_column in storage.regular for part in _live_column(cell_column, q(_COVERED))]
     chosen += [part for cell_column in storage.static for part in _live_column(cell_column, q(_PART_COVERED))]
+    if expiries:
+        chosen.append(_first_expiry([_expiring(q(MARKER), q("alive:"))], (*storage.regular, *storage.static)))
     return f"{_WITH_NOW} SELECT {', '.join(chosen)} FROM ({merged})"
+
+
+def live_partitions_sql(storage: CellStorage, partitions: str, condition: str = "", *, expiries: bool = False) -> str:
+    """Return the partitions table with its live static cells; `expiries`: only partitions that ever had one, and when the first expires."""
+    chosen = [q(name) for name in key_names(storage, ColumnRole.PARTITION)]
+    chosen += [part for cell_column in storage.static for part in _live_column(cell_column, q(PART_DELETED))]
+    if expiries:
+        chosen.append(_first_expiry([], storage.static))
+    covered = ", ".join(["*", *_collection_tombstones(storage.static, PART_DELETED)])
+    ever = f" WHERE {' OR '.join(map(_was_written, storage.static))}" if expiries else ""
+    return f"{_WITH_NOW} SELECT {', '.join(chosen)} FROM (SELECT {covered} FROM {partitions} FINAL{condition}){ever}"
+
+
+def _was_written(cell_column: CellColumn) -> str:
+    """Return whether a column has a cell, live or not."""
+    match cell_column.form:
+        case CellForm.ATOMIC:
+            return f"notEmpty({_string_of(cell_column.cell, cell_column.kind)})"
+        case CellForm.FIELDS:
+            fields = [_string_of(cell_column.field(index), kind) for index, kind in enumerate(cell_column.kind.args)]
+            return " OR ".join(f"notEmpty({one})" for one in fields)
+        case CellForm.LIST:
+            return f"notEmpty({q(cell_column.cell)}) OR notEmpty({q(cell_column.base)}.1)"
+        case _:
+            return f"notEmpty({q(cell_column.cell)})"
+
+
+def _first_expiry(cells: Sequence[str], columns: Iterable[CellColumn]) -> str:
+    """Return the rank and expiry of the live cell that expires first; 255 if none expires."""
+    parts = [*cells, *(part for cell_column in columns for part in _column_expiries(cell_column))]
+    return f"least('\\xff', {', '.join(parts)}) AS {q(EXPIRES)}"
+
+
+def _column_expiries(cell_column: CellColumn) -> list[str]:
+    name = cell_column.column.name
+    match cell_column.form:
+        case CellForm.ATOMIC:
+            return [_expiring(_string_of(cell_column.cell, cell_column.kind), q(f"alive:{name}"))]
+        case CellForm.FIELDS:
+            return [
+                _expiring(_string_of(cell_column.field(index), kind), _field_names(cell_column, index)[0])
+                for index, kind in enumerate(cell_column.kind.args)
+            ]
+        case _:
+            held = q(f"held:{name}")
+            cells = held if cell_column.form is CellForm.LIST else f"mapValues({held})"
+            return [f"if(empty({held}), '\\xff', arrayMin(arrayMap(c -> {_expiring(_cell_of(cell_column))}, {cells})))"]
+
+
+def _expiring(cell: str, alive: str = "1") -> str:
+    rest = f"substring({cell}, 9, 9)"
+    return f"if({alive} AND {rest} >= '\\x01', {rest}, '\\xff')"
+
+
+def _string_of(stored: str, kind: CqlType) -> str:
+    return q(stored) if is_plain(kind) else f"{q(stored)}.1"
 
 
 def _live_column(cell_column: CellColumn, covered: str) -> list[str]:
@@ -200,41 +272,53 @@ def _field_names(cell_column: CellColumn, index: int) -> tuple[str, str]:
 
 
 def _visible_rows_sql(storage: CellStorage, settled: str) -> str:
-    keys = [_key_sql(storage, column, f"{q(f'key:{column.name}')}") for column in _key_columns(storage)]
-    cells = [f"{_value(cell_column)} AS {q(cell_column.column.name)}" for cell_column in _in_order(storage)]
-    exists = " OR ".join([q("alive:"), *(q(f"alive:{cell_column.column.name}") for cell_column in storage.regular)])
-    return f"SELECT {', '.join([*keys, *cells])} FROM ({settled}) WHERE {exists}"
+    return f"SELECT {_named(shown_columns(storage))} FROM ({settled}) WHERE {row_exists_sql(storage)}"
 
 
 def _static_only_partitions_sql(storage: CellStorage, merged: str, partitions: str) -> str:
     """Return partitions that only have live static cells: one row each, without clustering columns."""
     key = storage.sort_key(ColumnRole.PARTITION)
-    chosen = [q(name) for name in _key_names(storage, ColumnRole.PARTITION)]
-    chosen += [part for cell_column in storage.static for part in _live_column(cell_column, q(PART_DELETED))]
-    lives = " OR ".join(q(f"alive:{cell_column.column.name}") for cell_column in storage.static)
-    covered = ", ".join(["*", *_collection_tombstones(storage.static, PART_DELETED)])
-    settled = f"{_WITH_NOW} SELECT {', '.join(chosen)} FROM (SELECT {covered} FROM {partitions} FINAL) WHERE {lives}"
+    settled = f"{live_partitions_sql(storage, partitions)} WHERE {static_exists_sql(storage)}"
     exists = " OR ".join([alive_sql(q(MARKER), q(_COVERED)), *(_alive(cell_column, q(_COVERED)) for cell_column in storage.regular)])
     others = f"{_WITH_NOW} SELECT {', '.join(map(q, key))} FROM ({merged}) WHERE {exists}"
     same = " AND ".join(f"s.{q(name)} = o.{q(name)}" for name in key)
-    keys = [
-        _key_sql(storage, column, f"{q(f'key:{column.name}')}" if column.role is ColumnRole.PARTITION else _no_key(column))
-        for column in _key_columns(storage)
-    ]
-    values = [
-        f"{_value(cell_column) if cell_column.column.role is ColumnRole.STATIC else _no_value(cell_column)} AS {q(cell_column.column.name)}"
-        for cell_column in _in_order(storage)
-    ]
     inner = f"SELECT s.* FROM ({settled}) AS s LEFT ANTI JOIN ({others}) AS o ON {same}"
-    return f"SELECT {', '.join([*keys, *values])} FROM ({inner})"
+    return f"SELECT {_named(shown_columns(storage, static_only=True))} FROM ({inner})"
 
 
-def _key_sql(storage: CellStorage, column: CqlColumn, value: str) -> str:
-    if value.startswith("`"):
-        value = with_user_field_names(column.type, value)
-        if storage.static and column.role is ColumnRole.CLUSTERING and is_nullable(column.type):
-            value = f"toNullable({value})"
-    return f"{value} AS {q(column.name)}"
+def shown_columns(storage: CellStorage, *, static_only: bool = False) -> dict[CqlColumn, str]:
+    """Return the values that the source shows, by column, for rows with their live cells.
+
+    `static_only`: for partitions that have only static cells, which are shown as a row without clustering columns.
+    """
+    shown: dict[CqlColumn, str] = {}
+    for column in key_columns(storage):
+        without = static_only and column.role is ColumnRole.CLUSTERING
+        shown[column] = _no_key(column) if without else _key_value(storage, column)
+    for cell_column in _in_order(storage):
+        without = static_only and cell_column.column.role is not ColumnRole.STATIC
+        shown[cell_column.column] = _no_value(cell_column) if without else _value(cell_column)
+    return shown
+
+
+def _named(columns: dict[CqlColumn, str]) -> str:
+    return ", ".join(f"{value} AS {q(column.name)}" for column, value in columns.items())
+
+
+def row_exists_sql(storage: CellStorage) -> str:
+    """Return whether a row with its live cells exists: a marker or a regular cell is live."""
+    return " OR ".join([q("alive:"), *(q(f"alive:{cell_column.column.name}") for cell_column in storage.regular)])
+
+
+def static_exists_sql(storage: CellStorage) -> str:
+    """Return whether a partition has a live static cell."""
+    return " OR ".join(q(f"alive:{cell_column.column.name}") for cell_column in storage.static)
+
+
+def _key_value(storage: CellStorage, column: CqlColumn) -> str:
+    value = with_user_field_names(column.type, q(f"key:{column.name}"))
+    is_missing = storage.static and column.role is ColumnRole.CLUSTERING and is_nullable(column.type)
+    return f"toNullable({value})" if is_missing else value
 
 
 def _no_key(column: CqlColumn) -> str:
@@ -303,12 +387,12 @@ def _field_value(cell_column: CellColumn, index: int, kind: CqlType) -> str:
     return cell_value_sql(kind, held, alive) if is_plain(kind) else with_user_field_names(kind, held)
 
 
-def _key_columns(storage: CellStorage) -> Sequence[CqlColumn]:
+def key_columns(storage: CellStorage) -> Sequence[CqlColumn]:
     return (*storage.table.partition_key, *storage.table.clustering)
 
 
-def _key_names(storage: CellStorage, *roles: ColumnRole) -> list[str]:
-    wanted = [column for column in _key_columns(storage) if column.role in roles]
+def key_names(storage: CellStorage, *roles: ColumnRole) -> list[str]:
+    wanted = [column for column in key_columns(storage) if column.role in roles]
     return list(dict.fromkeys(name for column in wanted for name in (f"key:{column.name}", sort_name(column))))
 
 

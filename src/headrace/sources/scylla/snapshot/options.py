@@ -32,6 +32,17 @@ class StoredForm(StrEnum):
     """The postimages of rows, in ordinary tables; as exact as postimages are (see "Images")."""
 
 
+class MergeTime(StrEnum):
+    """When ClickHouse merges cells into rows."""
+
+    AUTO = "auto"
+    """New tables: after each block. Existing tables: as they are."""
+    WRITE = "write"
+    """After each block: queries read plain rows."""
+    READ = "read"
+    """At each query: writing is cheaper, and queries are slower."""
+
+
 @dataclass(frozen=True, slots=True)
 class ScyllaOptions:
     """How log tables are read."""
@@ -63,6 +74,9 @@ class ScyllaOptions:
     """Rows per page."""
     kept: StoredForm = StoredForm.CELLS
     """How rows are stored in ClickHouse; `images` needs `cdc = {'enabled': true, 'postimage': true}`, and cannot be changed later."""
+    merge: MergeTime = MergeTime.AUTO
+    """When ClickHouse merges cells into rows: after each write, so that queries read plain rows, or at each query (`read`). `auto`: after
+    each write in new tables, and existing tables stay as they are."""
     expired: OnExpired = OnExpired.HALT
     log_ttl: int = 0
     """TTL of log rows in seconds, if the server does not report it (`cdc = {'ttl': …}` of the table); 0: as the server reports."""

@@ -1,0 +1,279 @@
+"""Rows that are merged when cells are written: at any time they equal the rows that the cells give.
+
+`test_cells_converge.py` and `test_cells.py` compare the same view with Cassandra and with expected rows.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from decimal import Decimal
+from typing import Any
+
+import pytest
+
+from headrace.cql.blocks import LogBlock
+from headrace.cql.language.ddl import CqlCatalog
+from headrace.cql.tables import CqlTable
+from headrace.errors import TransientError
+from headrace.sinks.clickhouse.cells import sink as cell_sink
+from headrace.sinks.clickhouse.cells.merged_rows.merger import RowMerger
+from headrace.sinks.clickhouse.cells.sink import CellSink
+from headrace.sinks.clickhouse.cells.tables import tables_with_rows
+from headrace.sinks.clickhouse.server.client import connect
+from headrace.sinks.clickhouse.server.url import ClickHouseTarget
+from headrace.sinks.clickhouse.sink import ClickHouseSink
+from testkit.generators.cql_blocks import log_block
+
+NOW = int(time.time())
+T = NOW * 1_000_000
+MIXED = """CREATE TABLE t (pk int, ck text, s int static, n set<int> static, v int, w text, m map<int, text>, z set<int>,
+ PRIMARY KEY (pk, ck))"""
+INEXACT = "CREATE TABLE t (pk double, ck decimal, s int static, v int, PRIMARY KEY (pk, ck))"
+PLAIN = "CREATE TABLE t (pk int PRIMARY KEY, a int, b int)"
+
+
+@pytest.fixture
+def sink(target: ClickHouseTarget) -> CellSink:
+    return CellSink(ClickHouseSink(target))
+
+
+def table_of(script: str) -> CqlTable:
+    return next(iter(CqlCatalog("ks").apply_all(script).tables.values()))
+
+
+def write(sink: CellSink, *blocks: LogBlock) -> None:
+    writer = sink.writer()
+    for block in blocks:
+        writer.write(block)
+    writer.close()
+
+
+def command(sink: CellSink, statement: str) -> None:
+    connect(sink.sink.target).client.command(statement)
+
+
+def rows_in(sink: CellSink, name: str) -> list[Any]:
+    return list(connect(sink.sink.target).client.query(f"SELECT * FROM {name} ORDER BY ALL").result_rows)
+
+
+def shown(sink: CellSink, table: CqlTable) -> list[Any]:
+    return rows_in(sink, sink.locations(table).view)
+
+
+def live(sink: CellSink, table: CqlTable) -> list[Any]:
+    return rows_in(sink, sink.locations(table).live)
+
+
+def random_changes(chance: random.Random, count: int) -> list[list[dict[str, Any]]]:
+    """Changes of a few rows with colliding times; each is one block's rows."""
+    made: list[list[dict[str, Any]]] = []
+    for number in range(count):
+        row: dict[str, Any] = {"at": T + chance.randint(0, 40), "pk": chance.randint(1, 3), "batch": number}
+        ttl = chance.choice([None, None, 5000, 1])
+        kind = chance.choice(["write", "write", "write", "static", "row", "range", "partition", "element"])
+        own = {**row, "ck": chance.choice("abcd"), "ttl": ttl}
+        match kind:
+            case "write":
+                values = {"v": chance.randint(0, 9), "w": chance.choice(["x", ""]), "m": [(chance.randint(0, 2), "y")], "z": [number % 5]}
+                some = {name: values[name] for name in chance.sample(list(values), 2)}
+                made.append([{**own, "op": chance.choice([1, 2]), **some, "cdc$deleted_m": "m" in some and chance.random() < 0.3}])
+            case "element":
+                made.append(
+                    [{**own, "ttl": None, "op": 1, "cdc$deleted_v": True, "cdc$deleted_elements_m": [1], "cdc$deleted_elements_z": [2]}]
+                )
+            case "static":
+                change = chance.choice([{"s": number}, {"n": [number]}, {"cdc$deleted_s": True}, {"cdc$deleted_n": True}])
+                made.append([{**row, "op": 1, "ttl": ttl if "s" in change or "n" in change else None, **change}])
+            case "row":
+                made.append([{**own, "ttl": None, "op": 3}])
+            case "range":
+                first, last = sorted(chance.sample("abcd", 2))
+                made.append([{**row, "op": chance.choice([5, 6]), "ck": first}, {**row, "op": chance.choice([7, 8]), "ck": last}])
+            case _:
+                made.append([{**row, "op": 4}])
+    return made
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_rows_equal_their_cells_after_each_block_of_any_delivery(sink: CellSink, seed: int) -> None:
+    """Late and repeated blocks too: the changes come in any order, some of them twice."""
+    chance = random.Random(seed)
+    table = table_of(MIXED)
+    sink.prepare([table])
+    changes = random_changes(chance, 60)
+    changes += chance.choices(changes, k=20)
+    chance.shuffle(changes)
+    while changes:
+        count = chance.randint(1, 12)
+        write(sink, log_block(table, [row for change in changes[:count] for row in change], NOW))
+        changes = changes[count:]
+        sink.expire([table], 0)
+        assert shown(sink, table) == live(sink, table)
+    assert shown(sink, table)
+
+
+def test_keys_that_clickhouse_compares_in_another_way(sink: CellSink) -> None:
+    """Zeros of both signs, and decimals of another scale: two rows each; a partition with static cells alone."""
+    table = table_of(INEXACT)
+    sink.prepare([table])
+    changes = [
+        {"op": 2, "at": T, "pk": 0.0, "ck": Decimal("1.0"), "v": 1},
+        {"op": 2, "at": T, "pk": -0.0, "ck": Decimal("1.0"), "v": 2},
+        {"op": 1, "at": T, "pk": 7.5, "s": 3},
+    ]
+    write(sink, log_block(table, changes))
+    assert len(shown(sink, table)) == 3
+    assert shown(sink, table) == live(sink, table)
+    write(
+        sink, log_block(table, [{"op": 2, "at": T, "pk": 7.5, "ck": Decimal(2)}, {"op": 3, "at": T + 1, "pk": -0.0, "ck": Decimal("1.0")}])
+    )
+    assert len(shown(sink, table)) == 2
+    assert shown(sink, table) == live(sink, table)
+
+
+def test_values_expire_without_a_change(sink: CellSink) -> None:
+    """Of a cell, an element, a static column, a whole row, and a partition that has only static cells."""
+    table = table_of(MIXED)
+    sink.prepare([table])
+    soon = int(time.time()) + 3
+    times = {"at": soon * 1_000_000 - 10_000_000, "ttl": 10}
+    changes = [
+        {"op": 2, "at": T - 60_000_000, "pk": 1, "ck": "stays", "w": "x"},
+        {"op": 1, **times, "pk": 1, "ck": "stays", "v": 1, "m": [(1, "x")]},
+        {"op": 2, **times, "pk": 1, "ck": "goes", "v": 1},
+        {"op": 1, **times, "pk": 1, "s": 5},
+        {"op": 1, **times, "pk": 2, "s": 6},
+        {"op": 1, "at": T - 60_000_000, "pk": 3, "s": 7},
+        {"op": 2, **times, "pk": 3, "ck": "goes"},
+    ]
+    write(sink, log_block(table, changes))
+    if time.time() < soon - 1:
+        assert [(row[0], row[1]) for row in shown(sink, table)] == [(1, "goes"), (1, "stays"), (2, None), (3, "goes")]
+    while time.time() < soon + 1:
+        time.sleep(0.2)
+    before = sink.expire([table], 0)
+    expected = live(sink, table)
+    assert [(row[0], row[1]) for row in expected] == [(1, "stays"), (3, None)]
+    assert shown(sink, table) == expected
+    versions = rows_in(sink, sink.locations(table).rows)
+    assert sink.expire([table], before - 600) >= before >= soon
+    assert rows_in(sink, sink.locations(table).rows) == versions, "rows that were merged are not merged again"
+
+
+def test_a_crash_between_cells_and_rows_is_completed_by_the_replay(sink: CellSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = table_of(MIXED)
+    sink.prepare([table])
+    write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": "a", "v": 1}]))
+    block = log_block(table, [{"op": 2, "at": T + 1, "pk": 1, "ck": "a", "v": 2}, {"op": 1, "at": T + 1, "pk": 1, "s": 2}])
+
+    def crash(*_: object) -> None:
+        raise TransientError("the process was killed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RowMerger, "merge", crash)
+        with pytest.raises(TransientError):
+            write(sink, block)
+    assert shown(sink, table) != live(sink, table)
+    write(sink, block)
+    assert shown(sink, table) == live(sink, table)
+    assert [row[:2] for row in shown(sink, table)] == [(1, "a")]
+
+
+def test_concurrent_writers_of_one_row_lose_nothing(sink: CellSink) -> None:
+    table = table_of(MIXED)
+    sink.prepare([table])
+
+    def one(number: int) -> None:
+        changes = [{"op": 1, "at": T + number, "pk": 1, "ck": "a", "z": [number * 100 + place]} for place in range(3)]
+        write(sink, *(log_block(table, [change]) for change in changes))
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert shown(sink, table) == live(sink, table)
+    assert len(shown(sink, table)[0][-1]) == 9
+
+
+def test_a_clock_that_was_set_back(sink: CellSink) -> None:
+    """A later merge replaces a row whose version lies in the future."""
+    table = table_of(PLAIN)
+    sink.prepare([table])
+    write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "a": 1}]))
+    rows = sink.locations(table).rows
+    command(sink, f"INSERT INTO {rows} SELECT * REPLACE (`row:version` + 1000000000000000 AS `row:version`) FROM {rows}")
+    write(sink, log_block(table, [{"op": 1, "at": T + 1, "pk": 1, "a": 2}]))
+    assert shown(sink, table) == live(sink, table) == [(1, 2, None)]
+
+
+def test_rows_of_a_table_that_was_merged_at_each_query(sink: CellSink) -> None:
+    """Merged rows are filled from existing cells, and dropped again when they are not wanted any more."""
+    table = table_of(MIXED)
+    at_query = CellSink(sink.sink, merges=False)
+    at_query.prepare([table])
+    write(at_query, log_block(table, [{"op": 2, "at": T, "pk": 1, "ck": "a", "v": 1}, {"op": 1, "at": T, "pk": 2, "s": 1}]))
+    expected = shown(sink, table)
+    assert len(expected) == 2
+    sink.prepare([table])
+    assert not tables_with_rows(sink.sink.scope, [table]), "an existing table stays as it is"
+    sink.expire([table], 0)
+    CellSink(sink.sink, merges=True).prepare([table])
+    assert tables_with_rows(sink.sink.scope, [table]) == [table]
+    sink.prepare([table])
+    assert shown(sink, table) == live(sink, table) == expected
+    assert len(rows_in(sink, f"{sink.locations(table).rows} FINAL")) == 2
+    at_query.prepare([table])
+    write(at_query, log_block(table, [{"op": 3, "at": T + 1, "pk": 1, "ck": "a"}]))
+    assert [row[0] for row in shown(sink, table)] == [2]
+    [[count]] = (
+        connect(sink.sink.target)
+        .client.query(
+            f"SELECT count() FROM system.tables WHERE database = '{sink.locations(table).database}' AND name IN ('t__rows', 't__live')"
+        )
+        .result_rows
+    )
+    assert count == 0
+
+
+def test_rows_are_filled_again_after_a_crash_and_after_an_older_release(sink: CellSink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An older release replaces the view, and writes cells without merging them."""
+    table = table_of(PLAIN)
+    sink.prepare([table])
+    places = sink.locations(table)
+    with monkeypatch.context() as patched:
+        patched.setattr(cell_sink, "stores_rows", lambda *_: False)
+        write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "a": 1}]))
+        command(sink, f"ALTER TABLE {places.rows} MODIFY COMMENT 'Headrace, rows of ks.t'")
+        sink.prepare([table])
+        assert shown(sink, table) == [(1, 1, None)], "a crash before the end of filling"
+        write(sink, log_block(table, [{"op": 2, "at": T, "pk": 2, "a": 2}]))
+        assert shown(sink, table) == [(1, 1, None)]
+    command(sink, f"CREATE OR REPLACE VIEW {places.view} AS SELECT * FROM {places.live} COMMENT 'Headrace, made of cells of ks.t'")
+    sink.prepare([table])
+    assert shown(sink, table) == live(sink, table) == [(1, 1, None), (2, 2, None)]
+
+
+def test_altered_tables(sink: CellSink) -> None:
+    """A row that has cells of the dropped column only goes with it; a new column is empty at first."""
+    table = table_of(PLAIN)
+    sink.prepare([table])
+    write(sink, log_block(table, [{"op": 1, "at": T, "pk": 1, "a": 1}, {"op": 1, "at": T, "pk": 2, "b": 2}]))
+    fewer = table_of("CREATE TABLE t (pk int PRIMARY KEY, a int)")
+    sink.alter(table, fewer)
+    assert shown(sink, fewer) == live(sink, fewer) == [(1, 1)]
+    more = table_of("CREATE TABLE t (pk int PRIMARY KEY, a int, c set<int>)")
+    sink.alter(fewer, more)
+    sink.alter(fewer, more)
+    write(sink, log_block(more, [{"op": 1, "at": T + 1, "pk": 3, "c": [7]}]))
+    assert shown(sink, more) == live(sink, more) == [(1, 1, []), (3, None, [7])]
+
+
+def test_a_table_that_is_emptied(sink: CellSink) -> None:
+    table = table_of(PLAIN)
+    sink.prepare([table])
+    write(sink, log_block(table, [{"op": 2, "at": T, "pk": 1, "a": 1}]))
+    sink.clear(table)
+    assert shown(sink, table) == live(sink, table) == []
